@@ -1,0 +1,167 @@
+"""All errors of the project, grouped by what the caller should do.
+
+    ReductionError
+    |-- ConfigError (also ValueError)     fix the argument, setting or command line
+    |-- ClosedError                       the state was closed: make a new one
+    |-- RetryableError                    try again later with a new state; nothing is wrong with the job
+    |   |-- ReducerUnavailable            no reducer could be reached in time
+    |   |-- ReducerDraining               the reducer is about to stop and takes no new jobs
+    |   |-- ResourceExhausted             the reducer's memory limit does not allow one more job
+    |   |-- JobBusy                       a live job already has this name
+    |   |   `-- RankTaken                 a live process already is this rank of the job
+    |   `-- CollectiveTimeout             a collective did not finish within timeout_s
+    |-- ProtocolError                     do not retry: somebody has a bug or another version
+    |   |-- LocalProtocolError            this process
+    |   `-- RemoteProtocolError           the other side
+    |       |-- MalformedFrame            bytes that are no valid frame
+    |       |-- UnsupportedVersion        the two sides speak different protocol versions
+    |       |-- OutOfOrder                a valid frame at the wrong time
+    |       `-- CollectiveMismatch        ranks disagree on what a collective is
+    `-- JobAborted                        restart from a checkpoint
+        |-- StaleInstance                 the job was started again; this is its old life
+        |-- WorkerLost                    a rank died or was cut off
+        `-- PeerLeft                      a rank closed while others still had collectives
+
+Errors that cross the wire carry a `code` of the schema's ErrorCode; `from_code` is the way back.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ReductionError(Exception):
+    """Root of all errors; `code` is its number on the wire."""
+
+    code: ClassVar[int] = 14
+
+
+class ConfigError(ReductionError, ValueError):
+    """A setting, argument or command line option is wrong; the message says which value and limit."""
+
+
+class ClosedError(ReductionError):
+    """The communicator was closed; make a new state."""
+
+
+class RetryableError(ReductionError):
+    """Nothing is wrong with the job itself: the same call may succeed later, on a new state."""
+
+
+class ReducerUnavailable(RetryableError):
+    """No reducer could be reached in time; the message lists the addresses tried."""
+
+    code = 1
+
+
+class ReducerDraining(RetryableError):
+    """The reducer was told to stop and takes no new jobs."""
+
+    code = 2
+
+
+class ResourceExhausted(RetryableError):
+    """The memory that the job asks for does not fit under the reducer's limit."""
+
+    code = 3
+
+
+class JobBusy(RetryableError):
+    """A live job of this name exists; choose another name or wait for its end."""
+
+    code = 4
+
+
+class RankTaken(JobBusy):
+    """Another live process already claims this rank of the job."""
+
+    code = 5
+
+
+class CollectiveTimeout(RetryableError):
+    """A collective did not finish within `timeout_s` of its first push."""
+
+    code = 6
+
+
+class ProtocolError(ReductionError):
+    """A rule of proto/README.md was broken; retrying cannot help."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This process broke a rule: a bug here."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side broke a rule: a bug there, or version skew."""
+
+
+class MalformedFrame(RemoteProtocolError):
+    """Bytes that are not a valid frame, or a field outside its limits."""
+
+    code = 7
+
+
+class UnsupportedVersion(RemoteProtocolError):
+    """The peer speaks another protocol version."""
+
+    code = 8
+
+
+class OutOfOrder(RemoteProtocolError):
+    """A valid frame that this state of the protocol does not allow."""
+
+    code = 9
+
+
+class CollectiveMismatch(RemoteProtocolError):
+    """Ranks disagree on shape, dtype, op, layout or world size; the message names the ranks."""
+
+    code = 10
+
+
+class JobAborted(ReductionError):
+    """The job cannot go on: restart it from its last checkpoint."""
+
+
+class StaleInstance(JobAborted):
+    """The job was started again under the same name; messages of its old life are refused."""
+
+    code = 11
+
+
+class WorkerLost(JobAborted):
+    """A rank died or was cut off from every reducer; the message names rank and host."""
+
+    code = 12
+
+
+class PeerLeft(JobAborted):
+    """A rank said goodbye while others still had collectives; the message names it."""
+
+    code = 13
+
+
+_BY_CODE: dict[int, type[ReductionError]] = {
+    error.code: error
+    for error in (
+        ReducerUnavailable,
+        ReducerDraining,
+        ResourceExhausted,
+        JobBusy,
+        RankTaken,
+        CollectiveTimeout,
+        MalformedFrame,
+        UnsupportedVersion,
+        OutOfOrder,
+        CollectiveMismatch,
+        StaleInstance,
+        WorkerLost,
+        PeerLeft,
+    )
+}
+
+
+def from_code(code: int, message: str) -> ReductionError:
+    """Return the error that a peer reported; a code of a newer version becomes a ReductionError."""
+    return _BY_CODE.get(code, ReductionError)(message)

@@ -1,0 +1,79 @@
+"""Cut first, then deal: which bytes are a chunk, and which reducer owns it.
+
+A collective is cut into chunks on a grid that depends on nothing but its size and the configuration's
+`chunk_bytes`; the chunks are then dealt to the reducers in contiguous runs, the shards. Losing a reducer
+changes owners and never a chunk's borders, so results from before and after fit together.
+
+Dealing starts at member `seq mod k`. So chunk 0 of every collective, and an empty collective has just that
+one, goes to a member that all ranks know from seq alone: two ranks that disagree on size or type always
+meet there and get an error, and small collectives spread over all reducers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+#: The grid is a multiple of this, so that every chunk border is one for each dtype and codec block.
+CHUNK_BYTES_MULTIPLE = KIB
+CHUNK_BYTES_MIN = KIB
+CHUNK_BYTES_MAX = 4 * MIB
+CHUNK_BYTES_DEFAULT = 512 * KIB
+
+#: Per worker and reducer. A rank's credit is never less than one chunk.
+CREDIT_BYTES_MAX = 1024 * MIB
+CREDIT_BYTES_DEFAULT = 4 * MIB
+
+#: What a push costs at least, so that empty ones are bounded as well.
+CHARGE_MIN = KIB
+
+WEIGHT_MAX = 65535
+WORLD_SIZE_MAX = 4096
+MEMBERS_MAX = 1024
+#: Elements of one collective; keeps chunk indices within 32 bits on the smallest grid.
+NUMEL_MAX = 1 << 39
+
+
+def chunk_count(numel: int, itemsize: int, chunk_bytes: int) -> int:
+    """Return the number of chunks of a collective; an empty one has one empty chunk."""
+    return max(1, -(-numel * itemsize // chunk_bytes))
+
+
+def chunk_span(chunk: int, numel: int, itemsize: int, chunk_bytes: int) -> tuple[int, int]:
+    """Return the byte range [start, stop) of a chunk within its collective."""
+    total = numel * itemsize
+    start = min(chunk * chunk_bytes, total)
+    return start, min(start + chunk_bytes, total)
+
+
+def deal(chunks: int, weights: Sequence[int], seq: int) -> list[range]:
+    """Return each member's run of chunks, in member order.
+
+    Runs follow each other from member `seq mod k` on; the first is never empty. Sizes follow the weights
+    with each border rounded up.
+    """
+    members = len(weights)
+    total = sum(weights)
+    runs = [range(0)] * members
+    start = cumulative = 0
+    for step in range(members):
+        member = (seq + step) % members
+        cumulative += weights[member]
+        stop = -(-chunks * cumulative // total)
+        runs[member] = range(start, stop)
+        start = stop
+    return runs
+
+
+def charge(nbytes: int) -> int:
+    """Return what a push of `nbytes` payload takes from the credit."""
+    return max(nbytes, CHARGE_MIN)
+
+
+def fingerprint(numbers: Iterable[int]) -> int:
+    """Return a 64-bit hash of a shape or bucket layout, the same in every process."""
+    text = ",".join(map(str, numbers))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,267 @@
+"""The values of the protocol: identities, dtypes, frames. proto/README.md says what they mean.
+
+Frames are what cores, engine and transports exchange; `wire.py` turns them into bytes and back, and is the
+only file that knows the schema. All numbers are non-negative; counts of collectives (`held`, `minimum`)
+mean "all seq below this".
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+PROTOCOL_VERSION = 1
+
+
+class DType(enum.IntEnum):
+    """Element types; the numbers are those of the schema."""
+
+    FLOAT32 = 1
+    FLOAT64 = 2
+    BFLOAT16 = 3
+    FLOAT16 = 4
+    INT32 = 5
+    INT64 = 6
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return _ITEMSIZE[self]
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether sums are exact and AVG is refused."""
+        return self in (DType.INT32, DType.INT64)
+
+
+_ITEMSIZE = {
+    DType.FLOAT32: 4,
+    DType.FLOAT64: 8,
+    DType.BFLOAT16: 2,
+    DType.FLOAT16: 2,
+    DType.INT32: 4,
+    DType.INT64: 8,
+}
+
+
+class ReduceOp(enum.IntEnum):
+    """What a reducer does with the contributions; the numbers are those of the schema."""
+
+    SUM = 1
+    AVG = 2
+
+
+class Presence(enum.IntEnum):
+    """How a reducer sees a rank; the numbers are those of the schema."""
+
+    PRESENT = 1
+    LOST = 2
+    LEFT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What all ranks must agree on, per seq."""
+
+    op: ReduceOp
+    dtype: DType
+    numel: int
+    fingerprint: int
+
+    def __str__(self) -> str:
+        return f"{self.op.name} of {self.numel} x {self.dtype.name.lower()} (layout {self.fingerprint:016x})"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A reducer in a configuration."""
+
+    address: str
+    incarnation: bytes
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Who takes part in an epoch and on which grid; only rank 0 makes one."""
+
+    instance: bytes
+    epoch: int
+    chunk_bytes: int
+    members: tuple[Member, ...]
+
+    @property
+    def weights(self) -> list[int]:
+        """The members' weights, in dealing order."""
+        return [member.weight for member in self.members]
+
+    def index_of(self, incarnation: bytes) -> int | None:
+        """Return the place of a reducer in the dealing order, or None."""
+        for index, member in enumerate(self.members):
+            if member.incarnation == incarnation:
+                return index
+        return None
+
+
+# ---- worker -> reducer ----
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """First frame of a stream: who is calling."""
+
+    job: str
+    instance: bytes
+    rank: int
+    world_size: int
+    nonce: bytes
+    host: str
+    minimum: int
+    credit_bytes: int
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """A new configuration, from rank 0 to the reducers and on to the other ranks."""
+
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A rank enters an epoch."""
+
+    configuration: Configuration
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One contribution. `payload` must not change until its result is there or the epoch is over."""
+
+    epoch: int
+    seq: int
+    chunk: int
+    collective: Collective
+    held: int
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """An acknowledgement that found no push to ride on."""
+
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The rank leaves in good order."""
+
+    held: int
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The communicator has failed; both directions."""
+
+    code: int
+    message: str
+
+
+WorkerFrame: TypeAlias = Join | Configure | Hello | Push | Ack | Goodbye | Abort
+
+
+# ---- reducer -> worker ----
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The Join is accepted."""
+
+    incarnation: bytes
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """All ranks said Hello: push everything from `minimum` on."""
+
+    epoch: int
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The sum of one chunk. `payload` is valid only while the frame is being delivered."""
+
+    epoch: int
+    seq: int
+    chunk: int
+    minimum: int
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """What every rank holds, when no result could carry it."""
+
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A rank as one reducer sees it."""
+
+    rank: int
+    nonce: bytes
+    host: str
+    presence: Presence
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """All ranks that ever joined here, and whether the reducer wants to stop."""
+
+    peers: tuple[Peer, ...]
+    draining: bool
+
+
+ReducerFrame: TypeAlias = Welcome | Configure | Start | Result | Minimum | Peers | Abort
+
+
+# ---- status ----
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job as a reducer sees it."""
+
+    job: str
+    world_size: int
+    peers: tuple[Peer, ...]
+    epoch: int
+    started: bool
+    minimum: int
+    open_slots: int
+    reserved_bytes: int
+    received_bytes: int
+    sent_bytes: int
+    chunk_bytes: int
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReducerStatus:
+    """One reducer process."""
+
+    version: str
+    incarnation: bytes
+    uptime_seconds: float
+    draining: bool
+    memory_reserved_bytes: int
+    memory_limit_bytes: int
+    jobs: tuple[JobStatus, ...]

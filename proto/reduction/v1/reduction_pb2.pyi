@@ -1,0 +1,322 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Presence(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRESENCE_UNSPECIFIED: _ClassVar[Presence]
+    PRESENCE_PRESENT: _ClassVar[Presence]
+    PRESENCE_LOST: _ClassVar[Presence]
+    PRESENCE_LEFT: _ClassVar[Presence]
+
+class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_CODE_UNSPECIFIED: _ClassVar[ErrorCode]
+    ERROR_CODE_REDUCER_UNAVAILABLE: _ClassVar[ErrorCode]
+    ERROR_CODE_REDUCER_DRAINING: _ClassVar[ErrorCode]
+    ERROR_CODE_RESOURCE_EXHAUSTED: _ClassVar[ErrorCode]
+    ERROR_CODE_JOB_BUSY: _ClassVar[ErrorCode]
+    ERROR_CODE_RANK_TAKEN: _ClassVar[ErrorCode]
+    ERROR_CODE_COLLECTIVE_TIMEOUT: _ClassVar[ErrorCode]
+    ERROR_CODE_MALFORMED_FRAME: _ClassVar[ErrorCode]
+    ERROR_CODE_UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
+    ERROR_CODE_OUT_OF_ORDER: _ClassVar[ErrorCode]
+    ERROR_CODE_COLLECTIVE_MISMATCH: _ClassVar[ErrorCode]
+    ERROR_CODE_STALE_INSTANCE: _ClassVar[ErrorCode]
+    ERROR_CODE_WORKER_LOST: _ClassVar[ErrorCode]
+    ERROR_CODE_PEER_LEFT: _ClassVar[ErrorCode]
+    ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
+
+class ReduceOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REDUCE_OP_UNSPECIFIED: _ClassVar[ReduceOp]
+    REDUCE_OP_SUM: _ClassVar[ReduceOp]
+    REDUCE_OP_AVG: _ClassVar[ReduceOp]
+
+class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DTYPE_UNSPECIFIED: _ClassVar[DType]
+    DTYPE_FLOAT32: _ClassVar[DType]
+    DTYPE_FLOAT64: _ClassVar[DType]
+    DTYPE_BFLOAT16: _ClassVar[DType]
+    DTYPE_FLOAT16: _ClassVar[DType]
+    DTYPE_INT32: _ClassVar[DType]
+    DTYPE_INT64: _ClassVar[DType]
+PRESENCE_UNSPECIFIED: Presence
+PRESENCE_PRESENT: Presence
+PRESENCE_LOST: Presence
+PRESENCE_LEFT: Presence
+ERROR_CODE_UNSPECIFIED: ErrorCode
+ERROR_CODE_REDUCER_UNAVAILABLE: ErrorCode
+ERROR_CODE_REDUCER_DRAINING: ErrorCode
+ERROR_CODE_RESOURCE_EXHAUSTED: ErrorCode
+ERROR_CODE_JOB_BUSY: ErrorCode
+ERROR_CODE_RANK_TAKEN: ErrorCode
+ERROR_CODE_COLLECTIVE_TIMEOUT: ErrorCode
+ERROR_CODE_MALFORMED_FRAME: ErrorCode
+ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode
+ERROR_CODE_OUT_OF_ORDER: ErrorCode
+ERROR_CODE_COLLECTIVE_MISMATCH: ErrorCode
+ERROR_CODE_STALE_INSTANCE: ErrorCode
+ERROR_CODE_WORKER_LOST: ErrorCode
+ERROR_CODE_PEER_LEFT: ErrorCode
+ERROR_CODE_INTERNAL: ErrorCode
+REDUCE_OP_UNSPECIFIED: ReduceOp
+REDUCE_OP_SUM: ReduceOp
+REDUCE_OP_AVG: ReduceOp
+DTYPE_UNSPECIFIED: DType
+DTYPE_FLOAT32: DType
+DTYPE_FLOAT64: DType
+DTYPE_BFLOAT16: DType
+DTYPE_FLOAT16: DType
+DTYPE_INT32: DType
+DTYPE_INT64: DType
+
+class WorkerFrame(_message.Message):
+    __slots__ = ("join", "configure", "hello", "push", "ack", "goodbye", "abort")
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURE_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    join: Join
+    configure: Configuration
+    hello: Hello
+    push: Push
+    ack: Ack
+    goodbye: Goodbye
+    abort: Abort
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    job: str
+    instance: bytes
+    rank: int
+    world_size: int
+    nonce: bytes
+    host: str
+    minimum: int
+    credit_bytes: int
+    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("configuration", "held")
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    configuration: Configuration
+    held: int
+    def __init__(self, configuration: _Optional[_Union[Configuration, _Mapping]] = ..., held: _Optional[int] = ...) -> None: ...
+
+class Push(_message.Message):
+    __slots__ = ("epoch", "seq", "chunk", "collective", "held", "payload")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    seq: int
+    chunk: int
+    collective: Collective
+    held: int
+    payload: bytes
+    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., collective: _Optional[_Union[Collective, _Mapping]] = ..., held: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class Collective(_message.Message):
+    __slots__ = ("op", "dtype", "numel", "fingerprint")
+    OP_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    NUMEL_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    op: ReduceOp
+    dtype: DType
+    numel: int
+    fingerprint: int
+    def __init__(self, op: _Optional[_Union[ReduceOp, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., numel: _Optional[int] = ..., fingerprint: _Optional[int] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: int
+    def __init__(self, held: _Optional[int] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("held", "minimum")
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    held: int
+    minimum: int
+    def __init__(self, held: _Optional[int] = ..., minimum: _Optional[int] = ...) -> None: ...
+
+class ReducerFrame(_message.Message):
+    __slots__ = ("welcome", "configure", "start", "result", "minimum", "peers", "abort")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    configure: Configuration
+    start: Start
+    result: Result
+    minimum: Minimum
+    peers: Peers
+    abort: Abort
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., minimum: _Optional[_Union[Minimum, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("incarnation", "credit_bytes")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    incarnation: bytes
+    credit_bytes: int
+    def __init__(self, incarnation: _Optional[bytes] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ("epoch", "minimum")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    minimum: int
+    def __init__(self, epoch: _Optional[int] = ..., minimum: _Optional[int] = ...) -> None: ...
+
+class Result(_message.Message):
+    __slots__ = ("epoch", "seq", "chunk", "minimum", "payload")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    seq: int
+    chunk: int
+    minimum: int
+    payload: bytes
+    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., minimum: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class Minimum(_message.Message):
+    __slots__ = ("minimum",)
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    minimum: int
+    def __init__(self, minimum: _Optional[int] = ...) -> None: ...
+
+class Peers(_message.Message):
+    __slots__ = ("peers", "draining")
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    draining: bool
+    def __init__(self, peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("rank", "nonce", "host", "presence")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    nonce: bytes
+    host: str
+    presence: Presence
+    def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ...) -> None: ...
+
+class Configuration(_message.Message):
+    __slots__ = ("instance", "epoch", "chunk_bytes", "members")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    instance: bytes
+    epoch: int
+    chunk_bytes: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, instance: _Optional[bytes] = ..., epoch: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("address", "incarnation", "weight")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    incarnation: bytes
+    weight: int
+    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., weight: _Optional[int] = ...) -> None: ...
+
+class Abort(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: ErrorCode
+    message: str
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusResponse(_message.Message):
+    __slots__ = ("version", "incarnation", "uptime_seconds", "draining", "memory_reserved_bytes", "memory_limit_bytes", "jobs")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    incarnation: bytes
+    uptime_seconds: float
+    draining: bool
+    memory_reserved_bytes: int
+    memory_limit_bytes: int
+    jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
+    def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    OPEN_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    world_size: int
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    epoch: int
+    started: bool
+    minimum: int
+    open_slots: int
+    reserved_bytes: int
+    received_bytes: int
+    sent_bytes: int
+    chunk_bytes: int
+    credit_bytes: int
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,391 @@
+"""Frames to bytes and back; the only file that knows the schema. Trusts nothing that it decodes.
+
+Push and Result are framed by hand, because the generated classes copy the payload twice each way. The
+encoding is the schema's own: the small fields come from the generated classes, only the tag and length of
+`payload`, and of the message around it, are written here. Decoding finds the payload by walking the fields
+(https://protobuf.dev/programming-guides/encoding), gives it out as a view of the received bytes, and falls
+back to the generated classes for any other order of fields. tests/unit/test_wire.py holds both against the
+generated classes.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeVar, cast
+
+from google.protobuf.message import DecodeError, Message
+
+from reduction import layout, model
+from reduction.errors import MalformedFrame
+from reduction.v1 import reduction_pb2 as pb
+
+JOB_NAME_BYTES_MAX = 200
+HOST_BYTES_MAX = 255
+MESSAGE_CHARS_MAX = 2000
+#: Largest frame on the wire: a chunk and its header, or a configuration with MEMBERS_MAX members.
+FRAME_BYTES_MAX = layout.CHUNK_BYTES_MAX + 256 * layout.KIB
+
+_LENGTH_DELIMITED = 2
+_PAYLOAD_FIELD = 15
+_PAYLOAD_TAG = bytes([_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED])
+_PUSH_TAG = pb.WorkerFrame.PUSH_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_RESULT_TAG = pb.ReducerFrame.RESULT_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+
+_M = TypeVar("_M", bound=Message)
+_E = TypeVar("_E", bound=enum.IntEnum)
+
+
+# ---- worker -> reducer ----
+
+
+def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
+    """Encode a frame; the only copy of a payload is the one into the returned bytes."""
+    match frame:
+        case model.Push(epoch, seq, chunk, collective, held, payload):
+            head = pb.Push(
+                epoch=epoch,
+                seq=seq,
+                chunk=chunk,
+                held=held,
+                collective=pb.Collective(
+                    op=cast(pb.ReduceOp, collective.op),
+                    dtype=cast(pb.DType, collective.dtype),
+                    numel=collective.numel,
+                    fingerprint=collective.fingerprint,
+                ),
+            )
+            return _with_payload(_PUSH_TAG, head.SerializeToString(), payload)
+        case model.Join():
+            join = pb.Join(
+                protocol=frame.protocol,
+                job=frame.job,
+                instance=frame.instance,
+                rank=frame.rank,
+                world_size=frame.world_size,
+                nonce=frame.nonce,
+                host=frame.host,
+                minimum=frame.minimum,
+                credit_bytes=frame.credit_bytes,
+            )
+            return pb.WorkerFrame(join=join).SerializeToString()
+        case model.Configure(configuration):
+            return pb.WorkerFrame(configure=_configuration_to_pb(configuration)).SerializeToString()
+        case model.Hello(configuration, held):
+            hello = pb.Hello(configuration=_configuration_to_pb(configuration), held=held)
+            return pb.WorkerFrame(hello=hello).SerializeToString()
+        case model.Ack(held):
+            return pb.WorkerFrame(ack=pb.Ack(held=held)).SerializeToString()
+        case model.Goodbye(held, minimum):
+            return pb.WorkerFrame(goodbye=pb.Goodbye(held=held, minimum=minimum)).SerializeToString()
+        case model.Abort():
+            return pb.WorkerFrame(abort=_abort_to_pb(frame)).SerializeToString()
+
+
+def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
+    """Decode and validate what a worker sent.
+
+    Raises:
+        MalformedFrame: not a frame, or a field outside its limits; the message names field and value.
+    """
+    split = _split_payload(data, _PUSH_TAG)
+    if split is not None:
+        return _push_from_pb(_parse(pb.Push, split[0]), split[1])
+    message = _parse(pb.WorkerFrame, data)
+    match message.WhichOneof("body"):
+        case "join":
+            return _join_from_pb(message.join)
+        case "configure":
+            return model.Configure(_configuration_from_pb(message.configure))
+        case "hello":
+            return model.Hello(_configuration_from_pb(message.hello.configuration), message.hello.held)
+        case "push":
+            return _push_from_pb(message.push, memoryview(message.push.payload))
+        case "ack":
+            return model.Ack(message.ack.held)
+        case "goodbye":
+            return model.Goodbye(message.goodbye.held, message.goodbye.minimum)
+        case "abort":
+            return _abort_from_pb(message.abort)
+        case _:
+            raise MalformedFrame(f"a worker frame of {len(data)} bytes has no body that this version knows")
+
+
+# ---- reducer -> worker ----
+
+
+def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
+    """Encode a frame; the only copy of a payload is the one into the returned bytes."""
+    match frame:
+        case model.Result(epoch, seq, chunk, minimum, payload):
+            head = pb.Result(epoch=epoch, seq=seq, chunk=chunk, minimum=minimum)
+            return _with_payload(_RESULT_TAG, head.SerializeToString(), payload)
+        case model.Welcome(incarnation, credit_bytes):
+            welcome = pb.Welcome(incarnation=incarnation, credit_bytes=credit_bytes)
+            return pb.ReducerFrame(welcome=welcome).SerializeToString()
+        case model.Configure(configuration):
+            return pb.ReducerFrame(configure=_configuration_to_pb(configuration)).SerializeToString()
+        case model.Start(epoch, minimum):
+            return pb.ReducerFrame(start=pb.Start(epoch=epoch, minimum=minimum)).SerializeToString()
+        case model.Minimum(minimum):
+            return pb.ReducerFrame(minimum=pb.Minimum(minimum=minimum)).SerializeToString()
+        case model.Peers(peers, draining):
+            seen = pb.Peers(peers=map(_peer_to_pb, peers), draining=draining)
+            return pb.ReducerFrame(peers=seen).SerializeToString()
+        case model.Abort():
+            return pb.ReducerFrame(abort=_abort_to_pb(frame)).SerializeToString()
+
+
+def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
+    """Decode and validate what a reducer sent.
+
+    Raises:
+        MalformedFrame: not a frame, or a field outside its limits; the message names field and value.
+    """
+    split = _split_payload(data, _RESULT_TAG)
+    if split is not None:
+        return _result_from_pb(_parse(pb.Result, split[0]), split[1])
+    message = _parse(pb.ReducerFrame, data)
+    match message.WhichOneof("body"):
+        case "welcome":
+            _require_id("Welcome.incarnation", message.welcome.incarnation)
+            _require("Welcome.credit_bytes", message.welcome.credit_bytes, 1, layout.CREDIT_BYTES_MAX)
+            return model.Welcome(message.welcome.incarnation, message.welcome.credit_bytes)
+        case "configure":
+            return model.Configure(_configuration_from_pb(message.configure))
+        case "start":
+            return model.Start(message.start.epoch, message.start.minimum)
+        case "result":
+            return _result_from_pb(message.result, memoryview(message.result.payload))
+        case "minimum":
+            return model.Minimum(message.minimum.minimum)
+        case "peers":
+            _require("Peers.peers", len(message.peers.peers), 0, layout.WORLD_SIZE_MAX)
+            return model.Peers(tuple(map(_peer_from_pb, message.peers.peers)), message.peers.draining)
+        case "abort":
+            return _abort_from_pb(message.abort)
+        case _:
+            raise MalformedFrame(f"a reducer frame of {len(data)} bytes has no body that this version knows")
+
+
+# ---- status ----
+
+
+def status_to_wire(status: model.ReducerStatus) -> bytes:
+    """Encode the answer of the Status call."""
+    jobs = [
+        pb.JobStatus(
+            job=job.job,
+            world_size=job.world_size,
+            peers=map(_peer_to_pb, job.peers),
+            epoch=job.epoch,
+            started=job.started,
+            minimum=job.minimum,
+            open_slots=job.open_slots,
+            reserved_bytes=job.reserved_bytes,
+            received_bytes=job.received_bytes,
+            sent_bytes=job.sent_bytes,
+            chunk_bytes=job.chunk_bytes,
+            credit_bytes=job.credit_bytes,
+        )
+        for job in status.jobs
+    ]
+    return pb.StatusResponse(
+        version=status.version,
+        incarnation=status.incarnation,
+        uptime_seconds=status.uptime_seconds,
+        draining=status.draining,
+        memory_reserved_bytes=status.memory_reserved_bytes,
+        memory_limit_bytes=status.memory_limit_bytes,
+        jobs=jobs,
+    ).SerializeToString()
+
+
+# ---- pieces ----
+
+
+def _with_payload(tag: int, head: bytes, payload: memoryview) -> bytes:
+    # A payload of zero bytes is left out, as proto3 does.
+    field = _PAYLOAD_TAG + _varint(payload.nbytes) if payload.nbytes else b""
+    size = _varint(len(head) + len(field) + payload.nbytes)
+    return b"".join((bytes([tag]), size, head, field, payload))
+
+
+def _split_payload(data: bytes, tag: int) -> tuple[bytes, memoryview] | None:
+    """Return (fields other than payload, payload) of a message that is nothing but `tag`, else None."""
+    if not data or data[0] != tag:
+        return None
+    try:
+        size, position = _read_varint(data, 1)
+        if position + size != len(data):
+            return None
+        head = []
+        payload = memoryview(b"")
+        while position < len(data):
+            start = position
+            key, position = _read_varint(data, position)
+            match key & 7:
+                case 0:
+                    _, position = _read_varint(data, position)
+                case 1:
+                    position += 8
+                case 2:
+                    size, body = _read_varint(data, position)
+                    position = body + size
+                    if key >> 3 == _PAYLOAD_FIELD:
+                        if position > len(data):
+                            return None
+                        payload = memoryview(data)[body:position]
+                        continue
+                case 5:
+                    position += 4
+                case _:
+                    return None
+            head.append(data[start:position])
+    except IndexError:  # a varint ran over the end: let the generated parser say what is wrong
+        return None
+    return b"".join(head), payload
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 63:
+            raise IndexError
+
+
+def _parse(cls: type[_M], data: bytes) -> _M:
+    try:
+        return cls.FromString(data)
+    except DecodeError as error:
+        raise MalformedFrame(f"{len(data)} bytes are not a {cls.DESCRIPTOR.name}: {error}") from None
+
+
+def _require(field: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise MalformedFrame(f"{field} is {value}, allowed are {least} to {most}")
+
+
+def _enum(field: str, cls: type[_E], value: int) -> _E:
+    try:
+        return cls(value)
+    except ValueError:
+        known = ", ".join(f"{member.value} {member.name}" for member in cls)
+        raise MalformedFrame(f"{field} is {value}; this version knows {known}") from None
+
+
+def _require_id(field: str, value: bytes) -> None:
+    if len(value) != 16:
+        raise MalformedFrame(f"{field} has {len(value)} bytes, it must have 16")
+
+
+def _join_from_pb(join: pb.Join) -> model.Join:
+    # The version comes first: another version's limits may differ, and it must hear "version".
+    if join.protocol == model.PROTOCOL_VERSION:
+        _require("Join.world_size", join.world_size, 1, layout.WORLD_SIZE_MAX)
+        if join.rank >= join.world_size:
+            raise MalformedFrame(
+                f"Join.rank is {join.rank}, it must be below the world size {join.world_size}"
+            )
+        _require("length of Join.job", len(join.job.encode()), 1, JOB_NAME_BYTES_MAX)
+        _require("length of Join.host", len(join.host.encode()), 0, HOST_BYTES_MAX)
+        _require_id("Join.nonce", join.nonce)
+        if join.instance or join.rank == 0:
+            _require_id("Join.instance", join.instance)
+        _require("Join.credit_bytes", join.credit_bytes, layout.CHUNK_BYTES_MIN, layout.CREDIT_BYTES_MAX)
+    return model.Join(
+        join.job,
+        join.instance,
+        join.rank,
+        join.world_size,
+        join.nonce,
+        join.host,
+        join.minimum,
+        join.credit_bytes,
+        join.protocol,
+    )
+
+
+def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:
+    collective = push.collective
+    _require("Push.collective.numel", collective.numel, 0, layout.NUMEL_MAX)
+    _require("length of Push.payload", payload.nbytes, 0, layout.CHUNK_BYTES_MAX)
+    agreed = model.Collective(
+        _enum("Collective.op", model.ReduceOp, collective.op),
+        _enum("Collective.dtype", model.DType, collective.dtype),
+        collective.numel,
+        collective.fingerprint,
+    )
+    return model.Push(push.epoch, push.seq, push.chunk, agreed, push.held, payload)
+
+
+def _result_from_pb(result: pb.Result, payload: memoryview) -> model.Result:
+    _require("length of Result.payload", payload.nbytes, 0, layout.CHUNK_BYTES_MAX)
+    return model.Result(result.epoch, result.seq, result.chunk, result.minimum, payload)
+
+
+def _configuration_to_pb(configuration: model.Configuration) -> pb.Configuration:
+    return pb.Configuration(
+        instance=configuration.instance,
+        epoch=configuration.epoch,
+        chunk_bytes=configuration.chunk_bytes,
+        members=[
+            pb.Member(address=member.address, incarnation=member.incarnation, weight=member.weight)
+            for member in configuration.members
+        ],
+    )
+
+
+def _configuration_from_pb(message: pb.Configuration) -> model.Configuration:
+    _require_id("Configuration.instance", message.instance)
+    _require("Configuration.epoch", message.epoch, 1, (1 << 63) - 1)
+    _require("Configuration.chunk_bytes", message.chunk_bytes, layout.CHUNK_BYTES_MIN, layout.CHUNK_BYTES_MAX)
+    if message.chunk_bytes % layout.CHUNK_BYTES_MULTIPLE:
+        raise MalformedFrame(
+            f"Configuration.chunk_bytes is {message.chunk_bytes}, it must be a multiple of "
+            f"{layout.CHUNK_BYTES_MULTIPLE}"
+        )
+    _require("number of Configuration.members", len(message.members), 1, layout.MEMBERS_MAX)
+    for member in message.members:
+        _require("length of Member.address", len(member.address.encode()), 1, HOST_BYTES_MAX)
+        _require_id("Member.incarnation", member.incarnation)
+        _require("Member.weight", member.weight, 1, layout.WEIGHT_MAX)
+    if len({member.incarnation for member in message.members}) != len(message.members):
+        raise MalformedFrame("Configuration.members names a reducer twice")
+    members = (model.Member(member.address, member.incarnation, member.weight) for member in message.members)
+    return model.Configuration(message.instance, message.epoch, message.chunk_bytes, tuple(members))
+
+
+def _peer_to_pb(peer: model.Peer) -> pb.Peer:
+    return pb.Peer(
+        rank=peer.rank, nonce=peer.nonce, host=peer.host, presence=cast(pb.Presence, peer.presence)
+    )
+
+
+def _peer_from_pb(peer: pb.Peer) -> model.Peer:
+    _require("Peer.rank", peer.rank, 0, layout.WORLD_SIZE_MAX - 1)
+    _require_id("Peer.nonce", peer.nonce)
+    _require("length of Peer.host", len(peer.host.encode()), 0, HOST_BYTES_MAX)
+    return model.Peer(peer.rank, peer.nonce, peer.host, _enum("Peer.presence", model.Presence, peer.presence))
+
+
+def _abort_to_pb(abort: model.Abort) -> pb.Abort:
+    return pb.Abort(code=cast(pb.ErrorCode, abort.code), message=abort.message[:MESSAGE_CHARS_MAX])
+
+
+def _abort_from_pb(abort: pb.Abort) -> model.Abort:
+    return model.Abort(abort.code, abort.message[:MESSAGE_CHARS_MAX])

@@ -12,7 +12,8 @@ meet there and get an error, and small collectives spread over all reducers.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import lru_cache
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -49,23 +50,27 @@ def chunk_span(chunk: int, numel: int, itemsize: int, chunk_bytes: int) -> tuple
     return start, min(start + chunk_bytes, total)
 
 
-def deal(chunks: int, weights: Sequence[int], seq: int) -> list[range]:
+def deal(chunks: int, weights: tuple[int, ...], seq: int) -> tuple[range, ...]:
     """Return each member's run of chunks, in member order.
 
     Runs follow each other from member `seq mod k` on; the first is never empty. Sizes follow the weights
     with each border rounded up.
     """
-    members = len(weights)
+    return _deal(chunks, weights, seq % len(weights))
+
+
+@lru_cache(maxsize=4096)  # asked for once per push, and a training run repeats the same few collectives
+def _deal(chunks: int, weights: tuple[int, ...], first: int) -> tuple[range, ...]:
     total = sum(weights)
-    runs = [range(0)] * members
+    runs = [range(0)] * len(weights)
     start = cumulative = 0
-    for step in range(members):
-        member = (seq + step) % members
+    for step in range(len(weights)):
+        member = (first + step) % len(weights)
         cumulative += weights[member]
         stop = -(-chunks * cumulative // total)
         runs[member] = range(start, stop)
         start = stop
-    return runs
+    return tuple(runs)
 
 
 def charge(nbytes: int) -> int:

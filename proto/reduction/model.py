@@ -92,9 +92,9 @@ class Configuration:
     members: tuple[Member, ...]
 
     @property
-    def weights(self) -> list[int]:
+    def weights(self) -> tuple[int, ...]:
         """The members' weights, in dealing order."""
-        return [member.weight for member in self.members]
+        return tuple(member.weight for member in self.members)
 
     def index_of(self, incarnation: bytes) -> int | None:
         """Return the place of a reducer in the dealing order, or None."""
@@ -120,13 +120,6 @@ class Join:
     minimum: int
     credit_bytes: int
     protocol: int = PROTOCOL_VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class Configure:
-    """A new configuration, from rank 0 to the reducers and on to the other ranks."""
-
-    configuration: Configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +165,7 @@ class Abort:
     message: str
 
 
-WorkerFrame: TypeAlias = Join | Configure | Hello | Push | Ack | Goodbye | Abort
+WorkerFrame: TypeAlias = Join | Hello | Push | Ack | Goodbye | Abort
 
 
 # ---- reducer -> worker ----
@@ -184,6 +177,13 @@ class Welcome:
 
     incarnation: bytes
     credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Rank 0's newest configuration, relayed to the other ranks."""
+
+    configuration: Configuration
 
 
 @dataclass(frozen=True, slots=True)

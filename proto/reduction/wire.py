@@ -68,8 +68,6 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
                 credit_bytes=frame.credit_bytes,
             )
             return pb.WorkerFrame(join=join).SerializeToString()
-        case model.Configure(configuration):
-            return pb.WorkerFrame(configure=_configuration_to_pb(configuration)).SerializeToString()
         case model.Hello(configuration, held):
             hello = pb.Hello(configuration=_configuration_to_pb(configuration), held=held)
             return pb.WorkerFrame(hello=hello).SerializeToString()
@@ -94,8 +92,6 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
     match message.WhichOneof("body"):
         case "join":
             return _join_from_pb(message.join)
-        case "configure":
-            return model.Configure(_configuration_from_pb(message.configure))
         case "hello":
             return model.Hello(_configuration_from_pb(message.hello.configuration), message.hello.held)
         case "push":

@@ -78,22 +78,20 @@ DTYPE_INT32: DType
 DTYPE_INT64: DType
 
 class WorkerFrame(_message.Message):
-    __slots__ = ("join", "configure", "hello", "push", "ack", "goodbye", "abort")
+    __slots__ = ("join", "hello", "push", "ack", "goodbye", "abort")
     JOIN_FIELD_NUMBER: _ClassVar[int]
-    CONFIGURE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PUSH_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     join: Join
-    configure: Configuration
     hello: Hello
     push: Push
     ack: Ack
     goodbye: Goodbye
     abort: Abort
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes")

@@ -1,0 +1,1 @@
+"""The CPU process that owns shards and sums what the workers push."""

@@ -1,0 +1,1 @@
+"""What a reducer decides, without sockets, clocks, threads, logs or arrays: events in, actions out."""

@@ -1,0 +1,45 @@
+"""What happens to a reducer. The engine makes these and hands them to `Table.handle` with the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from reduction.errors import ReductionError
+from reduction.model import WorkerFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A valid frame arrived on a stream."""
+
+    stream: int
+    frame: WorkerFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Bytes arrived that are no valid frame, or the peer broke a limit of the transport."""
+
+    stream: int
+    error: ReductionError
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A stream ended, for whatever reason."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; comes every few tens of milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """The operator wants the process to stop."""
+
+
+Event: TypeAlias = Received | Rejected | Lost | Tick | Drain

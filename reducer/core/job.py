@@ -1,0 +1,374 @@
+"""One job as a reducer sees it: its ranks, its epoch, its slots. Nothing else changes them.
+
+    phase        what it means                                    left by
+    forming      no configuration yet (epoch 0)                   the first Hello
+    configured   an epoch is known, Hellos are missing            the last rank's Hello: Start to all
+    running      all ranks said Hello: pushes count               a newer epoch: back to configured
+    failed       Abort was sent to everybody, memory is free      the Table drops it at once
+
+    event                    forming           configured           running
+    Hello, older epoch       -                 ignore               ignore
+    Hello, same epoch        -                 count                OutOfOrder
+    Hello, newer epoch       adopt the configuration, relay it to the other ranks, count
+    Push of an older epoch   ignore            ignore               ignore
+    Push of this epoch       OutOfOrder        OutOfOrder           fold, publish when complete
+    Ack                      raise `held`, and with it the minimum that every rank holds
+    Goodbye                  the rank has left: the others hear it; a slot that needs it fails the job
+    Abort                    fail the job with the rank's own error
+    stream lost              the rank is lost until it re-dials; rank 0 hears it and decides
+
+Why a reducer never makes an epoch itself: only rank 0 does, so an epoch has one meaning everywhere
+(proto/README.md, "Membership"). Adopting one drops every slot, so nothing is ever summed across epochs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reduction import layout
+from reduction.errors import (
+    CollectiveMismatch,
+    MalformedFrame,
+    OutOfOrder,
+    PeerLeft,
+    ReductionError,
+    from_code,
+)
+from reduction.model import (
+    Abort,
+    Ack,
+    Collective,
+    Configuration,
+    Configure,
+    Goodbye,
+    Hello,
+    Join,
+    Minimum,
+    Peer,
+    Peers,
+    Presence,
+    Push,
+    Start,
+    Welcome,
+    WorkerFrame,
+)
+
+from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey
+from reducer.core.slot import Slot
+
+#: How long news of the minimum waits for a Result to ride on, in seconds.
+MINIMUM_DELAY_S = 0.05
+
+
+class JobFailed(Exception):
+    """Raised inside a job's handlers when the error concerns all ranks and not one stream alone."""
+
+    def __init__(self, error: ReductionError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(slots=True)
+class RankView:
+    """What the reducer knows of one rank."""
+
+    nonce: bytes
+    host: str
+    #: Its stream, None while it is lost or has left.
+    stream: int | None
+    presence: Presence = Presence.PRESENT
+    #: Collectives below this are held by the rank.
+    held: int = 0
+    #: Charge of its pushes in this epoch whose results are not published yet.
+    outstanding: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """All state of one job on one reducer."""
+
+    id: int
+    name: str
+    world_size: int
+    credit_bytes: int
+    reserved_bytes: int
+    incarnation: bytes
+    instance: bytes = b""
+    epoch: int = 0
+    configuration: Configuration | None = None
+    started: bool = False
+    minimum: int = 0
+    ranks: dict[int, RankView] = field(default_factory=dict)
+    #: `held` from each rank's Hello of this epoch.
+    hellos: dict[int, int] = field(default_factory=dict)
+    slots: dict[tuple[int, int], Slot] = field(default_factory=dict)
+    #: When to send the minimum by itself; None when everybody has heard it.
+    minimum_due: float | None = None
+    is_draining: bool = False
+    #: The first rank that said Goodbye; it held all it had issued, so no later push can complete.
+    left: int | None = None
+
+    # ---- streams come and go ----
+
+    def on_join(self, stream: int, join: Join) -> list[Action]:
+        """Attach a stream; the Table has decided that this process may be this rank."""
+        actions: list[Action] = []
+        view = self.ranks.get(join.rank)
+        if view is not None and view.nonce == join.nonce:
+            if view.stream is not None:
+                # The rank noticed the broken stream before we did. Its pushes may be lost, so rank 0 must
+                # hear of the loss before it hears that the rank is back.
+                actions.append(Close(view.stream, None))
+                actions += self._lose(join.rank)
+            view.stream = stream
+            view.presence = Presence.PRESENT
+        else:
+            self.ranks[join.rank] = RankView(join.nonce, join.host, stream)
+        self.instance = self.instance or join.instance
+        self.minimum = max(self.minimum, join.minimum)
+        actions.append(Send(stream, Welcome(self.incarnation, self.credit_bytes)))
+        actions += self._tell_peers(join.rank)
+        if join.rank and self.configuration is not None:
+            actions.append(Send(stream, Configure(self.configuration)))
+        return actions
+
+    def on_lost(self, rank: int) -> list[Action]:
+        """Take note that a rank's stream broke without Goodbye."""
+        return self._lose(rank)
+
+    def _lose(self, rank: int) -> list[Action]:
+        view = self.ranks[rank]
+        view.stream = None
+        view.presence = Presence.LOST
+        # What it pushed may be lost: it counts again only in the epoch that rank 0 makes now.
+        self.hellos.pop(rank, None)
+        return self._tell_peers(rank)
+
+    # ---- frames ----
+
+    def on_frame(self, rank: int, frame: WorkerFrame, now: float) -> list[Action]:
+        """Take a frame from a rank that is present.
+
+        Raises:
+            ReductionError: the frame is the rank's own fault; its stream must end with this error.
+            JobFailed: the error concerns every rank.
+        """
+        match frame:
+            case Push():
+                return self._on_push(rank, frame, now)
+            case Ack(held):
+                return self._on_held(rank, held, now)
+            case Hello():
+                return self._on_hello(rank, frame)
+            case Goodbye():
+                return self._on_goodbye(rank, frame, now)
+            case Abort(code, message):
+                raise JobFailed(from_code(code, message))
+            case Join():
+                raise OutOfOrder(f"rank {rank} sent a second Join on one stream")
+
+    def _on_hello(self, rank: int, hello: Hello) -> list[Action]:
+        if hello.configuration.epoch < self.epoch:
+            return []
+        actions: list[Action] = []
+        if hello.configuration.epoch > self.epoch:
+            actions += self._adopt(rank, hello.configuration)
+        elif hello.configuration != self.configuration:
+            raise OutOfOrder(f"rank {rank} has another configuration of epoch {self.epoch}")
+        if self.started or rank in self.hellos:
+            raise OutOfOrder(f"rank {rank} said Hello again in epoch {self.epoch}")
+        if hello.configuration.index_of(self.incarnation) is None:
+            raise OutOfOrder(
+                f"rank {rank} said Hello to a reducer outside epoch {self.epoch}'s configuration"
+            )
+        view = self.ranks[rank]
+        self.hellos[rank] = hello.held
+        view.held = max(view.held, hello.held)
+        self._raise_minimum()
+        if len(self.hellos) == self.world_size:
+            self.started = True
+            start = Start(self.epoch, min(self.hellos.values()))
+            actions += [Send(stream, start) for stream in self._streams()]
+        return actions
+
+    def _adopt(self, rank: int, configuration: Configuration) -> list[Action]:
+        if self.instance and configuration.instance != self.instance:
+            raise OutOfOrder(f"rank {rank} sent a configuration of another instance of job {self.name!r}")
+        self.instance = configuration.instance
+        self.configuration = configuration
+        self.epoch = configuration.epoch
+        self.started = False
+        self.hellos.clear()
+        for view in self.ranks.values():
+            view.outstanding = 0
+        actions: list[Action] = self.discard_slots()
+        relay = Configure(configuration)
+        for other, view in self.ranks.items():
+            if other not in (0, rank) and view.stream is not None:
+                actions.append(Send(view.stream, relay))
+        return actions
+
+    def _on_push(self, rank: int, push: Push, now: float) -> list[Action]:
+        if push.epoch < self.epoch:
+            return []  # sent before the rank knew of this epoch; it will push again
+        view = self.ranks[rank]
+        if push.epoch > self.epoch or not self.started or rank not in self.hellos:
+            raise OutOfOrder(
+                f"rank {rank} pushed in epoch {push.epoch}, this reducer is in epoch {self.epoch}, "
+                f"{'started' if self.started else 'not started'}"
+            )
+        nbytes = self._check_chunk(rank, push.collective, push)
+        cost = layout.charge(nbytes)
+        if view.outstanding and view.outstanding + cost > self.credit_bytes:
+            raise OutOfOrder(
+                f"rank {rank} pushed {view.outstanding + cost} bytes ahead of the results, "
+                f"its credit is {self.credit_bytes}"
+            )
+        if self.left is not None:
+            raise JobFailed(self._peer_left(self.left, rank, push.seq))
+        slot = self.slots.get((push.seq, push.chunk))
+        if slot is None:
+            slot = self.slots[push.seq, push.chunk] = Slot(push.collective, rank, self.world_size)
+        try:
+            payloads = slot.on_push(rank, push.collective, push.payload)
+        except CollectiveMismatch as error:
+            raise JobFailed(CollectiveMismatch(f"collective {push.seq}: {error}")) from None
+        view.outstanding += cost
+        actions = self._on_held(rank, push.held, now)
+        key = SlotKey(self.id, push.seq, push.chunk)
+        if payloads:
+            actions.append(Fold(key, push.collective, payloads))
+        if slot.is_complete:
+            del self.slots[push.seq, push.chunk]
+            for view in self.ranks.values():
+                view.outstanding -= cost
+            self.minimum_due = None
+            streams = tuple(self._streams())
+            actions.append(Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams))
+        return actions
+
+    def _check_chunk(self, rank: int, collective: Collective, push: Push) -> int:
+        """Return the payload's size if this chunk exists, is ours and has the right size."""
+        configuration = self.configuration
+        assert configuration is not None  # our own state: `started` implies it
+        itemsize = collective.dtype.itemsize
+        chunks = layout.chunk_count(collective.numel, itemsize, configuration.chunk_bytes)
+        index = configuration.index_of(self.incarnation)
+        assert index is not None  # checked at Hello
+        run = layout.deal(chunks, configuration.weights, push.seq)[index]
+        if push.chunk not in run:
+            raise MalformedFrame(
+                f"rank {rank} pushed chunk {push.chunk} of collective {push.seq} ({collective}) to the reducer "
+                f"of chunks {run.start} to {run.stop - 1} of {chunks}"
+            )
+        start, stop = layout.chunk_span(push.chunk, collective.numel, itemsize, configuration.chunk_bytes)
+        if push.payload.nbytes != stop - start:
+            raise MalformedFrame(
+                f"rank {rank} pushed {push.payload.nbytes} bytes as chunk {push.chunk} of collective "
+                f"{push.seq} ({collective}), the chunk has {stop - start}"
+            )
+        return stop - start
+
+    def _on_held(self, rank: int, held: int, now: float) -> list[Action]:
+        view = self.ranks[rank]
+        view.held = max(view.held, held)
+        if self._raise_minimum() and self.minimum_due is None:
+            self.minimum_due = now + MINIMUM_DELAY_S
+        return []
+
+    def _on_goodbye(self, rank: int, goodbye: Goodbye, now: float) -> list[Action]:
+        view = self.ranks[rank]
+        actions: list[Action] = []
+        if view.stream is not None:
+            actions.append(Close(view.stream, None))
+        view.stream = None
+        view.presence = Presence.LEFT
+        self.left = rank if self.left is None else self.left
+        self.minimum = max(self.minimum, goodbye.minimum)
+        actions += self._on_held(rank, goodbye.held, now)
+        for (seq, _), slot in self.slots.items():
+            if not slot.has(rank):
+                raise JobFailed(self._peer_left(rank, slot.first_rank, seq))
+        return actions + self._tell_peers(rank)
+
+    # ---- time ----
+
+    def on_tick(self, now: float) -> list[Action]:
+        """Send the minimum by itself when no Result carried it."""
+        if self.minimum_due is None or now < self.minimum_due:
+            return []
+        self.minimum_due = None
+        return [Send(stream, Minimum(self.minimum)) for stream in self._streams()]
+
+    # ---- what the Table asks ----
+
+    def drain(self) -> list[Action]:
+        """Tell rank 0 that this reducer wants to leave."""
+        self.is_draining = True
+        return self._tell_peers(0)
+
+    def fail(self, error: ReductionError) -> list[Action]:
+        """Tell every present rank why the job is over, and free its memory."""
+        abort = Abort(error.code, str(error))
+        actions: list[Action] = self.discard_slots()
+        for view in self.ranks.values():
+            if view.stream is not None:
+                actions += [Send(view.stream, abort), Close(view.stream, error)]
+                view.stream = None
+        return actions
+
+    def discard_slots(self) -> list[Action]:
+        """Free all accumulators."""
+        discards: list[Action] = [Discard(SlotKey(self.id, seq, chunk)) for seq, chunk in self.slots]
+        self.slots.clear()
+        return discards
+
+    def is_present(self, rank: int) -> bool:
+        """Whether the rank has a stream here."""
+        view = self.ranks.get(rank)
+        return view is not None and view.stream is not None
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether no rank has a stream here."""
+        return not any(view.stream is not None for view in self.ranks.values())
+
+    @property
+    def needs_us(self) -> bool:
+        """Whether this reducer is a member of the job's current configuration."""
+        return self.configuration is not None and self.configuration.index_of(self.incarnation) is not None
+
+    def peers(self) -> tuple[Peer, ...]:
+        """All ranks that ever joined, ascending."""
+        return tuple(
+            Peer(rank, view.nonce, view.host, view.presence) for rank, view in sorted(self.ranks.items())
+        )
+
+    # ---- pieces ----
+
+    def _streams(self) -> list[int]:
+        return [view.stream for _, view in sorted(self.ranks.items()) if view.stream is not None]
+
+    def _raise_minimum(self) -> bool:
+        """Recompute the minimum; return whether it rose. Ranks that never joined hold nothing."""
+        if len(self.ranks) < self.world_size:
+            return False
+        least = min(view.held for view in self.ranks.values())
+        if least <= self.minimum:
+            return False
+        self.minimum = least
+        return True
+
+    def _tell_peers(self, about: int) -> list[Action]:
+        """Report to rank 0, which decides; to all when it is about rank 0 itself or somebody left."""
+        news = Peers(self.peers(), self.is_draining)
+        to_all = about == 0 or self.ranks[about].presence is Presence.LEFT
+        return [
+            Send(view.stream, news)
+            for rank, view in sorted(self.ranks.items())
+            if view.stream is not None and (to_all or rank in (0, about))
+        ]
+
+    def _peer_left(self, left: int, rank: int, seq: int) -> PeerLeft:
+        host = self.ranks[left].host
+        return PeerLeft(f"rank {left} ({host}) closed, but rank {rank} still issued collective {seq}")

@@ -1,0 +1,58 @@
+"""One accumulation: contributions may arrive in any order and are folded in rank order.
+
+A slot is opened by the first push of its chunk and ends with its Publish, or with the epoch. A contribution
+that arrives before those of lower ranks is kept as it came; the sum is therefore a pure function of the
+contributions. Payloads are opaque here.
+"""
+
+from __future__ import annotations
+
+from reduction.errors import CollectiveMismatch, OutOfOrder
+from reduction.model import Collective
+
+
+class Slot:
+    """Who has contributed to one chunk of one collective."""
+
+    __slots__ = ("collective", "first_rank", "folded", "kept", "world_size")
+
+    def __init__(self, collective: Collective, first_rank: int, world_size: int) -> None:
+        self.collective = collective
+        self.first_rank = first_rank
+        self.world_size = world_size
+        #: Ranks below this are in the accumulator.
+        self.folded = 0
+        #: Contributions of higher ranks that had to wait; never holds `folded` itself.
+        self.kept: dict[int, memoryview] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank's contribution is in the accumulator."""
+        return self.folded == self.world_size
+
+    def has(self, rank: int) -> bool:
+        """Whether this rank has contributed."""
+        return rank < self.folded or rank in self.kept
+
+    def on_push(self, rank: int, collective: Collective, payload: memoryview) -> tuple[memoryview, ...]:
+        """Take a contribution; return the payloads that can be folded now, in rank order.
+
+        Raises:
+            CollectiveMismatch: this rank and the slot's first one disagree; the slot is unchanged.
+            OutOfOrder: this rank has contributed already; the slot is unchanged.
+        """
+        if collective != self.collective:
+            raise CollectiveMismatch(
+                f"rank {rank} issued {collective}, but rank {self.first_rank} issued {self.collective}"
+            )
+        if self.has(rank):
+            raise OutOfOrder(f"rank {rank} pushed the same chunk twice in one epoch")
+        if rank != self.folded:
+            self.kept[rank] = payload
+            return ()
+        ready = [payload]
+        self.folded += 1
+        while self.folded in self.kept:
+            ready.append(self.kept.pop(self.folded))
+            self.folded += 1
+        return tuple(ready)

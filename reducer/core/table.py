@@ -1,0 +1,217 @@
+"""All jobs of one reducer: who may join, what memory they get, which stream belongs to whom.
+
+A Join, seen from the job of that name:
+
+    no such job                              make one, if memory allows and we are not draining
+    its instance failed here a moment ago    hear the same error again
+    the same process (nonce) as before       a reconnect: attach
+    rank 0, another live rank 0 there        JobBusy
+    rank 0, the old one is gone              the job was started again: the old life is stale, begin anew
+    another rank that is live there          RankTaken
+    another rank, unknown here               attach; with an instance that is not ours: StaleInstance
+    another rank, known but gone, new nonce  rank 0 there: JobBusy; rank 0 gone: begin anew; not there yet: attach
+    another world size                       JobBusy; while the job is forming CollectiveMismatch, for all ranks
+
+Jobs do not see each other: the only things they share are the memory limit and this table.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from reduction.errors import (
+    CollectiveMismatch,
+    JobBusy,
+    OutOfOrder,
+    RankTaken,
+    ReducerDraining,
+    ReductionError,
+    ResourceExhausted,
+    StaleInstance,
+    UnsupportedVersion,
+)
+from reduction.model import PROTOCOL_VERSION, Abort, Join, WorkerFrame
+
+from reducer.core.actions import Action, Close, Send
+from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
+from reducer.core.job import Job, JobFailed
+
+#: Reserved per job beside the credit: tables, and one chunk at each stage of the pipeline.
+JOB_FIXED_BYTES = 1 << 20
+#: How many failed jobs are remembered for ranks that were away when it happened.
+FAILURES_MAX = 64
+
+
+def reservation(world_size: int, credit_bytes: int) -> int:
+    """Return the bytes set aside for a job at its first Join.
+
+    Per rank `credit_bytes` of contributions that wait for lower ranks and as much for accumulators and
+    results on their way out: all ranks push in the same order, so nobody is ahead of the slowest by more.
+    """
+    return 2 * world_size * credit_bytes + JOB_FIXED_BYTES
+
+
+class Table:
+    """The reducer's whole state. One call per event; actions are to be performed in order."""
+
+    def __init__(self, *, incarnation: bytes, memory_limit_bytes: int) -> None:
+        self.incarnation = incarnation
+        self.memory_limit_bytes = memory_limit_bytes
+        self.is_draining = False
+        self.jobs: dict[str, Job] = {}
+        #: Streams that have joined: (job, rank).
+        self.streams: dict[int, tuple[Job, int]] = {}
+        self.failures: OrderedDict[tuple[str, bytes], ReductionError] = OrderedDict()
+        self._job_count = 0
+
+    @property
+    def memory_reserved_bytes(self) -> int:
+        """Bytes promised to the jobs of this moment."""
+        return sum(job.reserved_bytes for job in self.jobs.values())
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
+        match event:
+            case Received(stream, frame):
+                return self._on_frame(stream, frame, now)
+            case Rejected(stream, error):
+                return self._refuse(stream, error)
+            case Lost(stream):
+                return self._on_lost(stream)
+            case Tick():
+                return [action for job in self.jobs.values() for action in job.on_tick(now)]
+            case Drain():
+                self.is_draining = True
+                return [action for job in self.jobs.values() for action in job.drain()]
+
+    def _on_frame(self, stream: int, frame: WorkerFrame, now: float) -> list[Action]:
+        if stream not in self.streams:
+            if not isinstance(frame, Join):
+                return self._refuse(
+                    stream, OutOfOrder(f"the first frame of a stream is a Join, not a {type(frame).__name__}")
+                )
+            try:
+                return self._on_join(stream, frame)
+            except ReductionError as error:
+                return self._refuse(stream, error)
+        job, rank = self.streams[stream]
+        try:
+            actions = job.on_frame(rank, frame, now)
+        except JobFailed as failure:
+            return self._fail(job, failure.error)
+        except ReductionError as error:
+            return self._refuse(stream, error)
+        if not job.is_present(rank):  # it said Goodbye
+            del self.streams[stream]
+            self._forget_if_deserted(job)
+        return actions
+
+    # ---- joining ----
+
+    def _on_join(self, stream: int, join: Join) -> list[Action]:
+        if join.protocol != PROTOCOL_VERSION:
+            raise UnsupportedVersion(
+                f"rank {join.rank} speaks protocol version {join.protocol}, this reducer {PROTOCOL_VERSION}"
+            )
+        if join.instance and (join.job, join.instance) in self.failures:
+            raise self.failures[join.job, join.instance]
+        actions: list[Action] = []
+        job = self.jobs.get(join.job)
+        if job is not None and self._begins_anew(job, join):
+            stale = StaleInstance(f"job {join.job!r} was started again by rank {join.rank} on {join.host}")
+            actions += self._fail(job, stale)
+            job = None
+        if job is None:
+            job = self._make(join)
+        elif join.world_size != job.world_size:
+            mismatch = CollectiveMismatch(
+                f"rank {join.rank} ({join.host}) has world size {join.world_size}, "
+                f"other ranks of job {join.job!r} have {job.world_size}"
+            )
+            if job.epoch:
+                raise JobBusy(f"job {join.job!r} is live with world size {job.world_size}: {mismatch}")
+            return self._fail(job, mismatch) + self._refuse(stream, mismatch)
+        actions += job.on_join(stream, join)
+        self.streams = {old: owner for old, owner in self.streams.items() if owner != (job, join.rank)}
+        self.streams[stream] = (job, join.rank)
+        return actions
+
+    def _begins_anew(self, job: Job, join: Join) -> bool:
+        """Return whether this Join starts the job's next life; raise if it may not join at all."""
+        known = job.ranks.get(join.rank)
+        who = f"rank {join.rank} of job {join.job!r}"
+        if join.instance and job.instance and join.instance != job.instance and join.rank:
+            raise StaleInstance(f"{who} on {join.host} belongs to an earlier or later life of the job")
+        if known is not None and known.nonce == join.nonce:
+            return False
+        if join.rank == 0:
+            if job.is_present(0):
+                raise JobBusy(
+                    f"job {join.job!r} is live: its rank 0 runs on {job.ranks[0].host}; "
+                    f"choose another job name or wait for its end"
+                )
+            return bool(job.instance) and job.instance != join.instance
+        if known is None:
+            return False
+        if job.is_present(join.rank):
+            raise RankTaken(
+                f"{who} is already taken by a live process on {known.host}; {join.host} wants it too"
+            )
+        if job.is_present(0):
+            raise JobBusy(f"job {join.job!r} is live, and {who} was another process, on {known.host}")
+        return 0 in job.ranks
+
+    def _make(self, join: Join) -> Job:
+        if self.is_draining:
+            raise ReducerDraining(f"this reducer is stopping and takes no new job {join.job!r}")
+        wanted = reservation(join.world_size, join.credit_bytes)
+        reserved = self.memory_reserved_bytes
+        if reserved + wanted > self.memory_limit_bytes:
+            raise ResourceExhausted(
+                f"job {join.job!r} needs {wanted} bytes ({join.world_size} ranks x 2 x {join.credit_bytes} credit "
+                f"+ {JOB_FIXED_BYTES}); {reserved} of {self.memory_limit_bytes} are taken: raise --memory-limit "
+                f"or lower credit_bytes"
+            )
+        self._job_count += 1
+        job = Job(
+            id=self._job_count,
+            name=join.job,
+            world_size=join.world_size,
+            credit_bytes=join.credit_bytes,
+            reserved_bytes=wanted,
+            incarnation=self.incarnation,
+        )
+        self.jobs[join.job] = job
+        return job
+
+    # ---- leaving ----
+
+    def _on_lost(self, stream: int) -> list[Action]:
+        owner = self.streams.pop(stream, None)
+        if owner is None:
+            return []
+        job, rank = owner
+        actions = job.on_lost(rank)
+        return actions + self._forget_if_deserted(job)
+
+    def _refuse(self, stream: int, error: ReductionError) -> list[Action]:
+        """End one stream with an error of its own."""
+        actions: list[Action] = [Send(stream, Abort(error.code, str(error))), Close(stream, error)]
+        return actions + self._on_lost(stream)
+
+    def _fail(self, job: Job, error: ReductionError) -> list[Action]:
+        """End a job on all its streams, and remember why for ranks that are away at this moment."""
+        if job.instance:
+            self.failures[job.name, job.instance] = error
+            if len(self.failures) > FAILURES_MAX:
+                self.failures.popitem(last=False)
+        self.streams = {old: owner for old, owner in self.streams.items() if owner[0] is not job}
+        del self.jobs[job.name]
+        return job.fail(error)
+
+    def _forget_if_deserted(self, job: Job) -> list[Action]:
+        # Nothing is lost with it: what a rank may still need it has itself, and its next Join begins anew.
+        if not job.is_deserted:
+            return []
+        del self.jobs[job.name]
+        return job.discard_slots()

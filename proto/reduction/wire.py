@@ -196,6 +196,41 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
     ).SerializeToString()
 
 
+def status_from_wire(data: bytes) -> model.ReducerStatus:
+    """Decode the answer of the Status call.
+
+    Raises:
+        MalformedFrame: not a StatusResponse.
+    """
+    status = _parse(pb.StatusResponse, data)
+    jobs = (
+        model.JobStatus(
+            job=job.job,
+            world_size=job.world_size,
+            peers=tuple(map(_peer_from_pb, job.peers)),
+            epoch=job.epoch,
+            started=job.started,
+            minimum=job.minimum,
+            open_slots=job.open_slots,
+            reserved_bytes=job.reserved_bytes,
+            received_bytes=job.received_bytes,
+            sent_bytes=job.sent_bytes,
+            chunk_bytes=job.chunk_bytes,
+            credit_bytes=job.credit_bytes,
+        )
+        for job in status.jobs
+    )
+    return model.ReducerStatus(
+        version=status.version,
+        incarnation=status.incarnation,
+        uptime_seconds=status.uptime_seconds,
+        draining=status.draining,
+        memory_reserved_bytes=status.memory_reserved_bytes,
+        memory_limit_bytes=status.memory_limit_bytes,
+        jobs=tuple(jobs),
+    )
+
+
 # ---- pieces ----
 
 

@@ -107,6 +107,9 @@ class Job:
     is_draining: bool = False
     #: The first rank that said Goodbye; it held all it had issued, so no later push can complete.
     left: int | None = None
+    #: Payload of all pushes that counted, and of all results.
+    received_bytes: int = 0
+    sent_bytes: int = 0
 
     # ---- streams come and go ----
 
@@ -234,6 +237,7 @@ class Job:
         except CollectiveMismatch as error:
             raise JobFailed(CollectiveMismatch(f"collective {push.seq}: {error}")) from None
         view.outstanding += cost
+        self.received_bytes += nbytes
         actions = self._on_held(rank, push.held, now)
         key = SlotKey(self.id, push.seq, push.chunk)
         if payloads:
@@ -244,6 +248,7 @@ class Job:
                 view.outstanding -= cost
             self.minimum_due = None
             streams = tuple(self._streams())
+            self.sent_bytes += nbytes * len(streams)
             actions.append(Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams))
         return actions
 

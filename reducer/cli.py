@@ -1,0 +1,114 @@
+"""The `reducer` command.
+
+Exit codes: 0 stopped after draining, or status shown; 1 an error inside; 2 wrong usage or settings;
+3 an address could not be bound; 4 `status` got no answer; 130 a second signal cut the draining short.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import asdict
+
+import click
+from reduction import __version__
+from reduction.errors import ConfigError
+
+from reducer.config import DRAIN_TIMEOUT_S, MEMORY_LIMIT_DEFAULT, ReducerConfig
+
+EXIT_BIND = 3
+EXIT_NO_ANSWER = 4
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(__version__, prog_name="reducer")
+def main() -> None:
+    """Sum gradients for PyTorch data-parallel training."""
+
+
+@main.command()
+@click.option("--bind", required=True, metavar="HOST:PORT", help="Address to serve; port 0 picks a free one.")
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port of the same host.")
+@click.option(
+    "--memory-limit",
+    type=int,
+    default=MEMORY_LIMIT_DEFAULT,
+    metavar="BYTES",
+    help="Most bytes that all jobs together may reserve.",
+)
+@click.option("--insecure", is_flag=True, help="Allow a non-loopback address without TLS or token.")
+@click.option(
+    "--drain-timeout",
+    type=float,
+    default=DRAIN_TIMEOUT_S,
+    metavar="SECONDS",
+    help="How long SIGTERM waits for jobs to move to other reducers or end.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="What goes to stderr.",
+)
+@click.option("--stop-with-stdin", is_flag=True, hidden=True, help="Stop when stdin closes.")
+def serve(
+    bind: str,
+    metrics_port: int | None,
+    memory_limit: int,
+    insecure: bool,
+    drain_timeout: float,
+    log_level: str,
+    stop_with_stdin: bool,
+) -> None:
+    """Run one reducer until SIGTERM.
+
+    Prints the one line `listening on HOST:PORT` to stdout when it is ready; logs go to stderr.
+    """
+    import uvloop
+
+    from reducer.lifecycle import serve as run
+
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=log_level.upper(),
+        format="%(asctime)s level=%(levelname)s logger=%(name)s pid=%(process)d %(message)s",
+    )
+    try:
+        config = ReducerConfig(
+            bind=bind,
+            metrics_port=metrics_port,
+            memory_limit_bytes=memory_limit,
+            insecure=insecure,
+            stop_with_stdin=stop_with_stdin,
+            drain_timeout_s=drain_timeout,
+        )
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        uvloop.run(run(config))
+    except OSError as error:
+        click.echo(f"reducer: {error}", err=True)
+        sys.exit(EXIT_BIND)
+
+
+@main.command()
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
+def status(address: str, as_json: bool, timeout: float) -> None:
+    """Show what a reducer serves."""
+    import grpc
+
+    from reducer.status import fetch, render
+
+    try:
+        answer = fetch(address, timeout)
+    except grpc.RpcError as error:
+        detail = error.details() if isinstance(error, grpc.Call) else error
+        click.echo(f"reducer: no answer from {address}: {detail}", err=True)
+        sys.exit(EXIT_NO_ANSWER)
+    if as_json:
+        click.echo(json.dumps(asdict(answer), indent=2, default=lambda value: value.hex()))
+    else:
+        render(address, answer)

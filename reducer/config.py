@@ -1,0 +1,70 @@
+"""Settings of `reducer serve`, checked when they are made."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from reduction.errors import ConfigError
+
+MEMORY_LIMIT_DEFAULT = 4 << 30
+DRAIN_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducerConfig:
+    """What one reducer process is told at its start."""
+
+    #: Address to serve, HOST:PORT; port 0 picks a free one.
+    bind: str
+    #: Port for Prometheus on the same host, None for no metrics.
+    metrics_port: int | None = None
+    #: Most bytes that all jobs together may reserve.
+    memory_limit_bytes: int = MEMORY_LIMIT_DEFAULT
+    #: Whether a non-loopback address may be served without TLS or token.
+    insecure: bool = False
+    #: Whether to stop when stdin closes: the embedded reducer ends with its parent.
+    stop_with_stdin: bool = False
+    #: How long SIGTERM waits for jobs to leave.
+    drain_timeout_s: float = DRAIN_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        host, port = split_address(self.bind)
+        if not 0 <= port <= 65535:
+            raise ConfigError(f"--bind {self.bind}: the port must be 0 to 65535")
+        if self.metrics_port is not None and not 0 < self.metrics_port <= 65535:
+            raise ConfigError(f"--metrics-port {self.metrics_port}: must be 1 to 65535")
+        if self.memory_limit_bytes <= 0:
+            raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
+        if not self.insecure and not _is_loopback(host):
+            raise ConfigError(
+                f"--bind {self.bind} is not a loopback address, and the connection is neither encrypted nor "
+                f"authenticated: add --insecure if everybody on that network may be trusted"
+            )
+
+    @property
+    def host(self) -> str:
+        """Host part of `bind`, without brackets."""
+        return split_address(self.bind)[0]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return (host, port) of HOST:PORT or [IPV6]:PORT.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"{address!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

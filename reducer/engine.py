@@ -1,0 +1,197 @@
+"""The reducer in one process: performs what the core decides. All on one event-loop thread.
+
+A transport opens a stream for each connection and hands it frames; the engine asks the `Table`, does the
+arithmetic, and delivers frames to the streams' sinks. It makes no decisions and knows no bytes on the wire.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from reduction import __version__
+from reduction.endpoint import Sink
+from reduction.errors import ReductionError
+from reduction.model import DType, JobStatus, Join, Push, ReducerStatus, Result, WorkerFrame
+
+from reducer import kernels
+from reducer.buffers import Buffer, BufferPool
+from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey
+from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
+from reducer.core.table import Table
+
+log = logging.getLogger(__name__)
+
+#: How often time passes for the core, in seconds.
+TICK_S = 0.025
+
+
+class Engine:
+    """Implements `ReducerEndpoint` in process."""
+
+    def __init__(self, *, memory_limit_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.table = Table(incarnation=secrets.token_bytes(16), memory_limit_bytes=memory_limit_bytes)
+        #: Totals over all jobs that ever were: payload of pushes, payload of results, chunks published.
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.chunks = 0
+        self.errors: Counter[str] = Counter()
+        self._clock = clock
+        self._started_at = clock()
+        self._sinks: dict[int, Sink] = {}
+        self._accumulators: dict[SlotKey, Buffer] = {}
+        self._pool = BufferPool()
+        self._stream_count = 0
+
+    def open(self, sink: Sink) -> EngineStream:
+        """Open a stream; `sink.on_frame` is called from within `send` of this or other streams."""
+        self._stream_count += 1
+        self._sinks[self._stream_count] = sink
+        return EngineStream(self, self._stream_count)
+
+    def tick(self) -> None:
+        """Let time pass; to be called every TICK_S."""
+        self._handle(Tick())
+
+    def drain(self) -> None:
+        """Take no new jobs and ask the present ones to leave."""
+        self._handle(Drain())
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a job has this reducer in its current configuration."""
+        return any(job.needs_us for job in self.table.jobs.values())
+
+    def status(self) -> ReducerStatus:
+        """Return what this reducer serves at this moment."""
+        table = self.table
+        jobs = tuple(
+            JobStatus(
+                job=job.name,
+                world_size=job.world_size,
+                peers=job.peers(),
+                epoch=job.epoch,
+                started=job.started,
+                minimum=job.minimum,
+                open_slots=len(job.slots),
+                reserved_bytes=job.reserved_bytes,
+                received_bytes=job.received_bytes,
+                sent_bytes=job.sent_bytes,
+                chunk_bytes=job.configuration.chunk_bytes if job.configuration else 0,
+                credit_bytes=job.credit_bytes,
+            )
+            for job in table.jobs.values()
+        )
+        return ReducerStatus(
+            version=__version__,
+            incarnation=table.incarnation,
+            uptime_seconds=self._clock() - self._started_at,
+            draining=table.is_draining,
+            memory_reserved_bytes=table.memory_reserved_bytes,
+            memory_limit_bytes=table.memory_limit_bytes,
+            jobs=jobs,
+        )
+
+    # ---- for EngineStream ----
+
+    def receive(self, stream: int, frame: WorkerFrame) -> None:
+        """Take a frame of a stream; frames for a stream that is over are dropped."""
+        if stream not in self._sinks:
+            return
+        match frame:
+            case Push(payload=payload):
+                self.received_bytes += payload.nbytes
+            case Join():
+                log.info(
+                    "join job=%s rank=%d/%d host=%s", frame.job, frame.rank, frame.world_size, frame.host
+                )
+        self._handle(Received(stream, frame))
+
+    def reject(self, stream: int, error: ReductionError) -> None:
+        """End a stream whose peer broke a rule that the transport watches over."""
+        if stream in self._sinks:
+            self._handle(Rejected(stream, error))
+
+    def lose(self, stream: int) -> None:
+        """Take note that a stream is over."""
+        sink = self._sinks.pop(stream, None)
+        if sink is not None:
+            self._handle(Lost(stream))
+            sink.on_closed(None)
+
+    # ---- performing ----
+
+    def _handle(self, event: Event) -> None:
+        for action in self.table.handle(event, self._clock()):
+            self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Fold(slot, collective, payloads):
+                self._fold(slot, collective.dtype, payloads)
+            case Publish():
+                self._publish(action)
+            case Send(stream, frame):
+                if (sink := self._sinks.get(stream)) is not None:
+                    sink.on_frame(frame)
+            case Close(stream, error):
+                if error is not None:
+                    self.errors[type(error).__name__] += 1
+                    log.warning("closed stream error=%s reason=%s", type(error).__name__, error)
+                if (sink := self._sinks.pop(stream, None)) is not None:
+                    sink.on_closed(error)
+            case Discard(slot):
+                if (buffer := self._accumulators.pop(slot, None)) is not None:
+                    self._pool.give(buffer)
+
+    def _fold(self, slot: SlotKey, dtype: DType, payloads: tuple[memoryview, ...]) -> None:
+        accumulation = kernels.accumulation_dtype(dtype)
+        buffer = self._accumulators.get(slot)
+        if buffer is None:
+            elements = payloads[0].nbytes // dtype.itemsize
+            buffer = self._accumulators[slot] = self._pool.take(elements * accumulation.itemsize)
+            kernels.start(buffer.view(accumulation), payloads[0], dtype)
+            payloads = payloads[1:]
+        for payload in payloads:
+            kernels.add(buffer.view(accumulation), payload, dtype)
+
+    def _publish(self, action: Publish) -> None:
+        dtype = action.collective.dtype
+        buffer = self._accumulators.pop(action.slot)
+        accumulator = buffer.view(kernels.accumulation_dtype(dtype))
+        rounds = dtype.itemsize != accumulator.itemsize
+        out = self._pool.take(accumulator.size * dtype.itemsize) if rounds else None
+        payload = kernels.finish(accumulator, out, dtype, action.collective.op, action.world_size)
+        result = Result(action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload)
+        for stream in action.streams:
+            if (sink := self._sinks.get(stream)) is not None:
+                sink.on_frame(result)
+                self.sent_bytes += payload.nbytes
+        self.chunks += 1
+        payload.release()
+        self._pool.give(buffer)
+        if out is not None:
+            self._pool.give(out)
+
+
+class EngineStream:
+    """One rank's stream into the engine: a `ReducerStream`, and `reject` for transports."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self._engine = engine
+        self._number = number
+
+    def send(self, frame: WorkerFrame) -> None:
+        """Take one frame; see `ReducerStream.send`."""
+        self._engine.receive(self._number, frame)
+
+    def reject(self, error: ReductionError) -> None:
+        """End the stream because of what the peer did below the level of frames."""
+        self._engine.reject(self._number, error)
+
+    def close(self) -> None:
+        """End the stream; see `ReducerStream.close`."""
+        self._engine.lose(self._number)

@@ -1,0 +1,81 @@
+"""From start to exit of one reducer process: listen, say so, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+
+from reducer.config import ReducerConfig
+from reducer.engine import TICK_S, Engine
+from reducer.metrics import serve_metrics
+from reducer.transports.grpc_server import GrpcServer
+
+log = logging.getLogger(__name__)
+
+#: An embedded reducer whose parent is gone has nobody to wait for but ranks that are closing.
+ORPHAN_DRAIN_S = 5.0
+
+
+async def serve(config: ReducerConfig) -> None:
+    """Serve until SIGTERM or SIGINT, drain, and return.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+    engine = Engine(memory_limit_bytes=config.memory_limit_bytes)
+    server = GrpcServer(engine)
+    port = await server.start(config.bind)
+    if config.metrics_port is not None:
+        serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    drain_timeout_s = config.drain_timeout_s
+
+    def orphaned() -> None:
+        nonlocal drain_timeout_s
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            drain_timeout_s = ORPHAN_DRAIN_S
+            stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stop)
+    if config.stop_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), orphaned)
+    unneeded = asyncio.Event()
+    ticker = asyncio.create_task(_tick(engine, unneeded))
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    print(f"listening on {host}:{port}", flush=True)
+    log.info("serving address=%s:%d memory_limit=%d", host, port, config.memory_limit_bytes)
+    try:
+        await stop.wait()
+        log.info("draining timeout=%gs", drain_timeout_s)
+        await server.not_serving()
+        engine.drain()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(unneeded.wait(), drain_timeout_s)
+        log.info("stopping %s", "drained" if unneeded.is_set() else "with jobs left")
+    finally:
+        ticker.cancel()
+        await server.stop(0.5)
+
+
+def _on_signal(stop: asyncio.Event) -> None:
+    """First signal drains; the second ends the process, as an impatient operator expects."""
+    if stop.is_set():
+        log.warning("second signal, exiting at once")
+        os._exit(130)
+    stop.set()
+
+
+async def _tick(engine: Engine, unneeded: asyncio.Event) -> None:
+    """Let time pass for the engine; tell when it drains and no job needs it any more."""
+    while True:
+        engine.tick()
+        if engine.table.is_draining and not engine.is_needed:
+            unneeded.set()
+        await asyncio.sleep(TICK_S)

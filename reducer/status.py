@@ -1,0 +1,52 @@
+"""Ask a reducer what it serves, and show it."""
+
+from __future__ import annotations
+
+import grpc
+from reduction import wire
+from reduction.model import ReducerStatus
+from rich.console import Console
+from rich.table import Table
+
+from reducer.transports.grpc_server import SERVICE
+
+
+def fetch(address: str, timeout_s: float) -> ReducerStatus:
+    """Return the answer of the reducer at HOST:PORT.
+
+    Raises:
+        grpc.RpcError: no answer in time, or no reducer.
+        MalformedFrame: an answer that is none.
+    """
+    with grpc.insecure_channel(address) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/Status")
+        data = call(b"", timeout=timeout_s)
+    return wire.status_from_wire(data)
+
+
+def render(address: str, status: ReducerStatus) -> None:
+    """Print a table for people."""
+    console = Console()
+    state = "draining" if status.draining else "serving"
+    console.print(
+        f"{address}: {state}, version {status.version}, up {status.uptime_seconds:.0f} s, "
+        f"{_mib(status.memory_reserved_bytes)} of {_mib(status.memory_limit_bytes)} MiB reserved"
+    )
+    table = Table("job", "ranks", "epoch", "held by all", "open slots", "chunk KiB", "in MiB", "out MiB")
+    for job in status.jobs:
+        present = sum(peer.presence.name == "PRESENT" for peer in job.peers)
+        table.add_row(
+            job.job,
+            f"{present}/{job.world_size}",
+            f"{job.epoch}{'' if job.started else ' (starting)'}",
+            str(job.minimum),
+            str(job.open_slots),
+            str(job.chunk_bytes // 1024),
+            _mib(job.received_bytes),
+            _mib(job.sent_bytes),
+        )
+    console.print(table if status.jobs else "no jobs")
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.1f}"

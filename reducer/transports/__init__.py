@@ -1,0 +1,1 @@
+"""How connections reach the engine; one file per data plane."""

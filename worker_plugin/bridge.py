@@ -1,0 +1,68 @@
+"""torch dtypes and futures on one side, the protocol's values on the other."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from reduction.errors import ConfigError, ReductionError
+from reduction.model import DType, ReduceOp
+
+Future = torch.futures.Future[torch.Tensor]
+
+_DTYPES = {
+    torch.float32: DType.FLOAT32,
+    torch.float64: DType.FLOAT64,
+    torch.bfloat16: DType.BFLOAT16,
+    torch.float16: DType.FLOAT16,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+}
+
+
+def check(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> tuple[DType, ReduceOp]:
+    """Return what to call this collective on the wire.
+
+    Raises:
+        ConfigError: it cannot be reduced; the message says what can.
+    """
+    if tensor.layout is not torch.strided:
+        raise ConfigError(f"a {tensor.layout} tensor cannot be reduced; pass a dense one")
+    if not tensor.is_contiguous():
+        raise ConfigError(
+            f"a tensor of shape {tuple(tensor.shape)} and stride {tensor.stride()} is not contiguous; "
+            f"pass tensor.contiguous()"
+        )
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"a tensor on {tensor.device} cannot be reduced; cpu and cuda can")
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise ConfigError(f"dtype {tensor.dtype} cannot be reduced; known are {', '.join(map(str, _DTYPES))}")
+    # `op in (...)` is always False for torch's ReduceOp.
+    if op == dist.ReduceOp.SUM:
+        return dtype, ReduceOp.SUM
+    if op == dist.ReduceOp.AVG:
+        if dtype.is_integer:
+            raise ConfigError(f"AVG of {tensor.dtype} is not defined: use SUM and divide")
+        return dtype, ReduceOp.AVG
+    raise ConfigError(f"op {op} is not supported; known are SUM and AVG")
+
+
+def make_future(tensor: torch.Tensor) -> Future:
+    """Return a future that synchronises streams if the tensor lives on a GPU."""
+    return torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else [])
+
+
+def raise_in_waiter(future: Future) -> Future:
+    """Return a future for C++ waiters such as DDP.
+
+    `set_exception` only reaches Python waiters; C++ sees a value of the wrong type and loses the message.
+    An exception raised in a continuation arrives as RuntimeError with its text (seen on torch 2.13).
+    """
+    return future.then(_value)
+
+
+def _value(future: Future) -> torch.Tensor:
+    try:
+        return future.value()
+    except ReductionError as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error

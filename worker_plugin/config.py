@@ -1,0 +1,124 @@
+"""Settings of a `ReductionState`: explicit argument, else REDUCTION_<NAME>, else default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from reduction import layout, wire
+from reduction.errors import ConfigError
+
+ENV_PREFIX = "REDUCTION_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginConfig:
+    """All settings, checked. Rank, world size and job may stay None until the first collective."""
+
+    #: Addresses, `dns:NAME:PORT`, or None to look around (worker_plugin/discovery).
+    reducers: tuple[str, ...] | None = None
+    job: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    transport: str = "auto"
+    wire_dtype: str | None = None
+    on_reducer_loss: str = "reshard"
+    fallback: str | None = None
+    timeout_s: float = 600.0
+    stall_warn_s: float = 5.0
+    join_timeout_s: float = 60.0
+    close_timeout_s: float = 5.0
+    chunk_bytes: int = layout.CHUNK_BYTES_DEFAULT
+    credit_bytes: int = layout.CREDIT_BYTES_DEFAULT
+
+    def __post_init__(self) -> None:
+        _check_choice("transport", self.transport, ("auto", "grpc"))
+        _check_choice("wire_dtype", self.wire_dtype, (None,))
+        _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard",))
+        _check_choice("fallback", self.fallback, (None,))
+        for name in ("timeout_s", "stall_warn_s", "join_timeout_s", "close_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be more than 0 seconds")
+        if self.world_size is not None and not 1 <= self.world_size <= layout.WORLD_SIZE_MAX:
+            raise ConfigError(f"world_size is {self.world_size}, allowed are 1 to {layout.WORLD_SIZE_MAX}")
+        if self.rank is not None and self.rank < 0:
+            raise ConfigError(f"rank is {self.rank}, it must not be negative")
+        if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
+            raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
+        if self.job is not None and not 1 <= len(self.job.encode()) <= wire.JOB_NAME_BYTES_MAX:
+            raise ConfigError(f"job {self.job!r} must have 1 to {wire.JOB_NAME_BYTES_MAX} bytes")
+        if not layout.CHUNK_BYTES_MIN <= self.chunk_bytes <= layout.CHUNK_BYTES_MAX:
+            raise ConfigError(
+                f"chunk_bytes is {self.chunk_bytes}, allowed are {layout.CHUNK_BYTES_MIN} to {layout.CHUNK_BYTES_MAX}"
+            )
+        if self.chunk_bytes % layout.CHUNK_BYTES_MULTIPLE:
+            raise ConfigError(
+                f"chunk_bytes is {self.chunk_bytes}, it must be a multiple of {layout.CHUNK_BYTES_MULTIPLE}"
+            )
+        if not self.chunk_bytes <= self.credit_bytes <= layout.CREDIT_BYTES_MAX:
+            raise ConfigError(
+                f"credit_bytes is {self.credit_bytes}, allowed are {self.chunk_bytes} (one chunk) to "
+                f"{layout.CREDIT_BYTES_MAX}"
+            )
+        if self.reducers is not None:
+            _check_addresses(self.reducers)
+
+
+def _check_choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name} is {value!r}; this version knows {', '.join(map(repr, known))}")
+
+
+def _check_addresses(addresses: tuple[str, ...]) -> None:
+    if not addresses:
+        raise ConfigError("the list of reducers is empty: name at least one HOST:PORT, or pass None")
+    for address in addresses:
+        host, _, port = address.removeprefix("dns:").rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+            raise ConfigError(
+                f"reducer {address!r} is not HOST:PORT or dns:NAME:PORT with a port of 1 to 65535"
+            )
+        if len(address.encode()) > wire.HOST_BYTES_MAX:
+            raise ConfigError(f"reducer {address!r} is longer than {wire.HOST_BYTES_MAX} bytes")
+    if len(set(addresses)) != len(addresses):
+        raise ConfigError(f"the list of reducers names an address twice: {', '.join(addresses)}")
+
+
+def split_addresses(value: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the addresses of a list or of a comma-separated string."""
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+_PARSE: Mapping[str, Callable[[str], object]] = {
+    "reducers": split_addresses,
+    "rank": int,
+    "world_size": int,
+    "timeout_s": float,
+    "stall_warn_s": float,
+    "join_timeout_s": float,
+    "close_timeout_s": float,
+    "chunk_bytes": int,
+    "credit_bytes": int,
+}
+
+
+def build(arguments: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> PluginConfig:
+    """Return the settings from explicit arguments (None means not given) and the environment.
+
+    Raises:
+        ConfigError: a value is wrong; the message names it and where it came from.
+    """
+    values: dict[str, Any] = {}
+    for name in (field.name for field in fields(PluginConfig)):
+        variable = ENV_PREFIX + name.upper()
+        if arguments.get(name) is not None:
+            values[name] = arguments[name]
+        elif environ.get(variable):
+            try:
+                values[name] = _PARSE.get(name, str)(environ[variable])
+            except ValueError:
+                raise ConfigError(f"{variable} is {environ[variable]!r}, which is no number") from None
+    return PluginConfig(**values)

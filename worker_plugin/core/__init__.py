@@ -1,0 +1,1 @@
+"""What a rank decides, without sockets, clocks, threads, logs or tensors: events in, actions out."""

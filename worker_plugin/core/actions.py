@@ -1,0 +1,93 @@
+"""What the client has to do, in this order. It makes no decisions of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from reduction.errors import ReductionError
+from reduction.model import Collective, Join, WorkerFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open a new stream for a link and send Join on it."""
+
+    link: int
+    address: str
+    join: Join
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a frame without payload."""
+
+    link: int
+    frame: WorkerFrame
+
+
+@dataclass(frozen=True, slots=True)
+class PushChunk:
+    """Send the contribution's bytes [start, stop) as a Push."""
+
+    link: int
+    epoch: int
+    seq: int
+    chunk: int
+    collective: Collective
+    held: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Copy the payload to the result memory of `seq`, from byte `start`; before the next event."""
+
+    seq: int
+    start: int
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """The result of `seq` is whole: complete its future."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """No reducer will need the contribution of `seq` again: free it."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """End a link's stream after what was sent."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The communicator has failed: every future that is not delivered gets this error."""
+
+    error: ReductionError
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Nothing more will come: stop after what was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Tell the user; `level` as in the logging module."""
+
+    level: int
+    text: str
+
+
+Action: TypeAlias = Open | Send | PushChunk | Store | Deliver | Release | Shut | Fail | Closed | Log

@@ -1,0 +1,52 @@
+"""What happens to a rank. The client makes these and hands them to `Communicator.handle` with the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from reduction.errors import ReductionError
+from reduction.model import Collective, ReducerFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A collective was issued, and its contribution is in private memory. In seq order, from 0."""
+
+    collective: Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A valid frame arrived on a link's present stream."""
+
+    link: int
+    frame: ReducerFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A link's present stream ended or could not be opened."""
+
+    link: int
+    error: ReductionError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """Something failed in this process; the communicator cannot go on."""
+
+    error: ReductionError
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The user wants to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; comes every few tens of milliseconds. The first one starts dialling."""
+
+
+Event: TypeAlias = Issued | Received | Lost | Broke | Close | Tick

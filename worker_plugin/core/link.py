@@ -1,0 +1,105 @@
+"""One rank's view of one reducer: its stream, its dialling, whom it sees."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from reduction.errors import ReductionError
+from reduction.model import Peer, Peers, Presence
+
+from worker_plugin.core.lane import Lane
+
+#: Pause before the n-th dial in a row, in seconds; the last one repeats.
+REDIAL_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+
+
+class Phase(enum.Enum):
+    """What a link is doing."""
+
+    DOWN = "down"  # waits for its next dial
+    OPENING = "opening"  # Join sent
+    UP = "up"  # Welcome received
+    RETIRED = "retired"  # another link leads to the same reducer
+
+
+@dataclass(slots=True)
+class Link:
+    """State of one address."""
+
+    id: int
+    address: str
+    phase: Phase = Phase.DOWN
+    dials: int = 0
+    dial_at: float = 0.0
+    #: Why it is down, or was refused.
+    error: ReductionError | None = None
+    #: When a Join was first refused in a row because the name is busy.
+    busy_since: float | None = None
+    incarnation: bytes = b""
+    credit_bytes: int = 0
+    up_since: float = 0.0
+    peers: dict[int, Peer] = field(default_factory=dict)
+    #: When a rank was first reported lost, in a row.
+    lost_since: dict[int, float] = field(default_factory=dict)
+    is_draining: bool = False
+    #: The last epoch in which this rank said Hello to this reducer, on any stream.
+    hello_epoch: int = 0
+    #: Exists between START and the end of stream or epoch.
+    lane: Lane | None = None
+    #: What the reducer has been told that this rank holds.
+    acked: int = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a stream stands and was welcomed."""
+        return self.phase is Phase.UP
+
+    def open(self) -> None:
+        """A dial begins."""
+        self.phase = Phase.OPENING
+        self.dials += 1
+
+    def welcome(self, incarnation: bytes, credit_bytes: int, now: float) -> None:
+        """The Join was accepted."""
+        if incarnation != self.incarnation:
+            self.hello_epoch = 0
+        self.phase = Phase.UP
+        self.incarnation = incarnation
+        self.credit_bytes = credit_bytes
+        self.up_since = now
+        self.dials = 0
+        self.error = None
+        self.busy_since = None
+        self.acked = 0
+
+    def down(self, error: ReductionError | None, now: float) -> None:
+        """The stream ended; the next dial is set."""
+        self.phase = Phase.DOWN
+        self.error = error or self.error
+        self.dial_at = now + REDIAL_S[min(self.dials, len(REDIAL_S) - 1)]
+        self.lane = None
+        self.peers = {}
+        self.lost_since = {}
+        self.is_draining = False
+
+    def see(self, news: Peers, now: float) -> set[int]:
+        """Take a report; return the ranks that were present before and are lost now."""
+        before = self.peers
+        self.peers = {peer.rank: peer for peer in news.peers}
+        self.is_draining = news.draining
+        lost = {rank for rank, peer in self.peers.items() if peer.presence is Presence.LOST}
+        self.lost_since = {rank: self.lost_since.get(rank, now) for rank in lost}
+        return {rank for rank in lost if rank in before and before[rank].presence is Presence.PRESENT}
+
+    def sees(self, rank: int) -> bool:
+        """Whether the rank has a stream there."""
+        return rank in self.peers and self.peers[rank].presence is Presence.PRESENT
+
+    def sees_all(self, world_size: int) -> bool:
+        """Whether the stream stands and every rank has one there too."""
+        return self.is_up and all(self.sees(rank) for rank in range(world_size))
+
+    def has_left(self) -> Peer | None:
+        """Return a rank that said Goodbye there, if any."""
+        return next((peer for peer in self.peers.values() if peer.presence is Presence.LEFT), None)

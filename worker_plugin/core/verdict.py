@@ -1,0 +1,198 @@
+"""What to do about reducers and ranks that come and go: a pure function of what a rank sees.
+
+Every rank calls `judge` when something has changed and at every tick; only rank 0 ever gets `Reconfigure`.
+The reason comes with the verdict, for the log.
+
+    rank 0, first epoch        all listed reducers see all ranks      -> configure them
+    rank 0, nothing broken     a member drains, others stay           -> configure the others
+                               idle, and a non-member sees all        -> take it in
+    rank 0, a stream broke     all members see all ranks again        -> same members, new epoch
+                               after grace_s, some members see all    -> those
+                               none does, but a non-member            -> those
+    all, after the grace       a rank is gone at every live reducer   -> WorkerLost
+                               a rank has left, and we wait for more  -> PeerLeft
+    all, after join_timeout_s  no epoch yet, or none that started     -> ReducerUnavailable
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from reduction.errors import PeerLeft, RankTaken, ReducerUnavailable, ReductionError, WorkerLost
+from reduction.model import Configuration, Presence
+
+from worker_plugin.core.link import Link, Phase
+
+#: A lost stream may be dialled again within this time without further consequences, in seconds.
+GRACE_S = 1.0
+#: A rank that has not come to a reducer which is itself new, or back; as long as a silent host may take.
+ABSENT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one rank sees at `now`; times in seconds on one monotonic clock."""
+
+    now: float
+    rank: int
+    world_size: int
+    links: Sequence[Link]
+    configuration: Configuration | None
+    #: Since when a stream of the present epoch is known to have broken; None while all stand.
+    broken_since: float | None
+    #: Since when no reducer is reachable; the start, before the first one was.
+    alone_since: float | None
+    started_at: float
+    is_idle: bool
+    join_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigure:
+    """Make a new epoch with these links."""
+
+    links: tuple[Link, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The communicator has failed."""
+
+    error: ReductionError
+
+
+Verdict: TypeAlias = Keep | Reconfigure | GiveUp
+
+_KEEP = Keep()
+
+
+def judge(view: View) -> Verdict:
+    """Return what follows from the view. Same input, same output."""
+    taken = _impostor(view)
+    if taken is not None:
+        return GiveUp(taken)
+    if view.configuration is None:
+        return _first_epoch(view)
+    if view.rank == 0:
+        verdict = _membership(view)
+        if verdict is not None:
+            return verdict
+    lost = _lost_rank(view)
+    if lost is not None:
+        return GiveUp(lost)
+    for since in (view.alone_since, view.broken_since):
+        if since is not None and view.now >= since + view.join_timeout_s and not view.is_idle:
+            return GiveUp(_unavailable(view))
+    return _KEEP
+
+
+def _first_epoch(view: View) -> Verdict:
+    wanted = [link for link in view.links if link.phase is not Phase.RETIRED]
+    if view.rank == 0 and all(link.sees_all(view.world_size) for link in wanted):
+        return Reconfigure(tuple(wanted), f"all {view.world_size} ranks are at all {len(wanted)} reducers")
+    if view.now < view.started_at + view.join_timeout_s:
+        lost = _lost_rank(view)
+        return _KEEP if lost is None else GiveUp(lost)
+    return GiveUp(_unavailable(view))
+
+
+def _membership(view: View) -> Verdict | None:
+    """Rank 0's part, once there is an epoch."""
+    assert view.configuration is not None
+    by_incarnation = {link.incarnation: link for link in view.links if link.is_up}
+    members = [by_incarnation.get(member.incarnation) for member in view.configuration.members]
+    whole = [link for link in members if link is not None and link.sees_all(view.world_size)]
+    others = [
+        link
+        for link in by_incarnation.values()
+        if link not in members and link.sees_all(view.world_size) and not link.is_draining
+    ]
+    if view.broken_since is None:
+        staying = [link for link in whole if not link.is_draining]
+        if len(whole) == len(members) and len(staying) < len(members) and staying + others:
+            return Reconfigure((*staying, *others), "a reducer is draining")
+        if view.is_idle and others and len(whole) == len(members):
+            return Reconfigure((*whole, *others), f"{others[0].address} is there and takes part from now on")
+        return None
+    if len(whole) == len(members):
+        return Reconfigure(tuple(whole), "a stream broke, and all are there again")
+    # A member whose address runs another process now is gone for good: no need to wait for it.
+    addresses = {link.address for link in by_incarnation.values()}
+    may_return = [
+        member.address
+        for link, member in zip(members, view.configuration.members, strict=True)
+        if link not in whole and (link is not None or member.address not in addresses)
+    ]
+    if may_return and view.now < view.broken_since + GRACE_S:
+        return None
+    if whole or others:
+        lost = [
+            member.address
+            for link, member in zip(members, view.configuration.members, strict=True)
+            if link not in whole
+        ]
+        return Reconfigure(tuple(whole or others), f"lost {', '.join(lost)}")
+    return None
+
+
+def _lost_rank(view: View) -> ReductionError | None:
+    """Return the error for a rank that is gone at every reducer we can still ask."""
+    live = [link for link in view.links if link.is_up]
+    if not live:
+        return None
+    deciders = range(view.world_size) if view.rank == 0 else (0,)
+    for rank in deciders:
+        if all(_is_gone(view, link, rank) for link in live):
+            host = next((link.peers[rank].host for link in live if rank in link.peers), "unknown host")
+            where = ", ".join(link.address for link in live)
+            return WorkerLost(f"rank {rank} ({host}) is gone: its streams to {where} broke without goodbye")
+    # A rank that left in good order needs nobody; but whoever still waits for results can wait for ever.
+    left = next((peer for link in live if (peer := link.has_left()) is not None), None)
+    stuck = view.broken_since is not None and view.now >= view.broken_since + GRACE_S
+    if left is not None and stuck and not view.is_idle:
+        return PeerLeft(f"rank {left.rank} ({left.host}) closed while this rank waits for results")
+    return None
+
+
+def _is_gone(view: View, link: Link, rank: int) -> bool:
+    peer = link.peers.get(rank)
+    if peer is None:
+        return view.configuration is not None and view.now >= link.up_since + ABSENT_S
+    return peer.presence is Presence.LOST and view.now >= link.lost_since[rank] + GRACE_S
+
+
+def _impostor(view: View) -> ReductionError | None:
+    """Return an error if two processes claim one rank at different reducers."""
+    seen: dict[int, bytes] = {}
+    for link in view.links:
+        for rank, peer in link.peers.items():
+            if seen.setdefault(rank, peer.nonce) != peer.nonce:
+                return RankTaken(f"two processes claim rank {rank}, one of them on {peer.host}")
+    return None
+
+
+def _unavailable(view: View) -> ReductionError:
+    waited = f"after {view.join_timeout_s:g} s"
+    tried = [link for link in view.links if link.phase is not Phase.RETIRED]
+    down = [link for link in tried if not link.is_up]
+    if down and (view.rank == 0 or len(down) == len(tried)):
+        why = "; ".join(f"{link.address}: {link.error or 'no answer'}" for link in down)
+        return ReducerUnavailable(f"{waited}, {len(down)} of {len(tried)} reducers are not there: {why}")
+    if view.rank == 0:
+        absent = {
+            link.address: [rank for rank in range(view.world_size) if not link.sees(rank)] for link in tried
+        }
+        who = "; ".join(f"{address} misses ranks {ranks}" for address, ranks in absent.items() if ranks)
+        return ReducerUnavailable(f"{waited}, not all ranks have joined: {who}")
+    return ReducerUnavailable(
+        f"{waited}, rank 0 has not made a configuration; reached: "
+        + ", ".join(link.address for link in tried if link.is_up)
+    )

@@ -1,0 +1,1 @@
+"""How a rank reaches a reducer; one file per data plane, each a `ReducerEndpoint`."""

@@ -1,0 +1,122 @@
+"""The gRPC plane, worker side: grpc.aio on the client's loop, one reader and one writer per stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Any
+
+import grpc
+from reduction import wire
+from reduction.endpoint import Sink
+from reduction.errors import ReducerUnavailable, ReductionError
+from reduction.model import WorkerFrame
+from reduction.v1 import reduction_pb2 as pb
+
+METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
+
+#: How long the last frames of a stream may take to leave, in seconds.
+LINGER_S = 2.0
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", wire.FRAME_BYTES_MAX),
+    ("grpc.max_send_message_length", wire.FRAME_BYTES_MAX),
+    # A silent host or cut link is noticed after 10 s; this also sets TCP_USER_TIMEOUT.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # gRPC's own back-off would grow to 120 s; the core decides when to dial.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # One connection per endpoint, so that a failed one is never shared with another job's.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+]
+
+
+class GrpcEndpoint:
+    """A remote reducer at HOST:PORT. All calls on the loop's thread."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel: grpc.aio.Channel | None = None
+
+    def open(self, sink: Sink) -> GrpcStream:
+        """Open a stream; see `ReducerEndpoint.open`."""
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
+        method: Any = self._channel.stream_stream(METHOD)
+        return GrpcStream(method(), sink, self.address)
+
+    async def close(self) -> None:
+        """End all streams and the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+
+
+class GrpcStream:
+    """One Session call; see `ReducerStream`."""
+
+    def __init__(self, call: Any, sink: Sink, address: str) -> None:
+        self._call = call
+        self._sink = sink
+        self._address = address
+        self._frames: deque[WorkerFrame] = deque()
+        self._changed = asyncio.Event()
+        self._is_closing = False
+        self._writer = asyncio.create_task(self._write())
+        self._reader = asyncio.create_task(self._read())
+
+    def send(self, frame: WorkerFrame) -> None:
+        """Queue a frame; it is encoded, and its payload copied, when gRPC takes it."""
+        if not self._is_closing:
+            self._frames.append(frame)
+            self._changed.set()
+
+    def close(self) -> None:
+        """End the stream after what is queued."""
+        self._is_closing = True
+        self._changed.set()
+
+    async def wait_closed(self) -> None:
+        """Wait until `on_closed` was called."""
+        await asyncio.wait((self._reader,))
+
+    async def _write(self) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader reports why
+            while True:
+                while self._frames:
+                    await self._call.write(wire.worker_frame_to_wire(self._frames.popleft()))
+                if self._is_closing:
+                    await self._call.done_writing()
+                    return
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def _read(self) -> None:
+        error: ReductionError | None = None
+        try:
+            while (data := await self._call.read()) is not grpc.aio.EOF:
+                self._sink.on_frame(wire.reducer_frame_from_wire(data))
+            code = await self._call.code()
+            if code is not grpc.StatusCode.OK:
+                error = ReducerUnavailable(f"{self._address}: {code.name}: {await self._call.details()}")
+        except grpc.RpcError as failure:
+            error = ReducerUnavailable(f"{self._address}: {_text(failure)}")
+        except asyncio.CancelledError:
+            pass
+        except ReductionError as malformed:
+            error = malformed
+        finally:
+            self._is_closing = True
+            self._writer.cancel()
+            self._call.cancel()
+            self._sink.on_closed(error)
+
+
+def _text(error: grpc.RpcError) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 
 from reduction import __version__
@@ -44,10 +44,11 @@ class Engine:
         self._sinks: dict[int, Sink] = {}
         self._accumulators: dict[SlotKey, Buffer] = {}
         self._pool = BufferPool()
+        self._events: deque[Event] = deque()
         self._stream_count = 0
 
     def open(self, sink: Sink) -> EngineStream:
-        """Open a stream; `sink.on_frame` is called from within `send` of this or other streams."""
+        """Open a stream; its sink hears from within the `send` of this or other streams."""
         self._stream_count += 1
         self._sinks[self._stream_count] = sink
         return EngineStream(self, self._stream_count)
@@ -125,8 +126,13 @@ class Engine:
     # ---- performing ----
 
     def _handle(self, event: Event) -> None:
-        for action in self.table.handle(event, self._clock()):
-            self._perform(action)
+        self._events.append(event)
+        if len(self._events) > 1:
+            return  # from within a sink: its turn comes when the present event is done
+        while self._events:
+            for action in self.table.handle(self._events[0], self._clock()):
+                self._perform(action)
+            self._events.popleft()
 
     def _perform(self, action: Action) -> None:
         match action:

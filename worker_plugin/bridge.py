@@ -52,6 +52,18 @@ def make_future(tensor: torch.Tensor) -> Future:
     return torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else [])
 
 
+def failed(error: Exception) -> Future:
+    """Return a future that is done with an error."""
+    future: Future = torch.futures.Future()
+    fail(future, error)
+    return future
+
+
+def fail(future: Future, error: Exception) -> None:
+    """Complete a future with an error; Python waiters get this very exception."""
+    future.set_exception(error)  # type: ignore[arg-type]  # torch annotates it with the value's type
+
+
 def raise_in_waiter(future: Future) -> Future:
     """Return a future for C++ waiters such as DDP.
 

@@ -63,7 +63,7 @@ class PluginConfig:
                 f"{layout.CREDIT_BYTES_MAX}"
             )
         if self.reducers is not None:
-            _check_addresses(self.reducers)
+            check_addresses(self.reducers)
 
 
 def _check_choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None:
@@ -71,7 +71,8 @@ def _check_choice(name: str, value: str | None, known: tuple[str | None, ...]) -
         raise ConfigError(f"{name} is {value!r}; this version knows {', '.join(map(repr, known))}")
 
 
-def _check_addresses(addresses: tuple[str, ...]) -> None:
+def check_addresses(addresses: tuple[str, ...]) -> None:
+    """Raise ConfigError unless all are HOST:PORT or dns:NAME:PORT."""
     if not addresses:
         raise ConfigError("the list of reducers is empty: name at least one HOST:PORT, or pass None")
     for address in addresses:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from reduction.model import Collective
 
-from worker_plugin.bridge import Future
+from worker_plugin.bridge import Future, fail
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Staging:
 
     def fail(self, work: Work, error: Exception) -> None:
         """Complete the future with an error; the tensor is not touched any more."""
-        self._queue.put(lambda: work.future.set_exception(error))
+        self._queue.put(lambda: fail(work.future, error))
 
     def stop(self, timeout_s: float) -> None:
         """Finish what was asked for, and end."""
@@ -127,7 +127,7 @@ class Staging:
                 work.future.set_result(work.tensor)
         except Exception as error:
             if not work.future.done():
-                work.future.set_exception(error)
+                fail(work.future, error)
             raise
         finally:
             self.pool.give(work.result)

@@ -19,7 +19,7 @@ class Sink(Protocol):
     def on_frame(self, frame: ReducerFrame) -> None:
         """Take one frame, in order. A Result's payload is valid only until this returns.
 
-        Must not raise, and must not call `send` from within: keep the frame and act later in the loop.
+        Must not raise. May call `send`, here or on other streams.
         """
 
     def on_closed(self, error: ReductionError | None) -> None:

@@ -31,6 +31,7 @@ from reduction.errors import (
     JobBusy,
     OutOfOrder,
     PeerLeft,
+    ProtocolError,
     ReducerDraining,
     ReductionError,
     ResourceExhausted,
@@ -301,6 +302,8 @@ class Communicator:
     def _on_lost(self, link: Link, error: ReductionError | None, now: float, actions: list[Action]) -> None:
         if link.phase is Phase.RETIRED:
             return
+        if isinstance(error, ProtocolError):
+            raise error  # dialling again would bring the same bytes
         if link.is_up and self._is_member(link):
             self._broken(now)
             actions.append(Log(_WARNING, f"lost the stream to {link.address}: {error or 'it ended'}"))

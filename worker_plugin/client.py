@@ -1,0 +1,286 @@
+"""The I/O thread of a rank: performs what the core decides, on an event loop of its own.
+
+Three threads meet here. The user's thread submits; the staging thread copies; the loop thread owns the core,
+the streams and the table of collectives. They hand over through `call_soon_threadsafe` and the staging
+queue, and share nothing but `_final` and `_ended`, under a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import threading
+import time
+
+import numpy as np
+import torch
+import uvloop
+from reduction.errors import ClosedError, LocalProtocolError, ReductionError
+from reduction.model import Collective, Push, ReducerFrame
+
+from worker_plugin import fork
+from worker_plugin.bridge import Future, make_future
+from worker_plugin.config import PluginConfig
+from worker_plugin.core.actions import (
+    Action,
+    Closed,
+    Deliver,
+    Fail,
+    Log,
+    Open,
+    PushChunk,
+    Release,
+    Send,
+    Shut,
+    Store,
+)
+from worker_plugin.core.communicator import Communicator, Identity
+from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
+from worker_plugin.discovery.embedded import EmbeddedReducer
+from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.staging import ArenaPool, Staging, Work
+from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
+
+log = logging.getLogger(__name__)
+
+#: How often time passes for the core, in seconds.
+TICK_S = 0.025
+#: How long streams may take to send their last frames, in seconds.
+LINGER_S = 2.0
+
+
+class LinkSink:
+    """Receives for one stream of one link; deaf once the link has a newer stream."""
+
+    def __init__(self, client: Client, link: int) -> None:
+        self._client = client
+        self._link = link
+
+    def on_frame(self, frame: ReducerFrame) -> None:
+        """See `Sink.on_frame`."""
+        if self._client.sinks.get(self._link) is self:
+            self._client.handle(Received(self._link, frame))
+
+    def on_closed(self, error: ReductionError | None) -> None:
+        """See `Sink.on_closed`."""
+        if self._client.sinks.get(self._link) is self:
+            del self._client.sinks[self._link]
+            self._client.handle(Lost(self._link, error))
+
+
+class Client:
+    """A rank's communicator. Made by the first collective, in the process that uses it."""
+
+    def __init__(self, config: PluginConfig, rank: int, world_size: int, meeting: Meeting) -> None:
+        self.error: ReductionError | None = None
+        #: The sink of each link's present stream; loop thread only, as all below but lock, flags and queue.
+        self.sinks: dict[int, LinkSink] = {}
+        self._config = config
+        self._rank = rank
+        self._world_size = world_size
+        self._meeting = meeting
+        self._lock = threading.Lock()
+        #: What later collectives get; set with the failure or the end.
+        self._final: ReductionError | None = None
+        self._ended = False
+        self._issued = 0
+        self._works: dict[int, Work] = {}
+        self._core: Communicator | None = None
+        self._early: list[Event] = []
+        self._endpoints: dict[int, GrpcEndpoint] = {}
+        self._streams: dict[int, GrpcStream] = {}
+        self._reducer_addresses: set[tuple[str, int]] = set()
+        self._embedded: EmbeddedReducer | None = None
+        self._loop = uvloop.new_event_loop()
+        self._over = asyncio.Event()
+        self._done = threading.Event()
+        self._staging = Staging(ArenaPool(), self._on_staged)
+        self._thread = threading.Thread(target=self._run, name="reduction-io", daemon=True)
+        fork.register(self)
+        self._thread.start()
+
+    # ---- the user's thread ----
+
+    def submit(self, tensor: torch.Tensor, collective: Collective) -> Future:
+        """Issue the next collective and return at once.
+
+        Raises:
+            ReductionError: the communicator has failed or was closed; no seq is consumed.
+        """
+        future = make_future(tensor)
+        ready = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+        with self._lock:
+            if self._final is not None:
+                raise self._final
+            work = Work(self._issued, collective, tensor.detach(), future, ready)
+            self._issued += 1
+            self._staging.stage(work)
+        return future
+
+    def close(self) -> None:
+        """Leave in good order; returns within close_timeout_s and a few seconds for the streams."""
+        with self._lock:
+            self._final = self._final or ClosedError("the state was closed; make a new one")
+            if not self._ended:
+                self._loop.call_soon_threadsafe(self.handle, Close())
+        self._done.wait(self._config.close_timeout_s + 2 * LINGER_S)
+        if self._embedded is not None:
+            self._embedded.stop()
+        self._staging.stop(LINGER_S)
+
+    def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
+        """See `fork.Holder`."""
+        return self._reducer_addresses, [] if self._embedded is None else self._embedded.descriptors
+
+    # ---- the staging thread ----
+
+    def _on_staged(self, work: Work) -> None:
+        with self._lock:
+            if not self._ended:
+                self._loop.call_soon_threadsafe(self._issue, work)
+                return
+        self._staging.fail(work, self._final or ClosedError("the state was closed"))
+
+    # ---- the loop thread ----
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            try:
+                place = self._meeting.agree(self._config, self._rank, self._world_size)
+                self._embedded = place.embedded
+                self._loop.run_until_complete(self._serve(place))
+            except ReductionError as error:
+                self._fail(error)
+            except Exception as error:
+                log.exception("the I/O thread failed")
+                self._fail(LocalProtocolError(f"the I/O thread failed: {error!r}"))
+            with self._lock:
+                self._ended = True
+                self._final = self._final or ClosedError("the state was closed; make a new one")
+            self._loop.run_until_complete(asyncio.sleep(0))  # what was handed over before `_ended`
+            self._loop.close()
+        finally:
+            self._done.set()
+
+    async def _serve(self, place: Place) -> None:
+        config = self._config
+        identity = Identity(
+            job=place.job,
+            instance=secrets.token_bytes(16) if self._rank == 0 else b"",
+            nonce=secrets.token_bytes(16),
+            host=socket.gethostname(),
+            rank=self._rank,
+            world_size=self._world_size,
+            chunk_bytes=config.chunk_bytes,
+            credit_bytes=config.credit_bytes,
+            timeout_s=config.timeout_s,
+            join_timeout_s=config.join_timeout_s,
+            close_timeout_s=config.close_timeout_s,
+        )
+        self._core = Communicator(identity, place.addresses)
+        early, self._early = self._early, []
+        for event in early:
+            self.handle(event)
+        while not self._over.is_set():
+            self.handle(Tick())
+            try:
+                await asyncio.wait_for(self._over.wait(), TICK_S)
+            except TimeoutError:
+                continue
+        for stream in self._streams.values():
+            stream.close()
+        if self._streams:
+            waits = [asyncio.create_task(stream.wait_closed()) for stream in self._streams.values()]
+            await asyncio.wait(waits, timeout=LINGER_S)
+        for endpoint in self._endpoints.values():
+            await endpoint.close()
+
+    def _issue(self, work: Work) -> None:
+        if self._final is not None and (self._core is None or self._over.is_set()):
+            self._staging.fail(work, self._final)
+            return
+        self._works[work.seq] = work
+        if work.contribution is None:
+            self.handle(Broke(LocalProtocolError(f"collective {work.seq} could not be copied; see the log")))
+        else:
+            self.handle(Issued(work.collective))
+
+    def handle(self, event: Event) -> None:
+        """Let the core take an event, and perform what follows."""
+        if self._core is None:
+            self._early.append(event)
+            return
+        for action in self._core.handle(event, time.monotonic()):
+            self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case PushChunk():
+                self._push(action)
+            case Store(seq, start, payload):
+                work = self._works[seq]
+                if work.result is None:
+                    work.result = self._staging.pool.take(work.tensor.nbytes)
+                # numpy gives the GIL away for this copy, a memoryview would not.
+                work.result.numpy()[start : start + payload.nbytes] = np.frombuffer(payload, np.uint8)
+            case Deliver(seq):
+                self._staging.deliver(self._works[seq])
+            case Release(seq):
+                contribution = self._works.pop(seq).contribution
+                assert contribution is not None
+                self._staging.pool.give(contribution)
+            case Send(link, frame):
+                self._streams[link].send(frame)
+            case Open(link, address, join):
+                endpoint = self._endpoints.setdefault(link, GrpcEndpoint(address))
+                sink = self.sinks[link] = LinkSink(self, link)
+                stream = self._streams[link] = endpoint.open(sink)
+                stream.send(join)
+                self._remember(address)
+            case Shut(link):
+                self._streams[link].close()
+            case Fail(error):
+                self._fail(error)
+            case Closed():
+                self._over.set()
+            case Log(level, text):
+                log.log(level, "job %s rank %d: %s", self._job, self._rank, text)
+
+    def _push(self, action: PushChunk) -> None:
+        contribution = self._works[action.seq].contribution
+        assert contribution is not None
+        payload = contribution.numpy()[action.start : action.stop].data
+        push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload)
+        self._streams[action.link].send(push)
+
+    def _fail(self, error: ReductionError) -> None:
+        """Give every collective that has no result the error; from here on nothing else happens."""
+        with self._lock:
+            self._final = self._final or error
+            if not isinstance(error, ClosedError):
+                self.error = self.error or error
+        for work in self._works.values():
+            if not work.future.done():
+                self._staging.fail(work, error)
+        self._works.clear()
+        self._over.set()
+
+    @property
+    def _job(self) -> str:
+        return self._core.identity.job if self._core is not None else "?"
+
+    def _remember(self, address: str) -> None:
+        """Note where our sockets lead to, for `fork`; a literal address resolves without the network."""
+        host, _, port = address.rpartition(":")
+
+        async def look() -> None:
+            try:
+                answers = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            except OSError:
+                return
+            self._reducer_addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
+
+        self._lookup = self._loop.create_task(look())

@@ -1,0 +1,63 @@
+"""The embedded default: with nothing configured, rank 0 runs a private reducer on loopback.
+
+For the first try on one machine, and for tests: no server to start. It is the ordinary `reducer serve` in a
+process of its own, and ends with its parent, whose pipe to its stdin closes however the parent ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+from reduction.errors import ReducerUnavailable
+
+READY = "listening on "
+#: How long the process may take to end by itself once its stdin is closed, in seconds.
+STOP_S = 6.0
+
+
+def loopback_id() -> str:
+    """Return a text that is the same for two processes just if they can meet on 127.0.0.1."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:  # not Linux
+        return socket.gethostname()
+
+
+class EmbeddedReducer:
+    """A reducer process of this rank."""
+
+    def __init__(self) -> None:
+        """Start it and wait until it listens.
+
+        Raises:
+            ReducerUnavailable: it ended instead; its own words are on stderr.
+        """
+        command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0"]
+        command += ["--stop-with-stdin", "--log-level", "warning"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith(READY):
+            raise ReducerUnavailable(f"the embedded reducer did not start: exit code {self._process.wait()}")
+        self.address = line.removeprefix(READY).strip()
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Pipes that a forked child must close, or the reducer would outlive this process."""
+        pipes = (self._process.stdin, self._process.stdout)
+        return [pipe.fileno() for pipe in pipes if pipe is not None and not pipe.closed]
+
+    def stop(self) -> None:
+        """Let it drain and end; kill it if it does not."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,106 @@
+"""How the ranks agree on the job's name and on the reducers, through the process group's store if need be."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import logging
+import uuid
+from dataclasses import dataclass
+
+from reduction.errors import ConfigError, ReducerUnavailable, ReductionError
+from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import Store
+
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.addresses import configured, resolve
+from worker_plugin.discovery.embedded import EmbeddedReducer, loopback_id
+
+log = logging.getLogger(__name__)
+
+_count = itertools.count()
+_FAILED = "error:"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the job meets."""
+
+    job: str
+    addresses: tuple[str, ...]
+    embedded: EmbeddedReducer | None = None
+
+
+class Meeting:
+    """One communicator's corner of the store; the n-th of a process meets the n-th of the others."""
+
+    def __init__(self, store: Store | None) -> None:
+        """Keep the store; on the thread of the first collective, so that all ranks count alike."""
+        self._store = store
+        self._prefix = f"reduction-server/{next(_count)}/"
+
+    def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
+        """Return job name and reducer addresses; blocks for up to `join_timeout_s` at each step.
+
+        Raises:
+            ReductionError: nothing is configured and no reducer can be embedded, or a rank did not come.
+        """
+        # A blocking get on the shared client would stall the training thread's own use of the store.
+        store = self._store.clone() if self._store is not None else None
+        if store is not None:
+            store.set_timeout(datetime.timedelta(seconds=config.join_timeout_s))
+        job = config.job or self._job(store, rank, world_size)
+        addresses = configured(config)
+        if addresses is not None:
+            return Place(job, resolve(addresses, config.join_timeout_s))
+        if world_size > 1 and store is None:
+            raise ConfigError(
+                "no reducers are configured: pass reducers=, set REDUCTION_REDUCERS, or initialise "
+                "torch.distributed so that rank 0 can start one for all ranks of this host"
+            )
+        if rank == 0:
+            return self._embed(store, job, world_size)
+        assert store is not None
+        store.set(f"{self._prefix}loopback/{rank}", loopback_id())
+        answer = self._get(store, "address", "rank 0 to start the embedded reducer")
+        if answer.startswith(_FAILED):
+            raise ConfigError(answer.removeprefix(_FAILED))
+        return Place(job, (answer,))
+
+    def _job(self, store: Store | None, rank: int, world_size: int) -> str:
+        job = f"run-{uuid.uuid4()}"
+        if world_size == 1:
+            return job
+        if store is None:
+            raise ConfigError("no job name: pass job= or set REDUCTION_JOB, the same on all ranks")
+        if rank != 0:
+            return self._get(store, "job", "rank 0 to name the job")
+        store.set(f"{self._prefix}job", job)
+        return job
+
+    def _embed(self, store: Store | None, job: str, world_size: int) -> Place:
+        """Rank 0's part: start a reducer if everybody can reach it, and tell the others."""
+        try:
+            for rank in range(1, world_size):
+                assert store is not None
+                if self._get(store, f"loopback/{rank}", f"rank {rank}") != loopback_id():
+                    raise ConfigError(
+                        f"no reducers are configured, and rank {rank} is on another host than rank 0: start "
+                        f"`reducer serve` somewhere and pass reducers= or set REDUCTION_REDUCERS"
+                    )
+            embedded = EmbeddedReducer()
+        except ReductionError as error:
+            if store is not None:
+                store.set(f"{self._prefix}address", f"{_FAILED}{error}")
+            raise
+        log.info("no reducers are configured: rank 0 runs one at %s for this job", embedded.address)
+        if store is not None:
+            store.set(f"{self._prefix}address", embedded.address)
+        return Place(job, (embedded.address,), embedded)
+
+    def _get(self, store: Store, key: str, whom: str) -> str:
+        try:
+            value: bytes = store.get(self._prefix + key)
+            return value.decode()
+        except (DistStoreError, RuntimeError) as error:
+            raise ReducerUnavailable(f"waited in vain for {whom}: {error}") from None

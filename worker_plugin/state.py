@@ -1,0 +1,201 @@
+"""`ReductionState`: the object that the user makes, and hands to DDP or calls directly."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from reduction.errors import ClosedError, ConfigError, ReductionError
+from reduction.layout import NUMEL_MAX, fingerprint
+from reduction.model import Collective
+from torch._C._distributed_c10d import GradBucket
+
+from worker_plugin.bridge import Future, check
+from worker_plugin.client import Client
+from worker_plugin.config import PluginConfig, build
+from worker_plugin.discovery.meeting import Meeting
+
+_SHAPE, _BUCKET = 1, 2
+
+
+class ReductionState:
+    """One communicator of one rank. Constructing it opens nothing; the first collective connects.
+
+    Args:
+        reducers: addresses as a list or a comma-separated string of HOST:PORT or dns:NAME:PORT. None looks at
+            REDUCTION_REDUCERS, then at Vertex AI's CLUSTER_SPEC, else rank 0 starts a private reducer on this
+            host.
+        job: name that is the same on all ranks and no other live job's; made up by rank 0 if not given.
+        rank: this rank; from torch.distributed if not given.
+        world_size: number of ranks; from torch.distributed if not given.
+        transport: "auto" or "grpc".
+        wire_dtype: None, the tensor's own.
+        on_reducer_loss: "reshard", the others take over.
+        fallback: None.
+        timeout_s: seconds from a collective's first push to CollectiveTimeout.
+        stall_warn_s: seconds after which a rank that keeps others waiting is named in a warning.
+        join_timeout_s: seconds to wait for reducers and ranks, at the start and after losing all.
+        close_timeout_s: seconds that `close` waits for ranks that may still need this one.
+        chunk_bytes: bytes per message, a multiple of 1024; rank 0's counts.
+        credit_bytes: bytes pushed to one reducer ahead of its results.
+
+    Every setting can also be given as REDUCTION_<NAME>; an explicit argument wins.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        reducers: Sequence[str] | str | None = None,
+        *,
+        job: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        transport: str | None = None,
+        wire_dtype: str | None = None,
+        on_reducer_loss: str | None = None,
+        fallback: str | None = None,
+        timeout_s: float | None = None,
+        stall_warn_s: float | None = None,
+        join_timeout_s: float | None = None,
+        close_timeout_s: float | None = None,
+        chunk_bytes: int | None = None,
+        credit_bytes: int | None = None,
+    ) -> None:
+        self.config: PluginConfig = build(
+            {
+                "reducers": reducers,
+                "job": job,
+                "rank": rank,
+                "world_size": world_size,
+                "transport": transport,
+                "wire_dtype": wire_dtype,
+                "on_reducer_loss": on_reducer_loss,
+                "fallback": fallback,
+                "timeout_s": timeout_s,
+                "stall_warn_s": stall_warn_s,
+                "join_timeout_s": join_timeout_s,
+                "close_timeout_s": close_timeout_s,
+                "chunk_bytes": chunk_bytes,
+                "credit_bytes": credit_bytes,
+            }
+        )
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self._is_closed = False
+
+    # ---- collectives ----
+
+    def all_reduce(
+        self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp = dist.ReduceOp.SUM
+    ) -> Future:
+        """Reduce a contiguous tensor over all ranks, in place; return at once.
+
+        All ranks must issue the same collectives in the same order. The tensor is not touched until the
+        future completes and must not be changed until then; it then holds the result, and is the future's
+        value. After an error its content is undefined. SUM for all known dtypes, AVG for floating point.
+
+        Raises:
+            ConfigError: the tensor or op cannot be reduced; nothing was issued.
+            ClosedError: after `close`.
+            ReductionError: the communicator has failed before; the same error again.
+        """
+        return self._submit(tensor, op, (_SHAPE, *tensor.shape))
+
+    def reduce_bucket(self, bucket: GradBucket) -> Future:
+        """Average a DDP bucket over all ranks; errors as for `all_reduce`."""
+        sizes = (parameter.numel() for parameter in bucket.parameters())
+        return self._submit(bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes))
+
+    def _submit(
+        self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp, layout: tuple[int, ...]
+    ) -> Future:
+        dtype, reduce_op = check(tensor, op)
+        if tensor.numel() > NUMEL_MAX:
+            raise ConfigError(f"a tensor of {tensor.numel()} elements is too large, {NUMEL_MAX} is the limit")
+        collective = Collective(reduce_op, dtype, tensor.numel(), fingerprint(layout))
+        return self._connected().submit(tensor, collective)
+
+    # ---- life ----
+
+    @property
+    def error(self) -> ReductionError | None:
+        """The error that ended this communicator, if one did."""
+        client = self._client if self._pid == os.getpid() else None
+        return None if client is None else client.error
+
+    def close(self) -> None:
+        """Leave in good order. Idempotent; never raises for the absence of others; also run at exit.
+
+        After success it waits until all other ranks have everything too, at most `close_timeout_s`; after an
+        error it does not wait.
+        """
+        if self._pid != os.getpid():
+            return  # a forked child: the communicator is its parent's
+        with self._lock:
+            self._is_closed = True
+            client = self._client
+        if client is not None:
+            client.close()
+
+    def __enter__(self) -> ReductionState:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"config": self.config}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.config = state["config"]
+        self._reset()
+
+    def _connected(self) -> Client:
+        if self._pid != os.getpid():
+            self._reset()  # forked: this process makes its own communicator
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("the state was closed; make a new one")
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    def _connect(self) -> Client:
+        rank, world_size, store = self.config.rank, self.config.world_size, None
+        if dist.is_available() and dist.is_initialized():
+            rank = dist.get_rank() if rank is None else rank
+            world_size = dist.get_world_size() if world_size is None else world_size
+            store = dist.distributed_c10d._get_default_store()
+        if rank is None or world_size is None:
+            raise ConfigError(
+                f"rank is {rank} and world_size is {world_size}: pass both, or call init_process_group first"
+            )
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"rank is {rank}, it must be 0 to {world_size - 1} (world size {world_size})")
+        client = Client(self.config, rank, world_size, Meeting(store))
+        atexit.register(_close_at_exit, weakref.ref(self))
+        return client
+
+
+def _close_at_exit(reference: weakref.ref[ReductionState]) -> None:
+    state = reference()
+    if state is not None:
+        state.close()

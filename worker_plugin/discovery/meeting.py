@@ -46,7 +46,7 @@ class Meeting:
             ReductionError: nothing is configured and no reducer can be embedded, or a rank did not come.
         """
         # A blocking get on the shared client would stall the training thread's own use of the store.
-        store = self._store.clone() if self._store is not None else None
+        store = self._store.clone() if self._store is not None else None  # type: ignore[attr-defined]  # not in the stubs
         if store is not None:
             store.set_timeout(datetime.timedelta(seconds=config.join_timeout_s))
         job = config.job or self._job(store, rank, world_size)

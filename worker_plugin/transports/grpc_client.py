@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import deque
 from typing import Any
+
+# gRPC's own fork handlers cannot work beside threads that use it, and then leave the child, a DataLoader
+# worker, to crash (about every eighth fork with grpcio 1.85). Our children never touch gRPC: worker_plugin/fork.py.
+# Read when gRPC is first used, so it must be set before; whoever sets it himself wins.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 from reduction import wire

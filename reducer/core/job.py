@@ -105,8 +105,8 @@ class Job:
     #: When to send the minimum by itself; None when everybody has heard it.
     minimum_due: float | None = None
     is_draining: bool = False
-    #: The first rank that said Goodbye; it held all it had issued, so no later push can complete.
-    left: int | None = None
+    #: Ranks that said Goodbye.
+    left: list[int] = field(default_factory=list)
     #: Payload of all pushes that counted, and of all results.
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -227,8 +227,6 @@ class Job:
                 f"rank {rank} pushed {view.outstanding + cost} bytes ahead of the results, "
                 f"its credit is {self.credit_bytes}"
             )
-        if self.left is not None:
-            raise JobFailed(self._peer_left(self.left, rank, push.seq))
         slot = self.slots.get((push.seq, push.chunk))
         if slot is None:
             slot = self.slots[push.seq, push.chunk] = Slot(push.collective, rank, self.world_size)
@@ -236,6 +234,7 @@ class Job:
             payloads = slot.on_push(rank, push.collective, push.payload)
         except CollectiveMismatch as error:
             raise JobFailed(CollectiveMismatch(f"collective {push.seq}: {error}")) from None
+        self._check_left(push.seq, slot)
         view.outstanding += cost
         self.received_bytes += nbytes
         actions = self._on_held(rank, push.held, now)
@@ -247,7 +246,10 @@ class Job:
             for view in self.ranks.values():
                 view.outstanding -= cost
             self.minimum_due = None
-            streams = tuple(self._streams())
+            # A rank that is back on a new stream expects nothing before the next epoch.
+            streams = tuple(
+                view.stream for r, view in self.ranks.items() if r in self.hellos and view.stream is not None
+            )
             self.sent_bytes += nbytes * len(streams)
             actions.append(Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams))
         return actions
@@ -288,12 +290,11 @@ class Job:
             actions.append(Close(view.stream, None))
         view.stream = None
         view.presence = Presence.LEFT
-        self.left = rank if self.left is None else self.left
+        self.left.append(rank)
         self.minimum = max(self.minimum, goodbye.minimum)
         actions += self._on_held(rank, goodbye.held, now)
         for (seq, _), slot in self.slots.items():
-            if not slot.has(rank):
-                raise JobFailed(self._peer_left(rank, slot.first_rank, seq))
+            self._check_left(seq, slot)
         return actions + self._tell_peers(rank)
 
     # ---- time ----
@@ -374,6 +375,16 @@ class Job:
             if view.stream is not None and (to_all or rank in (0, about))
         ]
 
-    def _peer_left(self, left: int, rank: int, seq: int) -> PeerLeft:
-        host = self.ranks[left].host
-        return PeerLeft(f"rank {left} ({host}) closed, but rank {rank} still issued collective {seq}")
+    def _check_left(self, seq: int, slot: Slot) -> None:
+        """Fail the job if somebody waits for a contribution that will never come.
+
+        What every rank holds already is only pushed again because an epoch asked for it: let it be.
+        """
+        for rank in self.left:
+            if seq >= self.minimum and not slot.has(rank):
+                raise JobFailed(
+                    PeerLeft(
+                        f"rank {rank} ({self.ranks[rank].host}) closed, but rank {slot.first_rank} "
+                        f"still issued collective {seq}"
+                    )
+                )

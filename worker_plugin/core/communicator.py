@@ -259,19 +259,18 @@ class Communicator:
                 f"{link.address} sent chunk {result.chunk} of collective {result.seq}, "
                 f"which is not this rank's oldest push there"
             )
-        start, stop = self.window.span(result.seq, result.chunk)
-        if result.payload.nbytes != stop - start:
-            raise OutOfOrder(
-                f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
-                f"{result.seq}, which has {stop - start}"
-            )
-        if self.window.take(result.seq, result.chunk):
+        if self.window.needs(result.seq, result.chunk):
+            start, stop = self.window.span(result.seq, result.chunk)
+            if result.payload.nbytes != stop - start:
+                raise OutOfOrder(
+                    f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
+                    f"{result.seq}, which has {stop - start}"
+                )
             actions.append(Store(result.seq, start, result.payload))
-            before = self.window.held
-            if self.window.deliver(result.seq):
+            if self.window.take(result.seq, result.chunk):
                 actions.append(Deliver(result.seq))
-            if self.window.held > before and self.ack_due is None:
-                self.ack_due = now + ACK_DELAY_S
+                if self.ack_due is None:
+                    self.ack_due = now + ACK_DELAY_S
         self._push_on(link, now, actions)
         self._on_minimum(result.minimum, now, actions)
 

@@ -72,19 +72,20 @@ class Window:
         collective = self.issues[seq].collective
         return layout.chunk_span(chunk, collective.numel, collective.dtype.itemsize, self.chunk_bytes)
 
+    def needs(self, seq: int, chunk: int) -> bool:
+        """Whether a chunk's result is missing; after a new epoch, results that are here come again."""
+        issue = self.issues.get(seq)
+        return issue is not None and not issue.is_delivered and not issue.here[chunk]
+
     def take(self, seq: int, chunk: int) -> bool:
-        """Mark a chunk's result as here; return False if it was here before and must be ignored."""
+        """Mark a needed chunk's result as here; return whether `seq` is whole now.
+
+        Raises `held` over everything that is held without a gap.
+        """
         issue = self.issues[seq]
-        if issue.is_delivered or issue.here[chunk]:
-            return False
         issue.here[chunk] = 1
         issue.missing -= 1
-        return True
-
-    def deliver(self, seq: int) -> bool:
-        """Return whether `seq` has just become whole; raises `held` over what is held without a gap."""
-        issue = self.issues[seq]
-        if issue.is_delivered or issue.missing:
+        if issue.missing:
             return False
         issue.is_delivered = True
         while self.held < self.issued and self.issues[self.held].is_delivered:

@@ -1,0 +1,285 @@
+"""`state.all_reduce` in real processes without any process group."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from worker_plugin import ReductionState
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int32, torch.int64)
+SHAPES = ((), (1,), (0,), (3, 0, 2), (7,), (33, 5), (2, 3, 4, 5), (70_001,))
+KIB = 1024
+
+
+# ---- in the ranks ----
+
+
+def sum_and_average(rank, reducers, job):
+    with rank.state(reducers, job, chunk_bytes=16 * KIB, credit_bytes=64 * KIB) as state:
+        for op, dtypes in ((dist.ReduceOp.SUM, FLOATS + INTEGERS), (dist.ReduceOp.AVG, FLOATS)):
+            for dtype in dtypes:
+                for step, shape in enumerate(SHAPES):
+                    tensor = rank.values(rank.number, shape, dtype, step)
+                    result = rank.wait(state.all_reduce(tensor, op))
+                    expected = rank.expected(shape, dtype, step, op)
+                    assert torch.equal(result, expected), (op, dtype, shape, result, expected)
+                    assert result.data_ptr() == tensor.data_ptr(), "the value has other storage"
+                    assert result.shape == tensor.shape
+                    assert torch.equal(tensor, expected)
+
+
+def special_values(rank, reducers, job):
+    huge = torch.finfo(torch.float16).max
+    rows = torch.tensor(
+        [[float("inf"), float("nan"), -0.0, huge, 1e-8, 1.0], [1.0, 1.0, -0.0, huge, 1e-8, -float("inf")]]
+    )
+    with rank.state(reducers, job) as state:
+        for dtype in FLOATS:
+            tensor = rows[rank.number].to(dtype)
+            rank.wait(state.all_reduce(tensor))
+            expected = rank.fold([row.to(dtype) for row in rows], dist.ReduceOp.SUM)
+            assert torch.equal(tensor.isnan(), expected.isnan()), (dtype, tensor, expected)
+            assert torch.equal(tensor.nan_to_num(nan=7.0), expected.nan_to_num(nan=7.0)), (dtype, tensor)
+            assert torch.signbit(tensor[2])
+
+
+def many_in_flight(rank, reducers, job):
+    sizes = [(13 * step * step % 40_000,) for step in range(60)]
+    with rank.state(reducers, job, chunk_bytes=8 * KIB, credit_bytes=16 * KIB) as state:
+        tensors = [rank.values(rank.number, shape, step=step) for step, shape in enumerate(sizes)]
+        futures = [state.all_reduce(tensor) for tensor in tensors]
+        for step, future in reversed(list(enumerate(futures))):
+            assert torch.equal(rank.wait(future), rank.expected(sizes[step], step=step)), step
+        assert state.error is None
+
+
+def bits(rank, reducers, job, settings):
+    with rank.state(reducers, job, **settings) as state:
+        results = []
+        for dtype in (torch.float32, torch.bfloat16):
+            tensor = rank.values(rank.number, (50_003,), dtype)
+            results.append(rank.wait(state.all_reduce(tensor, dist.ReduceOp.AVG)).view(torch.uint8).numpy())
+        return [result.tobytes() for result in results]
+
+
+def two_threads(rank, reducers, job):
+    """Two threads issue in turn: even steps one, odd steps the other; each waits for its own results."""
+    turn = threading.Condition()
+    issued = 0
+    wrong: list[object] = []
+
+    def issue(parity: int, state: ReductionState) -> None:
+        nonlocal issued
+        try:
+            pending = []
+            for step in range(parity, 100, 2):
+                tensor = rank.values(rank.number, (501 + step,), step=step)
+                with turn:
+                    assert turn.wait_for(lambda step=step: issued == step, 30)
+                    pending.append((step, state.all_reduce(tensor)))
+                    issued += 1
+                    turn.notify_all()
+                if len(pending) > 5:
+                    check(*pending.pop(0))
+            for item in pending:
+                check(*item)
+        except BaseException as error:
+            wrong.append(error)
+
+    def check(step: int, future: torch.futures.Future[torch.Tensor]) -> None:
+        assert torch.equal(rank.wait(future), rank.expected((501 + step,), step=step)), step
+
+    with rank.state(reducers, job) as state:
+        threads = [threading.Thread(target=issue, args=(parity, state)) for parity in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(45)
+            assert not thread.is_alive()
+    assert wrong == []
+
+
+def first_collective_in_two_threads(rank, reducers, job):
+    """Both threads meet an unconnected state; whichever comes first connects it, once."""
+    with rank.state(reducers, job) as state:
+        start = threading.Barrier(2)
+        results: list[torch.Tensor] = []
+
+        def issue() -> None:
+            start.wait(10)
+            results.append(rank.wait(state.all_reduce(rank.values(rank.number, (10,)))))
+
+        threads = [threading.Thread(target=issue) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(45)
+        assert [torch.equal(result, rank.expected((10,))) for result in results] == [True, True]
+
+
+def closing(rank, reducers, job):
+    idle = rank.state(reducers, job)
+    idle.close()  # never connected
+    idle.close()
+    with rank.state(reducers, job) as state:
+        rank.round(state)
+        assert state.error is None
+    state.close()
+    state.close()
+    errors = [rank.error_of(lambda s=s: s.all_reduce(torch.zeros(3))) for s in (idle, state)]
+    assert state.error is None, "closing is no failure"
+    return errors
+
+
+def close_with_collective_in_flight(rank, reducers, job):
+    """Rank 0 closes while rank 1 has not contributed: an error here, and an error that names us there."""
+    state = rank.state(reducers, job)
+    rank.round(state)
+    if rank.number == 0:
+        future = state.all_reduce(torch.ones(5))
+        state.close()
+        rank.tell("closed")
+        return rank.error_of(lambda: rank.wait(future))
+    rank.hear()
+    return rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(5))))
+
+
+def pickling(rank, reducers, job):
+    state = rank.state(reducers, job)
+    unused = pickle.loads(pickle.dumps(state))
+    with unused:
+        rank.round(unused)
+    rank.round(state)
+    state.close()
+    used = pickle.loads(pickle.dumps(state))
+    with used:  # a closed state's copy is a new, open one: it carries the settings and nothing else
+        rank.round(used)
+
+
+def forking(rank, reducers, job, times):
+    """Fork with a connected state, 50 times; the child must hold no socket to a reducer and may exit."""
+    ports = {int(address.rpartition(":")[2]) for address in reducers}
+    with rank.state(reducers, job) as state:
+        for step in range(times):
+            tensor = rank.values(rank.number, (5_000,), step=step)
+            future = state.all_reduce(tensor)  # in flight while we fork
+            child = os.fork()
+            if child == 0:
+                try:
+                    state.close()  # the parent's: nothing to do here
+                    os._exit(len(_connections_to(ports)))
+                finally:
+                    os._exit(99)
+            assert torch.equal(rank.wait(future), rank.expected((5_000,), step=step)), step
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0, f"child {step} ended with {status}"
+        assert len(_connections_to(ports)) == len(ports)
+
+
+def _connections_to(ports: set[int]) -> list[str]:
+    """Return this process's own sockets that are connected to one of the ports."""
+    with open("/proc/net/tcp") as table, open("/proc/net/tcp6") as table6:
+        lines = [line.split() for line in (*table, *table6) if "local_address" not in line]
+    remote = {line[9] for line in lines if int(line[2].rpartition(":")[2], 16) in ports}
+    mine = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.removeprefix("socket:[").removesuffix("]") in remote:
+            mine.append(target)
+    return mine
+
+
+def forked_child_uses_state(rank, reducers, job):
+    """A state that crosses a fork unconnected works in the child, and in nobody else's way."""
+    state = rank.state(reducers, job)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            torch.set_num_threads(1)
+            rank.round(state)
+            state.close()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+# ---- tests ----
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 2), (3, 5)])
+def test_sum_and_average_of_every_dtype_and_shape(ranks, reducers, job, n, k):
+    ranks.run(n, sum_and_average, reducers(k), job, group=False)
+
+
+def test_special_values(ranks, reducers, job):
+    ranks.run(2, special_values, reducers(2), job, group=False)
+
+
+def test_many_in_flight_under_little_credit(ranks, reducers, job):
+    ranks.run(3, many_in_flight, reducers(2), job, group=False)
+
+
+def test_chunk_size_and_reducer_count_do_not_change_the_bits(ranks, reducers, job):
+    seen = set()
+    for k, chunk_kib in ((1, 512), (1, 1), (2, 64), (3, 7), (5, 16)):
+        settings = {"chunk_bytes": chunk_kib * KIB}
+        answers = ranks.run(3, bits, reducers(k), f"{job}-{k}-{chunk_kib}", settings, group=False)
+        seen |= {tuple(answer) for answer in answers}
+    assert len(seen) == 1
+
+
+def test_only_rank_0s_chunk_size_counts(ranks, reducers, job):
+    ranks.run(2, different_chunk_sizes, reducers(2), job, group=False)
+
+
+def different_chunk_sizes(rank, reducers, job):
+    with rank.state(reducers, job, chunk_bytes=(64, 16)[rank.number] * KIB) as state:
+        rank.round(state, 100_000)
+
+
+def test_threads_issue_in_lock_step(ranks, reducers, job):
+    ranks.run(2, two_threads, reducers(2), job, group=False)
+
+
+def test_first_collective_in_two_threads(ranks, reducers, job):
+    ranks.run(2, first_collective_in_two_threads, reducers(1), job, group=False)
+
+
+def test_close_is_idempotent_and_final(ranks, reducers, job):
+    for errors in ranks.run(2, closing, reducers(2), job, group=False):
+        assert [type(error).__name__ for error in errors] == ["ClosedError", "ClosedError"]
+
+
+def test_close_with_a_collective_in_flight(ranks, reducers, job):
+    call = ranks.begin(2, close_with_collective_in_flight, reducers(2), job, group=False)
+    call.hear(0)
+    call.tell("rank 0 closed")
+    here, there = call.answers()
+    assert type(here).__name__ == "ClosedError"
+    assert type(there).__name__ == "PeerLeft"
+    assert "rank 0" in str(there)
+
+
+def test_a_state_is_pickled_before_and_after_use(ranks, reducers, job):
+    ranks.run(2, pickling, reducers(2), job, group=False)
+
+
+def test_fork_with_a_connected_state(ranks, reducers, job):
+    ranks.run(2, forking, reducers(2), job, 50, group=False)
+
+
+def test_a_forked_child_may_use_an_unconnected_state(ranks, reducers, job):
+    assert ranks.run(2, forked_child_uses_state, reducers(2), job, group=False) == [0, 0]

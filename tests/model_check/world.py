@@ -1,0 +1,449 @@
+"""The real cores of n ranks and k reducers, with a network that loses, delays and cuts between them.
+
+A state is a tuple of small numbers: each rank's and reducer's core is frozen, numbered and never changed;
+a step copies one core, lets it handle one event, and numbers the result. Since the cores are deterministic,
+(core, event) -> (core, actions) is remembered, and most steps are a table look-up.
+
+Time: a core sees 0 with every frame, and a tick may come at any moment, early (dials and acknowledgements
+are due) or late (the grace of a lost stream is over too). Time stamps in a core are brought back to 0 after
+every step, so "since" and "due" stay facts and never become numbers that grow.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NamedTuple
+
+from model_check.explorer import Violation
+
+from reducer.core import actions as ra
+from reducer.core import events as re
+from reducer.core.table import Table
+from reduction.errors import WorkerLost
+from reduction.model import Collective, DType, Push, ReduceOp, Result
+from worker_plugin.core import actions as wa
+from worker_plugin.core import events as we
+from worker_plugin.core.communicator import Communicator, Identity, State
+
+EARLY, LATE, CLOSE_LATE = 0.06, 2.0, 6.0
+CHUNK_BYTES = 1024
+_TIMES = ("dial_at", "up_since", "started_at", "broken_since", "alone_since", "busy_since", "pushed_at")
+
+
+class Payload(NamedTuple):
+    """Stands for bytes: which contributions were added, in which order."""
+
+    parts: tuple[tuple[int, int, int], ...]  # (rank, seq, chunk)
+    nbytes: int
+
+
+class Stream(NamedTuple):
+    """A connection and what is under way on it."""
+
+    number: int
+    rank: int
+    reducer: int
+    up: tuple[Any, ...] = ()
+    down: tuple[Any, ...] = ()
+    rank_end: bool = True
+    reducer_end: bool = True
+    is_cut: bool = False
+
+
+class State_(NamedTuple):
+    """One state of everything."""
+
+    ranks: tuple[int, ...]
+    reducers: tuple[int, ...]  # -1 is a dead one
+    streams: tuple[Stream, ...]
+    crashes: int
+    restarts: int
+    cuts: int
+
+
+@dataclass
+class RankBox:
+    """A rank's core and its result memory."""
+
+    core: Communicator
+    stored: set[tuple[int, int]]
+
+
+@dataclass
+class ReducerBox:
+    """A reducer's core and its accumulators."""
+
+    core: Table
+    sums: dict[tuple[int, int], tuple[tuple[int, int, int], ...]]
+
+
+def freeze(value: Any) -> Hashable:
+    """Return a hashable picture of a core."""
+    if isinstance(value, dict):
+        return tuple(sorted(((freeze(key), freeze(item)) for key, item in value.items()), key=repr))
+    if isinstance(value, set):
+        return tuple(sorted(map(freeze, value)))
+    if isinstance(value, (str, bytes, int, float, bool, type(None), enum.Enum, Payload)):
+        return value
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {value}"
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, (list, tuple)) or type(value).__name__ == "deque":
+        return tuple(map(freeze, value))
+    if is_dataclass(value):
+        names = [field.name for field in fields(value)]
+    else:
+        names = list(getattr(type(value), "__slots__", ())) or list(vars(value))
+    skip = ("_job_count", "id", "dials", "identity", "received_bytes", "sent_bytes")
+    return tuple(freeze(getattr(value, name)) for name in names if name not in skip)
+
+
+class World:
+    """The steps that are possible; see the module's text."""
+
+    def __init__(
+        self,
+        *,
+        reducers: int,
+        collectives: int,
+        ranks: int = 2,
+        numel: int = 257,  # int32: a chunk of 1024 bytes and one of 4
+        credit_bytes: int = 2 * CHUNK_BYTES,
+        is_hasty: bool = True,
+    ) -> None:
+        self.n, self.k = ranks, reducers
+        self.collectives = collectives
+        self.credit_bytes = credit_bytes
+        #: Whether the grace may run out while a re-dial is still possible. With one reducer that would be
+        #: the loss of a worker, which is an error and not what is checked here.
+        self.is_hasty = is_hasty
+        self.collective = Collective(ReduceOp.SUM, DType.INT32, numel, 7)
+        self.chunks = max(1, -(-numel * 4 // CHUNK_BYTES))
+        self._boxes: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._memory: dict[tuple[int, Any, float], tuple[int, list[Any]]] = {}
+        self._restarted = 0
+
+    # ---- the start ----
+
+    def start(self, *, crashes: int = 0, restarts: int = 0, cuts: int = 0) -> State_:
+        """Return the state in which nobody has done anything."""
+        ranks = tuple(self._number(RankBox(self._communicator(rank), set())) for rank in range(self.n))
+        reducers = tuple(self._new_reducer(index, 0) for index in range(self.k))
+        return State_(ranks, reducers, (), crashes, restarts, cuts)
+
+    def settled(self, **budget: int) -> State_:
+        """Return the state in which all have joined and the first epoch has started."""
+        state = self.start(**budget)
+        while True:
+            joining = (
+                step
+                for label, step in self.successors(state)
+                if "issues" not in label and not label.startswith(("cut", "crash", "late"))
+            )
+            following = next(joining, None)
+            if following is None:
+                return state
+            state = following
+
+    def _communicator(self, rank: int) -> Communicator:
+        identity = Identity(
+            job="job",
+            instance=b"I" * 16 if rank == 0 else b"",
+            nonce=bytes([rank]) * 16,
+            host=f"host{rank}",
+            rank=rank,
+            world_size=self.n,
+            chunk_bytes=CHUNK_BYTES,
+            credit_bytes=self.credit_bytes,
+            timeout_s=600,
+            join_timeout_s=60,
+            close_timeout_s=5,
+        )
+        return Communicator(identity, [f"reducer{index}" for index in range(self.k)])
+
+    def _new_reducer(self, index: int, life: int) -> int:
+        incarnation = bytes([index, life]) * 8
+        return self._number(ReducerBox(Table(incarnation=incarnation, memory_limit_bytes=1 << 40), {}))
+
+    # ---- cores ----
+
+    def _number(self, box: Any) -> int:
+        key = (type(box).__name__, freeze(box), freeze(getattr(box.core, "identity", None)))
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._boxes)
+            self._boxes.append(box)
+        return number
+
+    def _handle(self, number: int, event: Any, now: float) -> tuple[int, list[Any]]:
+        key = (number, event, now)
+        known = self._memory.get(key)
+        if known is None:
+            box = copy.deepcopy(self._boxes[number])
+            actions = box.core.handle(event, now)
+            if isinstance(box, RankBox):
+                actions = self._perform_on_rank(box, actions)
+                _forget_times(box.core)
+            else:
+                actions = self._perform_on_reducer(box, actions)
+                for job in box.core.jobs.values():
+                    job.minimum_due = None if job.minimum_due is None else 0.0
+            known = self._memory[key] = (self._number(box), actions)
+        return known
+
+    def _perform_on_rank(self, box: RankBox, actions: list[Any]) -> list[Any]:
+        """Do what concerns the rank's own memory; return what concerns its streams."""
+        rest = []
+        for action in actions:
+            match action:
+                case wa.Store(seq, start, payload):
+                    chunk = start // CHUNK_BYTES
+                    if payload.parts != tuple((rank, seq, chunk) for rank in range(self.n)):
+                        raise Violation(f"wrong sum for collective {seq} chunk {chunk}: {payload.parts}")
+                    box.stored.add((seq, chunk))
+                case wa.Deliver(seq):
+                    if any((seq, chunk) not in box.stored for chunk in range(self.chunks)):
+                        raise Violation(f"collective {seq} delivered in part")
+                case wa.PushChunk():
+                    if action.seq < box.core.window.released:
+                        raise Violation(f"needs the released contribution of collective {action.seq}")
+                    payload = Payload(
+                        ((box.core.identity.rank, action.seq, action.chunk),), action.stop - action.start
+                    )
+                    push = Push(
+                        action.epoch, action.seq, action.chunk, action.collective, action.held, payload
+                    )
+                    rest.append(wa.Send(action.link, push))
+                case wa.Fail(error) if box.core.window.held < self.collectives:
+                    raise Violation(f"rank {box.core.identity.rank} failed: {type(error).__name__}: {error}")
+                case wa.Fail():
+                    # It has everything: to it, a rank whose Goodbye was lost looks like one that died.
+                    rest.append(wa.Closed())
+                case wa.Release() | wa.Log():
+                    pass
+                case _:
+                    rest.append(action)
+        return rest
+
+    def _perform_on_reducer(self, box: ReducerBox, actions: list[Any]) -> list[Any]:
+        rest = []
+        for action in actions:
+            match action:
+                case ra.Fold(slot, _, payloads):
+                    parts = tuple(part for payload in payloads for part in payload.parts)
+                    box.sums[slot.seq, slot.chunk] = box.sums.get((slot.seq, slot.chunk), ()) + parts
+                case ra.Discard(slot):
+                    box.sums.pop((slot.seq, slot.chunk), None)
+                case ra.Publish():
+                    seq, chunk = action.slot.seq, action.slot.chunk
+                    nbytes = CHUNK_BYTES if (chunk + 1) * CHUNK_BYTES <= self.collective.numel * 4 else 4
+                    payload = Payload(box.sums.pop((seq, chunk)), nbytes)
+                    result = Result(action.epoch, seq, chunk, action.minimum, payload)
+                    rest += [ra.Send(stream, result) for stream in action.streams]
+                case _:
+                    rest.append(action)
+        return rest
+
+    # ---- steps ----
+
+    def successors(self, state: State_) -> Iterator[tuple[str, State_]]:
+        """Yield every step that is possible in a state.
+
+        A rank that waits in close() gives up only when nothing else can happen: the five seconds that it
+        waits are meant to be longer than any recovery.
+        """
+        steps = list(self._steps(state))
+        yield from steps
+        if not steps:
+            for rank in range(self.n):
+                if self._boxes[state.ranks[rank]].core.state is State.CLOSING:
+                    yield from self._tick(state, rank, "late in closing", CLOSE_LATE)
+
+    def _steps(self, state: State_) -> Iterator[tuple[str, State_]]:
+        yield from self._frame_steps(state)
+        for rank in range(self.n):
+            yield from self._rank_steps(state, rank)
+        for index, number in enumerate(state.reducers):
+            if number >= 0 and any(
+                job.minimum_due is not None for job in self._boxes[number].core.jobs.values()
+            ):
+                yield f"reducer {index} ticks", self._reducer(state, index, re.Tick(), 1.0)
+        yield from self._faults(state)
+
+    def _frame_steps(self, state: State_) -> Iterator[tuple[str, State_]]:
+        for stream in state.streams:
+            name = f"rank {stream.rank} - reducer {stream.reducer}"
+            if stream.up and stream.reducer_end:
+                frame, rest = stream.up[0], stream._replace(up=stream.up[1:])
+                after = self._reducer(
+                    _put(state, rest), stream.reducer, re.Received(stream.number, frame), 0.0
+                )
+                yield f"{name}: up {_short(frame)}", after
+            elif stream.reducer_end and (stream.is_cut or not stream.rank_end):
+                after = _put(state, stream._replace(reducer_end=False))
+                yield (
+                    f"{name}: reducer sees the end",
+                    self._reducer(after, stream.reducer, re.Lost(stream.number), 0.0),
+                )
+            if stream.down and stream.rank_end:
+                frame, rest = stream.down[0], stream._replace(down=stream.down[1:])
+                after = self._rank(_put(state, rest), stream.rank, we.Received(stream.reducer, frame), 0.0)
+                yield f"{name}: down {_short(frame)}", after
+            elif stream.rank_end and (stream.is_cut or not stream.reducer_end):
+                after = _put(state, stream._replace(rank_end=False))
+                yield (
+                    f"{name}: rank sees the end",
+                    self._rank(after, stream.rank, we.Lost(stream.reducer, None), 0.0),
+                )
+
+    def _rank_steps(self, state: State_, rank: int) -> Iterator[tuple[str, State_]]:
+        core = self._boxes[state.ranks[rank]].core
+        if core.state not in (State.OPEN, State.CLOSING):
+            return
+        if core.state is State.OPEN and core.window.issued < self.collectives:
+            issued = self._rank(state, rank, we.Issued(self.collective), 0.0)
+            yield f"rank {rank} issues {core.window.issued}", issued
+        if core.state is State.OPEN and core.window.held == self.collectives:
+            yield f"rank {rank} closes", self._rank(state, rank, we.Close(), 0.0)
+        yield from self._tick(state, rank, "early", EARLY)
+        if self.is_hasty or (self._is_quiet(state) and not self._may_redial(state)):
+            yield from self._tick(state, rank, "late", LATE)
+
+    def _tick(self, state: State_, rank: int, name: str, now: float) -> Iterator[tuple[str, State_]]:
+        after = self._rank(state, rank, we.Tick(), now)
+        if after != state:
+            yield f"{name}: rank {rank} ticks", after
+
+    def _may_redial(self, state: State_) -> bool:
+        """Whether some rank could still get a stream, or does not know yet that it lost one."""
+        standing = {
+            (stream.rank, stream.reducer)
+            for stream in state.streams
+            if stream.rank_end and stream.reducer_end and not stream.is_cut and not stream.up
+        }
+        alive = [index for index in range(self.k) if state.reducers[index] >= 0]
+        live = [
+            rank for rank in range(self.n) if self._boxes[state.ranks[rank]].core.state is not State.CLOSED
+        ]
+        return any((rank, index) not in standing for rank in live for index in alive)
+
+    def _is_quiet(self, state: State_) -> bool:
+        """Whether nothing is under way and nobody could do more: only then do five seconds pass."""
+        return all(not stream.up and not stream.down for stream in state.streams)
+
+    def _faults(self, state: State_) -> Iterator[tuple[str, State_]]:
+        for index, number in enumerate(state.reducers):
+            reducers = list(state.reducers)
+            if number >= 0 and state.crashes:
+                reducers[index] = -1
+                for loses_tails in (True, False):
+                    streams = tuple(
+                        stream._replace(
+                            up=(), down=() if loses_tails else stream.down, reducer_end=False, is_cut=True
+                        )
+                        if stream.reducer == index
+                        else stream
+                        for stream in state.streams
+                    )
+                    after = state._replace(
+                        reducers=tuple(reducers), streams=_tidy(streams), crashes=state.crashes - 1
+                    )
+                    yield f"crash of reducer {index}{' losing tails' * loses_tails}", after
+            elif number < 0 and state.restarts:
+                reducers[index] = self._new_reducer(index, state.restarts)
+                after = state._replace(reducers=tuple(reducers), restarts=state.restarts - 1)
+                yield f"restart of reducer {index}", after
+        for stream in state.streams if state.cuts else ():
+            if stream.rank_end and stream.reducer_end and not stream.is_cut:
+                for side in ("up", "down"):
+                    broken = stream._replace(is_cut=True, **{side: ()})
+                    after = _put(state, broken)._replace(cuts=state.cuts - 1)
+                    yield f"cut rank {stream.rank} - reducer {stream.reducer}, {side} lost", after
+
+    # ---- performing ----
+
+    def _rank(self, state: State_, rank: int, event: Any, now: float) -> State_:
+        number, actions = self._handle(state.ranks[rank], event, now)
+        ranks = list(state.ranks)
+        ranks[rank] = number
+        state = state._replace(ranks=tuple(ranks))
+        for action in actions:
+            match action:
+                case wa.Open(link, _, join):
+                    free = next(i for i in range(99) if all(s.number != i for s in state.streams))
+                    is_dead = state.reducers[link] < 0
+                    stream = Stream(
+                        free, rank, link, () if is_dead else (join,), (), True, not is_dead, is_dead
+                    )
+                    state = state._replace(streams=tuple(sorted((*state.streams, stream))))
+                case wa.Send(link, frame):
+                    for stream in state.streams:
+                        if (stream.rank, stream.reducer) == (rank, link) and stream.rank_end:
+                            if not stream.is_cut and stream.reducer_end:
+                                state = _put(state, stream._replace(up=(*stream.up, frame)))
+                case wa.Closed():
+                    for stream in state.streams:
+                        if stream.rank == rank:
+                            state = _put(state, stream._replace(rank_end=False, down=()))
+        return state
+
+    def _reducer(self, state: State_, index: int, event: Any, now: float) -> State_:
+        number, actions = self._handle(state.reducers[index], event, now)
+        reducers = list(state.reducers)
+        reducers[index] = number
+        state = state._replace(reducers=tuple(reducers))
+        for action in actions:
+            stream = next((s for s in state.streams if s.number == action.stream), None)
+            if stream is None:
+                continue
+            match action:
+                case ra.Send(_, frame):
+                    if stream.rank_end and stream.reducer_end and not stream.is_cut:
+                        state = _put(state, stream._replace(down=(*stream.down, frame)))
+                case ra.Close(_, error):
+                    if error is not None and not isinstance(error, WorkerLost):
+                        raise Violation(f"reducer {index} refused rank {stream.rank}: {error}")
+                    state = _put(state, stream._replace(reducer_end=False, up=()))
+        return state
+
+    def is_goal(self, state: State_) -> bool:
+        """Whether every rank has closed after holding everything, or can do nothing for want of reducers."""
+        cores = [self._boxes[number].core for number in state.ranks]
+        ends = (State.CLOSED, State.FAILED)
+        if all(core.state in ends and core.window.held == self.collectives for core in cores):
+            return True
+        return all(number < 0 for number in state.reducers) and not state.restarts
+
+
+def _put(state: State_, changed: Stream) -> State_:
+    return state._replace(
+        streams=_tidy(
+            tuple(changed if stream.number == changed.number else stream for stream in state.streams)
+        )
+    )
+
+
+def _tidy(streams: tuple[Stream, ...]) -> tuple[Stream, ...]:
+    return tuple(stream for stream in streams if stream.rank_end or stream.reducer_end)
+
+
+def _forget_times(core: Communicator) -> None:
+    core.ack_due = None if core.ack_due is None else 0.05
+    core.close_due = None if core.close_due is None else 5.0
+    for thing in (core, *core.links, *core.window.issues.values()):
+        for name in _TIMES:
+            if getattr(thing, name, None) is not None:
+                setattr(thing, name, 0.0)
+    for link in core.links:
+        link.lost_since = dict.fromkeys(link.lost_since, 0.0)
+
+
+def _short(frame: Any) -> str:
+    if isinstance(frame, (Push, Result)):
+        return f"{type(frame).__name__}(epoch {frame.epoch}, seq {frame.seq}, chunk {frame.chunk})"
+    return str(frame)[:90]

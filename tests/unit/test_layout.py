@@ -1,0 +1,115 @@
+"""The grid and the dealing: pure arithmetic that every rank and reducer must agree on."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reduction import layout
+
+WEIGHTS = st.lists(st.integers(1, layout.WEIGHT_MAX), min_size=1, max_size=40).map(tuple)
+
+
+@pytest.mark.parametrize(
+    ("numel", "itemsize", "chunk_bytes", "chunks"),
+    [
+        (0, 4, 1024, 1),  # an empty collective still has its header to send
+        (1, 1, 1024, 1),
+        (256, 4, 1024, 1),
+        (257, 4, 1024, 2),
+        (512, 4, 1024, 2),
+        (128, 8, 1024, 1),
+        (129, 8, 1024, 2),
+        (layout.NUMEL_MAX, 8, layout.CHUNK_BYTES_MIN, 1 << 32),
+    ],
+)
+def test_chunk_count(numel, itemsize, chunk_bytes, chunks):
+    assert layout.chunk_count(numel, itemsize, chunk_bytes) == chunks
+
+
+def test_span_of_full_last_and_empty_chunks():
+    assert layout.chunk_span(0, 600, 4, 1024) == (0, 1024)
+    assert layout.chunk_span(1, 600, 4, 1024) == (1024, 2048)
+    assert layout.chunk_span(2, 600, 4, 1024) == (2048, 2400)
+    assert layout.chunk_span(0, 0, 4, 1024) == (0, 0)
+
+
+def test_span_beyond_the_end_is_empty():
+    assert layout.chunk_span(7, 600, 4, 1024) == (2400, 2400)
+
+
+@given(numel=st.integers(0, 1 << 20), itemsize=st.sampled_from([2, 4, 8]), kib=st.integers(1, 4096))
+def test_spans_follow_each_other_and_cover_everything(numel, itemsize, kib):
+    chunk_bytes = kib * layout.CHUNK_BYTES_MULTIPLE
+    count = layout.chunk_count(numel, itemsize, chunk_bytes)
+    some = range(count) if count < 50 else (*range(25), *range(count - 25, count))
+    spans = [layout.chunk_span(chunk, numel, itemsize, chunk_bytes) for chunk in some]
+    assert spans[0][0] == 0
+    assert spans[-1][1] == numel * itemsize
+    assert all(stop - start == chunk_bytes for start, stop in spans[:-1])
+    assert 0 <= spans[-1][1] - spans[-1][0] <= chunk_bytes
+    assert count > 50 or all(left[1] == right[0] for left, right in pairwise(spans))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "weights", "seq", "runs"),
+    [
+        (1, (1,), 5, (range(0, 1),)),
+        (4, (1, 1), 0, (range(0, 2), range(2, 4))),
+        (4, (1, 1), 1, (range(2, 4), range(0, 2))),
+        (5, (1, 1), 0, (range(0, 3), range(3, 5))),
+        (1, (1, 1, 1), 4, (range(1, 1), range(0, 1), range(1, 1))),
+        (8, (3, 1), 0, (range(0, 6), range(6, 8))),
+        (8, (3, 1), 1, (range(2, 8), range(0, 2))),
+    ],
+)
+def test_deal(chunks, weights, seq, runs):
+    assert layout.deal(chunks, weights, seq) == runs
+
+
+@given(chunks=st.integers(1, 1 << 32), weights=WEIGHTS, seq=st.integers(0, 1 << 63))
+def test_runs_follow_each_other_from_member_seq_mod_k(chunks, weights, seq):
+    k = len(weights)
+    runs = layout.deal(chunks, weights, seq)
+    in_order = [runs[(seq + step) % k] for step in range(k)]
+    assert in_order[0].start == 0
+    assert in_order[-1].stop == chunks
+    assert all(left.stop == right.start for left, right in pairwise(in_order))
+    assert len(in_order[0]) >= 1, "ranks that disagree on the size must meet at chunk 0"
+
+
+@given(chunks=st.integers(1, 1 << 32), weights=WEIGHTS, seq=st.integers(0, 100))
+def test_run_sizes_follow_the_weights_to_within_one_chunk(chunks, weights, seq):
+    for run, weight in zip(layout.deal(chunks, weights, seq), weights, strict=True):
+        share = chunks * weight / sum(weights)
+        assert abs((run.stop - run.start) - share) <= 1 + share * 1e-9
+
+
+def test_every_push_costs_something():
+    assert layout.charge(0) == layout.CHARGE_MIN
+    assert layout.charge(layout.CHARGE_MIN) == layout.CHARGE_MIN
+    assert layout.charge(layout.CHARGE_MIN + 1) == layout.CHARGE_MIN + 1
+
+
+def test_fingerprint_is_the_same_in_every_process_and_version():
+    # Literal values: ranks of different releases compare these numbers.
+    assert layout.fingerprint([]) == 0xB4B2797457A0A6E4
+    assert layout.fingerprint([0, 12, 34]) == 0xA48EE29D7441BDF9
+
+
+def test_fingerprint_tells_layouts_apart():
+    layouts = [(), (0,), (1,), (12,), (1, 2), (2, 1), (1, 2, 0), (0, 1, 2), (121,), (1, 21)]
+    assert len({layout.fingerprint(numbers) for numbers in layouts}) == len(layouts)
+    assert all(0 <= layout.fingerprint(numbers) < 1 << 64 for numbers in layouts)
+
+
+def test_fingerprint_takes_any_iterable():
+    assert layout.fingerprint(iter([3, 4])) == layout.fingerprint((3, 4))
+
+
+def test_limits_fit_together():
+    assert layout.CHUNK_BYTES_MIN % layout.CHUNK_BYTES_MULTIPLE == 0
+    assert layout.CHUNK_BYTES_DEFAULT % layout.CHUNK_BYTES_MULTIPLE == 0
+    assert layout.CHUNK_BYTES_MULTIPLE % 8 == 0, "a chunk border is an element border of every dtype"
+    assert layout.CHUNK_BYTES_MIN <= layout.CHUNK_BYTES_DEFAULT <= layout.CHUNK_BYTES_MAX
+    assert layout.CHUNK_BYTES_DEFAULT <= layout.CREDIT_BYTES_DEFAULT <= layout.CREDIT_BYTES_MAX

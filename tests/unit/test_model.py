@@ -1,0 +1,51 @@
+"""The protocol's values: numbers equal to the schema's, and what they can say about themselves."""
+
+import pytest
+import torch
+from reduction.model import Collective, Configuration, DType, Member, Presence, ReduceOp
+from reduction.v1 import reduction_pb2 as pb
+
+A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("ours", "schema", "prefix"),
+    [
+        (DType, pb.DType, "DTYPE_"),
+        (ReduceOp, pb.ReduceOp, "REDUCE_OP_"),
+        (Presence, pb.Presence, "PRESENCE_"),
+    ],
+)
+def test_enums_have_the_schemas_numbers(ours, schema, prefix):
+    assert {prefix + "UNSPECIFIED": 0} | {prefix + member.name: member.value for member in ours} == dict(
+        schema.items()
+    )
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_itemsize_and_kind_are_torchs(dtype):
+    theirs = getattr(torch, dtype.name.lower())
+    assert dtype.itemsize == theirs.itemsize
+    assert dtype.is_integer == (not theirs.is_floating_point)
+
+
+def test_a_collective_reads_well_in_messages():
+    collective = Collective(ReduceOp.AVG, DType.BFLOAT16, 12, 0xAB)
+    assert str(collective) == "AVG of 12 x bfloat16 (layout 00000000000000ab)"
+
+
+def test_collectives_differ_in_every_field():
+    one = Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
+    assert one == Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
+    assert one != Collective(ReduceOp.AVG, DType.FLOAT32, 3, 7)
+    assert one != Collective(ReduceOp.SUM, DType.FLOAT64, 3, 7)
+    assert one != Collective(ReduceOp.SUM, DType.FLOAT32, 4, 7)
+    assert one != Collective(ReduceOp.SUM, DType.FLOAT32, 3, 8)
+
+
+def test_a_configuration_knows_its_dealing_order():
+    configuration = Configuration(C, 1, 1024, (Member("a:1", A, 3), Member("b:1", B)))
+    assert configuration.weights == (3, 1)
+    assert configuration.index_of(A) == 0
+    assert configuration.index_of(B) == 1
+    assert configuration.index_of(C) is None

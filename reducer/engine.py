@@ -130,9 +130,20 @@ class Engine:
         if len(self._events) > 1:
             return  # from within a sink: its turn comes when the present event is done
         while self._events:
-            for action in self.table.handle(self._events[0], self._clock()):
-                self._perform(action)
+            try:
+                for action in self.table.handle(self._events[0], self._clock()):
+                    self._perform(action)
+            except Exception:  # a bug of ours must cost one job, not all
+                log.exception("event failed event=%r", type(event).__name__)
+                self._contain(self._events[0])
             self._events.popleft()
+
+    def _contain(self, event: Event) -> None:
+        """End the stream whose event could not be handled; its rank then fails the job everywhere."""
+        if isinstance(event, Received):
+            self._events.append(
+                Rejected(event.stream, ReductionError("internal error of the reducer; see its log"))
+            )
 
     def _perform(self, action: Action) -> None:
         match action:

@@ -177,6 +177,7 @@ class Client:
             chunk_bytes=config.chunk_bytes,
             credit_bytes=config.credit_bytes,
             timeout_s=config.timeout_s,
+            stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,
             close_timeout_s=config.close_timeout_s,
         )
@@ -213,8 +214,12 @@ class Client:
         if self._core is None:
             self._early.append(event)
             return
-        for action in self._core.handle(event, time.monotonic()):
-            self._perform(action)
+        try:
+            for action in self._core.handle(event, time.monotonic()):
+                self._perform(action)
+        except Exception as error:  # a bug of ours: the streams end, and the others hear of a lost worker
+            log.exception("job %s rank %d: event failed", self._job, self._rank)
+            self._fail(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
 
     def _perform(self, action: Action) -> None:
         match action:

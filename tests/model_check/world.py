@@ -161,6 +161,7 @@ class World:
             chunk_bytes=CHUNK_BYTES,
             credit_bytes=self.credit_bytes,
             timeout_s=600,
+            stall_warn_s=600,
             join_timeout_s=60,
             close_timeout_s=5,
         )

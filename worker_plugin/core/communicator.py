@@ -95,6 +95,7 @@ class Identity:
     chunk_bytes: int
     credit_bytes: int
     timeout_s: float
+    stall_warn_s: float
     join_timeout_s: float
     close_timeout_s: float
 
@@ -124,6 +125,8 @@ class Communicator:
         self.alone_since: float | None = None
         self.ack_due: float | None = None
         self.close_due: float | None = None
+        #: The last collective that a warning was given for.
+        self.warned_seq: int | None = None
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
@@ -322,18 +325,27 @@ class Communicator:
                 actions.append(Open(link.id, link.address, self._join()))
         if self.ack_due is not None and now >= self.ack_due:
             self._acknowledge(actions)
-        self._check_timeout(now)
+        self._check_progress(now, actions)
         self._judge(now, actions)
         self._leave_if_done(now, actions)
 
-    def _check_timeout(self, now: float) -> None:
-        seq, limit = self.window.held, self.identity.timeout_s
+    def _check_progress(self, now: float, actions: list[Action]) -> None:
+        """Warn once about the oldest collective that is not done, and give it up in the end."""
+        seq = self.window.held
         oldest = self.window.issues.get(seq)
-        if oldest is not None and oldest.pushed_at is not None and now >= oldest.pushed_at + limit:
-            raise CollectiveTimeout(
-                f"collective {seq} ({oldest.collective}) is not done {limit:g} s after its first push: "
-                f"{oldest.missing} of {len(oldest.here)} chunks are missing"
-            )
+        if oldest is None or oldest.pushed_at is None:
+            return
+        waited = now - oldest.pushed_at
+        where = ", ".join(link.address for link in self.links if link.lane is not None and link.lane.pending)
+        text = (
+            f"collective {seq} ({oldest.collective}) is not done {waited:.0f} s after its first push: "
+            f"{oldest.missing} of {len(oldest.here)} chunks are missing, from {where or 'no reducer'}"
+        )
+        if waited >= self.identity.timeout_s:
+            raise CollectiveTimeout(text)
+        if waited >= self.identity.stall_warn_s and self.warned_seq != seq:
+            self.warned_seq = seq
+            actions.append(Log(_WARNING, text))
 
     def _join(self) -> Join:
         who = self.identity

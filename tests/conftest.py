@@ -1,0 +1,18 @@
+"""Options for all tests."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also run the tests that take many minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    skip = pytest.mark.skip(reason="takes many minutes; run with --full")
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(skip)

@@ -1,0 +1,111 @@
+"""Every interleaving of small cases, over the real cores of both sides.
+
+Checked in every reachable state: no wrong sum, nothing counted twice, no contribution needed after its
+release, no rank fails; and from every state all ranks can still hold everything and close. The cases without
+`--full` are visited completely; those with it also, or up to the number of states given.
+"""
+
+from __future__ import annotations
+
+import pytest
+from model_check.explorer import Violation, explore
+from model_check.world import World
+
+SECONDS_MAX = 1200
+
+
+def check(world: World, states_max: int | None = None, *, is_settled: bool = True, **faults: int) -> None:
+    start = world.settled(**faults) if is_settled else world.start(**faults)
+    report = explore(
+        start, world.successors, world.is_goal, states_max=states_max or 10**9, seconds_max=SECONDS_MAX
+    )
+    print(f"{report.states} states, {report.goals} ends, {report.seconds:.0f} s")
+    assert report.violation is None, "\n".join((report.violation[0], *report.violation[1]))
+    assert report.stuck is None, "\n".join(("nobody can go on after", *report.stuck[1]))
+    assert report.goals > 0
+    assert report.is_complete or states_max is not None, "ran out of time"
+
+
+def test_joining_without_faults() -> None:
+    check(World(reducers=2, collectives=1, numel=1), is_settled=False)
+
+
+def test_two_collectives_without_faults() -> None:
+    check(World(reducers=2, collectives=2))
+
+
+def test_one_chunk_of_credit() -> None:
+    check(World(reducers=1, collectives=2, credit_bytes=1024))
+
+
+def test_stream_cut_while_joining() -> None:
+    check(World(reducers=1, collectives=1, is_hasty=False), is_settled=False, cuts=1)
+
+
+def test_stream_cut_with_one_reducer() -> None:
+    check(World(reducers=1, collectives=2, is_hasty=False), cuts=1)
+
+
+def test_crash_and_restart_of_the_only_reducer() -> None:
+    check(World(reducers=1, collectives=2, is_hasty=False), crashes=1, restarts=1)
+
+
+def test_crash_of_one_of_two_reducers() -> None:
+    check(World(reducers=2, collectives=1), crashes=1)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_crash_of_one_of_two_reducers_with_two_collectives() -> None:
+    check(World(reducers=2, collectives=2, numel=1), 3_000_000, crashes=1)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_stream_cut_with_two_reducers() -> None:
+    check(World(reducers=2, collectives=2, numel=1), 3_000_000, cuts=1)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_crash_and_return_of_one_of_two_reducers() -> None:
+    check(World(reducers=2, collectives=1, numel=1), 3_000_000, crashes=1, restarts=1)
+
+
+def test_the_explorer_finds_what_it_should() -> None:
+    """Counting to 3 in steps of 1 or 2, where 3 is the only good end and 4 is forbidden."""
+
+    def steps(state: object) -> list[tuple[str, int]]:
+        if state == 4:
+            raise Violation("four")
+        return [(f"+{step}", int(str(state)) + step) for step in (1, 2) if state != 3]
+
+    report = explore(0, steps, lambda state: state == 3, states_max=100, seconds_max=10)
+    assert report.violation == ("four", ["+2", "+2"])
+
+    dead_end = {0: [("a", 1), ("b", 2)], 1: [("c", 3)], 2: [], 3: []}
+    report = explore(
+        0, lambda state: dead_end[state], lambda state: state == 3, states_max=100, seconds_max=10
+    )
+    assert report.stuck == (2, ["b"])
+
+
+@pytest.mark.parametrize("rule", ["eager release", "acknowledgements lost"])
+def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules that look right and are not: the model check must be able to tell."""
+    from worker_plugin.core.communicator import Communicator
+    from worker_plugin.core.window import Window
+
+    if rule == "eager release":  # forget a contribution as soon as this rank holds the result
+        right = Window.release
+
+        def eager(self: Window, bound: int) -> range:
+            self.minimum = self.held
+            return right(self, bound)
+
+        monkeypatch.setattr(Window, "release", eager)
+    else:  # acknowledge on pushes only
+        monkeypatch.setattr(Communicator, "_acknowledge", lambda self, actions: None)
+    world = World(reducers=1, collectives=1, is_hasty=False)
+    with pytest.raises(AssertionError, match=r"released|nobody can go on|failed"):
+        check(world, crashes=1, restarts=1)

@@ -10,6 +10,11 @@ from __future__ import annotations
 import pytest
 from model_check.explorer import Violation, explore
 from model_check.world import World
+from reduction.model import Presence
+
+from reducer.core.job import Job
+from worker_plugin.core.communicator import Communicator, State
+from worker_plugin.core.window import Window
 
 SECONDS_MAX = 1200
 
@@ -90,12 +95,9 @@ def test_the_explorer_finds_what_it_should() -> None:
     assert report.stuck == (2, ["b"])
 
 
-@pytest.mark.parametrize("rule", ["eager release", "acknowledgements lost"])
+@pytest.mark.parametrize("rule", ["eager release", "closing at once", "results for re-dialled ranks"])
 def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules that look right and are not: the model check must be able to tell."""
-    from worker_plugin.core.communicator import Communicator
-    from worker_plugin.core.window import Window
-
     if rule == "eager release":  # forget a contribution as soon as this rank holds the result
         right = Window.release
 
@@ -104,8 +106,21 @@ def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
             return right(self, bound)
 
         monkeypatch.setattr(Window, "release", eager)
-    else:  # acknowledge on pushes only
-        monkeypatch.setattr(Communicator, "_acknowledge", lambda self, actions: None)
+    elif rule == "closing at once":  # after the last result, whether or not the others have it
+        monkeypatch.setattr(
+            Communicator,
+            "_leave_if_done",
+            lambda self, now, actions: self.state is State.CLOSING and self._leave(actions),
+        )
+    else:  # a rank that said Hello on an earlier stream of the epoch counts as there
+        monkeypatch.setattr(Job, "_lose", _lose_but_keep_hello)
     world = World(reducers=1, collectives=1, is_hasty=False)
+    faults = {"crashes": 1, "restarts": 1} if rule != "results for re-dialled ranks" else {"cuts": 1}
     with pytest.raises(AssertionError, match=r"released|nobody can go on|failed"):
-        check(world, crashes=1, restarts=1)
+        check(world, **faults)
+
+
+def _lose_but_keep_hello(self: Job, rank: int) -> list[object]:
+    self.ranks[rank].stream = None
+    self.ranks[rank].presence = Presence.LOST
+    return self._tell_peers(rank)

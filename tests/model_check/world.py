@@ -18,12 +18,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from model_check.explorer import Violation
+from reduction.errors import WorkerLost
+from reduction.model import Collective, DType, Push, ReduceOp, Result
 
 from reducer.core import actions as ra
 from reducer.core import events as re
 from reducer.core.table import Table
-from reduction.errors import WorkerLost
-from reduction.model import Collective, DType, Push, ReduceOp, Result
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
 from worker_plugin.core.communicator import Communicator, Identity, State

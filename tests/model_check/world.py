@@ -434,13 +434,13 @@ def _tidy(streams: tuple[Stream, ...]) -> tuple[Stream, ...]:
 
 
 def _forget_times(core: Communicator) -> None:
-    core.ack_due = None if core.ack_due is None else 0.05
+    core.epochs.ack_due = None if core.epochs.ack_due is None else 0.05
     core.close_due = None if core.close_due is None else 5.0
-    for thing in (core, *core.links, *core.window.issues.values()):
+    for thing in (core, core.epochs, core.roster, *core.roster, *core.window.issues.values()):
         for name in _TIMES:
             if getattr(thing, name, None) is not None:
                 setattr(thing, name, 0.0)
-    for link in core.links:
+    for link in core.roster:
         link.lost_since = dict.fromkeys(link.lost_since, 0.0)
 
 

@@ -1,0 +1,171 @@
+"""The present epoch as a rank sees it: its configuration, the Hellos said, the pushes, what may be forgotten.
+
+event              what follows
+new configuration  stop pushing; Hello to every member whose stream stands, or comes to stand
+Start              push again everything from its minimum on, then go on with new collectives
+Result             must answer the oldest push on that link; store, deliver, acknowledge
+minimum            forget contributions that everybody is done with, while all members have started
+"""
+
+from __future__ import annotations
+
+from reduction.errors import OutOfOrder, StaleInstance
+from reduction.model import Ack, Configuration, Hello, Result
+
+from worker_plugin.core.actions import Action, Deliver, PushChunk, Release, Send, Store
+from worker_plugin.core.lane import Lane
+from worker_plugin.core.link import Link
+from worker_plugin.core.roster import Roster
+from worker_plugin.core.window import Window
+
+#: How long an acknowledgement waits for a push to ride on, in seconds.
+ACK_DELAY_S = 0.05
+
+
+class Epochs:
+    """The membership and the pushes of one rank; a part of the `Communicator`."""
+
+    def __init__(self, instance: bytes, roster: Roster, window: Window) -> None:
+        self.instance = instance
+        self.roster = roster
+        self.window = window
+        self.configuration: Configuration | None = None
+        #: Since when a stream of this epoch is known to have broken; None while all stand.
+        self.broken_since: float | None = None
+        #: When to acknowledge without a push.
+        self.ack_due: float | None = None
+
+    @property
+    def number(self) -> int:
+        """The present epoch, 0 before the first."""
+        return 0 if self.configuration is None else self.configuration.epoch
+
+    def enter(self, configuration: Configuration, actions: list[Action]) -> None:
+        """Stop pushing, take the configuration, say Hello to all its members."""
+        if self.instance and configuration.instance != self.instance:
+            raise StaleInstance("a configuration of another life of this job arrived")
+        self.instance = configuration.instance
+        self.configuration = configuration
+        self.broken_since = None
+        self.window.regrid(configuration.chunk_bytes)
+        for link in self.roster:
+            link.lane = None
+        self.roster.add(configuration)
+        for link in self.roster:
+            self.greet(link, actions)
+
+    def greet(self, link: Link, actions: list[Action]) -> None:
+        """Say Hello if the link is a member that has not heard it in this epoch.
+
+        Not a second time on a new stream: what went over the old one may be lost, and rank 0, which sees the
+        loss too, makes a new epoch.
+        """
+        if self.configuration is None or not link.is_up or not self.is_member(link):
+            return
+        if link.hello_epoch < self.configuration.epoch:
+            link.hello_epoch = self.configuration.epoch
+            link.acked = self.window.held
+            actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
+
+    def is_member(self, link: Link) -> bool:
+        """Whether the link leads to a member of the present configuration."""
+        return self.configuration is not None and self.configuration.index_of(link.incarnation) is not None
+
+    def note_broken(self, now: float) -> None:
+        """A stream of this epoch is known to have broken."""
+        if self.broken_since is None:
+            self.broken_since = now
+
+    def on_start(self, link: Link, epoch: int, minimum: int, now: float, actions: list[Action]) -> None:
+        """A member asks for everything from `minimum` on.
+
+        Raises:
+            OutOfOrder: it has no reason to.
+        """
+        configuration = self.configuration
+        if configuration is None or epoch != configuration.epoch:
+            return  # of an epoch that this rank has left
+        index = configuration.index_of(link.incarnation)
+        if index is None or link.hello_epoch != epoch or link.lane is not None:
+            raise OutOfOrder(f"{link.address} started epoch {epoch} without this rank's Hello, or twice")
+        if not self.window.released <= minimum <= self.window.held:
+            raise OutOfOrder(
+                f"{link.address} asks for collectives from {minimum} on; this rank has "
+                f"{self.window.released} to {self.window.held}"
+            )
+        link.lane = Lane(configuration, index, link.credit_bytes, minimum)
+        self.push_on(link, now, actions)
+        self.on_minimum(minimum, actions)
+
+    def on_result(self, link: Link, result: Result, now: float, actions: list[Action]) -> None:
+        """A chunk is back: store it, deliver, acknowledge, use the credit again.
+
+        Raises:
+            OutOfOrder: it is not the one that must come next.
+        """
+        if self.configuration is None or result.epoch != self.configuration.epoch:
+            return  # of an epoch that this rank has left: the new one brings it again
+        if link.lane is None or not link.lane.on_result(result.seq, result.chunk):
+            raise OutOfOrder(
+                f"{link.address} sent chunk {result.chunk} of collective {result.seq}, "
+                f"which is not this rank's oldest push there"
+            )
+        if self.window.needs(result.seq, result.chunk):
+            start, stop = self.window.span(result.seq, result.chunk)
+            if result.payload.nbytes != stop - start:
+                raise OutOfOrder(
+                    f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
+                    f"{result.seq}, which has {stop - start}"
+                )
+            actions.append(Store(result.seq, start, result.payload))
+            if self.window.take(result.seq, result.chunk):
+                actions.append(Deliver(result.seq))
+                if self.ack_due is None:
+                    self.ack_due = now + ACK_DELAY_S
+        self.push_on(link, now, actions)
+        self.on_minimum(result.minimum, actions)
+
+    def on_minimum(self, minimum: int, actions: list[Action]) -> None:
+        """Take note of what every rank holds, and forget what nobody can ask for any more."""
+        self.window.minimum = max(self.window.minimum, min(minimum, self.window.held))
+        self._release(actions)
+
+    def push_on(self, link: Link, now: float, actions: list[Action]) -> None:
+        """Push what the link's credit allows."""
+        lane, configuration = link.lane, self.configuration
+        if lane is None or configuration is None:
+            return
+        while (push := lane.next_push(self.window)) is not None:
+            seq, chunk, start, stop = push
+            issue = self.window.issues[seq]
+            issue.pushed_at = now if issue.pushed_at is None else issue.pushed_at
+            link.acked = self.window.held
+            actions.append(
+                PushChunk(
+                    link=link.id,
+                    epoch=configuration.epoch,
+                    seq=seq,
+                    chunk=chunk,
+                    collective=issue.collective,
+                    held=self.window.held,
+                    start=start,
+                    stop=stop,
+                )
+            )
+
+    def acknowledge(self, actions: list[Action]) -> None:
+        """Tell every member that no push has told yet."""
+        self.ack_due = None
+        for link in self.roster:
+            if link.lane is not None and link.acked < self.window.held:
+                link.acked = self.window.held
+                actions.append(Send(link.id, Ack(self.window.held)))
+
+    def _release(self, actions: list[Action]) -> None:
+        """Forget contributions, but only while every member has started and got ours."""
+        if self.configuration is None:
+            return
+        lanes = [link.lane for link in self.roster if link.lane is not None]
+        if len(lanes) == len(self.configuration.members):
+            bound = min(lane.seq for lane in lanes)
+            actions += [Release(seq) for seq in self.window.release(bound)]

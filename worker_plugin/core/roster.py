@@ -1,0 +1,103 @@
+"""All links of a rank: dialling, being welcomed or refused, being cut off. What epochs make of it is elsewhere.
+
+event                      what follows
+dial is due                Open with a Join
+Welcome                    up; if another link leads to the same reducer, this one is retired
+refused: busy              the last life of this job may be ending: dial again for BUSY_S, then fail
+refused: draining          dial again
+refused, while running     no memory or busy: dial again; the reducer is no member
+refused otherwise          fail
+stream lost                down; dial again after a pause that grows to a second
+configuration              an address of rank 0's that leads to nobody known is dialled too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from reduction.errors import JobBusy, ReducerDraining, ReductionError, ResourceExhausted, StaleInstance
+from reduction.model import Configuration, Join, Peer, Welcome
+
+from worker_plugin.core.actions import Action, Log, Open, Shut
+from worker_plugin.core.link import Link, Phase
+
+#: How long a Join is repeated when the job's name or rank is still taken by its last life, in seconds.
+BUSY_S = 3.0
+_WARNING = 30
+
+
+class Roster:
+    """The links, by number."""
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self.links = [Link(number, address) for number, address in enumerate(addresses)]
+        #: Since when no reducer is reachable; from the first dial on, before the first one was.
+        self.alone_since: float | None = None
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self.links)
+
+    def __getitem__(self, number: int) -> Link:
+        return self.links[number]
+
+    @property
+    def up(self) -> list[Link]:
+        """Links whose stream stands."""
+        return [link for link in self.links if link.is_up]
+
+    @property
+    def left(self) -> Peer | None:
+        """A rank that said Goodbye, if one did."""
+        return next((peer for link in self.links if (peer := link.has_left()) is not None), None)
+
+    def dial(self, now: float, join: Join, actions: list[Action]) -> None:
+        """Open what is due."""
+        for link in self.links:
+            if link.phase is Phase.DOWN and now >= link.dial_at:
+                link.open()
+                actions.append(Open(link.id, link.address, join))
+
+    def on_welcome(self, link: Link, welcome: Welcome, now: float, actions: list[Action]) -> None:
+        """A Join was accepted."""
+        twin = next((other for other in self.up if other.incarnation == welcome.incarnation), None)
+        if twin is not None:
+            link.phase = Phase.RETIRED
+            text = f"{link.address} and {twin.address} are the same reducer; using {twin.address}"
+            actions += [Shut(link.id), Log(_WARNING, text)]
+            return
+        link.welcome(welcome.incarnation, welcome.credit_bytes, now)
+        self.alone_since = None
+
+    def on_refusal(self, link: Link, error: ReductionError, now: float, *, is_running: bool) -> None:
+        """A Join was refused; the stream is about to end.
+
+        Raises:
+            ReductionError: `error`, if trying again is of no use.
+        """
+        link.error = error
+        match error:
+            case ReducerDraining():
+                return
+            case ResourceExhausted() | JobBusy() if is_running:
+                return
+            case JobBusy() | StaleInstance() if not is_running:
+                link.busy_since = now if link.busy_since is None else link.busy_since
+                if now < link.busy_since + BUSY_S:
+                    return
+        raise error
+
+    def on_lost(self, link: Link, error: ReductionError | None, now: float) -> None:
+        """A stream ended."""
+        link.down(error, now)
+        if self.alone_since is None and not self.up:
+            self.alone_since = now
+
+    def add(self, configuration: Configuration) -> None:
+        """Make links for members that nobody here leads to.
+
+        A name that leads to a reducer which is known under another one turns out to be its twin at Welcome.
+        """
+        known = {link.incarnation for link in self.up} | {link.address for link in self.links}
+        for member in configuration.members:
+            if member.incarnation not in known and member.address not in known:
+                self.links.append(Link(len(self.links), member.address))

@@ -1,11 +1,6 @@
 """Frames to bytes and back; the only file that knows the schema. Trusts nothing that it decodes.
 
-Push and Result are framed by hand, because the generated classes copy the payload twice each way. The
-encoding is the schema's own: the small fields come from the generated classes, only the tag and length of
-`payload`, and of the message around it, are written here. Decoding finds the payload by walking the fields
-(https://protobuf.dev/programming-guides/encoding), gives it out as a view of the received bytes, and falls
-back to the generated classes for any other order of fields. tests/unit/test_wire.py holds both against the
-generated classes.
+Push and Result go through `framing.py`, which keeps protobuf from copying their payload.
 """
 
 from __future__ import annotations
@@ -15,7 +10,7 @@ from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from reduction import layout, model
+from reduction import framing, layout, model
 from reduction.errors import MalformedFrame
 from reduction.v1 import reduction_pb2 as pb
 
@@ -25,11 +20,8 @@ MESSAGE_CHARS_MAX = 2000
 #: Largest frame on the wire: a chunk and its header, or a configuration with MEMBERS_MAX members.
 FRAME_BYTES_MAX = layout.CHUNK_BYTES_MAX + 256 * layout.KIB
 
-_LENGTH_DELIMITED = 2
-_PAYLOAD_FIELD = 15
-_PAYLOAD_TAG = bytes([_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED])
-_PUSH_TAG = pb.WorkerFrame.PUSH_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
-_RESULT_TAG = pb.ReducerFrame.RESULT_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_PUSH = pb.WorkerFrame.PUSH_FIELD_NUMBER
+_RESULT = pb.ReducerFrame.RESULT_FIELD_NUMBER
 
 _M = TypeVar("_M", bound=Message)
 _E = TypeVar("_E", bound=enum.IntEnum)
@@ -54,7 +46,7 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
                     fingerprint=collective.fingerprint,
                 ),
             )
-            return _with_payload(_PUSH_TAG, head.SerializeToString(), payload)
+            return framing.join(_PUSH, head.SerializeToString(), payload)
         case model.Join():
             join = pb.Join(
                 protocol=frame.protocol,
@@ -85,7 +77,7 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
     Raises:
         MalformedFrame: not a frame, or a field outside its limits; the message names field and value.
     """
-    split = _split_payload(data, _PUSH_TAG)
+    split = framing.split(data, _PUSH)
     if split is not None:
         return _push_from_pb(_parse(pb.Push, split[0]), split[1])
     message = _parse(pb.WorkerFrame, data)
@@ -114,7 +106,7 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
     match frame:
         case model.Result(epoch, seq, chunk, minimum, payload):
             head = pb.Result(epoch=epoch, seq=seq, chunk=chunk, minimum=minimum)
-            return _with_payload(_RESULT_TAG, head.SerializeToString(), payload)
+            return framing.join(_RESULT, head.SerializeToString(), payload)
         case model.Welcome(incarnation, credit_bytes):
             welcome = pb.Welcome(incarnation=incarnation, credit_bytes=credit_bytes)
             return pb.ReducerFrame(welcome=welcome).SerializeToString()
@@ -137,7 +129,7 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
     Raises:
         MalformedFrame: not a frame, or a field outside its limits; the message names field and value.
     """
-    split = _split_payload(data, _RESULT_TAG)
+    split = framing.split(data, _RESULT)
     if split is not None:
         return _result_from_pb(_parse(pb.Result, split[0]), split[1])
     message = _parse(pb.ReducerFrame, data)
@@ -232,71 +224,6 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
 
 
 # ---- pieces ----
-
-
-def _with_payload(tag: int, head: bytes, payload: memoryview) -> bytes:
-    # A payload of zero bytes is left out, as proto3 does.
-    field = _PAYLOAD_TAG + _varint(payload.nbytes) if payload.nbytes else b""
-    size = _varint(len(head) + len(field) + payload.nbytes)
-    return b"".join((bytes([tag]), size, head, field, payload))
-
-
-def _split_payload(data: bytes, tag: int) -> tuple[bytes, memoryview] | None:
-    """Return (fields other than payload, payload) of a message that is nothing but `tag`, else None."""
-    if not data or data[0] != tag:
-        return None
-    try:
-        size, position = _read_varint(data, 1)
-        if position + size != len(data):
-            return None
-        head = []
-        payload = memoryview(b"")
-        while position < len(data):
-            start = position
-            key, position = _read_varint(data, position)
-            match key & 7:
-                case 0:
-                    _, position = _read_varint(data, position)
-                case 1:
-                    position += 8
-                case 2:
-                    size, body = _read_varint(data, position)
-                    position = body + size
-                    if key >> 3 == _PAYLOAD_FIELD:
-                        if position > len(data):
-                            return None
-                        payload = memoryview(data)[body:position]
-                        continue
-                case 5:
-                    position += 4
-                case _:
-                    return None
-            head.append(data[start:position])
-    except IndexError:  # a varint ran over the end: let the generated parser say what is wrong
-        return None
-    return b"".join(head), payload
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        position += 1
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise IndexError
 
 
 def _parse(cls: type[_M], data: bytes) -> _M:

@@ -1,0 +1,82 @@
+"""Push and Result frames by hand: the generated classes copy a payload twice each way.
+
+The encoding is the schema's own: the small fields come from the generated classes, only the tag and length of
+`payload`, and of the message around it, are written here. Decoding walks the fields
+(https://protobuf.dev/programming-guides/encoding) and gives the payload out as a view of the received bytes.
+tests/unit/test_wire.py holds both against the generated classes.
+"""
+
+from __future__ import annotations
+
+_LENGTH_DELIMITED = 2
+_PAYLOAD_FIELD = 15
+_PAYLOAD_TAG = bytes([_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED])
+
+
+def join(field: int, head: bytes, payload: memoryview) -> bytes:
+    """Return the frame whose one field `field` is a message of `head`, its other fields encoded, and a payload."""
+    # A payload of zero bytes is left out, as proto3 does.
+    tail = _PAYLOAD_TAG + _varint(payload.nbytes) if payload.nbytes else b""
+    size = _varint(len(head) + len(tail) + payload.nbytes)
+    return b"".join((bytes([field << 3 | _LENGTH_DELIMITED]), size, head, tail, payload))
+
+
+def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
+    """Return (fields other than payload, payload) of a frame that is nothing but `field`, else None.
+
+    None also stands for bytes that are damaged: the generated parser says best what is wrong with them.
+    """
+    if not data or data[0] != field << 3 | _LENGTH_DELIMITED:
+        return None
+    try:
+        size, position = _read_varint(data, 1)
+        if position + size != len(data):
+            return None
+        head = []
+        payload = memoryview(b"")
+        while position < len(data):
+            start = position
+            key, position = _read_varint(data, position)
+            match key & 7:
+                case 0:
+                    _, position = _read_varint(data, position)
+                case 1:
+                    position += 8
+                case 2:
+                    size, body = _read_varint(data, position)
+                    position = body + size
+                    if key >> 3 == _PAYLOAD_FIELD:
+                        if position > len(data):
+                            return None
+                        payload = memoryview(data)[body:position]
+                        continue
+                case 5:
+                    position += 4
+                case _:
+                    return None
+            head.append(data[start:position])
+    except IndexError:  # a varint ran over the end: let the generated parser say what is wrong
+        return None
+    return b"".join(head), payload
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 63:
+            raise IndexError

@@ -35,6 +35,8 @@ class BufferPool:
 
     def give(self, buffer: Buffer) -> None:
         """Take a buffer back; the caller must not use it any more."""
+        if buffer.nbytes > self.kept_bytes_max:
+            return
         if self.kept_bytes + buffer.nbytes > self.kept_bytes_max:
             # Sizes that nobody asks for any more must not fill the pool for ever.
             self._free.clear()

@@ -288,6 +288,8 @@ def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:
         collective.numel,
         collective.fingerprint,
     )
+    if agreed.op is model.ReduceOp.AVG and agreed.dtype.is_integer:
+        raise MalformedFrame(f"Push.collective asks for AVG of {agreed.dtype.name}, which is not defined")
     return model.Push(push.epoch, push.seq, push.chunk, agreed, push.held, payload)
 
 

@@ -173,6 +173,10 @@ class Job:
     def _on_hello(self, rank: int, hello: Hello) -> list[Action]:
         if hello.configuration.epoch < self.epoch:
             return []
+        if hello.configuration.index_of(self.incarnation) is None:
+            raise OutOfOrder(
+                f"rank {rank} said Hello to a reducer outside epoch {hello.configuration.epoch}'s configuration"
+            )
         actions: list[Action] = []
         if hello.configuration.epoch > self.epoch:
             actions += self._adopt(rank, hello.configuration)
@@ -180,10 +184,6 @@ class Job:
             raise OutOfOrder(f"rank {rank} has another configuration of epoch {self.epoch}")
         if self.started or rank in self.hellos:
             raise OutOfOrder(f"rank {rank} said Hello again in epoch {self.epoch}")
-        if hello.configuration.index_of(self.incarnation) is None:
-            raise OutOfOrder(
-                f"rank {rank} said Hello to a reducer outside epoch {self.epoch}'s configuration"
-            )
         view = self.ranks[rank]
         self.hellos[rank] = hello.held
         view.held = max(view.held, hello.held)
@@ -197,6 +197,11 @@ class Job:
     def _adopt(self, rank: int, configuration: Configuration) -> list[Action]:
         if self.instance and configuration.instance != self.instance:
             raise OutOfOrder(f"rank {rank} sent a configuration of another instance of job {self.name!r}")
+        if configuration.chunk_bytes > self.credit_bytes:
+            raise OutOfOrder(
+                f"rank {rank} sent a configuration with chunks of {configuration.chunk_bytes} bytes, but the job "
+                f"joined with a credit of {self.credit_bytes}: set chunk_bytes and credit_bytes alike on all ranks"
+            )
         self.instance = configuration.instance
         self.configuration = configuration
         self.epoch = configuration.epoch
@@ -285,16 +290,15 @@ class Job:
 
     def _on_goodbye(self, rank: int, goodbye: Goodbye, now: float) -> list[Action]:
         view = self.ranks[rank]
-        actions: list[Action] = []
+        self.minimum = max(self.minimum, goodbye.minimum)
+        actions = self._on_held(rank, goodbye.held, now)
+        self.left.append(rank)
+        for (seq, _), slot in self.slots.items():
+            self._check_left(seq, slot)
         if view.stream is not None:
             actions.append(Close(view.stream, None))
         view.stream = None
         view.presence = Presence.LEFT
-        self.left.append(rank)
-        self.minimum = max(self.minimum, goodbye.minimum)
-        actions += self._on_held(rank, goodbye.held, now)
-        for (seq, _), slot in self.slots.items():
-            self._check_left(seq, slot)
         return actions + self._tell_peers(rank)
 
     # ---- time ----

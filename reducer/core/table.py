@@ -103,7 +103,7 @@ class Table:
             return self._refuse(stream, error)
         if not job.is_present(rank):  # it said Goodbye
             del self.streams[stream]
-            self._forget_if_deserted(job)
+            actions += self._forget_if_deserted(job)
         return actions
 
     # ---- joining ----
@@ -118,6 +118,7 @@ class Table:
         actions: list[Action] = []
         job = self.jobs.get(join.job)
         if job is not None and self._begins_anew(job, join):
+            self._check_room(join, job.reserved_bytes)
             stale = StaleInstance(f"job {join.job!r} was started again by rank {join.rank} on {join.host}")
             actions += self._fail(job, stale)
             job = None
@@ -161,24 +162,28 @@ class Table:
             raise JobBusy(f"job {join.job!r} is live, and {who} was another process, on {known.host}")
         return 0 in job.ranks
 
-    def _make(self, join: Join) -> Job:
+    def _check_room(self, join: Join, freed: int = 0) -> None:
+        """Raise if a new job may not be made; `freed` bytes are about to become free."""
         if self.is_draining:
             raise ReducerDraining(f"this reducer is stopping and takes no new job {join.job!r}")
         wanted = reservation(join.world_size, join.credit_bytes)
-        reserved = self.memory_reserved_bytes
+        reserved = self.memory_reserved_bytes - freed
         if reserved + wanted > self.memory_limit_bytes:
             raise ResourceExhausted(
                 f"job {join.job!r} needs {wanted} bytes ({join.world_size} ranks x 2 x {join.credit_bytes} credit "
                 f"+ {JOB_FIXED_BYTES}); {reserved} of {self.memory_limit_bytes} are taken: raise --memory-limit "
                 f"or lower credit_bytes"
             )
+
+    def _make(self, join: Join) -> Job:
+        self._check_room(join)
         self._job_count += 1
         job = Job(
             id=self._job_count,
             name=join.job,
             world_size=join.world_size,
             credit_bytes=join.credit_bytes,
-            reserved_bytes=wanted,
+            reserved_bytes=reservation(join.world_size, join.credit_bytes),
             incarnation=self.incarnation,
         )
         self.jobs[join.job] = job

@@ -22,6 +22,7 @@ class Issue:
 
     collective: Collective
     #: One byte per chunk on the present grid, 1 where the result is here; empty before the first epoch.
+    #: Means nothing once the collective is delivered, but for its length.
     here: bytearray
     missing: int
     is_delivered: bool = False
@@ -58,8 +59,7 @@ class Window:
             return
         self.chunk_bytes = chunk_bytes
         for issue in self.issues.values():
-            if not issue.is_delivered:
-                self._cut(issue)
+            self._cut(issue)
 
     def _cut(self, issue: Issue) -> None:
         if self.chunk_bytes:

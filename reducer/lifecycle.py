@@ -17,7 +17,7 @@ from reducer.transports.grpc_server import GrpcServer
 log = logging.getLogger(__name__)
 
 #: An embedded reducer whose parent is gone has nobody to wait for but ranks that are closing.
-ORPHAN_DRAIN_S = 5.0
+ORPHAN_DRAIN_S = 2.0
 
 
 async def serve(config: ReducerConfig) -> None:

@@ -176,6 +176,8 @@ class Communicator:
     # ---- frames ----
 
     def _on_frame(self, link: Link, frame: object, now: float, actions: list[Action]) -> None:
+        if link.phase is Phase.RETIRED:
+            return  # its stream is ending
         if isinstance(frame, Abort):
             self._on_abort(link, frame, now, actions)
             return

@@ -174,7 +174,7 @@ def _impostor(view: View) -> ReductionError | None:
     seen: dict[int, bytes] = {}
     for link in view.links:
         for rank, peer in link.peers.items():
-            if seen.setdefault(rank, peer.nonce) != peer.nonce:
+            if peer.presence is Presence.PRESENT and seen.setdefault(rank, peer.nonce) != peer.nonce:
                 return RankTaken(f"two processes claim rank {rank}, one of them on {peer.host}")
     return None
 

@@ -15,7 +15,7 @@ from reduction.errors import ReducerUnavailable
 
 READY = "listening on "
 #: How long the process may take to end by itself once its stdin is closed, in seconds.
-STOP_S = 6.0
+STOP_S = 4.0
 
 
 def loopback_id() -> str:

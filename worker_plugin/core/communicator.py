@@ -137,6 +137,10 @@ class Communicator:
     # ---- the user's side ----
 
     def _on_issued(self, collective: Collective, now: float, actions: list[Action]) -> None:
+        if self.state is State.CLOSING:  # its copy was under way when the user closed
+            actions.append(Fail(ClosedError(f"closed before collective {self.window.issued} was on its way")))
+            self._leave(actions)
+            return
         if (left := self.roster.left) is not None:
             raise PeerLeft(
                 f"rank {left.rank} ({left.host}) closed, but this rank issued collective {self.window.issued}"

@@ -1,0 +1,57 @@
+# One command each: `make demo`, `make test`, `make check`, `make bench`. Needs python3 (3.11 or newer, with
+# venv: Debian's python3-venv) and make; the rest goes into .venv, once, at the versions of constraints.txt.
+#
+# Linux wheels of torch on PyPI bring CUDA, gigabytes of it. For the CPU-only build set PIP_EXTRA_INDEX_URL to
+# PyTorch's CPU index, as its installation page shows.
+
+PYTHON ?= python3
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
+
+# What tests/unit must cover to the last branch. Folders: to find a package inside worker_plugin coverage would
+# import torch, forget it, and crash when it is imported again (coverage 7.17).
+COVERED := --cov=proto/reduction --cov=reducer/core --cov=worker_plugin/core
+
+# More arguments for pytest or the demo: make bench ARGS=--full
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench clean
+
+help: ## Show this.
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Make .venv and install everything into it.
+
+demo: $(STAMP) ## Train a small model: 2 reducers, 4 workers, compared with plain DDP.
+	$(BIN)/python -m benchmarks.demo $(ARGS)
+
+test: $(STAMP) ## Run all tests, and check what tests/unit covers.
+	$(BIN)/pytest tests/unit $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest $(ARGS)
+
+check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, imports, schema.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@echo "generated stubs against proto/reduction/v1/reduction.proto"
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && PYTHON=$(BIN)/python proto/generate.sh "$$out" && \
+		for stub in $(STUBS); do diff -u "proto/$$stub" "$$out/$$stub" || exit 1; done
+
+bench: $(STAMP) ## Measure against the Gloo ring, and print the table; about 3 minutes.
+	$(BIN)/pytest benchmarks/ $(ARGS)
+
+clean: ## Remove caches, builds and results, but not .venv.
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	rm -rf .coverage .coverage.* benchmarks/results/latest*
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch first, and alone: if it cannot be had, that shows before everything else is downloaded.
+$(STAMP): pyproject.toml constraints.txt
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@

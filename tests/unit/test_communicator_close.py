@@ -1,0 +1,160 @@
+"""Closing a communicator: after success it waits until nobody needs this rank, else it does not wait."""
+
+import pytest
+from reduction.errors import ClosedError, LocalProtocolError, PeerLeft, WorkerLost
+from reduction.model import Ack, Goodbye, Hello, Minimum
+from unit.rank_scene import Scene, epoch, failure, push, send
+
+from worker_plugin.core.actions import Closed, Release
+from worker_plugin.core.events import Broke
+
+BROKEN = LocalProtocolError("the disk is on fire")
+
+
+def goodbyes(held, minimum, reducers="ab"):
+    return [send(reducer, Goodbye(held, minimum)) for reducer in reducers]
+
+
+def with_result(scene, seq=0, now=0.0):
+    """Issue one collective and let its result come."""
+    scene.issue(now=now)
+    scene.result("ab"[seq % 2], seq, now=now)
+    return scene
+
+
+# ---- close, after success ----
+
+
+def test_close_before_the_first_collective():
+    assert Scene().close() == [Closed()]
+    assert Scene().run().close() == [*goodbyes(0, 0), Closed()]
+
+
+def test_close_acknowledges_and_waits_until_everybody_holds_everything():
+    scene = with_result(Scene().run())
+    assert scene.close() == [send("a", Ack(1)), send("b", Ack(1))]
+    assert scene.tick(1.0) == []
+    assert scene.receive("a", Minimum(1)) == [Release(0), *goodbyes(1, 1), Closed()]
+
+
+def test_close_is_done_when_a_result_carries_the_minimum():
+    scene = with_result(Scene(rank=1).run())
+    scene.enter(2)
+    for reducer in "ab":
+        scene.start(reducer, 2)
+    scene.close()
+    actions = scene.result("a", 0, epoch=2, minimum=1)
+    assert actions == [Release(0), *goodbyes(1, 1), Closed()]
+
+
+def test_close_is_done_when_a_start_carries_the_minimum():
+    scene = with_result(Scene(rank=1).run())
+    scene.enter(2)
+    scene.close()
+    assert scene.start("a", 2, minimum=1) == [*goodbyes(1, 1), Closed()]
+
+
+def test_close_does_not_wait_for_ranks_once_one_has_left():
+    scene = with_result(Scene().run())
+    scene.close()
+    assert scene.peers("b", "PG") == [*goodbyes(1, 0), Closed()]
+
+
+def test_close_at_once_when_one_had_left_before():
+    scene = with_result(Scene().run())
+    scene.peers("b", "PG")
+    assert scene.close() == [send("a", Ack(1)), send("b", Ack(1)), *goodbyes(1, 0), Closed()]
+
+
+def test_close_waits_no_longer_than_its_timeout():
+    scene = with_result(Scene(close_timeout_s=2.0).run())
+    scene.close(now=10.0)
+    assert scene.tick(11.9) == []
+    assert scene.tick(12.0) == [*goodbyes(1, 0), Closed()]
+
+
+def test_close_twice_is_close_once():
+    scene = with_result(Scene().run())
+    scene.close(now=0.0)
+    assert scene.close(now=4.0) == []
+    assert scene.tick(5.0)[-1] == Closed()
+    assert scene.close(now=6.0) == []
+
+
+def test_goodbye_only_goes_to_streams_that_stand():
+    scene = with_result(Scene().run())
+    scene.lose("a", now=1.0)
+    scene.close(now=1.0)
+    assert scene.tick(6.0)[-2:] == [*goodbyes(1, 0, "b"), Closed()]
+
+
+def test_others_may_still_get_their_epoch_while_this_rank_waits():
+    scene = with_result(Scene(rank=1).run())
+    scene.close()
+    assert scene.enter(2) == [send("a", Hello(epoch(2), 1)), send("b", Hello(epoch(2), 1))]
+    assert scene.start("a", 2) == [push("a", 0, number=2, held=1)]
+
+
+def test_rank_0_still_makes_the_next_epoch_while_it_waits():
+    scene = with_result(Scene().run())
+    scene.close()
+    scene.peers("b", "PL", now=0.5)
+    assert scene.peers("b", "PP", now=0.6)[1:] == [
+        send("a", Hello(epoch(2), 1)),
+        send("b", Hello(epoch(2), 1)),
+    ]
+
+
+def test_while_it_waits_a_lost_rank_is_no_failure():
+    scene = with_result(Scene().run())
+    scene.close(now=0.0)
+    for reducer in "ab":
+        scene.peers(reducer, "PL", now=0.5)
+    assert scene.tick(4.9) == []
+    assert scene.tick(5.0) == [*goodbyes(1, 0), Closed()]
+
+
+@pytest.mark.parametrize(
+    "trouble", [lambda scene: scene.abort("a", PeerLeft("others")), lambda scene: scene.handle(Broke(BROKEN))]
+)
+def test_while_it_waits_an_error_only_ends_the_waiting(trouble):
+    scene = with_result(Scene().run())
+    scene.close()
+    assert trouble(scene) == [Closed()]
+    assert scene.core.error is None
+
+
+# ---- close, with collectives in flight ----
+
+
+def test_close_in_flight_fails_what_is_not_there_and_does_not_wait():
+    scene = with_result(Scene().run())
+    scene.issue()
+    scene.issue()
+    actions = scene.close()
+    assert failure(actions) == (ClosedError, "closed with 2 collectives in flight")
+    assert actions[1:] == [*goodbyes(1, 0), Closed()]
+
+
+def test_nothing_happens_after_the_end():
+    scene = Scene().run()
+    scene.close()
+    assert scene.issue() == scene.tick(9.0) == scene.peers("a", "PL") == scene.lose("a") == []
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        lambda scene: scene.tick(5.0),
+        lambda scene: scene.peers("a", "PG"),
+        lambda scene: scene.abort("a", WorkerLost("rank 1")),
+    ],
+    ids=["time", "a peer left", "an error"],
+)
+def test_a_collective_that_was_handed_over_with_close_is_not_left_without_an_answer(ending):
+    # Its copy was still under way when close() was called: it arrives here after Close.
+    scene = with_result(Scene().run())
+    scene.close()
+    actions = scene.issue() + ending(scene)
+    assert failure(actions)[0] in (ClosedError, WorkerLost, PeerLeft)
+    assert actions[-1] == Closed()

@@ -1,0 +1,160 @@
+"""The worker's settings: explicit argument, else environment, else default; every wrong value is named."""
+
+import dataclasses
+
+import pytest
+from reduction import layout
+from reduction.errors import ConfigError
+
+from worker_plugin.config import PluginConfig, build, split_addresses
+
+
+def test_defaults_are_the_documented_ones():
+    assert dataclasses.asdict(build({}, {})) == {
+        "reducers": None,
+        "job": None,
+        "rank": None,
+        "world_size": None,
+        "transport": "auto",
+        "wire_dtype": None,
+        "on_reducer_loss": "reshard",
+        "fallback": None,
+        "timeout_s": 600.0,
+        "stall_warn_s": 5.0,
+        "join_timeout_s": 60.0,
+        "close_timeout_s": 5.0,
+        "chunk_bytes": 512 * 1024,
+        "credit_bytes": 4 * 1024 * 1024,
+    }
+
+
+def test_every_setting_can_come_from_the_environment():
+    environ = {
+        "REDUCTION_REDUCERS": "10.0.0.5:50051, dns:reducers:50051,",
+        "REDUCTION_JOB": "night-run",
+        "REDUCTION_RANK": "3",
+        "REDUCTION_WORLD_SIZE": "4",
+        "REDUCTION_TRANSPORT": "grpc",
+        "REDUCTION_ON_REDUCER_LOSS": "reshard",
+        "REDUCTION_TIMEOUT_S": "1.5",
+        "REDUCTION_STALL_WARN_S": "2",
+        "REDUCTION_JOIN_TIMEOUT_S": "3",
+        "REDUCTION_CLOSE_TIMEOUT_S": "4e-1",
+        "REDUCTION_CHUNK_BYTES": "2048",
+        "REDUCTION_CREDIT_BYTES": "4096",
+    }
+    assert build({}, environ) == PluginConfig(
+        reducers=("10.0.0.5:50051", "dns:reducers:50051"),
+        job="night-run",
+        rank=3,
+        world_size=4,
+        transport="grpc",
+        on_reducer_loss="reshard",
+        timeout_s=1.5,
+        stall_warn_s=2.0,
+        join_timeout_s=3.0,
+        close_timeout_s=0.4,
+        chunk_bytes=2048,
+        credit_bytes=4096,
+    )
+
+
+def test_an_explicit_argument_wins_and_none_means_not_given():
+    environ = {"REDUCTION_JOB": "theirs", "REDUCTION_TIMEOUT_S": "7", "REDUCTION_RANK": "1"}
+    config = build({"job": "ours", "timeout_s": None, "rank": 0}, environ)
+    assert (config.job, config.timeout_s, config.rank) == ("ours", 7.0, 0)
+
+
+def test_an_empty_variable_counts_as_not_set():
+    assert build({}, {"REDUCTION_RANK": "", "REDUCTION_REDUCERS": ""}) == PluginConfig()
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({"REDUCTION_RANK": "two"}, "REDUCTION_RANK is 'two', which is no number"),
+        ({"REDUCTION_TIMEOUT_S": "10s"}, "REDUCTION_TIMEOUT_S is '10s', which is no number"),
+        ({"REDUCTION_CHUNK_BYTES": "4.5"}, "REDUCTION_CHUNK_BYTES is '4.5', which is no number"),
+        ({"REDUCTION_CREDIT_BYTES": "4MiB"}, "REDUCTION_CREDIT_BYTES is '4MiB', which is no number"),
+        ({"REDUCTION_REDUCERS": " , "}, "the list of reducers is empty"),
+        (
+            {"REDUCTION_TRANSPORT": "carrier pigeon"},
+            "transport is 'carrier pigeon'; this version knows 'auto'",
+        ),
+    ],
+)
+def test_wrong_variables_are_named(environ, text):
+    with pytest.raises(ConfigError) as caught:
+        build({}, environ)
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"transport": "rdma"}, "transport is 'rdma'; this version knows 'auto', 'grpc'"),
+        ({"wire_dtype": "int4"}, "wire_dtype is 'int4'; this version knows None"),
+        ({"on_reducer_loss": "pray"}, "on_reducer_loss is 'pray'; this version knows 'reshard'"),
+        ({"fallback": "nccl"}, "fallback is 'nccl'; this version knows None"),
+        ({"timeout_s": 0}, "timeout_s is 0, it must be more than 0 seconds"),
+        ({"stall_warn_s": -1.0}, "stall_warn_s is -1.0, it must be more than 0 seconds"),
+        ({"join_timeout_s": float("nan")}, "join_timeout_s is nan, it must be more than 0 seconds"),
+        ({"close_timeout_s": 0.0}, "close_timeout_s is 0.0, it must be more than 0 seconds"),
+        ({"world_size": 0}, "world_size is 0, allowed are 1 to 4096"),
+        ({"world_size": 4097}, "world_size is 4097, allowed are 1 to 4096"),
+        ({"rank": -1}, "rank is -1, it must not be negative"),
+        ({"rank": 4, "world_size": 4}, "rank is 4, it must be below the world size 4"),
+        ({"job": ""}, "job '' must have 1 to 200 bytes"),
+        ({"job": "ü" * 101}, f"job '{'ü' * 101}' must have 1 to 200 bytes"),
+        ({"chunk_bytes": 512}, "chunk_bytes is 512, allowed are 1024 to 4194304"),
+        ({"chunk_bytes": 8 << 20, "credit_bytes": 8 << 20}, "chunk_bytes is 8388608, allowed are"),
+        ({"chunk_bytes": 1025}, "chunk_bytes is 1025, it must be a multiple of 1024"),
+        ({"credit_bytes": 1024}, "credit_bytes is 1024, allowed are 524288 (one chunk) to 1073741824"),
+        ({"credit_bytes": (1 << 30) + 1}, "credit_bytes is 1073741825, allowed are"),
+        ({"reducers": ()}, "the list of reducers is empty: name at least one HOST:PORT"),
+        ({"reducers": ("a:1", "a:1")}, "the list of reducers names an address twice: a:1, a:1"),
+        ({"reducers": ("a" * 254 + ":1",)}, f"reducer '{'a' * 254}:1' is longer than 255 bytes"),
+    ],
+)
+def test_wrong_values_are_named_with_their_limit(values, text):
+    with pytest.raises(ConfigError) as caught:
+        PluginConfig(**values)
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["host", "host:", ":50051", "host:0", "host:65536", "host:-1", "host:http", "dns::50051", "dns:name", ""],
+)
+def test_what_is_no_address(address):
+    with pytest.raises(ConfigError, match="is not HOST:PORT or dns:NAME:PORT with a port of 1 to 65535"):
+        PluginConfig(reducers=(address,))
+
+
+def test_values_at_the_edge_pass():
+    addresses = ("a:1", "a:65535", "[::1]:50051", "dns:reducers.default.svc:50051", "a" * 253 + ":1")
+    config = PluginConfig(
+        reducers=addresses,
+        job="j" * 200,
+        rank=layout.WORLD_SIZE_MAX - 1,
+        world_size=layout.WORLD_SIZE_MAX,
+        chunk_bytes=layout.CHUNK_BYTES_MIN,
+        credit_bytes=layout.CHUNK_BYTES_MIN,
+    )
+    assert config.reducers == addresses
+    assert PluginConfig(rank=7).world_size is None
+
+
+@pytest.mark.parametrize(
+    ("value", "addresses"),
+    [
+        ("a:1", ("a:1",)),
+        ("a:1,b:2", ("a:1", "b:2")),
+        (" a:1 , b:2 , ", ("a:1", "b:2")),
+        (["a:1", " b:2"], ("a:1", "b:2")),
+        ("", ()),
+        ([], ()),
+    ],
+)
+def test_splitting_addresses(value, addresses):
+    assert split_addresses(value) == addresses

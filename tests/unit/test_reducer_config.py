@@ -1,0 +1,62 @@
+"""The reducer's settings, checked when they are made."""
+
+import pytest
+from reduction.errors import ConfigError
+
+from reducer.config import DRAIN_TIMEOUT_S, MEMORY_LIMIT_DEFAULT, ReducerConfig, split_address
+
+
+def test_defaults():
+    config = ReducerConfig(bind="127.0.0.1:0")
+    assert config.host == "127.0.0.1"
+    assert config.metrics_port is None
+    assert config.memory_limit_bytes == MEMORY_LIMIT_DEFAULT == 4 << 30
+    assert config.drain_timeout_s == DRAIN_TIMEOUT_S
+    assert (config.insecure, config.stop_with_stdin) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("127.0.0.1:50051", ("127.0.0.1", 50051)),
+        ("[::1]:50051", ("::1", 50051)),
+        ("localhost:0", ("localhost", 0)),
+    ],
+)
+def test_splitting_an_address(address, parts):
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize("address", ["", "50051", ":50051", "host", "host:", "host:http", "host:-1", "[]:1"])
+def test_what_is_no_address(address):
+    with pytest.raises(ConfigError, match="is not HOST:PORT"):
+        split_address(address)
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1:0", "127.9.9.9:65535", "localhost:1", "[::1]:0"])
+def test_loopback_needs_no_flag(bind):
+    assert ReducerConfig(bind=bind).bind == bind
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:50051", "10.0.0.5:50051", "[::]:50051", "reducer-0.example:50051"])
+def test_other_addresses_need_insecure(bind):
+    with pytest.raises(ConfigError, match="add --insecure"):
+        ReducerConfig(bind=bind)
+    assert ReducerConfig(bind=bind, insecure=True).bind == bind
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"bind": "nonsense"}, "'nonsense' is not HOST:PORT"),
+        ({"bind": "127.0.0.1:65536"}, "--bind 127.0.0.1:65536: the port must be 0 to 65535"),
+        ({"metrics_port": 0}, "--metrics-port 0: must be 1 to 65535"),
+        ({"metrics_port": 65536}, "--metrics-port 65536: must be 1 to 65535"),
+        ({"memory_limit_bytes": 0}, "--memory-limit 0: must be positive"),
+        ({"memory_limit_bytes": -1}, "--memory-limit -1: must be positive"),
+    ],
+)
+def test_wrong_values_are_named_with_their_option(values, text):
+    with pytest.raises(ConfigError) as caught:
+        ReducerConfig(**{"bind": "127.0.0.1:0"} | values)
+    assert str(caught.value) == text

@@ -1,0 +1,233 @@
+"""A rank's links: dialling, being welcomed or refused, being cut off; through the communicator."""
+
+import pytest
+from reduction.errors import (
+    CollectiveMismatch,
+    JobBusy,
+    LocalProtocolError,
+    MalformedFrame,
+    OutOfOrder,
+    RankTaken,
+    ReducerDraining,
+    ReducerUnavailable,
+    ReductionError,
+    ResourceExhausted,
+    StaleInstance,
+    UnsupportedVersion,
+    WorkerLost,
+)
+from reduction.model import Abort, Configuration, Configure, Hello, Join, Member, Minimum, Start, Welcome
+from unit.rank_scene import (
+    CHUNK,
+    CREDIT,
+    INSTANCE,
+    Scene,
+    epoch,
+    failure,
+    incarnation,
+    link_number,
+    nonce,
+    peers,
+    send,
+)
+
+from worker_plugin.core.actions import Fail, Log, Open, Shut
+from worker_plugin.core.roster import BUSY_S
+
+
+def opened(scene, *reducers, **changes):
+    return [Open(link_number(name), f"{name}:1", scene.join(**changes)) for name in reducers]
+
+
+def test_the_first_tick_dials_every_reducer_once():
+    scene = Scene()
+    assert scene.tick(0.0) == opened(scene, "a", "b")
+    assert scene.tick(0.1) == []
+
+
+def test_a_join_says_who_is_calling():
+    scene = Scene(rank=1)
+    assert scene.tick(0.0)[0].join == Join("job", b"", 1, 2, nonce(1), "h1", 0, CREDIT)
+
+
+def test_a_rank_that_learned_the_instance_joins_with_it_and_with_what_it_knows_of_the_minimum():
+    scene = Scene(rank=1, reducers="a").run()
+    scene.issue()
+    scene.result("a", 0, minimum=1)
+    scene.lose("a", now=1.0)
+    assert scene.tick(1.0) == opened(scene, "a", instance=INSTANCE, minimum=1)
+
+
+def test_welcome_asks_for_nothing_before_there_is_an_epoch():
+    scene = Scene()
+    scene.tick(0.0)
+    assert scene.welcome("a") == []
+
+
+@pytest.mark.parametrize("frame", [Minimum(1), Start(1, 0), peers("PP"), Configure(epoch(1))])
+def test_a_frame_before_welcome_is_out_of_order(frame):
+    scene = Scene()
+    scene.tick(0.0)
+    text = f"a:1 sent {type(frame).__name__} while the link is opening"
+    assert failure(scene.receive("a", frame)) == (OutOfOrder, text)
+
+
+def test_a_second_welcome_is_out_of_order():
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("a")
+    assert failure(scene.welcome("a")) == (OutOfOrder, "a:1 sent Welcome while the link is up")
+
+
+# ---- two addresses, one reducer ----
+
+
+def test_a_second_address_of_one_reducer_is_retired_for_good():
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("a")
+    assert scene.receive("b", Welcome(incarnation("a"), CREDIT)) == [
+        Shut(1),
+        Log(30, "b:1 and a:1 are the same reducer; using a:1"),
+    ]
+    assert scene.peers("b", "PL") == [], "the last frames of its stream mean nothing"
+    assert scene.abort("b", WorkerLost("not ours")) == []
+    assert scene.lose("b", now=1.0) == []
+    assert scene.tick(9.0) == []
+
+
+# ---- refused ----
+
+
+def refused(scene, error, now=0.0):
+    """Let reducer a refuse the Join and end the stream; return the actions of both events."""
+    return scene.abort("a", error, now) + scene.lose("a", None, now)
+
+
+@pytest.mark.parametrize("error", [JobBusy("live"), RankTaken("taken"), StaleInstance("stale")])
+def test_a_busy_name_is_tried_again_for_a_while(error):
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    assert refused(scene, error, now=10.0) == []
+    assert scene.tick(10.049) == []
+    assert scene.tick(10.05) == opened(scene, "a")
+    assert refused(scene, error, now=10.0 + BUSY_S - 0.1) == []
+    scene.tick(14.0)
+    assert failure(scene.abort("a", error, now=14.0)) == (type(error), str(error))
+
+
+def test_a_welcome_in_between_starts_the_patience_anew():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    refused(scene, JobBusy("live"), now=0.0)
+    scene.tick(0.1)
+    scene.welcome("a", now=0.2)
+    scene.lose("a", now=0.3)
+    scene.tick(10.0)
+    assert refused(scene, JobBusy("live"), now=10.0) == []
+
+
+def test_a_draining_reducer_is_tried_again_until_the_join_timeout():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    assert refused(scene, ReducerDraining("stopping"), now=10.0) == []
+    assert scene.tick(11.0) == opened(scene, "a")
+    refused(scene, ReducerDraining("stopping"), now=59.0)
+    assert failure(scene.tick(60.0)) == (
+        ReducerUnavailable,
+        "after 60 s, 1 of 1 reducers are not there: a:1: stopping",
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ResourceExhausted("no memory"),
+        UnsupportedVersion("version 2"),
+        CollectiveMismatch("world size"),
+        MalformedFrame("what?"),
+        WorkerLost("rank 1 is gone"),
+        ReductionError("a bug"),
+    ],
+)
+def test_other_refusals_are_final_and_the_other_reducers_hear_it(error):
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("b")
+    assert scene.abort("a", error) == [
+        send("b", Abort(error.code, f"rank 0 (h0): {error}")),
+        Fail(scene.core.error),
+    ]
+    assert (type(scene.core.error), str(scene.core.error)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize("error", [ResourceExhausted("no memory"), JobBusy("live"), ReducerDraining("no")])
+def test_while_running_a_reducer_without_room_is_only_no_member(error):
+    scene = Scene().run()
+    scene.lose("a", now=0.0)
+    scene.tick(0.0)
+    assert refused(scene, error, now=0.1) == []
+    assert scene.tick(0.2)[0] == opened(scene, "a")[0]
+
+
+def test_while_running_another_life_of_the_job_is_final():
+    scene = Scene(rank=1).run()
+    scene.lose("a", now=0.0)
+    scene.tick(0.0)
+    assert failure(scene.abort("a", StaleInstance("started again"))) == (StaleInstance, "started again")
+
+
+# ---- cut off ----
+
+
+def test_what_cannot_be_reached_is_dialled_again_ever_more_slowly():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    dialled = []
+    now = 0.0
+    for _ in range(8):
+        scene.lose("a", ReducerUnavailable("refused"), now)
+        pause = 0.0
+        while not scene.tick(now + pause):
+            pause = round(pause + 0.05, 2)
+        dialled.append(pause)
+        now = 0.0
+    assert dialled == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+def test_nobody_reachable_is_an_error_after_the_join_timeout_that_lists_the_addresses():
+    scene = Scene()
+    scene.tick(0.0)
+    scene.lose("a", ReducerUnavailable("a:1: refused"))
+    scene.lose("b", ReducerUnavailable("b:1: no route"))
+    scene.tick(59.9)
+    assert failure(scene.tick(60.0)) == (
+        ReducerUnavailable,
+        "after 60 s, 2 of 2 reducers are not there: a:1: a:1: refused; b:1: b:1: no route",
+    )
+
+
+@pytest.mark.parametrize("error", [MalformedFrame("garbage"), LocalProtocolError("a bug")])
+def test_a_stream_that_ended_over_the_protocol_is_not_dialled_again(error):
+    scene = Scene().run()
+    assert failure(scene.lose("a", error)) == (type(error), str(error))
+
+
+# ---- members that rank 0 knows and this rank does not ----
+
+
+def test_an_unknown_member_is_dialled_and_greeted():
+    scene = Scene(rank=1, reducers="a")
+    scene.meet()
+    scene.enter(reducers="ab")
+    assert scene.tick(0.1) == opened(scene, "b", instance=INSTANCE)
+    assert scene.welcome("b", now=0.2) == [send("b", Hello(epoch(1, "ab"), 0))]
+
+
+def test_a_member_known_by_incarnation_or_address_is_not_dialled_again():
+    scene = Scene(rank=1, reducers="ab")
+    scene.tick(0.0)
+    scene.welcome("a")
+    other_name = Member("reducer-a.example:1", incarnation("a"))
+    scene.receive("a", Configure(Configuration(INSTANCE, 1, CHUNK, (other_name, *epoch(1, "b").members))))
+    assert scene.tick(0.1) == []

@@ -1,0 +1,238 @@
+"""All jobs of a reducer: faulty streams, leaving, draining, and jobs that do not see each other."""
+
+from unittest.mock import ANY
+
+from reduction.errors import (
+    MalformedFrame,
+    OutOfOrder,
+    ReducerDraining,
+    StaleInstance,
+    WorkerLost,
+)
+from reduction.model import (
+    Abort,
+    Ack,
+    Collective,
+    Configuration,
+    DType,
+    Goodbye,
+    Hello,
+    Join,
+    Member,
+    Minimum,
+    Peer,
+    Peers,
+    Presence,
+    Push,
+    ReduceOp,
+    Welcome,
+)
+
+from reducer.core.actions import Close, Discard, Fold, Send, SlotKey
+from reducer.core.events import Drain, Lost, Received, Rejected, Tick
+from reducer.core.table import Table
+
+REDUCER = b"reducer-reducer-"
+OLD, NEW = b"the old instance", b"the new instance"
+CREDIT = 4096
+SUM3 = Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
+PAYLOAD = memoryview(b"0123456789ab")
+
+
+def make_table(memory_limit_bytes=1 << 30):
+    return Table(incarnation=REDUCER, memory_limit_bytes=memory_limit_bytes)
+
+
+def nonce(rank, life=0):
+    return bytes([rank, life]) * 8
+
+
+def join(rank, *, life=0, instance=OLD, **changes):
+    fields = {
+        "job": "job",
+        "instance": instance,
+        "rank": rank,
+        "world_size": 2,
+        "nonce": nonce(rank, life),
+        "host": f"host{rank}",
+        "minimum": 0,
+        "credit_bytes": CREDIT,
+    }
+    return Join(**fields | changes)
+
+
+def peer(rank, presence=Presence.PRESENT, life=0):
+    return Peer(rank, nonce(rank, life), f"host{rank}", presence)
+
+
+def receive(table, stream, frame, now=0.0):
+    return table.handle(Received(stream, frame), now)
+
+
+def refused(stream, error):
+    """Return what ends one stream with an error; its type is the code's."""
+    return [Send(stream, Abort(error.code, str(error))), Close(stream, ANY)]
+
+
+def running(table, *, job="job", instance=OLD, first_stream=10):
+    """Bring a job of two ranks to where pushes count."""
+    configuration = Configuration(instance, 1, 1024, (Member("a:1", REDUCER),))
+    for rank in (0, 1):
+        receive(table, first_stream + rank, join(rank, job=job, instance=instance))
+    for rank in (0, 1):
+        receive(table, first_stream + rank, Hello(configuration, 0))
+
+
+def push():
+    return Push(1, 0, 0, SUM3, 0, PAYLOAD)
+
+
+# ---- one stream's own faults ----
+
+
+def test_the_first_frame_must_be_a_join():
+    assert receive(make_table(), 10, Ack(0)) == refused(
+        10, OutOfOrder("the first frame of a stream is a Join, not a Ack")
+    )
+
+
+def test_a_second_join_ends_the_stream_and_the_others_go_on():
+    table = make_table()
+    running(table)
+    assert receive(table, 11, join(1)) == [
+        *refused(11, OutOfOrder("rank 1 sent a second Join on one stream")),
+        Send(10, Peers((peer(0), peer(1, Presence.LOST)), draining=False)),
+    ]
+
+
+def test_the_error_of_a_close_is_the_one_that_was_sent():
+    close = receive(make_table(), 10, Ack(0))[1]
+    assert type(close.error) is OutOfOrder
+
+
+def test_bytes_that_are_no_frame_end_a_stream_before_and_after_its_join():
+    table = make_table()
+    error = MalformedFrame("no frame")
+    assert table.handle(Rejected(10, error), 0.0) == [Send(10, Abort(7, "no frame")), Close(10, error)]
+    running(table)
+    assert table.handle(Rejected(11, error), 0.0) == [
+        Send(11, Abort(7, "no frame")),
+        Close(11, error),
+        Send(10, Peers((peer(0), peer(1, Presence.LOST)), draining=False)),
+    ]
+
+
+def test_the_end_of_a_stream_that_never_joined_is_no_news():
+    assert make_table().handle(Lost(10), 0.0) == []
+
+
+# ---- leaving ----
+
+
+def test_the_last_loss_frees_the_job_its_name_and_its_memory():
+    table = make_table()
+    running(table)
+    receive(table, 10, push())
+    table.handle(Lost(10), 0.0)
+    assert table.handle(Lost(11), 0.0) == [Discard(SlotKey(1, 0, 0))]
+    assert (table.jobs, table.streams, table.memory_reserved_bytes) == ({}, {}, 0)
+    assert receive(table, 20, join(0, life=1, instance=NEW))[0] == Send(20, Welcome(REDUCER, CREDIT))
+
+
+def test_the_last_goodbye_frees_the_job_and_its_name():
+    table = make_table()
+    running(table)
+    left = Peers((peer(0, Presence.LEFT), peer(1)), draining=False)
+    assert receive(table, 10, Goodbye(0, 0)) == [Close(10, None), Send(11, left)]
+    assert receive(table, 11, Goodbye(0, 0)) == [Close(11, None)]
+    assert (table.jobs, table.streams) == ({}, {})
+
+
+def test_the_last_goodbye_frees_accumulators_that_wait_for_a_lost_rank():
+    # state.close() with a collective in flight, after the other rank has died.
+    table = make_table()
+    running(table)
+    receive(table, 10, push())
+    table.handle(Lost(11), 0.0)
+    assert receive(table, 10, Goodbye(0, 0)) == [Close(10, None), Discard(SlotKey(1, 0, 0))]
+
+
+def test_a_frame_after_goodbye_is_out_of_order():
+    table = make_table()
+    running(table)
+    receive(table, 10, Goodbye(0, 0))
+    assert receive(table, 10, Ack(0)) == refused(
+        10, OutOfOrder("the first frame of a stream is a Join, not a Ack")
+    )
+
+
+def test_job_numbers_are_never_used_twice():
+    table = make_table()
+    running(table)
+    receive(table, 10, Abort(WorkerLost.code, "over"))
+    running(table, instance=NEW)
+    assert receive(table, 10, push()) == [Fold(SlotKey(2, 0, 0), SUM3, (PAYLOAD,))]
+
+
+# ---- draining ----
+
+
+def test_draining_tells_all_ranks_and_takes_no_new_job():
+    table = make_table()
+    receive(table, 10, join(0))
+    assert table.handle(Drain(), 0.0) == [Send(10, Peers((peer(0),), draining=True))]
+    assert receive(table, 20, join(0, job="new")) == refused(
+        20, ReducerDraining("this reducer is stopping and takes no new job 'new'")
+    )
+
+
+def test_a_live_job_may_be_joined_while_draining():
+    table = make_table()
+    receive(table, 10, join(0))
+    table.handle(Drain(), 0.0)
+    assert receive(table, 11, join(1)) == [
+        Send(11, Welcome(REDUCER, CREDIT)),
+        Send(10, Peers((peer(0), peer(1)), draining=True)),
+        Send(11, Peers((peer(0), peer(1)), draining=True)),
+    ]
+
+
+def test_a_new_life_that_is_refused_does_not_make_the_old_one_vanish_in_silence():
+    table = make_table()
+    running(table)
+    receive(table, 10, push())
+    table.handle(Lost(10), 0.0)
+    table.handle(Drain(), 0.0)
+    actions = receive(table, 20, join(0, life=1, instance=NEW))
+    assert actions[-2:] == refused(20, ReducerDraining("this reducer is stopping and takes no new job 'job'"))
+    stale = StaleInstance("job 'job' was started again by rank 0 on host0")
+    ended = actions[:-2] == [Discard(SlotKey(1, 0, 0)), *refused(11, stale)]
+    assert ended or 11 in table.streams, f"rank 1 waits for ever: {actions}"
+
+
+# ---- several jobs ----
+
+
+def test_jobs_of_equal_shape_share_nothing():
+    table = make_table()
+    running(table)
+    running(table, job="other", first_stream=20)
+    assert receive(table, 10, push()) == [Fold(SlotKey(1, 0, 0), SUM3, (PAYLOAD,))]
+    assert receive(table, 21, push()) == [], "rank 1 of the other job waits for its own rank 0"
+    assert receive(table, 11, Abort(WorkerLost.code, "over")) == [
+        Discard(SlotKey(1, 0, 0)),
+        *refused(10, WorkerLost("over")),
+        *refused(11, WorkerLost("over")),
+    ]
+    assert receive(table, 20, push())[0] == Fold(SlotKey(2, 0, 0), SUM3, (PAYLOAD, PAYLOAD))
+
+
+def test_time_passes_for_every_job():
+    table = make_table()
+    running(table)
+    running(table, job="other", first_stream=20)
+    for stream in (10, 11, 20, 21):
+        receive(table, stream, Ack(1), now=1.0)
+    assert table.handle(Tick(), 1.04) == []
+    assert table.handle(Tick(), 1.06) == [Send(stream, Minimum(1)) for stream in (10, 11, 20, 21)]
+    assert table.handle(Tick(), 9.0) == []

@@ -1,0 +1,304 @@
+"""Who may join a reducer: every row of the table in `reducer.core.table`, as events in and actions out."""
+
+from unittest.mock import ANY
+
+from reduction.errors import (
+    CollectiveMismatch,
+    JobBusy,
+    RankTaken,
+    ResourceExhausted,
+    StaleInstance,
+    UnsupportedVersion,
+    WorkerLost,
+)
+from reduction.model import (
+    Abort,
+    Ack,
+    Collective,
+    Configuration,
+    Configure,
+    DType,
+    Hello,
+    Join,
+    Member,
+    Peer,
+    Peers,
+    Presence,
+    ReduceOp,
+    Welcome,
+)
+
+from reducer.core.actions import Close, Send
+from reducer.core.events import Lost, Received
+from reducer.core.table import FAILURES_MAX, JOB_FIXED_BYTES, Table, reservation
+
+REDUCER = b"reducer-reducer-"
+OLD, NEW = b"the old instance", b"the new instance"
+CREDIT = 4096
+SUM3 = Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
+PAYLOAD = memoryview(b"0123456789ab")
+
+
+def make_table(memory_limit_bytes=1 << 30):
+    return Table(incarnation=REDUCER, memory_limit_bytes=memory_limit_bytes)
+
+
+def nonce(rank, life=0):
+    return bytes([rank, life]) * 8
+
+
+def join(rank, *, life=0, instance=OLD, **changes):
+    fields = {
+        "job": "job",
+        "instance": instance,
+        "rank": rank,
+        "world_size": 2,
+        "nonce": nonce(rank, life),
+        "host": f"host{rank}",
+        "minimum": 0,
+        "credit_bytes": CREDIT,
+    }
+    return Join(**fields | changes)
+
+
+def peer(rank, presence=Presence.PRESENT, life=0):
+    return Peer(rank, nonce(rank, life), f"host{rank}", presence)
+
+
+def receive(table, stream, frame, now=0.0):
+    return table.handle(Received(stream, frame), now)
+
+
+def refused(stream, error):
+    """Return what ends one stream with an error; its type is the code's."""
+    return [Send(stream, Abort(error.code, str(error))), Close(stream, ANY)]
+
+
+def running(table):
+    """Bring a job of two ranks, on streams 10 and 11, to where pushes count."""
+    configuration = Configuration(OLD, 1, 1024, (Member("a:1", REDUCER),))
+    for rank in (0, 1):
+        receive(table, 10 + rank, join(rank))
+    for rank in (0, 1):
+        receive(table, 10 + rank, Hello(configuration, 0))
+    return configuration
+
+
+# ---- the first Join ----
+
+
+def test_no_such_job_makes_one_and_reserves_its_memory():
+    table = make_table()
+    assert receive(table, 10, join(0)) == [
+        Send(10, Welcome(REDUCER, CREDIT)),
+        Send(10, Peers((peer(0),), draining=False)),
+    ]
+    assert table.memory_reserved_bytes == reservation(2, CREDIT) == 2 * 2 * CREDIT + JOB_FIXED_BYTES
+
+
+def test_the_first_join_decides_the_credit():
+    table = make_table()
+    receive(table, 10, join(0))
+    assert receive(table, 11, join(1, credit_bytes=2 * CREDIT)) == [
+        Send(11, Welcome(REDUCER, CREDIT)),
+        Send(10, Peers((peer(0), peer(1)), draining=False)),
+        Send(11, Peers((peer(0), peer(1)), draining=False)),
+    ]
+    assert table.memory_reserved_bytes == reservation(2, CREDIT)
+
+
+def test_another_rank_may_come_first_and_without_the_instance():
+    table = make_table()
+    receive(table, 11, join(1, instance=b""))
+    assert receive(table, 10, join(0)) == [
+        Send(10, Welcome(REDUCER, CREDIT)),
+        Send(10, Peers((peer(0), peer(1)), draining=False)),
+        Send(11, Peers((peer(0), peer(1)), draining=False)),
+    ]
+
+
+def test_another_protocol_version_is_refused():
+    error = UnsupportedVersion("rank 0 speaks protocol version 2, this reducer 1")
+    assert receive(make_table(), 10, join(0, protocol=2)) == refused(10, error)
+
+
+def test_no_memory_for_one_more_job_names_the_numbers_and_leaves_the_others():
+    table = make_table(memory_limit_bytes=reservation(2, CREDIT) + 5)
+    receive(table, 10, join(0))
+    error = ResourceExhausted(
+        "job 'more' needs 1064960 bytes (2 ranks x 2 x 4096 credit + 1048576); 1064960 of 1064965 are taken: "
+        "raise --memory-limit or lower credit_bytes"
+    )
+    assert receive(table, 20, join(0, job="more")) == refused(20, error)
+    assert set(table.jobs) == {"job"}
+    table.handle(Lost(10), 0.0)
+    assert receive(table, 30, join(0, job="more"))[0] == Send(30, Welcome(REDUCER, CREDIT))
+
+
+# ---- the same job again ----
+
+
+def test_the_same_process_reconnects_and_rank_0_hears_loss_and_return():
+    table = make_table()
+    configuration = running(table)
+    assert receive(table, 21, join(1)) == [
+        Close(11, None),
+        Send(10, Peers((peer(0), peer(1, Presence.LOST)), draining=False)),
+        Send(21, Welcome(REDUCER, CREDIT)),
+        Send(10, Peers((peer(0), peer(1)), draining=False)),
+        Send(21, Peers((peer(0), peer(1)), draining=False)),
+        Send(21, Configure(configuration)),
+    ]
+    assert table.handle(Lost(11), 0.0) == [], "the old stream's end is no news"
+    assert receive(table, 21, Ack(0)) == []
+
+
+def test_rank_0_reconnects_and_everybody_hears_it_but_it_needs_no_configuration():
+    table = make_table()
+    running(table)
+    lost = Peers((peer(0, Presence.LOST), peer(1)), draining=False)
+    assert table.handle(Lost(10), 0.0) == [Send(11, lost)]
+    assert receive(table, 20, join(0)) == [
+        Send(20, Welcome(REDUCER, CREDIT)),
+        Send(20, Peers((peer(0), peer(1)), draining=False)),
+        Send(11, Peers((peer(0), peer(1)), draining=False)),
+    ]
+
+
+def test_a_reconnect_takes_what_the_rank_knows_of_the_minimum_and_nothing_else():
+    table = make_table()
+    running(table)
+    receive(table, 20, join(0, minimum=7, instance=NEW))
+    assert table.jobs["job"].minimum == 7
+    assert table.jobs["job"].instance == OLD
+    receive(table, 21, join(1, minimum=3))
+    assert table.jobs["job"].minimum == 7
+
+
+def test_a_second_live_rank_0_is_busy():
+    table = make_table()
+    receive(table, 10, join(0))
+    error = JobBusy(
+        "job 'job' is live: its rank 0 runs on host0; choose another job name or wait for its end"
+    )
+    assert receive(table, 20, join(0, life=1, instance=NEW)) == refused(20, error)
+    assert receive(table, 10, Ack(0)) == [], "the live job goes on"
+
+
+def test_rank_0_of_a_new_life_ends_the_old_one():
+    table = make_table()
+    running(table)
+    table.handle(Lost(10), 0.0)
+    assert receive(table, 20, join(0, life=1, instance=NEW)) == [
+        *refused(11, StaleInstance("job 'job' was started again by rank 0 on host0")),
+        Send(20, Welcome(REDUCER, CREDIT)),
+        Send(20, Peers((peer(0, life=1),), draining=False)),
+    ]
+    assert table.memory_reserved_bytes == reservation(2, CREDIT)
+
+
+def test_rank_0_may_come_to_ranks_that_do_not_know_the_instance_yet():
+    table = make_table()
+    receive(table, 11, join(1, instance=b""))
+    assert receive(table, 10, join(0, life=1, instance=NEW))[0] == Send(10, Welcome(REDUCER, CREDIT))
+    assert set(table.streams) == {10, 11}
+
+
+def test_rank_0_of_a_new_life_comes_to_ranks_that_know_the_old_instance():
+    table = make_table()  # of a new reducer: only rank 1 has come back to it so far
+    receive(table, 11, join(1))
+    error = StaleInstance("job 'job' was started again by rank 0 on host0")
+    assert receive(table, 20, join(0, life=1, instance=NEW))[:2] == refused(11, error)
+
+
+def test_a_rank_that_is_taken():
+    table = make_table()
+    receive(table, 11, join(1))
+    error = RankTaken(
+        "rank 1 of job 'job' is already taken by a live process on host1; elsewhere wants it too"
+    )
+    assert receive(table, 21, join(1, life=1, host="elsewhere")) == refused(21, error)
+
+
+def test_a_rank_of_another_life_is_stale():
+    table = make_table()
+    receive(table, 10, join(0))
+    error = StaleInstance("rank 1 of job 'job' on host1 belongs to an earlier or later life of the job")
+    assert receive(table, 11, join(1, instance=NEW)) == refused(11, error)
+
+
+def test_a_new_process_of_a_lost_rank_must_wait_while_rank_0_lives():
+    table = make_table()
+    running(table)
+    table.handle(Lost(11), 0.0)
+    error = JobBusy("job 'job' is live, and rank 1 of job 'job' was another process, on host1")
+    assert receive(table, 21, join(1, life=1, instance=b"")) == refused(21, error)
+
+
+def test_a_new_process_of_a_lost_rank_begins_anew_once_rank_0_is_gone():
+    table = make_table()
+    for rank in range(3):
+        receive(table, 10 + rank, join(rank, world_size=3))
+    table.handle(Lost(10), 0.0)
+    table.handle(Lost(11), 0.0)
+    assert receive(table, 21, join(1, life=1, instance=b"", world_size=3)) == [
+        *refused(12, StaleInstance("job 'job' was started again by rank 1 on host1")),
+        Send(21, Welcome(REDUCER, CREDIT)),
+        Send(21, Peers((peer(1, life=1),), draining=False)),
+    ]
+
+
+def test_a_new_process_of_a_lost_rank_attaches_while_rank_0_never_came():
+    table = make_table()
+    for rank in (1, 2):
+        receive(table, 10 + rank, join(rank, world_size=3, instance=b""))
+    table.handle(Lost(11), 0.0)
+    assert receive(table, 21, join(1, life=1, world_size=3, instance=b"")) == [
+        Send(21, Welcome(REDUCER, CREDIT)),
+        Send(21, Peers((peer(1, life=1), peer(2)), draining=False)),
+    ]
+
+
+def test_another_world_size_fails_all_ranks_while_the_job_is_forming():
+    table = make_table()
+    receive(table, 10, join(0))
+    error = CollectiveMismatch("rank 1 (host1) has world size 3, other ranks of job 'job' have 2")
+    assert receive(table, 11, join(1, world_size=3)) == [*refused(10, error), *refused(11, error)]
+    assert table.jobs == {}
+
+
+def test_another_world_size_is_busy_once_the_job_has_an_epoch():
+    table = make_table()
+    running(table)
+    error = JobBusy(
+        "job 'job' is live with world size 2: rank 2 (host2) has world size 3, other ranks of job 'job' have 2"
+    )
+    assert receive(table, 12, join(2, world_size=3)) == refused(12, error)
+    assert set(table.jobs) == {"job"}
+
+
+def test_a_rank_that_was_away_hears_why_its_job_failed():
+    table = make_table()
+    running(table)
+    table.handle(Lost(11), 0.0)
+    receive(table, 10, Abort(WorkerLost.code, "rank 1 is gone"))
+    assert receive(table, 21, join(1)) == refused(21, WorkerLost("rank 1 is gone"))
+    assert receive(table, 22, join(1, instance=NEW))[0] == Send(22, Welcome(REDUCER, CREDIT))
+
+
+def test_only_the_latest_failures_are_remembered():
+    table = make_table()
+    for life in range(FAILURES_MAX + 1):
+        receive(table, life, join(0, instance=life.to_bytes(16, "big")))
+        receive(table, life, Abort(WorkerLost.code, f"life {life}"))
+    assert len(table.failures) == FAILURES_MAX
+    second = join(1, instance=(1).to_bytes(16, "big"))
+    assert receive(table, 500, second) == refused(500, WorkerLost("life 1"))
+    assert receive(table, 501, join(1, instance=bytes(16)))[0] == Send(501, Welcome(REDUCER, CREDIT))
+
+
+def test_a_failure_without_an_instance_is_not_remembered():
+    table = make_table()
+    receive(table, 11, join(1, instance=b""))
+    receive(table, 11, Abort(WorkerLost.code, "no rank 0"))
+    assert receive(table, 21, join(1, instance=b""))[0] == Send(21, Welcome(REDUCER, CREDIT))

@@ -1,0 +1,263 @@
+"""`judge`: the table at the top of `worker_plugin.core.verdict`, a view in and a verdict out."""
+
+import pytest
+from reduction.errors import PeerLeft, RankTaken, ReducerUnavailable, WorkerLost
+from reduction.model import Configuration, Member, Peer, Peers, Presence
+
+from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.verdict import ABSENT_S, GRACE_S, GiveUp, Keep, Reconfigure, View, judge
+
+P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT
+MARKS = {"P": P, "L": L, "G": G}
+
+
+def link(name, ranks="PP", *, since=0.0, draining=False, phase=Phase.UP, error=None):
+    """A link to reducer `name`, which sees one rank per letter: P, L, G, or - for never seen."""
+    link = Link(ord(name), f"{name}:1", phase=phase, incarnation=name.encode() * 16, error=error)
+    if phase is Phase.UP:
+        peers = tuple(
+            Peer(rank, bytes([rank]) * 16, f"h{rank}", MARKS[mark])
+            for rank, mark in enumerate(ranks)
+            if mark != "-"
+        )
+        link.see(Peers(peers, draining), since)
+    return link
+
+
+def down(name, error=None):
+    return link(name, phase=Phase.DOWN, error=error)
+
+
+def epoch(*names):
+    members = tuple(Member(f"{name}:1", name.encode() * 16) for name in names)
+    return Configuration(bytes(16), 4, 1024, members)
+
+
+def view(*links, **changes):
+    fields = {
+        "now": 100.0,
+        "rank": 0,
+        "world_size": 2,
+        "links": links,
+        "configuration": epoch("a", "b"),
+        "broken_since": None,
+        "alone_since": None,
+        "started_at": 0.0,
+        "is_idle": False,
+        "join_timeout_s": 60.0,
+    }
+    return View(**fields | changes)
+
+
+def forming(*links, **changes):
+    return view(*links, **{"configuration": None, "now": 10.0} | changes)
+
+
+def broken(*links, ago=0.0, **changes):
+    return view(*links, **{"broken_since": 100.0 - ago} | changes)
+
+
+def given_up(verdict):
+    assert type(verdict) is GiveUp
+    return type(verdict.error), str(verdict.error)
+
+
+# ---- the first epoch ----
+
+
+def test_rank_0_configures_all_reducers_once_all_ranks_are_there():
+    a, b = link("a"), link("b")
+    assert judge(forming(a, b)) == Reconfigure((a, b), "all 2 ranks are at all 2 reducers")
+
+
+@pytest.mark.parametrize(
+    "late", [link("b", "P-"), link("b", "PL"), down("b"), link("b", phase=Phase.OPENING)]
+)
+def test_rank_0_waits_for_the_last_one(late):
+    assert judge(forming(link("a"), late)) == Keep()
+
+
+def test_a_second_address_of_one_reducer_does_not_count():
+    a = link("a")
+    assert judge(forming(a, link("b", phase=Phase.RETIRED))) == Reconfigure(
+        (a,), "all 2 ranks are at all 1 reducers"
+    )
+
+
+def test_other_ranks_wait_for_rank_0():
+    assert judge(forming(link("a"), link("b"), rank=1)) == Keep()
+
+
+def test_a_rank_that_dies_before_the_first_epoch_is_named_after_the_grace():
+    links = link("a", "PL", since=9.5), link("b", "PL", since=9.0)
+    assert judge(forming(*links, now=10.4)) == Keep()
+    assert given_up(judge(forming(*links, now=10.5))) == (
+        WorkerLost,
+        "rank 1 (h1) is gone: its streams to a:1, b:1 broke without goodbye",
+    )
+
+
+def test_a_rank_may_come_as_late_as_the_join_timeout():
+    links = link("a", "P-"), link("b", "P-")
+    assert judge(forming(*links, now=59.9)) == Keep()
+    assert given_up(judge(forming(*links, now=60.0))) == (
+        ReducerUnavailable,
+        "after 60 s, not all ranks have joined: a:1 misses ranks [1]; b:1 misses ranks [1]",
+    )
+
+
+def test_unreachable_reducers_are_named_with_their_reason_on_rank_0():
+    links = link("a"), down("b", ReducerUnavailable("refused")), link("c", phase=Phase.RETIRED), down("d")
+    assert given_up(judge(forming(*links, now=60.0))) == (
+        ReducerUnavailable,
+        "after 60 s, 2 of 3 reducers are not there: b:1: refused; d:1: no answer",
+    )
+
+
+def test_another_rank_that_reaches_none_names_them_all():
+    assert given_up(judge(forming(down("a"), down("b"), now=60.0, rank=1))) == (
+        ReducerUnavailable,
+        "after 60 s, 2 of 2 reducers are not there: a:1: no answer; b:1: no answer",
+    )
+
+
+def test_another_rank_that_reaches_some_misses_rank_0s_configuration():
+    assert given_up(judge(forming(link("a"), down("b"), now=60.0, rank=1))) == (
+        ReducerUnavailable,
+        "after 60 s, rank 0 has not made a configuration; reached: a:1",
+    )
+
+
+# ---- nothing is broken ----
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_all_well(rank, is_idle):
+    assert judge(view(link("a"), link("b"), rank=rank, is_idle=is_idle)) == Keep()
+
+
+def test_a_draining_member_is_left_out_at_once():
+    a, b = link("a", draining=True), link("b")
+    assert judge(view(a, b)) == Reconfigure((b,), "a reducer is draining")
+
+
+def test_a_draining_member_is_replaced_by_a_spare():
+    a, b, c = link("a", draining=True), link("b", draining=True), link("c")
+    assert judge(view(a, b, c)) == Reconfigure((c,), "a reducer is draining")
+
+
+def test_with_nobody_else_a_draining_member_stays():
+    assert judge(view(link("a", draining=True), link("b", draining=True))) == Keep()
+
+
+def test_no_member_is_left_out_while_a_rank_is_missing_somewhere():
+    assert judge(view(link("a", draining=True), link("b", "PL", since=100.0))) == Keep()
+
+
+def test_a_new_reducer_is_taken_in_only_when_idle():
+    a, b, c = link("a"), link("b"), link("c")
+    assert judge(view(a, b, c)) == Keep()
+    assert judge(view(a, b, c, is_idle=True)) == Reconfigure(
+        (a, b, c), "c:1 is there and takes part from now on"
+    )
+
+
+@pytest.mark.parametrize("spare", [link("c", "P-"), link("c", draining=True), down("c")])
+def test_a_new_reducer_must_be_whole_and_willing(spare):
+    assert judge(view(link("a"), link("b"), spare, is_idle=True)) == Keep()
+
+
+# ---- a stream broke ----
+
+
+def test_all_are_there_again():
+    a, b = link("a"), link("b")
+    assert judge(broken(a, b)) == Reconfigure((a, b), "a stream broke, and all are there again")
+
+
+@pytest.mark.parametrize("hurt", [down("b"), link("b", "PL", since=100.0)])
+def test_a_member_may_come_back_within_the_grace(hurt):
+    a = link("a")
+    assert judge(broken(a, hurt, ago=GRACE_S - 0.1)) == Keep()
+    assert judge(broken(a, hurt, ago=GRACE_S)) == Reconfigure((a,), "lost b:1")
+
+
+def test_a_member_whose_address_has_another_process_now_is_gone_at_once():
+    a, reborn = link("a"), link("b", "P-")
+    reborn.incarnation = b"another process."
+    assert judge(broken(a, reborn)) == Reconfigure((a,), "lost b:1")
+
+
+def test_with_no_member_left_a_spare_takes_over():
+    c = link("c")
+    assert judge(broken(down("a"), down("b"), c, ago=GRACE_S)) == Reconfigure((c,), "lost a:1, b:1")
+
+
+def test_with_nobody_at_all_rank_0_waits_for_the_join_timeout():
+    alone = {"ago": GRACE_S, "alone_since": 99.0}
+    assert judge(broken(down("a"), down("b"), **alone)) == Keep()
+    assert given_up(judge(broken(down("a"), down("b"), **alone | {"now": 159.0}))) == (
+        ReducerUnavailable,
+        "after 60 s, 2 of 2 reducers are not there: a:1: no answer; b:1: no answer",
+    )
+
+
+def test_with_nothing_in_flight_nobody_has_to_give_up():
+    assert judge(broken(down("a"), down("b"), alone_since=0.0, is_idle=True)) == Keep()
+
+
+def test_other_ranks_wait_for_rank_0s_epoch_as_long_as_the_join_timeout():
+    links = link("a"), link("b")
+    assert judge(broken(*links, ago=59.9, rank=1)) == Keep()
+    assert given_up(judge(broken(*links, ago=60.0, rank=1))) == (
+        ReducerUnavailable,
+        "after 60 s, rank 0 has not made a configuration; reached: a:1, b:1",
+    )
+
+
+# ---- ranks that are gone ----
+
+
+def test_a_rank_gone_at_every_live_reducer_is_dead():
+    links = link("a", "PL", since=99.0), link("b", "PL", since=98.0), down("c")
+    assert given_up(judge(broken(*links, ago=GRACE_S))) == (
+        WorkerLost,
+        "rank 1 (h1) is gone: its streams to a:1, b:1 broke without goodbye",
+    )
+
+
+def test_other_ranks_only_judge_rank_0():
+    gone = link("a", "LL", since=99.0), link("b", "LL", since=99.0)
+    assert given_up(judge(view(*gone, rank=1))) == (
+        WorkerLost,
+        "rank 0 (h0) is gone: its streams to a:1, b:1 broke without goodbye",
+    )
+    assert judge(view(link("a", "PPL"), link("b", "PPL"), rank=1, world_size=3)) == Keep()
+
+
+def test_a_rank_that_never_came_to_a_new_reducer_is_absent_for_longer():
+    a, b = link("a", "P-"), down("b")
+    a.up_since = 100.0 - ABSENT_S + 1
+    assert judge(broken(a, b, ago=5.0)) == Keep()
+    a.up_since = 100.0 - ABSENT_S
+    assert given_up(judge(broken(a, b, ago=5.0))) == (
+        WorkerLost,
+        "rank 1 (unknown host) is gone: its streams to a:1 broke without goodbye",
+    )
+
+
+def test_a_rank_that_left_fails_those_that_wait_for_results():
+    links = link("a", "PG"), link("b", "PG")
+    assert judge(broken(*links, ago=GRACE_S - 0.1)) == Keep()
+    assert judge(broken(*links, ago=GRACE_S, is_idle=True)) == Keep()
+    assert given_up(judge(broken(*links, ago=GRACE_S))) == (
+        PeerLeft,
+        "rank 1 (h1) closed while this rank waits for results",
+    )
+
+
+def test_two_processes_that_claim_one_rank_at_different_reducers():
+    a, b = link("a"), link("b")
+    b.peers[1] = Peer(1, b"another process!", "h9", P)
+    assert given_up(judge(view(a, b))) == (RankTaken, "two processes claim rank 1, one of them on h9")

@@ -1,0 +1,194 @@
+"""Every frame against the generated classes, both ways: the hand-made framing writes their very bytes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reduction import layout, model, wire
+from reduction.model import (
+    Abort,
+    Ack,
+    Collective,
+    Configuration,
+    Configure,
+    DType,
+    Goodbye,
+    Hello,
+    Join,
+    Member,
+    Minimum,
+    Peer,
+    Peers,
+    Presence,
+    Push,
+    ReduceOp,
+    Result,
+    Start,
+    Welcome,
+)
+from reduction.v1 import reduction_pb2 as pb
+
+U32 = st.integers(0, (1 << 32) - 1)
+U64 = st.integers(0, (1 << 64) - 1)
+IDS = st.binary(min_size=16, max_size=16)
+HOSTS = st.text(max_size=60)
+PAYLOADS = st.one_of(st.just(b""), st.binary(max_size=300)).map(memoryview)
+CREDITS = st.integers(layout.CHUNK_BYTES_MIN, layout.CREDIT_BYTES_MAX)
+ABORTS = st.builds(Abort, code=st.integers(0, 20), message=st.text(max_size=100))
+
+COLLECTIVES = st.builds(
+    Collective,
+    op=st.just(ReduceOp.SUM),
+    dtype=st.sampled_from(DType),
+    numel=st.integers(0, layout.NUMEL_MAX),
+    fingerprint=U64,
+)
+MEMBERS = st.builds(
+    Member,
+    address=st.text(min_size=1, max_size=60),
+    incarnation=IDS,
+    weight=st.integers(1, layout.WEIGHT_MAX),
+)
+CONFIGURATIONS = st.builds(
+    Configuration,
+    instance=IDS,
+    epoch=st.integers(1, (1 << 63) - 1),
+    chunk_bytes=st.integers(1, 4096).map(lambda kib: kib * layout.CHUNK_BYTES_MULTIPLE),
+    members=st.lists(MEMBERS, min_size=1, max_size=5, unique_by=lambda member: member.incarnation).map(tuple),
+)
+JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
+    lambda world_size: st.builds(
+        Join,
+        job=st.text(min_size=1, max_size=50),
+        instance=IDS,
+        rank=st.integers(0, world_size - 1),
+        world_size=st.just(world_size),
+        nonce=IDS,
+        host=HOSTS,
+        minimum=U64,
+        credit_bytes=CREDITS,
+    )
+)
+PUSHES = st.builds(Push, epoch=U64, seq=U64, chunk=U32, collective=COLLECTIVES, held=U64, payload=PAYLOADS)
+RESULTS = st.builds(Result, epoch=U64, seq=U64, chunk=U32, minimum=U64, payload=PAYLOADS)
+PEERS = st.builds(
+    Peer,
+    rank=st.integers(0, layout.WORLD_SIZE_MAX - 1),
+    nonce=IDS,
+    host=HOSTS,
+    presence=st.sampled_from(Presence),
+)
+WORKER_FRAMES = st.one_of(
+    JOINS,
+    st.builds(Hello, configuration=CONFIGURATIONS, held=U64),
+    PUSHES,
+    st.builds(Ack, held=U64),
+    st.builds(Goodbye, held=U64, minimum=U64),
+    ABORTS,
+)
+REDUCER_FRAMES = st.one_of(
+    st.builds(Welcome, incarnation=IDS, credit_bytes=CREDITS),
+    st.builds(Configure, configuration=CONFIGURATIONS),
+    st.builds(Start, epoch=U64, minimum=U64),
+    RESULTS,
+    st.builds(Minimum, minimum=U64),
+    st.builds(Peers, peers=st.lists(PEERS, max_size=4).map(tuple), draining=st.booleans()),
+    ABORTS,
+)
+JOBS = st.builds(
+    model.JobStatus,
+    job=st.text(max_size=20),
+    world_size=U32,
+    peers=st.lists(PEERS, max_size=3).map(tuple),
+    epoch=U64,
+    started=st.booleans(),
+    minimum=U64,
+    open_slots=U64,
+    reserved_bytes=U64,
+    received_bytes=U64,
+    sent_bytes=U64,
+    chunk_bytes=U32,
+    credit_bytes=U64,
+)
+STATUSES = st.builds(
+    model.ReducerStatus,
+    version=st.text(max_size=20),
+    incarnation=IDS,
+    uptime_seconds=st.floats(allow_nan=False),
+    draining=st.booleans(),
+    memory_reserved_bytes=U64,
+    memory_limit_bytes=U64,
+    jobs=st.lists(JOBS, max_size=2).map(tuple),
+)
+
+
+def fill(message, value):
+    """Copy a value of the model to the generated message whose fields have the same names."""
+    for descriptor in message.DESCRIPTOR.fields:
+        ours = getattr(value, descriptor.name)
+        theirs = getattr(message, descriptor.name)
+        if descriptor.is_repeated:
+            for item in ours:
+                fill(theirs.add(), item)
+        elif descriptor.message_type is not None:
+            theirs.SetInParent()
+            fill(theirs, ours)
+        else:
+            setattr(message, descriptor.name, bytes(ours) if isinstance(ours, memoryview) else ours)
+
+
+def generated(cls, frame):
+    """Return what the generated class makes of a frame of the model."""
+    message = cls()
+    name = type(frame).__name__.lower()
+    body = getattr(message, name)
+    body.SetInParent()
+    fill(body, frame.configuration if isinstance(frame, Configure) else frame)
+    return message
+
+
+# ---- against the generated classes ----
+
+
+@given(WORKER_FRAMES)
+def test_worker_frames_are_the_generated_classes_own_bytes(frame):
+    message = generated(pb.WorkerFrame, frame)
+    assert wire.worker_frame_to_wire(frame) == message.SerializeToString()
+    assert wire.worker_frame_from_wire(message.SerializeToString()) == frame
+
+
+@given(REDUCER_FRAMES)
+def test_reducer_frames_are_the_generated_classes_own_bytes(frame):
+    message = generated(pb.ReducerFrame, frame)
+    assert wire.reducer_frame_to_wire(frame) == message.SerializeToString()
+    assert wire.reducer_frame_from_wire(message.SerializeToString()) == frame
+
+
+@given(STATUSES)
+def test_status_is_the_generated_classes_own_bytes(status):
+    message = pb.StatusResponse()
+    fill(message, status)
+    assert wire.status_to_wire(status) == message.SerializeToString()
+    assert wire.status_from_wire(message.SerializeToString()) == status
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 16383, 16384, layout.CHUNK_BYTES_MAX])
+def test_payloads_at_every_length_of_their_length(nbytes):
+    payload = memoryview(bytes(range(256)) * (nbytes // 256 + 1))[:nbytes]
+    push = Push(1, 2, 3, Collective(ReduceOp.SUM, DType.FLOAT32, 9, 8), 4, payload)
+    result = Result(1, 2, 3, 4, payload)
+    assert pb.WorkerFrame.FromString(wire.worker_frame_to_wire(push)).push.payload == payload
+    assert pb.ReducerFrame.FromString(wire.reducer_frame_to_wire(result)).result.payload == payload
+    assert wire.worker_frame_from_wire(wire.worker_frame_to_wire(push)) == push
+    assert wire.reducer_frame_from_wire(wire.reducer_frame_to_wire(result)) == result
+    assert len(wire.worker_frame_to_wire(push)) <= wire.FRAME_BYTES_MAX
+
+
+def test_a_payload_is_a_view_of_the_received_bytes():
+    data = wire.reducer_frame_to_wire(Result(1, 2, 3, 4, memoryview(b"payload")))
+    assert wire.reducer_frame_from_wire(data).payload.obj is data
+
+
+def test_a_payload_of_a_typed_view_counts_bytes_not_elements():
+    payload = memoryview(bytes(12)).cast("I")
+    data = wire.reducer_frame_to_wire(Result(1, 2, 3, 4, payload))
+    assert wire.reducer_frame_from_wire(data).payload == bytes(12)

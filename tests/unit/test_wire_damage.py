@@ -1,0 +1,220 @@
+"""Other encodings of a frame, which must mean the same, and bytes that are no frame: only MalformedFrame."""
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+from reduction import wire
+from reduction.errors import MalformedFrame
+from reduction.model import (
+    Abort,
+    Ack,
+    Collective,
+    Configuration,
+    Configure,
+    DType,
+    Goodbye,
+    Hello,
+    Join,
+    Member,
+    Minimum,
+    Peer,
+    Peers,
+    Presence,
+    Push,
+    ReduceOp,
+    Result,
+    Start,
+    Welcome,
+)
+from reduction.v1 import reduction_pb2 as pb
+
+ID = b"0123456789abcdef"
+CONFIGURATION = Configuration(ID, 1, 1024, (Member("a:1", ID, 2), Member("b:1", ID[::-1])))
+PUSH = Push(5, 300, 2, Collective(ReduceOp.SUM, DType.FLOAT32, 3, 9), 7, memoryview(b"0123456789ab"))
+RESULT = Result(1, 300, 3, 4, memoryview(b"0123456789ab"))
+WORKER_FRAMES = [
+    Join("job", ID, 0, 2, ID, "host", 1, 4096),
+    Hello(CONFIGURATION, 7),
+    PUSH,
+    Ack(300),
+    Goodbye(3, 2),
+    Abort(7, "why"),
+]
+REDUCER_FRAMES = [
+    Welcome(ID, 4096),
+    Configure(CONFIGURATION),
+    Start(2, 300),
+    RESULT,
+    Minimum(300),
+    Peers((Peer(0, ID, "h", Presence.PRESENT), Peer(1, ID, "", Presence.LOST)), True),
+    Abort(7, "why"),
+]
+FRAMES_AS_BYTES = [wire.worker_frame_to_wire(frame) for frame in WORKER_FRAMES] + [
+    wire.reducer_frame_to_wire(frame) for frame in REDUCER_FRAMES
+]
+
+
+def varint(value):
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+def field(number, value):
+    """Encode one field: an int as varint, bytes as length-delimited."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def decode(data):
+    """Return what a worker frame, a reducer frame and a status are decoded to, or None each."""
+    decoded = []
+    for from_wire in (wire.worker_frame_from_wire, wire.reducer_frame_from_wire, wire.status_from_wire):
+        try:
+            decoded.append(from_wire(data))
+        except MalformedFrame:
+            decoded.append(None)
+    return decoded
+
+
+# ---- other encodings of the same frame ----
+
+ODD_PIECES = {
+    "epoch": field(1, 5),
+    "seq": field(2, 300),
+    "chunk": field(3, 2),
+    "collective": field(4, pb.Collective(op=1, dtype=1, numel=3, fingerprint=9).SerializeToString()),
+    "held": field(5, 7),
+    "payload": field(15, b"0123456789ab"),
+    "unknown varint": field(200, 1 << 63),
+    "unknown bytes": field(16, b"x" * 200),
+    "unknown fixed64": varint(17 << 3 | 1) + bytes(8),
+    "unknown fixed32": varint(18 << 3 | 5) + bytes(4),
+    "unknown group": varint(19 << 3 | 3) + field(1, 1) + varint(19 << 3 | 4),
+    "payload's number with another type": varint(15 << 3 | 0) + varint(3),
+}
+
+
+@given(st.permutations(list(ODD_PIECES)))
+def test_fields_in_any_order_with_unknown_ones_between(names):
+    data = field(3, b"".join(ODD_PIECES[name] for name in names))
+    assert wire.worker_frame_from_wire(data) == PUSH
+
+
+@given(st.permutations([name for name in ODD_PIECES if name != "unknown group"]))
+def test_odd_orders_need_no_copy_of_the_payload(names):
+    data = field(3, b"".join(ODD_PIECES[name] for name in names))
+    assert wire.worker_frame_from_wire(data).payload.obj is data
+
+
+def test_the_last_of_several_payloads_counts():
+    whole = field(3, b"".join(ODD_PIECES.values()) + field(15, b"first") + ODD_PIECES["payload"])
+    assert wire.worker_frame_from_wire(whole) == PUSH
+    assert pb.WorkerFrame.FromString(whole).push.payload == PUSH.payload
+
+
+def test_a_message_in_two_pieces_is_merged():
+    halves = [ODD_PIECES["epoch"] + ODD_PIECES["payload"] + ODD_PIECES["collective"]]
+    halves.append(ODD_PIECES["seq"] + ODD_PIECES["chunk"] + ODD_PIECES["held"])
+    assert wire.worker_frame_from_wire(b"".join(field(3, half) for half in halves)) == PUSH
+
+
+def test_an_unknown_field_around_the_body_is_skipped():
+    data = wire.worker_frame_to_wire(PUSH)
+    assert wire.worker_frame_from_wire(field(99, b"new") + data) == PUSH
+    assert wire.worker_frame_from_wire(data + field(99, 1)) == PUSH
+    result = Result(1, 2, 3, 4, memoryview(b"abc"))
+    assert wire.reducer_frame_from_wire(wire.reducer_frame_to_wire(result) + field(99, 1)) == result
+
+
+def test_the_last_of_several_bodies_counts():
+    data = wire.worker_frame_to_wire(PUSH) + wire.worker_frame_to_wire(Ack(4))
+    assert wire.worker_frame_from_wire(data) == Ack(4)
+
+
+# ---- bytes that are no frames ----
+
+
+@pytest.mark.parametrize("frame", WORKER_FRAMES, ids=lambda frame: type(frame).__name__)
+def test_no_prefix_of_a_worker_frame_is_that_frame(frame):
+    data = wire.worker_frame_to_wire(frame)
+    assert decode(data)[0] == frame
+    assert all(decode(data[:cut])[0] != frame for cut in range(len(data)))
+
+
+@pytest.mark.parametrize("frame", REDUCER_FRAMES, ids=lambda frame: type(frame).__name__)
+def test_no_prefix_of_a_reducer_frame_is_that_frame(frame):
+    data = wire.reducer_frame_to_wire(frame)
+    assert decode(data)[1] == frame
+    assert all(decode(data[:cut])[1] != frame for cut in range(len(data)))
+
+
+@pytest.mark.parametrize("frame", [PUSH, RESULT], ids=lambda frame: type(frame).__name__)
+def test_every_truncated_push_and_result_is_malformed(frame):
+    to_wire, from_wire = (
+        (wire.worker_frame_to_wire, wire.worker_frame_from_wire)
+        if frame is PUSH
+        else (wire.reducer_frame_to_wire, wire.reducer_frame_from_wire)
+    )
+    data = to_wire(frame)
+    for cut in range(len(data)):
+        with pytest.raises(MalformedFrame):
+            from_wire(data[:cut])
+
+
+@given(st.binary(max_size=64))
+def test_random_bytes_bring_nothing_but_malformed_frame(data):
+    decode(data)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=8), st.sampled_from([b"\x1a", b"\x22"]))
+def test_random_bytes_in_a_push_or_result_mean_what_the_generated_classes_say(inside, after, tag):
+    data = tag + varint(len(inside)) + inside + after
+    push, result, _ = decode(data)
+    if isinstance(push, Push):
+        assert pb.WorkerFrame.FromString(data).push.payload == push.payload
+    if isinstance(result, Result):
+        assert pb.ReducerFrame.FromString(data).result.payload == result.payload
+
+
+@given(st.sampled_from(FRAMES_AS_BYTES), st.data())
+def test_changed_bytes_bring_nothing_but_malformed_frame(frame, data):
+    damaged = bytearray(frame)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    decode(bytes(damaged))
+
+
+@pytest.mark.parametrize("data", [b"", field(99, b"a body of a later version")])
+def test_a_frame_without_a_known_body_is_malformed(data):
+    with pytest.raises(MalformedFrame, match=f"a worker frame of {len(data)} bytes has no body"):
+        wire.worker_frame_from_wire(data)
+    with pytest.raises(MalformedFrame, match=f"a reducer frame of {len(data)} bytes has no body"):
+        wire.reducer_frame_from_wire(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x1a",  # the tag of a push, no length
+        b"\x1a" + b"\xff" * 11,  # a length that never ends
+        b"\x1a\x05" + b"\x7a\xff\xff\xff\xff",  # a payload length that runs over the end
+        b"\x1a\x03" + b"\x7a\x05a",  # a payload longer than its message
+        b"\x1a\x02" + b"\x09\x00",  # a fixed64 of one byte
+        b"\x1a\x02" + b"\x0d\x00",  # a fixed32 of one byte
+        b"\x1a\x01" + b"\x0f",  # wire type 7 does not exist
+        b"\x1a\x01" + b"\x1c",  # a group ends that never began
+        b"\x1a\x02" + b"\x00\x01",  # field number 0 does not exist
+        field(3, field(4, b"\xff")),  # a collective that is none
+        field(1, field(2, b"\xff")),  # a job name that is not UTF-8
+    ],
+)
+def test_what_the_generated_classes_refuse_is_malformed(data):
+    with pytest.raises(DecodeError):
+        pb.WorkerFrame.FromString(data)
+    with pytest.raises(MalformedFrame, match="bytes are not a"):
+        wire.worker_frame_from_wire(data)

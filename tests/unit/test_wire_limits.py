@@ -1,0 +1,188 @@
+"""Every field's limit: the edge passes, one step further is MalformedFrame and names field and value."""
+
+import pytest
+from reduction import layout, wire
+from reduction.errors import MalformedFrame
+from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, Peer, Presence, ReduceOp
+from reduction.v1 import reduction_pb2 as pb
+
+ID = b"0123456789abcdef"
+
+
+def join(**changes):
+    fields = {
+        "protocol": PROTOCOL_VERSION,
+        "job": "job",
+        "instance": ID,
+        "rank": 1,
+        "world_size": 2,
+        "nonce": ID,
+        "host": "host",
+        "credit_bytes": layout.CREDIT_BYTES_DEFAULT,
+    }
+    return pb.WorkerFrame(join=pb.Join(**fields | changes))
+
+
+def configuration(**changes):
+    fields = {"instance": ID, "epoch": 1, "chunk_bytes": 1024, "members": [member()]}
+    return pb.WorkerFrame(hello=pb.Hello(configuration=pb.Configuration(**fields | changes)))
+
+
+def member(**changes):
+    return pb.Member(**{"address": "a:1", "incarnation": ID, "weight": 1} | changes)
+
+
+def members(count):
+    return [member(incarnation=index.to_bytes(16, "big")) for index in range(count)]
+
+
+def push(*, payload=b"", **changes):
+    fields = {"op": ReduceOp.SUM, "dtype": DType.FLOAT32, "numel": 1}
+    return pb.WorkerFrame(push=pb.Push(collective=pb.Collective(**fields | changes), payload=payload))
+
+
+def peer(**changes):
+    fields = {"rank": 0, "nonce": ID, "host": "host", "presence": Presence.PRESENT}
+    return pb.Peers(peers=[pb.Peer(**fields | changes)])
+
+
+def to_reducer(message):
+    return wire.worker_frame_from_wire(message.SerializeToString())
+
+
+def to_worker(**body):
+    return wire.reducer_frame_from_wire(pb.ReducerFrame(**body).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        join(rank=0, world_size=1),
+        join(rank=4095, world_size=4096),
+        join(job="j" * 200, host="h" * 255),
+        join(job="ü" * 100, host=""),
+        join(instance=b""),
+        join(credit_bytes=layout.CHUNK_BYTES_MIN),
+        join(credit_bytes=layout.CREDIT_BYTES_MAX),
+        configuration(epoch=(1 << 63) - 1, chunk_bytes=layout.CHUNK_BYTES_MAX),
+        configuration(chunk_bytes=layout.CHUNK_BYTES_MIN, members=members(layout.MEMBERS_MAX)),
+        configuration(members=[member(address="a" * 255, weight=layout.WEIGHT_MAX)]),
+        push(numel=0),
+        push(numel=layout.NUMEL_MAX, payload=bytes(layout.CHUNK_BYTES_MAX)),
+    ],
+    ids=lambda message: message.WhichOneof("body"),
+)
+def test_values_at_the_edge_pass(message):
+    frame = to_reducer(message)
+    assert wire.worker_frame_to_wire(frame) == message.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (join(world_size=0), "Join.world_size is 0, allowed are 1 to 4096"),
+        (join(world_size=4097), "Join.world_size is 4097, allowed are 1 to 4096"),
+        (join(rank=2), "Join.rank is 2, it must be below the world size 2"),
+        (join(job=""), "length of Join.job is 0, allowed are 1 to 200"),
+        (join(job="ü" * 101), "length of Join.job is 202, allowed are 1 to 200"),
+        (join(host="h" * 256), "length of Join.host is 256, allowed are 0 to 255"),
+        (join(nonce=ID[:15]), "Join.nonce has 15 bytes, it must have 16"),
+        (join(instance=ID + b"x"), "Join.instance has 17 bytes, it must have 16"),
+        (join(rank=0, instance=b""), "Join.instance has 0 bytes, it must have 16"),
+        (join(credit_bytes=1023), "Join.credit_bytes is 1023, allowed are 1024 to 1073741824"),
+        (join(credit_bytes=1 << 31), "Join.credit_bytes is 2147483648, allowed are 1024 to 1073741824"),
+        (configuration(instance=b""), "Configuration.instance has 0 bytes, it must have 16"),
+        (configuration(epoch=0), f"Configuration.epoch is 0, allowed are 1 to {(1 << 63) - 1}"),
+        (configuration(epoch=1 << 63), f"Configuration.epoch is {1 << 63}, allowed are 1 to {(1 << 63) - 1}"),
+        (configuration(chunk_bytes=512), "Configuration.chunk_bytes is 512, allowed are 1024 to 4194304"),
+        (configuration(chunk_bytes=5 << 20), "Configuration.chunk_bytes is 5242880, allowed are"),
+        (configuration(chunk_bytes=1025), "Configuration.chunk_bytes is 1025, it must be a multiple of 1024"),
+        (configuration(members=[]), "number of Configuration.members is 0, allowed are 1 to 1024"),
+        (configuration(members=members(1025)), "number of Configuration.members is 1025, allowed are"),
+        (configuration(members=[member(), member()]), "Configuration.members names a reducer twice"),
+        (configuration(members=[member(address="")]), "length of Member.address is 0, allowed are 1 to 255"),
+        (configuration(members=[member(address="a" * 256)]), "length of Member.address is 256, allowed"),
+        (configuration(members=[member(incarnation=b"")]), "Member.incarnation has 0 bytes"),
+        (configuration(members=[member(weight=0)]), "Member.weight is 0, allowed are 1 to 65535"),
+        (configuration(members=[member(weight=65536)]), "Member.weight is 65536, allowed are 1 to 65535"),
+        (push(numel=layout.NUMEL_MAX + 1), "Push.collective.numel is 549755813889, allowed are"),
+        (push(payload=bytes(layout.CHUNK_BYTES_MAX + 1)), "length of Push.payload is 4194305, allowed are"),
+        (push(op=0), "Collective.op is 0; this version knows 1 SUM, 2 AVG"),
+        (push(op=3), "Collective.op is 3; this version knows 1 SUM, 2 AVG"),
+        (push(dtype=0), "Collective.dtype is 0; this version knows 1 FLOAT32, "),
+        (push(dtype=7), "Collective.dtype is 7; this version knows 1 FLOAT32, "),
+        (pb.WorkerFrame(push=pb.Push(seq=1)), "Collective.op is 0"),
+    ],
+)
+def test_values_beyond_the_edge_are_refused_by_name(message, text):
+    with pytest.raises(MalformedFrame) as caught:
+        to_reducer(message)
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("dtype", [DType.INT32, DType.INT64])
+def test_avg_of_integers_is_refused(dtype):
+    # The schema: "AVG ... not for integers".
+    with pytest.raises(MalformedFrame):
+        to_reducer(push(op=ReduceOp.AVG, dtype=dtype))
+
+
+def test_a_join_of_another_version_is_not_judged_by_this_versions_limits():
+    frame = to_reducer(join(protocol=2, world_size=0, rank=9, nonce=b"", job=""))
+    assert frame == Join("", ID, 9, 0, b"", "host", 0, layout.CREDIT_BYTES_DEFAULT, protocol=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"welcome": pb.Welcome(incarnation=b"", credit_bytes=1)}, "Welcome.incarnation has 0 bytes"),
+        ({"welcome": pb.Welcome(incarnation=ID)}, "Welcome.credit_bytes is 0, allowed are 1 to 1073741824"),
+        ({"welcome": pb.Welcome(incarnation=ID, credit_bytes=1 << 31)}, "Welcome.credit_bytes is 2147483648"),
+        ({"configure": pb.Configuration(instance=ID)}, "Configuration.epoch is 0"),
+        ({"result": pb.Result(payload=bytes((4 << 20) + 1))}, "length of Result.payload is 4194305"),
+        ({"peers": peer(rank=4096)}, "Peer.rank is 4096, allowed are 0 to 4095"),
+        ({"peers": peer(nonce=b"1")}, "Peer.nonce has 1 bytes, it must have 16"),
+        ({"peers": peer(host="h" * 256)}, "length of Peer.host is 256, allowed are 0 to 255"),
+        ({"peers": peer(presence=0)}, "Peer.presence is 0; this version knows 1 PRESENT, 2 LOST, 3 LEFT"),
+        ({"peers": pb.Peers(peers=[pb.Peer()] * 4097)}, "Peers.peers is 4097, allowed are 0 to 4096"),
+    ],
+)
+def test_a_worker_checks_what_a_reducer_sends(body, text):
+    with pytest.raises(MalformedFrame) as caught:
+        to_worker(**body)
+    assert str(caught.value).startswith(text)
+
+
+def test_a_status_with_a_bad_peer_is_malformed():
+    status = pb.StatusResponse(jobs=[pb.JobStatus(peers=[pb.Peer(rank=1)])])
+    with pytest.raises(MalformedFrame, match=r"Peer\.nonce"):
+        wire.status_from_wire(status.SerializeToString())
+
+
+def test_long_abort_messages_are_cut_on_both_sides():
+    long = "x" * (wire.MESSAGE_CHARS_MAX + 1)
+    short = Abort(7, "x" * wire.MESSAGE_CHARS_MAX)
+    sent = wire.worker_frame_to_wire(Abort(7, long))
+    assert pb.WorkerFrame.FromString(sent).abort.message == short.message
+    assert to_worker(abort=pb.Abort(code=7, message=long)) == short
+
+
+def test_an_unknown_abort_code_is_kept():
+    assert to_worker(abort=pb.Abort(code=99, message="new")) == Abort(99, "new")
+
+
+def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
+    crowd = [
+        pb.Peer(rank=rank, nonce=ID, host="h" * wire.HOST_BYTES_MAX, presence=3)
+        for rank in range(layout.WORLD_SIZE_MAX)
+    ]
+    everybody = pb.ReducerFrame(peers=pb.Peers(peers=crowd, draining=True)).SerializeToString()
+    widest = [
+        member(address="a" * wire.HOST_BYTES_MAX, incarnation=index.to_bytes(16, "big"), weight=65535)
+        for index in range(layout.MEMBERS_MAX)
+    ]
+    hello = configuration(members=widest).SerializeToString()
+    chunk = push(payload=bytes(layout.CHUNK_BYTES_MAX), numel=layout.NUMEL_MAX).SerializeToString()
+    assert max(map(len, (everybody, hello, chunk))) <= wire.FRAME_BYTES_MAX
+    peers = wire.reducer_frame_from_wire(everybody)
+    assert peers.peers[-1] == Peer(4095, ID, "h" * 255, Presence.LEFT)

@@ -32,9 +32,14 @@ READY = "listening on "
 START_S = 30.0
 #: How long ranks may take after one of them has failed, in seconds.
 GRACE_S = 15.0
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 #: What no process of ours may write to its log, whatever happens to it.
 OUR_BUGS = ("Traceback", "never retrieved", "level=ERROR", "Fatal Python error", "terminate called")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment for a child: no settings of the caller's, loopback only."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REDUCTION_")}
+    return kept | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
 
 
 def poll_until(condition: Callable[[], Any], what: str, timeout_s: float = 15.0) -> Any:
@@ -68,14 +73,21 @@ class Log:
 
 
 class Reducer:
-    """One `reducer serve` process."""
+    """One `reducer serve` process; on a leash it also ends when this process is killed."""
 
-    def __init__(self, directory: Path, *options: str, bind: str = "127.0.0.1:0") -> None:
+    def __init__(self, directory: Path, *options: str, bind: str = "127.0.0.1:0", leash: bool = True) -> None:
         self.log = Log(directory / f"reducer-{uuid.uuid4().hex[:6]}.log")
         command = [sys.executable, "-m", "reducer", "serve", "--bind", bind, *options]
+        if leash:
+            command.append("--stop-with-stdin")
         with self.log.path.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+                command,
+                stdin=subprocess.PIPE if leash else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment(),
             )
         assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], START_S)
@@ -101,18 +113,27 @@ class Reducer:
         """Send SIGTERM; return the exit code and what came on stdout after the first line."""
         self.is_over = True
         self.process.terminate()
+        return self.end(timeout_s)
+
+    def end(self, timeout_s: float = 15.0) -> tuple[int, str]:
+        """Wait until it ends; return the exit code and what came on stdout after the first line."""
+        self.is_over = True
         try:
-            rest, _ = self.process.communicate(timeout=timeout_s)
+            self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"still there {timeout_s:g} s after SIGTERM:\n{self.log.text}") from None
-        return self.process.returncode, rest
+            raise AssertionError(f"still there after {timeout_s:g} s:\n{self.log.text}") from None
+        assert self.process.stdout is not None
+        return self.process.returncode, self.process.stdout.read()
 
     def kill(self) -> None:
-        """Kill it like a crash would."""
+        """Kill it like a crash would; nothing if it is over already."""
         self.is_over = True
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def check(self) -> None:
         """Fail if it died by itself or logged a bug."""
@@ -139,6 +160,11 @@ class Call:
         self._answers: dict[int, Any] = {}
         self._news: dict[int, list[Any]] = {index: [] for index in range(len(processes))}
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all ranks have answered or died."""
+        return len(self._answers) == len(self._processes)
+
     def hear(self, index: int) -> Any:
         """Return the next value that this rank told."""
         while not self._news[index]:
@@ -146,15 +172,13 @@ class Call:
                 self._give_up(f"rank {index} told nothing")
         return self._news[index].pop(0)
 
-    def tell(self, value: Any) -> None:
-        """Send a value to all ranks that still run."""
-        for index, process in enumerate(self._processes):
-            if index not in self._answers:
-                process.connection.send_bytes(pickle.dumps(value))
+    def tell(self, index: int, value: Any) -> None:
+        """Send a value to a rank that waits for one, or will."""
+        self._processes[index].connection.send_bytes(pickle.dumps(value))
 
     def answers(self) -> list[Any]:
         """Wait for all ranks; return what they returned, or `Died`. A rank's exception fails the test."""
-        while len(self._answers) < len(self._processes):
+        while not self.is_done:
             if not self._receive():
                 self._give_up("no answer")
         if any(kind == "error" for kind, _ in self._answers.values()):
@@ -211,7 +235,7 @@ class RankProcess:
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env=os.environ | LOOPBACK,
+                env=environment(),
             )
 
     def dump_stacks(self) -> None:
@@ -238,6 +262,7 @@ class Ranks:
         self.processes: list[RankProcess] = []
         self._directory = directory
         self._count = itertools.count()
+        self._call: Call | None = None
 
     def run(self, count: int, function: Callable[..., Any], *arguments: Any, **settings: Any) -> list[Any]:
         """Call function(rank, *arguments) on `count` ranks; return their answers in rank order."""
@@ -248,19 +273,37 @@ class Ranks:
         count: int,
         function: Callable[..., Any],
         *arguments: Any,
+        first: int = 0,
         group: bool = True,
         timeout_s: float = 60.0,
     ) -> Call:
-        """Start the call; `group` decides whether torch.distributed is initialised, with gloo."""
-        while len(self.processes) < count:
+        """Start the call.
+
+        Args:
+            count: how many ranks.
+            function: of a test module, not nested.
+            *arguments: handed to it after its `Rank`.
+            first: process that is rank 0; the others follow.
+            group: whether torch.distributed is initialised, with gloo.
+            timeout_s: how long it may take.
+        """
+        self.abandon()
+        while len(self.processes) < first + count:
             self.processes.append(RankProcess(self._directory))
         store = str(self._directory / f"store-{next(self._count)}") if group else None
-        chosen = self.processes[:count]
+        chosen = self.processes[first : first + count]
         path = inspect.getfile(function)
         for number, process in enumerate(chosen):
             call = (path, function.__qualname__, number, count, store, arguments)
             process.connection.send_bytes(pickle.dumps(call))
-        return Call(self, chosen, time.monotonic() + timeout_s)
+        self._call = Call(self, chosen, time.monotonic() + timeout_s)
+        return self._call
+
+    def abandon(self) -> None:
+        """End the processes if a test has left a call unfinished."""
+        if self._call is not None and not self._call.is_done:
+            self.kill()
+        self._call = None
 
     def check(self) -> None:
         """Fail if a rank has logged a bug."""
@@ -285,9 +328,12 @@ class Ranks:
 def _shared_reducers() -> Iterator[list[Reducer]]:
     running: list[Reducer] = []
     yield running
-    for reducer in running:
-        if not reducer.is_over:
+    try:
+        for reducer in running:
             assert reducer.stop() == (0, "")
+    finally:
+        for reducer in running:
+            reducer.kill()
 
 
 @pytest.fixture
@@ -313,8 +359,8 @@ def reducers(
 def serve(tmp_path: Path) -> Iterator[Callable[..., Reducer]]:
     running: list[Reducer] = []
 
-    def one(*options: str, bind: str = "127.0.0.1:0") -> Reducer:
-        running.append(Reducer(tmp_path, *options, bind=bind))
+    def one(*options: str, **settings: Any) -> Reducer:
+        running.append(Reducer(tmp_path, *options, **settings))
         return running[-1]
 
     yield one
@@ -327,7 +373,10 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Reducer]]:
 
 
 @pytest.fixture(scope="session")
-def _shared_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+def _shared_ranks(
+    tmp_path_factory: pytest.TempPathFactory, _shared_reducers: list[Reducer]
+) -> Iterator[Ranks]:
+    # After the reducers, so that the ranks are gone before those are asked to drain.
     ranks = Ranks(tmp_path_factory.mktemp("ranks"))
     yield ranks
     ranks.stop()
@@ -336,6 +385,7 @@ def _shared_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 @pytest.fixture
 def ranks(_shared_ranks: Ranks) -> Iterator[Ranks]:
     yield _shared_ranks
+    _shared_ranks.abandon()
     _shared_ranks.check()
 
 
@@ -366,3 +416,9 @@ def job(request: pytest.FixtureRequest) -> str:
 def until() -> Callable[..., Any]:
     """Return `poll_until`."""
     return poll_until
+
+
+@pytest.fixture
+def child_environment() -> Callable[..., dict[str, str]]:
+    """Return `environment`."""
+    return environment

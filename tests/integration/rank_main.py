@@ -8,6 +8,7 @@ Each function gets a `Rank` first, and returns something that can be pickled.
 from __future__ import annotations
 
 import contextlib
+import copy
 import faulthandler
 import importlib.util
 import os
@@ -57,6 +58,11 @@ class Rank:
             raise TimeoutError(f"heard nothing from the test for {WAIT_S:g} s")
         return pickle.loads(self._connection.recv_bytes())
 
+    @property
+    def has_news(self) -> bool:
+        """Whether the test has sent something."""
+        return self._connection.poll(0)
+
     @staticmethod
     def fold(tensors: list[torch.Tensor], op: dist.ReduceOp.RedOpType = dist.ReduceOp.AVG) -> torch.Tensor:
         """Return what reducers promise: added in rank order, 16-bit types in fp32, divided, rounded once."""
@@ -86,9 +92,23 @@ class Rank:
         dtype: torch.dtype = torch.float32,
         step: int = 0,
         op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+        world_size: int | None = None,
     ) -> torch.Tensor:
         """Return what `values` of all ranks must become."""
-        return self.fold([self.values(rank, shape, dtype, step) for rank in range(self.world_size)], op)
+        ranks = range(world_size or self.world_size)
+        return self.fold([self.values(rank, shape, dtype, step) for rank in ranks], op)
+
+    def mean_gradients(
+        self, model: torch.nn.Module, loss_of: Callable[[torch.nn.Module, int], torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Return what DDP must end up with: the fold of all ranks' gradients on copies without DDP."""
+        columns = []
+        for rank in range(self.world_size):
+            local = copy.deepcopy(model)
+            local.zero_grad()
+            loss_of(local, rank).backward()
+            columns.append([parameter.grad for parameter in local.parameters()])
+        return [self.fold(list(column)) for column in zip(*columns, strict=True)]
 
     @staticmethod
     def wait(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
@@ -99,12 +119,13 @@ class Rank:
             raise TimeoutError(f"a future is not done after {WAIT_S:g} s")
         return future.wait()
 
-    def round(self, state: ReductionState, numel: int = 1000, step: int = 0) -> torch.Tensor:
-        """Sum one tensor over all ranks, and check it."""
-        tensor = self.values(self.number, (numel,), step=step)
+    def round(self, state: ReductionState, numel: int = 1000, step: int = 0) -> None:
+        """Sum one tensor over all ranks of a state, and check it."""
+        number = self.number if state.config.rank is None else state.config.rank
+        tensor = self.values(number, (numel,), step=step)
         self.wait(state.all_reduce(tensor))
-        assert torch.equal(tensor, self.expected((numel,), step=step)), f"wrong sum in step {step}"
-        return tensor
+        expected = self.expected((numel,), step=step, world_size=state.config.world_size)
+        assert torch.equal(tensor, expected), f"wrong sum in step {step}"
 
     @staticmethod
     def error_of(call: Callable[[], Any]) -> Exception | None:

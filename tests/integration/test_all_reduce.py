@@ -42,7 +42,7 @@ def special_values(rank, reducers, job):
     )
     with rank.state(reducers, job) as state:
         for dtype in FLOATS:
-            tensor = rows[rank.number].to(dtype)
+            tensor = rows[rank.number].to(dtype, copy=True)
             rank.wait(state.all_reduce(tensor))
             expected = rank.fold([row.to(dtype) for row in rows], dist.ReduceOp.SUM)
             assert torch.equal(tensor.isnan(), expected.isnan()), (dtype, tensor, expected)
@@ -69,22 +69,26 @@ def bits(rank, reducers, job, settings):
         return [result.tobytes() for result in results]
 
 
+def different_chunk_sizes(rank, reducers, job):
+    with rank.state(reducers, job, chunk_bytes=(64, 16)[rank.number] * KIB) as state:
+        rank.round(state, 100_000)
+
+
 def two_threads(rank, reducers, job):
     """Two threads issue in turn: even steps one, odd steps the other; each waits for its own results."""
     turn = threading.Condition()
-    issued = 0
+    issued: list[int] = []
     wrong: list[object] = []
 
     def issue(parity: int, state: ReductionState) -> None:
-        nonlocal issued
         try:
             pending = []
             for step in range(parity, 100, 2):
                 tensor = rank.values(rank.number, (501 + step,), step=step)
                 with turn:
-                    assert turn.wait_for(lambda step=step: issued == step, 30)
+                    assert turn.wait_for(lambda step=step: len(issued) == step, 30)
                     pending.append((step, state.all_reduce(tensor)))
-                    issued += 1
+                    issued.append(step)
                     turn.notify_all()
                 if len(pending) > 5:
                     check(*pending.pop(0))
@@ -245,11 +249,6 @@ def test_only_rank_0s_chunk_size_counts(ranks, reducers, job):
     ranks.run(2, different_chunk_sizes, reducers(2), job, group=False)
 
 
-def different_chunk_sizes(rank, reducers, job):
-    with rank.state(reducers, job, chunk_bytes=(64, 16)[rank.number] * KIB) as state:
-        rank.round(state, 100_000)
-
-
 def test_threads_issue_in_lock_step(ranks, reducers, job):
     ranks.run(2, two_threads, reducers(2), job, group=False)
 
@@ -264,9 +263,9 @@ def test_close_is_idempotent_and_final(ranks, reducers, job):
 
 
 def test_close_with_a_collective_in_flight(ranks, reducers, job):
-    call = ranks.begin(2, close_with_collective_in_flight, reducers(2), job, group=False)
+    call = ranks.begin(2, close_with_collective_in_flight, reducers(2), job, group=False, timeout_s=20)
     call.hear(0)
-    call.tell("rank 0 closed")
+    call.tell(1, "rank 0 closed")
     here, there = call.answers()
     assert type(here).__name__ == "ClosedError"
     assert type(there).__name__ == "PeerLeft"
@@ -281,5 +280,5 @@ def test_fork_with_a_connected_state(ranks, reducers, job):
     ranks.run(2, forking, reducers(2), job, 50, group=False)
 
 
-def test_a_forked_child_may_use_an_unconnected_state(ranks, reducers, job):
-    assert ranks.run(2, forked_child_uses_state, reducers(2), job, group=False) == [0, 0]
+def test_a_forked_child_may_use_an_unconnected_state(fresh_ranks, reducers, job):
+    assert fresh_ranks().run(2, forked_child_uses_state, reducers(2), job, group=False) == [0, 0]

@@ -1,0 +1,68 @@
+"""The workload of test_all_reduce.py, run by every rank: collectives one after the other, all checked.
+
+Inputs are small integers in float32, so that any order of adding gives the exact sum. They differ by rank,
+iteration and element: a contribution counted twice, left out, late or misplaced changes the sum.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.paired import Sample, timed
+from benchmarks.ranks import Rank
+
+#: Period of the pattern; a prime, so that chunks do not look alike.
+_PERIOD = 1021
+#: Iterations until the inputs repeat. All sums stay below 2**24 for up to 64 ranks.
+_KEYS = 4096
+
+
+class AllReduce:
+    """`iterations` tensors of `numel` float32 each, reduced back to back."""
+
+    def __init__(self, rank: Rank, numel: int, iterations: int) -> None:
+        self._rank = rank
+        self._pattern = (torch.arange(numel, device=rank.device) % _PERIOD).float()
+        self._tensors = [torch.empty_like(self._pattern) for _ in range(iterations)]
+        self._expected = torch.empty_like(self._pattern)
+        self._key = 0
+
+    def prepare(self) -> None:
+        """Write new inputs."""
+        rank = self._rank.rank
+        self._key = (self._key + len(self._tensors)) % _KEYS
+        for index, tensor in enumerate(self._tensors):
+            torch.mul(self._pattern, rank + 1, out=tensor)
+            tensor.add_((self._key + index) * (rank + 3))
+        self._rank.synchronize()
+
+    def run(self, contender: str, start_at: float) -> Sample:
+        """Reduce all tensors, each when the one before is done."""
+        reduce = {"ours": self._ours, "ring": self._ring}[contender]
+        return timed([partial(reduce, tensor) for tensor in self._tensors], start_at)
+
+    def verify(self) -> None:
+        """Compare every tensor as a whole with the sum over all ranks' inputs."""
+        factor = sum(rank + 1 for rank in range(self._rank.world_size))
+        summand = sum(rank + 3 for rank in range(self._rank.world_size))
+        for index, tensor in enumerate(self._tensors):
+            torch.mul(self._pattern, factor, out=self._expected)
+            self._expected.add_((self._key + index) * summand)
+            if not torch.equal(tensor, self._expected):
+                wrong = (tensor != self._expected).nonzero().flatten()
+                first = int(wrong[0])
+                raise AssertionError(
+                    f"rank {self._rank.rank}, iteration {index}: {len(wrong)} of {len(tensor)} elements are "
+                    f"wrong, the first is [{first}] = {tensor[first]}, expected {self._expected[first]}"
+                )
+
+    def _ours(self, tensor: torch.Tensor) -> None:
+        self._rank.state.all_reduce(tensor).wait()
+        self._rank.synchronize()
+
+    def _ring(self, tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor)
+        self._rank.synchronize()

@@ -1,0 +1,155 @@
+"""Processes that the benchmarks share, and the table at the end of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from benchmarks import environment
+from benchmarks.paired import Measurement
+from benchmarks.ranks import Ranks
+from benchmarks.reducers import Reducers
+from benchmarks.report import LATEST, Report, Row
+
+_REPORT = pytest.StashKey[Report]()
+
+#: Rounds of each comparison, and seconds after which no further one starts: by default, and with --full.
+QUICK = (9, 12.0)
+FULL = (41, 40.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many processes, and where the tensors are."""
+
+    workers: int
+    reducers: int
+    transport: str = "grpc"
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """As in test ids."""
+        return f"n{self.workers}-k{self.reducers}-{self.transport}-{self.device}"
+
+
+SHAPES = [
+    Shape(workers=2, reducers=1),
+    Shape(workers=4, reducers=2),
+    Shape(workers=8, reducers=2),
+    Shape(workers=2, reducers=2, device="cuda"),
+]
+#: Left out unless --full is given.
+LONG = SHAPES[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Running processes of a shape."""
+
+    shape: Shape
+    ranks: Ranks
+    reducers: Reducers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --full, unless the tests' own conftest has."""
+    with suppress(ValueError):
+        parser.addoption("--full", action="store_true", help="run what is marked full, and more rounds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Open the report; keep pytest-benchmark's own table for --benchmark-verbose, ours has its numbers."""
+    config.option.benchmark_quiet = True
+    config.stash[_REPORT] = Report()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the table and write the JSON file."""
+    report = config.stash[_REPORT]
+    if not report.rows:
+        return
+    report.write()
+    terminalreporter.section("reduction server against the ring, paired turns")
+    terminalreporter.write_line(environment.summary(report.environment))
+    for line in ["", *report.lines(), ""]:
+        terminalreporter.write_line(line)
+    reasons = {
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped")
+    }
+    for reason in sorted(reasons):
+        terminalreporter.write_line(f"left out: {reason}")
+    terminalreporter.write_line(f"columns: benchmarks/README.md; all rounds: {LATEST}")
+
+
+@pytest.fixture(scope="session", params=SHAPES, ids=lambda shape: shape.name)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Ranks and reducers of each shape; pytest runs all benchmarks of one shape before the next."""
+    shape: Shape = request.param
+    if shape is LONG and not request.config.getoption("--full"):
+        pytest.skip("n=8 on two cores is slow: only with --full")
+    if shape.device == "cuda":
+        import torch
+
+        if (count := torch.cuda.device_count()) < shape.workers:
+            pytest.skip(
+                f"the NCCL ring needs a GPU for each of {shape.workers} ranks, this machine has {count}"
+            )
+    with closing(Reducers(shape.reducers)) as reducers:
+        ranks = Ranks(shape.workers, reducers.addresses, transport=shape.transport, device=shape.device)
+        with closing(ranks):
+            yield Cluster(shape, ranks, reducers)
+
+
+@pytest.fixture
+def limits(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return the arguments of `paired.compare` that say how much to run."""
+    rounds, budget_s = FULL if request.config.getoption("--full") else QUICK
+    return {"rounds": rounds, "budget_s": budget_s}
+
+
+class _Clock:
+    """A timer for pytest-benchmark that passes the times we took: its own would count our pipes, too."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def now(self) -> float:
+        return self._now_s
+
+    def replay(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
+@pytest.fixture
+def record(
+    request: pytest.FixtureRequest, cluster: Cluster
+) -> Callable[[str, int, int, dict[str, Measurement]], None]:
+    """Return a function that takes a row into the report, and our turns into pytest-benchmark's."""
+    clock = _Clock()
+    request.applymarker(pytest.mark.benchmark(timer=clock.now))
+    benchmark = request.getfixturevalue("benchmark")
+
+    def take(what: str, size_bytes: int, iterations: int, measured: dict[str, Measurement]) -> None:
+        row = Row(
+            what=what,
+            size_bytes=size_bytes,
+            workers=cluster.shape.workers,
+            reducers=cluster.shape.reducers,
+            ring="NCCL" if cluster.shape.device == "cuda" else "Gloo",
+            transport=cluster.shape.transport,
+            iterations=iterations,
+            measured=measured,
+        )
+        request.config.stash[_REPORT].rows.append(row)
+        turns = measured["ours"].turns
+        later = iter(turns)
+        benchmark.pedantic(clock.replay, setup=lambda: ((next(later),), {}), rounds=len(turns), iterations=1)
+        benchmark.extra_info["algbw_gb_s"] = row.algbw_gb_s("ours")
+        benchmark.extra_info["ratio"] = sorted(row.ratios())[len(turns) // 2]
+
+    return take

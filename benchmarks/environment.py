@@ -1,0 +1,68 @@
+"""Where and with what a benchmark ran: what one must know to believe or repeat its numbers."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).parents[1]
+_PACKAGES = ("reduction-server", "torch", "grpcio", "protobuf", "numpy", "uvloop")
+_PREFIXES = ("REDUCTION_", "GLOO_", "NCCL_", "OMP_", "MKL_")
+
+
+def describe() -> dict[str, Any]:
+    """Return the environment, ready for JSON."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "load_average": os.getloadavg(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "versions": {package: _version(package) for package in _PACKAGES},
+        "argv": sys.argv,
+        "variables": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)
+        },
+    }
+
+
+def summary(environment: dict[str, Any]) -> str:
+    """Return the line that stands above the table."""
+    versions = environment["versions"]
+    return (
+        f"{environment['cpu']}, {environment['cores']} cores, Linux {environment['kernel']}, "
+        f"Python {environment['python']}, torch {versions['torch']}, grpcio {versions['grpcio']}, "
+        f"numpy {versions['numpy']}, commit {environment['commit']}, load {environment['load_average'][0]:.2f}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    """Return the short hash, with -dirty if files differ from it."""
+    try:
+        command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

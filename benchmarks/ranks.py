@@ -1,0 +1,195 @@
+"""Rank processes that live for many measurements, so that no measurement pays for starting them.
+
+The test process tells all of them at once what to do, over one pipe each, and waits for all the answers. A
+rank that fails or dies ends them all: the others would wait for it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from worker_plugin import ReductionState
+
+#: Most seconds from the start of the processes until all have met.
+START_TIMEOUT_S = 120.0
+#: Most seconds that a command may take.
+CALL_TIMEOUT_S = 120.0
+#: Most seconds that the ranks have to say goodbye to each other.
+CLOSE_TIMEOUT_S = 60.0
+
+
+class RanksFailed(Exception):
+    """A rank raised, died or did not answer; the message says which and how. All ranks were ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a rank process is started with."""
+
+    rank: int
+    world_size: int
+    device: str
+    transport: str
+    #: Of this run only: the ranks meet in it, and its name is the job's.
+    directory: str
+    reducers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What a workload finds in its rank process, beside the default process group: Gloo, on GPUs also NCCL."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    state: ReductionState
+
+    def synchronize(self) -> None:
+        """Wait until a GPU has done what it was told; a future or a work is done before that."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Ranks:
+    """`world_size` rank processes on this host."""
+
+    def __init__(self, world_size: int, reducers: Sequence[str], *, transport: str, device: str) -> None:
+        context = multiprocessing.get_context("spawn")  # fork and torch's threads do not go together
+        self._directory = tempfile.TemporaryDirectory(prefix="reduction-bench-")
+        self._connections: list[Connection] = []
+        self._processes: list[Any] = []
+        for rank in range(world_size):
+            ours, theirs = context.Pipe()
+            setup = Setup(rank, world_size, device, transport, self._directory.name, tuple(reducers))
+            process = context.Process(target=_main, args=(theirs, setup), name=f"rank-{rank}", daemon=True)
+            process.start()
+            theirs.close()
+            self._connections.append(ours)
+            self._processes.append(process)
+        self._gather(START_TIMEOUT_S)
+
+    def load(self, workload: type, *args: object) -> None:
+        """Make every rank's workload `workload(rank, *args)`, in place of the one before."""
+        self._tell((workload, args))
+        self._gather(CALL_TIMEOUT_S)
+
+    def call(self, method: str, *args: object) -> list[Any]:
+        """Call a method of every rank's workload; return what they return, in rank order."""
+        self._tell((method, args))
+        return self._gather(CALL_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Let the ranks leave; those that do not are killed, which is an error."""
+        for connection in self._connections:
+            connection.close()
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        late = []
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+            late += [process.name] if process.is_alive() else []
+            process.kill()
+            process.join()
+        self._connections.clear()
+        self._processes.clear()
+        self._directory.cleanup()
+        if late:
+            raise RanksFailed(f"did not end within {CLOSE_TIMEOUT_S:g} s: {', '.join(late)}")
+
+    def _tell(self, command: object) -> None:
+        if not self._connections:
+            raise RanksFailed("the ranks were ended by an earlier failure")
+        for connection in self._connections:
+            with suppress(OSError):  # `_gather` finds out why
+                connection.send(command)
+
+    def _gather(self, timeout_s: float) -> list[Any]:
+        deadline = time.monotonic() + timeout_s
+        waiting = {connection: rank for rank, connection in enumerate(self._connections)}
+        answers: list[Any] = [None] * len(waiting)
+        while waiting:
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self._abandon(f"no answer within {timeout_s:g} s from ranks {sorted(waiting.values())}")
+            for connection in [connection for connection in waiting if connection in ready]:
+                rank = waiting.pop(connection)
+                try:
+                    is_good, answers[rank] = connection.recv()
+                except (EOFError, OSError):
+                    self._processes[rank].join(1)
+                    self._abandon(f"rank {rank} died, exit code {self._processes[rank].exitcode}")
+                if not is_good:
+                    self._abandon(f"rank {rank} failed:\n{answers[rank]}")
+        return answers
+
+    def _abandon(self, reason: str) -> None:
+        for process in self._processes:
+            process.kill()
+        self.close()
+        raise RanksFailed(reason)
+
+
+def _main(connection: Connection, setup: Setup) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the test process's; it then ends us
+    try:
+        rank = _join(setup)
+        connection.send((True, None))
+        _obey(connection, rank)
+        rank.state.close()
+        dist.destroy_process_group()
+    except Exception:
+        connection.send((False, traceback.format_exc()))
+
+
+def _obey(connection: Connection, rank: Rank) -> None:
+    """Do what the pipe says until it closes, which it also does when the test process dies."""
+    workload: Any = None
+    while True:
+        try:
+            what, args = connection.recv()
+        except EOFError:
+            return
+        if isinstance(what, str):
+            connection.send((True, getattr(workload, what)(*args)))
+        else:
+            workload = None  # free its memory first
+            workload = what(rank, *args)
+            connection.send((True, None))
+
+
+def _join(setup: Setup) -> Rank:
+    torch.set_num_threads(1)  # the ranks share the cores
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    device = torch.device("cpu")
+    if setup.device == "cuda":
+        device = torch.device("cuda", setup.rank)
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "gloo" if setup.device == "cpu" else "cpu:gloo,cuda:nccl",
+        init_method=f"file://{setup.directory}/store",
+        rank=setup.rank,
+        world_size=setup.world_size,
+        timeout=timedelta(seconds=CALL_TIMEOUT_S),
+    )
+    state = ReductionState(
+        setup.reducers,
+        job=os.path.basename(setup.directory),
+        rank=setup.rank,
+        world_size=setup.world_size,
+        transport=setup.transport,
+    )
+    return Rank(setup.rank, setup.world_size, device, state)

@@ -1,0 +1,66 @@
+"""`reducer serve` processes on loopback, as a user would start them."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+_READY = "listening on "
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Reducers:
+    """`count` reducer processes. They also end when this process does."""
+
+    def __init__(self, count: int) -> None:
+        command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0"]
+        command += ["--stop-with-stdin", "--log-level", "warning", "--drain-timeout", "2"]
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(count)
+        ]
+        try:
+            #: HOST:PORT of each.
+            self.addresses = [_address(process) for process in self._processes]
+        except Exception:
+            self.close()
+            raise
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds, user and system, that all of them have used; in steps of 10 ms."""
+        return sum(_cpu_s(process.pid) for process in self._processes)
+
+    def close(self) -> None:
+        """Stop them, and kill those that do not stop."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
+    line = process.stdout.readline() if ready else ""
+    if not line.startswith(_READY):
+        raise RuntimeError(f"a reducer did not start within {START_TIMEOUT_S:g} s; it said {line!r}")
+    return line.removeprefix(_READY).strip()
+
+
+def _cpu_s(pid: int) -> float:
+    # proc(5): the name may hold blanks and brackets; after it state is field 3, utime 14, stime 15.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -1,0 +1,38 @@
+"""All-reduce by size: ours against torch.distributed's ring, in turn on the same ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.all_reduce import AllReduce
+from benchmarks.conftest import Cluster
+from benchmarks.paired import compare
+
+KIB, MIB = 1 << 10, 1 << 20
+
+#: Bytes, and collectives per turn.
+SIZES = {
+    "4KiB": (4 * KIB, 50),
+    "64KiB": (64 * KIB, 40),
+    "1MiB": (MIB, 12),
+    "4MiB": (4 * MIB, 5),
+    "16MiB": (16 * MIB, 2),
+    "64MiB": (64 * MIB, 1),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("size_bytes", "iterations"), SIZES.values(), ids=SIZES)
+def test_all_reduce(
+    cluster: Cluster,
+    limits: dict[str, Any],
+    record: Callable[..., None],
+    size_bytes: int,
+    iterations: int,
+) -> None:
+    cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
+    measured = compare(cluster.ranks, cluster.reducers, ["ours", "ring"], **limits)
+    record("all-reduce", size_bytes, iterations, measured)

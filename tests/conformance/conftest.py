@@ -1,0 +1,44 @@
+"""One suite for every `ReducerEndpoint`: the engine in process, and each transport's client against its server.
+
+A test is a coroutine that gets `place`, a reducer that workers can be opened to. It runs on uvloop, as in
+production, and the timeout is a guard against hangs only.
+"""
+
+import asyncio
+import inspect
+
+import pytest
+import uvloop
+from conformance.places import GrpcPlace, Place
+
+HANG_S = 30.0
+
+
+@pytest.fixture(params=[Place, GrpcPlace], ids=["engine", "grpc"])
+def place(request):
+    return request.param()
+
+
+@pytest.fixture
+def grpc_place():
+    return GrpcPlace()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a coroutine test between the start and the stop of its place."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def run():
+        place = next(value for value in arguments.values() if isinstance(value, Place))
+        await place.start()
+        try:
+            async with asyncio.timeout(HANG_S):
+                await pyfuncitem.obj(**arguments)
+        finally:
+            await place.stop()
+
+    uvloop.run(run())
+    return True

@@ -1,0 +1,118 @@
+"""Several jobs, and several lives of one job, on the same reducers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from reduction.errors import JobBusy, RankTaken, StaleInstance
+
+ROUNDS = 40
+
+
+# ---- in the ranks ----
+
+
+def one_of_two_jobs(rank, reducers, job, world_size):
+    """Ranks below `world_size` are one job, the others a second one, with other sizes and chunks."""
+    which, number = divmod(rank.number, world_size)
+    settings = {"rank": number, "world_size": world_size, "chunk_bytes": (4096, 65536)[which]}
+    with rank.state(reducers, f"{job}-{which}", **settings) as state:
+        pending = []
+        for step in range(ROUNDS):
+            shape = (1000 * (which + 1) + step,)
+            parts = [rank.values(10 * which + other, shape, step=step) for other in range(world_size)]
+            tensor = parts[number].clone()
+            pending.append((state.all_reduce(tensor), rank.fold(parts, dist.ReduceOp.SUM)))
+            if step == 0 or len(pending) == 8:
+                for future, expected in pending:
+                    assert torch.equal(rank.wait(future), expected), f"job {which}, around step {step}"
+                pending.clear()
+
+
+def lives(rank, reducers, job, count):
+    for _ in range(count):
+        with rank.state(reducers, job) as state:
+            for step in range(3):
+                rank.round(state, step=step)
+
+
+def run_until_killed(rank, reducers, job):
+    state = rank.state(reducers, job)
+    rank.round(state)
+    rank.tell("running")
+    for step in range(1_000_000):
+        rank.round(state, 100_000, step=step)
+
+
+def intrude(rank, reducers, job, identities):
+    """Ranks 0 and 1 are a job; while it is live, the other processes claim to be (rank, world size) of it."""
+    live = rank.number < 2
+    number, world_size = (rank.number, 2) if live else identities[rank.number - 2]
+    settings = {"rank": number, "world_size": world_size, "join_timeout_s": 20}
+    with rank.state(reducers, job, **settings) as state:
+        if live:
+            rank.round(state, step=1)
+        dist.barrier()
+        error = None if live else rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
+        assert state.error is error
+        dist.barrier()
+        if live:  # on the same communicator as before
+            rank.round(state, step=2)
+    dist.barrier()
+    return error
+
+
+def claim(rank, reducers, job, claimed):
+    """All claim a rank at the same time; return how it ended."""
+    settings = {"rank": claimed[rank.number], "world_size": 2, "join_timeout_s": 20}
+    with rank.state(reducers, job, **settings) as state:
+        tensor = torch.ones(3)
+        error = rank.error_of(lambda: rank.wait(state.all_reduce(tensor)))
+        dist.barrier()  # nobody leaves before all know
+        return error or tensor.tolist()
+
+
+# ---- tests ----
+
+
+def test_two_jobs_at_once(ranks, reducers, job):
+    ranks.run(4, one_of_two_jobs, reducers(2), job, 2, group=False)
+
+
+def test_name_again_after_a_clean_close(ranks, reducers, job):
+    ranks.run(3, lives, reducers(2), job, 5, group=False)
+
+
+def test_name_again_after_a_crash(ranks, fresh_ranks, reducers, job):
+    crashing = fresh_ranks()
+    call = crashing.begin(2, run_until_killed, reducers(2), job, group=False)
+    assert [call.hear(0), call.hear(1)] == ["running", "running"]
+    crashing.kill()
+    ranks.run(2, lives, reducers(2), job, 2, group=False)
+
+
+@pytest.mark.parametrize(
+    ("k", "identities", "kinds", "texts"),
+    [
+        (2, [(0, 2), (1, 2)], [JobBusy, RankTaken], ["rank 0", "rank 1"]),
+        (1, [(0, 1), (2, 3)], [JobBusy, JobBusy], ["rank 0", "world size 3"]),
+    ],
+    ids=["same-name-twice", "other-world-size"],
+)
+def test_an_intruder_is_turned_away(ranks, reducers, job, k, identities, kinds, texts):
+    """By name, within seconds; the job that it wanted does not even notice, and the name is free afterwards."""
+    answers = ranks.run(4, intrude, reducers(k), job, identities)
+    assert [type(error) for error in answers] == [type(None), type(None), *kinds]
+    for text, error in zip(texts, answers[2:], strict=True):
+        assert text in str(error)
+        assert job in str(error)
+    ranks.run(2, lives, reducers(k), job, 1, group=False)
+
+
+@pytest.mark.parametrize("claimed", [(0, 1, 1), (0, 1, 0)], ids=["rank-1-twice", "rank-0-twice"])
+def test_a_rank_is_claimed_twice_at_the_start(ranks, reducers, job, claimed):
+    """Nobody waits for ever, and nobody gets a sum of three; at least one process hears what is wrong."""
+    answers = ranks.run(3, claim, reducers(2), job, claimed)
+    assert any(isinstance(answer, JobBusy | StaleInstance) for answer in answers), answers
+    assert all(answer == [2.0, 2.0, 2.0] for answer in answers if isinstance(answer, list)), answers

@@ -1,0 +1,155 @@
+"""The wheel, built and installed into an empty environment, runs `reducer serve` and a two-rank all-reduce."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("reduction", "reducer", "worker_plugin")
+TIMEOUT_S = 60
+
+RANK = """
+import sys, torch
+import reduction, reducer, reduction.v1.reduction_pb2, worker_plugin
+from worker_plugin import ReductionState
+
+rank, address = int(sys.argv[1]), sys.argv[2]
+tensor = torch.arange(100_000.0) * (rank + 1)
+with ReductionState([address], job="wheel", rank=rank, world_size=2, join_timeout_s=30) as state:
+    result = state.all_reduce(tensor).wait()
+assert torch.equal(result, torch.arange(100_000.0) * 3)
+for module in (reduction, reducer, reduction.v1.reduction_pb2, worker_plugin):
+    print(module.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel, which borrows the dependencies of the running one.
+
+    A line in a .pth file adds a folder to sys.path but does not read that folder's own .pth files: what is
+    installed in development mode here stays invisible there.
+    """
+    home = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", home, cwd=home)
+    run(
+        *(sys.executable, "-m", "pip", "--python", home / "bin" / "python"),
+        *("install", "--no-deps", "--no-index", wheel),
+        cwd=home,
+    )
+    (site_packages,) = home.glob("lib/python*/site-packages")
+    borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (site_packages / "borrowed.pth").write_text("\n".join(sorted(borrowed)) + "\n")
+    return home
+
+
+@pytest.fixture
+def address(environment: Path) -> Iterator[str]:
+    """The address of a reducer run by the console script of the wheel; it must drain and exit 0 on SIGTERM."""
+    command = [environment / "bin" / "reducer", "serve", "--bind", "127.0.0.1:0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=environment, env=clean_environ()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert select.select([process.stdout], [], [], TIMEOUT_S)[0], "the reducer did not start"
+            line = process.stdout.readline()
+            assert line.startswith("listening on 127.0.0.1:")
+            yield line.removeprefix("listening on ").strip()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 0
+            assert process.stdout.read() == ""
+        finally:
+            process.kill()
+
+
+def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        text = archive.read(metadata).decode()
+        entry_points = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+    info = metadata.removesuffix("/METADATA")
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, info}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+    stubs = ("reduction.proto", "reduction_pb2.py", "reduction_pb2.pyi")
+    assert {f"reduction/v1/{stub}" for stub in stubs} <= names
+    assert f"{info}/licenses/LICENSE" in names
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+    assert "Name: reduction-server\n" in text
+    assert "reducer = reducer.cli:main" in entry_points
+
+
+def test_wheel_holds_every_module(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    sources = {
+        path.relative_to(base).as_posix()
+        for base, package in ((ROOT / "proto", "reduction"), (ROOT, "reducer"), (ROOT, "worker_plugin"))
+        for path in (base / package).rglob("*.py*")
+        if path.suffix in (".py", ".pyi")
+    }
+    assert sources <= names
+
+
+def test_installed_wheel_reduces(environment: Path, address: str) -> None:
+    python = environment / "bin" / "python"
+    ranks = [
+        subprocess.Popen(
+            [python, "-c", RANK, str(rank), address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=environment,
+            env=clean_environ(),
+        )
+        for rank in range(2)
+    ]
+    try:
+        for rank in ranks:
+            output, _ = rank.communicate(timeout=TIMEOUT_S)
+            assert rank.returncode == 0, output
+            files = output.split()
+            assert len(files) == 4
+            assert all(Path(file).is_relative_to(environment) for file in files), files
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def test_console_script_tells_its_version(environment: Path) -> None:
+    assert run(environment / "bin" / "reducer", "--version", cwd=environment).startswith("reducer, version ")
+
+
+def clean_environ() -> dict[str, str]:
+    """The variables of this process without those that lead Python or the plug-in elsewhere."""
+    prefixes = ("PYTHON", "REDUCTION_", "COV_", "COVERAGE_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run to the end; return stdout. Fails with all output."""
+    done = subprocess.run(
+        command, cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout

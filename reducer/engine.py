@@ -130,12 +130,14 @@ class Engine:
         if len(self._events) > 1:
             return  # from within a sink: its turn comes when the present event is done
         while self._events:
+            event = self._events[0]
             try:
-                for action in self.table.handle(self._events[0], self._clock()):
-                    self._perform(action)
+                if not isinstance(event, Received | Rejected) or event.stream in self._sinks:
+                    for action in self.table.handle(event, self._clock()):
+                        self._perform(action)
             except Exception:  # a bug of ours must cost one job, not all
-                log.exception("event failed event=%r", type(event).__name__)
-                self._contain(self._events[0])
+                log.exception("event failed event=%s", type(event).__name__)
+                self._contain(event)
             self._events.popleft()
 
     def _contain(self, event: Event) -> None:

@@ -184,7 +184,8 @@ def forking(rank, reducers, job, times):
             assert torch.equal(rank.wait(future), rank.expected((5_000,), step=step)), step
             _, status = os.waitpid(child, 0)
             assert os.waitstatus_to_exitcode(status) == 0, f"child {step} ended with {status}"
-        assert len(_connections_to(ports)) == len(ports)
+        mine = _connections_to(ports)
+        assert len(mine) == len(ports), f"the parent has {mine}"
 
 
 def _connections_to(ports: set[int]) -> list[str]:

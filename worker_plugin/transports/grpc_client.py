@@ -12,6 +12,8 @@ from typing import Any
 # worker, to crash (about every eighth fork with grpcio 1.85). Our children never touch gRPC: worker_plugin/fork.py.
 # Read when gRPC is first used, so it must be set before; whoever sets it himself wins.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Lost connections are ours to report; gRPC would print lines of its own into the training log.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 from reduction import wire

@@ -1,0 +1,214 @@
+"""What only the gRPC plane has: bytes that are no frames, statuses, limits, health, and a server that goes away."""
+
+import asyncio
+
+import grpc
+import numpy as np
+import pytest
+from conformance.places import CHUNK, L, P, Recorder
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from reduction import layout, wire
+from reduction.errors import MalformedFrame, ReducerUnavailable
+from reduction.model import Abort, Peers, Result, Start
+from reduction.v1 import reduction_pb2 as pb
+
+from reducer.engine import Engine
+from reducer.transports.grpc_server import SERVICE, GrpcServer
+from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
+
+MIB = 1 << 20
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def works(workers, seq=0):
+    for worker in workers:
+        worker.push(np.float32([1, 2]), seq)
+    for worker in workers:
+        assert (await worker.result(seq)).tolist() == [len(workers), 2 * len(workers)]
+
+
+async def ending(call):
+    """Read a call that fails to its end; return the last frame and the error."""
+    last = None
+    while True:
+        try:
+            last = wire.reducer_frame_from_wire(await call.read())
+        except grpc.aio.AioRpcError as error:
+            return last, error
+
+
+# ---- a worker that sends what it must not ----
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"GET / HTTP/1.1\r\n\r\n", b"\x1a\x05abcde", bytes(1000)])
+async def test_bytes_that_are_no_frame(grpc_place, data):
+    others = await grpc_place.running(job="others")
+    call = grpc_place.call()
+    await call.write(data)
+    abort, error = await ending(call)
+    assert (abort.code, error.code()) == (MalformedFrame.code, grpc.StatusCode.INVALID_ARGUMENT)
+    assert error.details() == abort.message
+    await works(others)
+
+
+async def test_a_chunk_beyond_the_limit(grpc_place):
+    zero, one = await grpc_place.running()
+    others = await grpc_place.running(job="others")
+    one.push(np.zeros(layout.CHUNK_BYTES_MAX // 4 + 1, np.float32))
+    abort = await one.next(Abort)
+    assert abort == Abort(MalformedFrame.code, "length of Push.payload is 4194308, allowed are 0 to 4194304")
+    await zero.peers(P, L)
+    await works(others)
+
+
+async def test_a_message_beyond_the_limit(grpc_place):
+    zero, one = await grpc_place.running()
+    others = await grpc_place.running(job="others")
+    one.push(np.zeros(wire.FRAME_BYTES_MAX // 4 + 1, np.float32))
+    assert type(await one.sink.closed) is ReducerUnavailable
+    await zero.peers(P, L)
+    await works(others)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"protocol": 2}, grpc.StatusCode.UNIMPLEMENTED),
+        ({"rank": 7}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"credit_bytes": layout.CREDIT_BYTES_MAX}, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ({"job": "live"}, grpc.StatusCode.ALREADY_EXISTS),
+    ],
+)
+async def test_a_refused_join_ends_with_the_status_of_its_error(grpc_place, changes, code):
+    await grpc_place.running(job="live")
+    worker = grpc_place.worker(life="other")
+    worker.join(**changes)
+    abort = await worker.next(Abort)
+    error = await worker.sink.closed
+    assert str(error) == f"127.0.0.1:{grpc_place.port}: {code.name}: {abort.message}"
+
+
+async def test_a_rank_that_never_reads_is_cut_off_at_a_limit(grpc_place):
+    reader, deaf = grpc_place.worker(0), grpc_place.worker(1, is_deaf=True)
+    deaf.join(credit_bytes=MIB)
+    await reader.welcome(credit_bytes=MIB)
+    await reader.peers(P, P)
+    for worker in (reader, deaf):
+        worker.hello(chunk_bytes=MIB)
+    await reader.next(Start)
+    for seq in range(64):
+        for worker in (reader, deaf):
+            worker.push(np.ones(MIB // 4, np.float32), seq)
+        if isinstance(await reader.next(Result | Peers), Peers):
+            break
+    else:
+        raise AssertionError("64 MiB of results wait for a rank that does not read")
+
+
+# ---- a reducer that is not there, or goes away, or is none ----
+
+
+async def test_an_address_where_nobody_listens(grpc_place):
+    await grpc_place.server.stop(0)
+    worker = grpc_place.worker()
+    worker.join()
+    error = await worker.sink.closed
+    assert type(error) is ReducerUnavailable
+    assert str(error).startswith(f"127.0.0.1:{grpc_place.port}: UNAVAILABLE: ")
+
+
+async def test_a_server_that_stops_ends_all_streams(grpc_place):
+    workers = await grpc_place.running()
+    await grpc_place.server.stop(0)
+    for worker in workers:
+        assert type(await worker.sink.closed) is ReducerUnavailable
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xff", b"\x0a\x00", b""])
+async def test_a_server_that_sends_no_frames(grpc_place, answer):
+    async def session(requests, context):
+        yield answer
+
+    handlers = {"Session": grpc.stream_stream_rpc_method_handler(session)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    sink = Recorder()
+    endpoint = GrpcEndpoint(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+    await server.start()
+    endpoint.open(sink)
+    assert type(await sink.closed) is MalformedFrame
+    await endpoint.close()
+    await server.stop(0)
+
+
+async def test_closing_the_endpoint_ends_its_streams(grpc_place):
+    zero, one = await grpc_place.running()
+    await grpc_place.endpoints[1].close()
+    await one.sink.closed
+    await zero.peers(P, L)
+
+
+async def test_one_endpoint_may_have_several_streams(grpc_place):
+    endpoint = grpc_place.endpoint()
+    grpc_place.endpoint = lambda: endpoint
+    await works(await grpc_place.running())
+
+
+# ---- the schema is the wire format ----
+
+
+async def test_a_client_of_the_generated_classes(grpc_place):
+    call = grpc_place.channel().stream_stream(
+        METHOD,
+        request_serializer=pb.WorkerFrame.SerializeToString,
+        response_deserializer=pb.ReducerFrame.FromString,
+    )()
+    nonce = instance = b"0123456789abcdef"
+    join = pb.Join(protocol=1, job="schema", instance=instance, world_size=1, nonce=nonce, credit_bytes=CHUNK)
+    await call.write(pb.WorkerFrame(join=join))
+    welcome = (await call.read()).welcome
+    assert welcome.credit_bytes == CHUNK
+    member = pb.Member(address="a:1", incarnation=welcome.incarnation, weight=1)
+    configuration = pb.Configuration(instance=instance, epoch=1, chunk_bytes=CHUNK, members=[member])
+    await call.write(pb.WorkerFrame(hello=pb.Hello(configuration=configuration)))
+    collective = pb.Collective(op=pb.REDUCE_OP_SUM, dtype=pb.DTYPE_FLOAT32, numel=2)
+    payload = np.float32([1, 2]).tobytes()
+    while (await call.read()).WhichOneof("body") != "start":
+        pass
+    await call.write(pb.WorkerFrame(push=pb.Push(epoch=1, collective=collective, payload=payload)))
+    assert (await call.read()).result == pb.Result(epoch=1, payload=payload)
+    await call.write(pb.WorkerFrame(goodbye=pb.Goodbye(held=1, minimum=1)))
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_status_says_what_the_engine_says(grpc_place):
+    await works(await grpc_place.running())
+    status = grpc_place.channel().unary_unary(METHOD.replace("Session", "Status"))
+    answer = wire.status_from_wire(await status(b""))
+    assert answer == grpc_place.engine.status()
+    assert (answer.jobs[0].job, answer.jobs[0].received_bytes, answer.jobs[0].sent_bytes) == ("job", 16, 16)
+
+
+async def test_health_and_its_end(grpc_place):
+    health = health_pb2_grpc.HealthStub(grpc_place.channel())
+    requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", SERVICE)]
+    assert [(await health.Check(request)).status for request in requests] == [SERVING, SERVING]
+    await grpc_place.server.not_serving()
+    assert [(await health.Check(request)).status for request in requests] == [NOT_SERVING, NOT_SERVING]
+
+
+async def test_reflection_lists_the_service(grpc_place):
+    def services():
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_place.port}") as channel:
+            return ProtoReflectionDescriptorDatabase(channel).get_services()
+
+    assert SERVICE in await asyncio.to_thread(services)
+
+
+async def test_a_port_that_is_taken(grpc_place):
+    second = GrpcServer(Engine(memory_limit_bytes=1))
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{grpc_place.port}"):
+        await second.start(f"127.0.0.1:{grpc_place.port}")
+    await second.stop(0)

@@ -8,6 +8,7 @@ queue, and share nothing but `_final` and `_ended`, under a lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
@@ -92,6 +93,7 @@ class Client:
         self._endpoints: dict[int, GrpcEndpoint] = {}
         self._streams: dict[int, GrpcStream] = {}
         self._reducer_addresses: set[tuple[str, int]] = set()
+        self._lookups: set[asyncio.Task[None]] = set()
         self._embedded: EmbeddedReducer | None = None
         self._loop = uvloop.new_event_loop()
         self._over = asyncio.Event()
@@ -278,14 +280,14 @@ class Client:
         return self._core.identity.job if self._core is not None else "?"
 
     def _remember(self, address: str) -> None:
-        """Note where our sockets lead to, for `fork`; a literal address resolves without the network."""
+        """Note where our sockets lead to, for `fork`."""
         host, _, port = address.rpartition(":")
 
         async def look() -> None:
-            try:
+            with contextlib.suppress(OSError):
                 answers = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-            except OSError:
-                return
-            self._reducer_addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
+                self._reducer_addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
 
-        self._lookup = self._loop.create_task(look())
+        task = self._loop.create_task(look())
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)

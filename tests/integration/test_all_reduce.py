@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 
 import pytest
 import torch
@@ -33,6 +34,12 @@ def sum_and_average(rank, reducers, job):
                     assert result.data_ptr() == tensor.data_ptr(), "the value has other storage"
                     assert result.shape == tensor.shape
                     assert torch.equal(tensor, expected)
+
+
+def rounds(rank, reducers, job):
+    with rank.state(reducers, job) as state:
+        for step in range(3):
+            rank.round(state, step=step)
 
 
 def special_values(rank, reducers, job):
@@ -184,8 +191,28 @@ def forking(rank, reducers, job, times):
             assert torch.equal(rank.wait(future), rank.expected((5_000,), step=step)), step
             _, status = os.waitpid(child, 0)
             assert os.waitstatus_to_exitcode(status) == 0, f"child {step} ended with {status}"
-        mine = _connections_to(ports)
-        assert len(mine) == len(ports), f"the parent has {mine}"
+
+
+def connections_after_close(rank, reducers, job, until_s):
+    """Return how many sockets lead to the reducers while a state is used, and some time after its close."""
+    ports = {int(address.rpartition(":")[2]) for address in reducers}
+    state = rank.state(reducers, job)
+    rank.round(state)
+    during = len(_connections_to(ports))
+    state.close()
+    deadline = time.monotonic() + until_s
+    while _connections_to(ports) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return during, len(_connections_to(ports))
+
+
+def one_after_another(rank, reducers, job):
+    """States in turn, and two at once: gRPC has one queue of events per process for all of them."""
+    with rank.state(reducers, f"{job}-long") as long:
+        for life in range(15):
+            with rank.state(reducers, f"{job}-short") as state:
+                rank.round(state, step=life)
+                rank.round(long, step=life)
 
 
 def _connections_to(ports: set[int]) -> list[str]:
@@ -233,6 +260,11 @@ def test_special_values(ranks, reducers, job):
     ranks.run(2, special_values, reducers(2), job, group=False)
 
 
+@pytest.mark.parametrize("one", [True, False], ids=["one", "comma-separated"])
+def test_reducers_as_a_string(ranks, reducers, job, one):
+    ranks.run(2, rounds, ",".join(reducers(1 if one else 2)), job, group=False)
+
+
 def test_many_in_flight_under_little_credit(ranks, reducers, job):
     ranks.run(3, many_in_flight, reducers(2), job, group=False)
 
@@ -271,6 +303,15 @@ def test_close_with_a_collective_in_flight(ranks, reducers, job):
     assert type(here).__name__ == "ClosedError"
     assert type(there).__name__ == "PeerLeft"
     assert "rank 0" in str(there)
+
+
+def test_states_one_after_another_and_side_by_side(ranks, reducers, job):
+    """The fixtures check what the ranks and reducers have logged."""
+    ranks.run(2, one_after_another, reducers(2), job, group=False)
+
+
+def test_close_ends_the_connections(fresh_ranks, reducers, job):
+    assert fresh_ranks().run(2, connections_after_close, reducers(2), job, 5.0, group=False) == [(2, 0)] * 2
 
 
 def test_a_state_is_pickled_before_and_after_use(ranks, reducers, job):

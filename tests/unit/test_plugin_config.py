@@ -122,6 +122,12 @@ def test_wrong_values_are_named_with_their_limit(values, text):
     assert str(caught.value).startswith(text)
 
 
+@pytest.mark.parametrize("variable", ["REDUCTION_JOB", "REDUCTION_REDUCERS"])
+def test_bytes_of_the_environment_that_are_no_text(variable):
+    with pytest.raises(ConfigError):  # b"\xff" in the environment is "\udcff" here
+        build({}, {variable: "\udcff:1"})
+
+
 @pytest.mark.parametrize(
     "address",
     ["host", "host:", ":50051", "host:0", "host:65536", "host:-1", "host:http", "dns::50051", "dns:name", ""],

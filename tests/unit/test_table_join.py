@@ -1,5 +1,6 @@
 """Who may join a reducer: every row of the table in `reducer.core.table`, as events in and actions out."""
 
+import traceback
 from unittest.mock import ANY
 
 from reduction.errors import (
@@ -295,6 +296,16 @@ def test_only_the_latest_failures_are_remembered():
     second = join(1, instance=(1).to_bytes(16, "big"))
     assert receive(table, 500, second) == refused(500, WorkerLost("life 1"))
     assert receive(table, 501, join(1, instance=bytes(16)))[0] == Send(501, Welcome(REDUCER, CREDIT))
+
+
+def test_a_remembered_failure_does_not_grow_with_every_rank_that_hears_it():
+    table = make_table()
+    receive(table, 10, join(0))
+    receive(table, 10, Abort(WorkerLost.code, "over"))
+    for stream in range(20, 30):
+        assert receive(table, stream, join(1)) == refused(stream, WorkerLost("over"))
+    (error,) = table.failures.values()
+    assert len(traceback.extract_tb(error.__traceback__)) <= 2, "each hearing keeps its frames alive"
 
 
 def test_a_failure_without_an_instance_is_not_remembered():

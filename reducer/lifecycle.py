@@ -27,10 +27,10 @@ async def serve(config: ReducerConfig) -> None:
         OSError: an address cannot be bound.
     """
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes)
-    server = GrpcServer(engine)
-    port = await server.start(config.bind)
     if config.metrics_port is not None:
         serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
+    server = GrpcServer(engine)
+    port = await server.start(config.bind)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     drain_timeout_s = config.drain_timeout_s

@@ -6,9 +6,11 @@ import grpc
 from reduction import wire
 from reduction.model import ReducerStatus
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from reducer.transports.grpc_server import SERVICE
+
+PIPE_WIDTH = 200
 
 
 def fetch(address: str, timeout_s: float) -> ReducerStatus:
@@ -27,12 +29,23 @@ def fetch(address: str, timeout_s: float) -> ReducerStatus:
 def render(address: str, status: ReducerStatus) -> None:
     """Print a table for people."""
     console = Console()
+    if not console.is_terminal:  # a pipe has no width to fit into
+        console.width = PIPE_WIDTH
     state = "draining" if status.draining else "serving"
     console.print(
         f"{address}: {state}, version {status.version}, up {status.uptime_seconds:.0f} s, "
         f"{_mib(status.memory_reserved_bytes)} of {_mib(status.memory_limit_bytes)} MiB reserved"
     )
-    table = Table("job", "ranks", "epoch", "held by all", "open slots", "chunk KiB", "in MiB", "out MiB")
+    table = Table(
+        Column("job", overflow="fold"),
+        "ranks",
+        "epoch",
+        "held by all",
+        "open slots",
+        "chunk KiB",
+        "in MiB",
+        "out MiB",
+    )
     for job in status.jobs:
         present = sum(peer.presence.name == "PRESENT" for peer in job.peers)
         table.add_row(

@@ -1,8 +1,8 @@
-"""The I/O thread of a rank: performs what the core decides, on an event loop of its own.
+"""A rank's communicator outside the core: performs what the core decides, on the process's I/O loop.
 
 Three threads meet here. The user's thread submits; the staging thread copies; the loop thread owns the core,
 the streams and the table of collectives. They hand over through `call_soon_threadsafe` and the staging
-queue, and share nothing but `_final` and `_ended`, under a lock.
+queue, and share nothing but `_final`, under a lock. A fourth looks for the reducers, once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import time
 
 import numpy as np
 import torch
-import uvloop
 from reduction.errors import ClosedError, LocalProtocolError, ReductionError
 from reduction.model import Collective, Push, ReducerFrame
 
@@ -41,6 +40,7 @@ from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
 from worker_plugin.discovery.embedded import EmbeddedReducer
 from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.loop import io_loop
 from worker_plugin.staging import ArenaPool, Staging, Work
 from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
 
@@ -85,7 +85,6 @@ class Client:
         self._lock = threading.Lock()
         #: What later collectives get; set with the failure or the end.
         self._final: ReductionError | None = None
-        self._ended = False
         self._issued = 0
         self._works: dict[int, Work] = {}
         self._core: Communicator | None = None
@@ -95,13 +94,12 @@ class Client:
         self._reducer_addresses: set[tuple[str, int]] = set()
         self._lookups: set[asyncio.Task[None]] = set()
         self._embedded: EmbeddedReducer | None = None
-        self._loop = uvloop.new_event_loop()
+        self._loop = io_loop()
         self._over = asyncio.Event()
         self._done = threading.Event()
         self._staging = Staging(ArenaPool(), self._on_staged)
-        self._thread = threading.Thread(target=self._run, name="reduction-io", daemon=True)
         fork.register(self)
-        self._thread.start()
+        threading.Thread(target=self._discover, name="reduction-discovery", daemon=True).start()
 
     # ---- the user's thread ----
 
@@ -125,8 +123,7 @@ class Client:
         """Leave in good order; returns within close_timeout_s and a few seconds for the streams."""
         with self._lock:
             self._final = self._final or ClosedError("the state was closed; make a new one")
-            if not self._ended:
-                self._loop.call_soon_threadsafe(self.handle, Close())
+        self._loop.call_soon_threadsafe(self.handle, Close())
         self._done.wait(self._config.close_timeout_s + 2 * LINGER_S)
         if self._embedded is not None:
             self._embedded.stop()
@@ -136,34 +133,34 @@ class Client:
         """See `fork.Holder`."""
         return self._reducer_addresses, [] if self._embedded is None else self._embedded.descriptors
 
-    # ---- the staging thread ----
+    # ---- the staging and discovery threads ----
 
     def _on_staged(self, work: Work) -> None:
-        with self._lock:
-            if not self._ended:
-                self._loop.call_soon_threadsafe(self._issue, work)
-                return
-        self._staging.fail(work, self._final or ClosedError("the state was closed"))
+        self._loop.call_soon_threadsafe(self._issue, work)
+
+    def _discover(self) -> None:
+        """Look for job and reducers, which may block; then let the loop take over."""
+        try:
+            place: Place | ReductionError = self._meeting.agree(self._config, self._rank, self._world_size)
+        except ReductionError as error:
+            place = error
+        except Exception as error:
+            log.exception("discovery failed")
+            place = LocalProtocolError(f"discovery failed: {error!r}")
+        asyncio.run_coroutine_threadsafe(self._live(place), self._loop)
 
     # ---- the loop thread ----
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+    async def _live(self, place: Place | ReductionError) -> None:
         try:
-            try:
-                place = self._meeting.agree(self._config, self._rank, self._world_size)
-                self._embedded = place.embedded
-                self._loop.run_until_complete(self._serve(place))
-            except ReductionError as error:
-                self._fail(error)
-            except Exception as error:
-                log.exception("the I/O thread failed")
-                self._fail(LocalProtocolError(f"the I/O thread failed: {error!r}"))
-            with self._lock:
-                self._ended = True
-                self._final = self._final or ClosedError("the state was closed; make a new one")
-            self._loop.run_until_complete(asyncio.sleep(0))  # what was handed over before `_ended`
-            self._loop.close()
+            if isinstance(place, ReductionError):
+                self._fail(place)
+                return
+            self._embedded = place.embedded
+            await self._serve(place)
+        except Exception as error:
+            log.exception("the communicator failed")
+            self._fail(LocalProtocolError(f"the communicator failed: {error!r}"))
         finally:
             self._done.set()
 
@@ -202,8 +199,8 @@ class Client:
             await endpoint.close()
 
     def _issue(self, work: Work) -> None:
-        if self._final is not None and (self._core is None or self._over.is_set()):
-            self._staging.fail(work, self._final)
+        if self._over.is_set():
+            self._staging.fail(work, self._final or ClosedError("the state was closed; make a new one"))
             return
         self._works[work.seq] = work
         if work.contribution is None:

@@ -47,7 +47,7 @@ class PluginConfig:
             raise ConfigError(f"rank is {self.rank}, it must not be negative")
         if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
-        if self.job is not None and not 1 <= len(self.job.encode()) <= wire.JOB_NAME_BYTES_MAX:
+        if self.job is not None and not 1 <= _utf8_bytes("job", self.job) <= wire.JOB_NAME_BYTES_MAX:
             raise ConfigError(f"job {self.job!r} must have 1 to {wire.JOB_NAME_BYTES_MAX} bytes")
         if not layout.CHUNK_BYTES_MIN <= self.chunk_bytes <= layout.CHUNK_BYTES_MAX:
             raise ConfigError(
@@ -71,6 +71,13 @@ def _check_choice(name: str, value: str | None, known: tuple[str | None, ...]) -
         raise ConfigError(f"{name} is {value!r}; this version knows {', '.join(map(repr, known))}")
 
 
+def _utf8_bytes(name: str, text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+        raise ConfigError(f"{name} {text!r} is not text") from None
+
+
 def check_addresses(addresses: tuple[str, ...]) -> None:
     """Raise ConfigError unless all are HOST:PORT or dns:NAME:PORT."""
     if not addresses:
@@ -81,7 +88,7 @@ def check_addresses(addresses: tuple[str, ...]) -> None:
             raise ConfigError(
                 f"reducer {address!r} is not HOST:PORT or dns:NAME:PORT with a port of 1 to 65535"
             )
-        if len(address.encode()) > wire.HOST_BYTES_MAX:
+        if _utf8_bytes("reducer", address) > wire.HOST_BYTES_MAX:
             raise ConfigError(f"reducer {address!r} is longer than {wire.HOST_BYTES_MAX} bytes")
     if len(set(addresses)) != len(addresses):
         raise ConfigError(f"the list of reducers names an address twice: {', '.join(addresses)}")
@@ -116,7 +123,7 @@ def build(arguments: Mapping[str, Any], environ: Mapping[str, str] = os.environ)
     for name in (field.name for field in fields(PluginConfig)):
         variable = ENV_PREFIX + name.upper()
         if arguments.get(name) is not None:
-            values[name] = arguments[name]
+            values[name] = split_addresses(arguments[name]) if name == "reducers" else arguments[name]
         elif environ.get(variable):
             try:
                 values[name] = _PARSE.get(name, str)(environ[variable])

@@ -190,7 +190,7 @@ class ReductionState:
             )
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank is {rank}, it must be 0 to {world_size - 1} (world size {world_size})")
-        client = Client(self.config, rank, world_size, Meeting(store))
+        client = Client(self.config, rank, world_size, Meeting(self.config, store, world_size))
         atexit.register(_close_at_exit, weakref.ref(self))
         return client
 

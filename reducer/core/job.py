@@ -295,8 +295,8 @@ class Job:
         self.left.append(rank)
         for (seq, _), slot in self.slots.items():
             self._check_left(seq, slot)
-        if view.stream is not None:
-            actions.append(Close(view.stream, None))
+        assert view.stream is not None  # its frame has just come on it
+        actions.append(Close(view.stream, None))
         view.stream = None
         view.presence = Presence.LEFT
         return actions + self._tell_peers(rank)

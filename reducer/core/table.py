@@ -114,7 +114,8 @@ class Table:
                 f"rank {join.rank} speaks protocol version {join.protocol}, this reducer {PROTOCOL_VERSION}"
             )
         if join.instance and (join.job, join.instance) in self.failures:
-            raise self.failures[join.job, join.instance]
+            known = self.failures[join.job, join.instance]
+            raise type(known)(*known.args)  # a new one: raising the same again would grow its traceback
         actions: list[Action] = []
         job = self.jobs.get(join.job)
         if job is not None and self._begins_anew(job, join):

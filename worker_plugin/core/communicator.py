@@ -200,11 +200,12 @@ class Communicator:
                 lost = link.see(frame, now)
                 if lost and self.epochs.is_member(link):
                     self.epochs.note_broken(now)
+                self.epochs.leave(link, now, actions)
                 self._judge(now, actions)
                 self._leave_if_done(now, actions)
             case Configure(configuration):
                 if configuration.epoch > self.epochs.number:
-                    self.epochs.enter(configuration, actions)
+                    self.epochs.enter(configuration, now, actions)
             case Start(epoch, minimum):
                 self.epochs.on_start(link, epoch, minimum, now, actions)
                 self._leave_if_done(now, actions)
@@ -294,7 +295,7 @@ class Communicator:
                 actions.append(Log(level, f"epoch {epoch} with {len(links)} reducers ({where}): {reason}"))
                 chunk_bytes = self.identity.chunk_bytes
                 configuration = Configuration(self.epochs.instance, epoch, chunk_bytes, members)
-                self.epochs.enter(configuration, actions)
+                self.epochs.enter(configuration, now, actions)
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error
 

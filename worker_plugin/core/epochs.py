@@ -9,10 +9,10 @@ minimum            forget contributions that everybody is done with, while all m
 
 from __future__ import annotations
 
-from reduction.errors import OutOfOrder, StaleInstance
+from reduction.errors import OutOfOrder, ReducerDraining, StaleInstance
 from reduction.model import Ack, Configuration, Hello, Result
 
-from worker_plugin.core.actions import Action, Deliver, PushChunk, Release, Send, Store
+from worker_plugin.core.actions import Action, Deliver, PushChunk, Release, Send, Shut, Store
 from worker_plugin.core.lane import Lane
 from worker_plugin.core.link import Link
 from worker_plugin.core.roster import Roster
@@ -40,7 +40,7 @@ class Epochs:
         """The present epoch, 0 before the first."""
         return 0 if self.configuration is None else self.configuration.epoch
 
-    def enter(self, configuration: Configuration, actions: list[Action]) -> None:
+    def enter(self, configuration: Configuration, now: float, actions: list[Action]) -> None:
         """Stop pushing, take the configuration, say Hello to all its members."""
         if self.instance and configuration.instance != self.instance:
             raise StaleInstance("a configuration of another life of this job arrived")
@@ -53,6 +53,7 @@ class Epochs:
         self.roster.add(configuration)
         for link in self.roster:
             self.greet(link, actions)
+            self.leave(link, now, actions)
 
     def greet(self, link: Link, actions: list[Action]) -> None:
         """Say Hello if the link is a member that has not heard it in this epoch.
@@ -66,6 +67,12 @@ class Epochs:
             link.hello_epoch = self.configuration.epoch
             link.acked = self.window.held
             actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
+
+    def leave(self, link: Link, now: float, actions: list[Action]) -> None:
+        """End the stream to a reducer that drains and is no member: it waits for that, and dialling goes on."""
+        if self.configuration is not None and link.is_up and link.is_draining and not self.is_member(link):
+            self.roster.on_lost(link, ReducerDraining(f"{link.address} is draining"), now)
+            actions.append(Shut(link.id))
 
     def is_member(self, link: Link) -> bool:
         """Whether the link leads to a member of the present configuration."""

@@ -32,12 +32,13 @@ class Place:
 
 
 class Meeting:
-    """One communicator's corner of the store; the n-th of a process meets the n-th of the others."""
+    """One communicator's corner of the store; the n-th that needs it meets the n-th of the other ranks."""
 
-    def __init__(self, store: Store | None) -> None:
-        """Keep the store; on the thread of the first collective, so that all ranks count alike."""
-        self._store = store
-        self._prefix = f"reduction-server/{next(_count)}/"
+    def __init__(self, config: PluginConfig, store: Store | None, world_size: int) -> None:
+        """Take a corner if one is needed; on the thread of the first collective, so that all ranks count alike."""
+        is_needed = world_size > 1 and (config.job is None or configured(config) is None)
+        self._store = store if is_needed else None
+        self._prefix = f"reduction-server/{next(_count) if is_needed else 'none'}/"
 
     def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
         """Return job name and reducer addresses; blocks for up to `join_timeout_s` at each step.

@@ -197,6 +197,9 @@ class Client:
             await asyncio.wait(waits, timeout=LINGER_S)
         for endpoint in self._endpoints.values():
             await endpoint.close()
+        # gRPC keeps a connection open while anybody refers to a call or channel.
+        self._streams.clear()
+        self._endpoints.clear()
 
     def _issue(self, work: Work) -> None:
         if self._over.is_set():

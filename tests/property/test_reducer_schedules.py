@@ -108,7 +108,13 @@ def part(world):
         world.tick()
     settle(world)
     for rank in world.ranks:
-        if rank.may_leave() and not rank.has_left:
+        if rank.may_leave():
+            rank.leave()
+            settle(world)
+    for rank in world.ranks:
+        # Its close_timeout_s is over: the others left, and the job was forgotten, while it was away.
+        if rank.is_welcome and not rank.has_left and not rank.game.refusals:
+            assert any(other.has_left for other in rank.game.ranks)
             rank.leave()
             settle(world)
 

@@ -121,10 +121,17 @@ def test_another_rank_that_reaches_none_names_them_all():
     )
 
 
-def test_another_rank_that_reaches_some_misses_rank_0s_configuration():
+def test_another_rank_that_reaches_some_names_those_it_does_not():
     assert given_up(judge(forming(link("a"), down("b"), now=60.0, rank=1))) == (
         ReducerUnavailable,
-        "after 60 s, rank 0 has not made a configuration; reached: a:1",
+        "after 60 s, 1 of 2 reducers are not there: b:1: no answer",
+    )
+
+
+def test_another_rank_that_reaches_all_misses_rank_0s_configuration():
+    assert given_up(judge(forming(link("a"), link("b"), now=60.0, rank=1))) == (
+        ReducerUnavailable,
+        "after 60 s, rank 0 has not made a configuration; reached: a:1, b:1",
     )
 
 

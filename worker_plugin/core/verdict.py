@@ -180,19 +180,17 @@ def _impostor(view: View) -> ReductionError | None:
 
 
 def _unavailable(view: View) -> ReductionError:
-    waited = f"after {view.join_timeout_s:g} s"
     tried = [link for link in view.links if link.phase is not Phase.RETIRED]
     down = [link for link in tried if not link.is_up]
-    if down and (view.rank == 0 or len(down) == len(tried)):
+    if down:
         why = "; ".join(f"{link.address}: {link.error or 'no answer'}" for link in down)
-        return ReducerUnavailable(f"{waited}, {len(down)} of {len(tried)} reducers are not there: {why}")
-    if view.rank == 0:
+        text = f"{len(down)} of {len(tried)} reducers are not there: {why}"
+    elif view.rank == 0:
         absent = {
             link.address: [rank for rank in range(view.world_size) if not link.sees(rank)] for link in tried
         }
         who = "; ".join(f"{address} misses ranks {ranks}" for address, ranks in absent.items() if ranks)
-        return ReducerUnavailable(f"{waited}, not all ranks have joined: {who}")
-    return ReducerUnavailable(
-        f"{waited}, rank 0 has not made a configuration; reached: "
-        + ", ".join(link.address for link in tried if link.is_up)
-    )
+        text = f"not all ranks have joined: {who}"
+    else:
+        text = f"rank 0 has not made a configuration; reached: {', '.join(link.address for link in tried)}"
+    return ReducerUnavailable(f"after {view.join_timeout_s:g} s, {text}")

@@ -121,6 +121,8 @@ class GrpcStream:
             self._is_closing = True
             self._writer.cancel()
             self._call.cancel()
+            # Tracebacks may keep this stream for a while, and the call would keep the connection.
+            self._call = None
             self._sink.on_closed(error)
 
 

@@ -67,6 +67,7 @@ def serve(
     """
     import uvloop
 
+    from reducer.lifecycle import BindError
     from reducer.lifecycle import serve as run
 
     logging.basicConfig(
@@ -87,7 +88,7 @@ def serve(
         raise click.UsageError(str(error)) from None
     try:
         uvloop.run(run(config))
-    except OSError as error:
+    except BindError as error:
         click.echo(f"reducer: {error}", err=True)
         sys.exit(EXIT_BIND)
 

@@ -20,17 +20,24 @@ log = logging.getLogger(__name__)
 ORPHAN_DRAIN_S = 2.0
 
 
+class BindError(Exception):
+    """An address that was asked for cannot be had."""
+
+
 async def serve(config: ReducerConfig) -> None:
     """Serve until SIGTERM or SIGINT, drain, and return.
 
     Raises:
-        OSError: an address cannot be bound.
+        BindError: an address cannot be bound.
     """
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes)
-    if config.metrics_port is not None:
-        serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
-    server = GrpcServer(engine)
-    port = await server.start(config.bind)
+    try:
+        if config.metrics_port is not None:
+            serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
+        server = GrpcServer(engine)
+        port = await server.start(config.bind)
+    except OSError as error:
+        raise BindError(f"cannot bind an address: {error}") from error
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     drain_timeout_s = config.drain_timeout_s

@@ -2,7 +2,7 @@
 
 Three threads meet here. The user's thread submits; the staging thread copies; the loop thread owns the core,
 the streams and the table of collectives. They hand over through `call_soon_threadsafe` and the staging
-queue, and share nothing but `_final`, under a lock. A fourth looks for the reducers, once.
+queue, and share nothing but `_final` and `_ended`, under a lock. A fourth looks for the reducers, once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reduction.errors import ClosedError, LocalProtocolError, ReductionError
 from reduction.model import Collective, Push, ReducerFrame
 
 from worker_plugin import fork
-from worker_plugin.bridge import Future, make_future
+from worker_plugin.bridge import Future, fail, make_future
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.actions import (
     Action,
@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 #: How often time passes for the core, in seconds.
 TICK_S = 0.025
+CLOSED = "the state was closed; make a new one"
+#: How long close() waits beside close_timeout_s: for streams, the embedded reducer and the last copies, in seconds.
+CLOSE_EXTRA_S = 8.0
 #: How long streams may take to send their last frames, in seconds.
 LINGER_S = 2.0
 
@@ -82,9 +85,11 @@ class Client:
         self._rank = rank
         self._world_size = world_size
         self._meeting = meeting
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close
         #: What later collectives get; set with the failure or the end.
         self._final: ReductionError | None = None
+        #: Whether the loop takes no more collectives.
+        self._ended = False
         self._issued = 0
         self._works: dict[int, Work] = {}
         self._core: Communicator | None = None
@@ -113,21 +118,26 @@ class Client:
         ready = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
         with self._lock:
             if self._final is not None:
-                raise self._final
+                raise self._final.with_traceback(None)  # or each raise would make it longer
             work = Work(self._issued, collective, tensor.detach(), future, ready)
             self._issued += 1
             self._staging.stage(work)
         return future
 
-    def close(self) -> None:
-        """Leave in good order; returns within close_timeout_s and a few seconds for the streams."""
+    def begin_close(self) -> None:
+        """Let the communicator leave in good order, in the background. Any thread; idempotent."""
         with self._lock:
-            self._final = self._final or ClosedError("the state was closed; make a new one")
+            self._final = self._final or ClosedError(CLOSED)
         self._loop.call_soon_threadsafe(self.handle, Close())
-        self._done.wait(self._config.close_timeout_s + 2 * LINGER_S)
-        if self._embedded is not None:
-            self._embedded.stop()
-        self._staging.stop(LINGER_S)
+
+    def close(self) -> None:
+        """Leave in good order; returns within close_timeout_s and a few seconds for streams and processes.
+
+        From a callback of a future it returns at once, because that runs on a thread which is needed.
+        """
+        self.begin_close()
+        if not self._staging.is_current:
+            self._done.wait(self._config.close_timeout_s + CLOSE_EXTRA_S)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`."""
@@ -136,7 +146,11 @@ class Client:
     # ---- the staging and discovery threads ----
 
     def _on_staged(self, work: Work) -> None:
-        self._loop.call_soon_threadsafe(self._issue, work)
+        with self._lock:
+            if not self._ended:
+                self._loop.call_soon_threadsafe(self._issue, work)
+                return
+        fail(work.future, self._final or ClosedError(CLOSED))
 
     def _discover(self) -> None:
         """Look for job and reducers, which may block; then let the loop take over."""
@@ -162,7 +176,17 @@ class Client:
             log.exception("the communicator failed")
             self._fail(LocalProtocolError(f"the communicator failed: {error!r}"))
         finally:
-            self._done.set()
+            with self._lock:
+                self._ended = True
+                self._final = self._final or ClosedError(CLOSED)
+            await asyncio.sleep(0)  # what was handed over before `_ended`
+            self._staging.finish(self._finish)
+
+    def _finish(self) -> None:
+        """The end, on the staging thread, after its last copy."""
+        if self._embedded is not None:
+            self._embedded.stop()
+        self._done.set()
 
     async def _serve(self, place: Place) -> None:
         config = self._config
@@ -203,7 +227,7 @@ class Client:
 
     def _issue(self, work: Work) -> None:
         if self._over.is_set():
-            self._staging.fail(work, self._final or ClosedError("the state was closed; make a new one"))
+            self._staging.fail(work, self._final or ClosedError(CLOSED))
             return
         self._works[work.seq] = work
         if work.contribution is None:
@@ -219,9 +243,14 @@ class Client:
         try:
             for action in self._core.handle(event, time.monotonic()):
                 self._perform(action)
-        except Exception as error:  # a bug of ours: the streams end, and the others hear of a lost worker
+        except Exception as error:  # a bug of ours: fail everywhere, with a cause
             log.exception("job %s rank %d: event failed", self._job, self._rank)
-            self._fail(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
+            if isinstance(event, Broke):
+                self._fail(event.error)
+            else:
+                self.handle(
+                    Broke(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
+                )
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -270,8 +299,7 @@ class Client:
             if not isinstance(error, ClosedError):
                 self.error = self.error or error
         for work in self._works.values():
-            if not work.future.done():
-                self._staging.fail(work, error)
+            self._staging.fail(work, error)
         self._works.clear()
         self._over.set()
 

@@ -11,6 +11,8 @@ from reduction import layout, wire
 from reduction.errors import ConfigError
 
 ENV_PREFIX = "REDUCTION_"
+#: About a month; what the clocks below can still add up.
+SECONDS_MAX = 3e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +41,10 @@ class PluginConfig:
         _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard",))
         _check_choice("fallback", self.fallback, (None,))
         for name in ("timeout_s", "stall_warn_s", "join_timeout_s", "close_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be more than 0 seconds")
+            if not 0 < getattr(self, name) <= SECONDS_MAX:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, allowed are more than 0 to {SECONDS_MAX:g} seconds"
+                )
         if self.world_size is not None and not 1 <= self.world_size <= layout.WORLD_SIZE_MAX:
             raise ConfigError(f"world_size is {self.world_size}, allowed are 1 to {layout.WORLD_SIZE_MAX}")
         if self.rank is not None and self.rank < 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import weakref
 from typing import Protocol
 
@@ -46,8 +47,9 @@ def _close_sockets_to(addresses: set[tuple[str, int]]) -> None:
     """Close this process's sockets that are connected to one of these; gRPC does not tell which are its own."""
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         with contextlib.suppress(OSError):
-            probe = socket.socket(fileno=os.dup(int(name)))
-            with probe:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as probe:
                 peer = probe.getpeername()
             if isinstance(peer, tuple) and (peer[0].removeprefix("::ffff:"), peer[1]) in addresses:
                 os.close(int(name))

@@ -2,7 +2,6 @@
 # No `from __future__ import annotations`: DDP compares the hook's annotations with real types.
 
 import torch
-from reduction.errors import ReductionError
 from torch._C._distributed_c10d import GradBucket
 
 from worker_plugin.bridge import failed, raise_in_waiter
@@ -18,6 +17,6 @@ def reduction_hook(state: ReductionState, bucket: GradBucket) -> torch.futures.F
     """
     try:
         future = state.reduce_bucket(bucket)
-    except ReductionError as error:
+    except Exception as error:  # of whatever kind: DDP would be left in the middle of its backward pass
         future = failed(error)
     return raise_in_waiter(future)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,8 +21,8 @@ from worker_plugin.bridge import Future, fail
 
 log = logging.getLogger(__name__)
 
-#: A buffer that was not taken again within this many takes is freed: bucket sizes change after step 1.
-KEPT_TAKES = 1024
+#: Free buffers are kept up to the most that was in use at once, seen over this many takes.
+PEAK_TAKES = 256
 
 
 @dataclass(slots=True, eq=False)
@@ -39,34 +40,48 @@ class Work:
 
 
 class ArenaPool:
-    """Host buffers by exact size. Any thread."""
+    """Host buffers by exact size. Any thread.
+
+    Keeps no more free memory than was in use at once lately: sizes change after DDP's first step, and a user
+    may come with a new one each time.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: dict[int, list[tuple[int, torch.Tensor]]] = {}
+        self._free: deque[torch.Tensor] = deque()  # oldest first
+        self._free_bytes = 0
+        self._used_bytes = 0
         self._takes = 0
+        self._peak_bytes = self._next_peak_bytes = 0
 
     def take(self, nbytes: int) -> torch.Tensor:
         """Return a one-dimensional uint8 tensor with undefined content."""
         with self._lock:
             self._takes += 1
-            self._evict()
-            free = self._free.get(nbytes)
-            if free:
-                return free.pop()[1]
+            self._used_bytes += nbytes
+            self._next_peak_bytes = max(self._next_peak_bytes, self._used_bytes)
+            if self._takes % PEAK_TAKES == 0:
+                self._peak_bytes, self._next_peak_bytes = self._next_peak_bytes, self._used_bytes
+            for buffer in self._free:
+                if buffer.numel() == nbytes:
+                    self._drop(buffer)
+                    return buffer
         return torch.empty(nbytes, dtype=torch.uint8)
 
     def give(self, buffer: torch.Tensor) -> None:
         """Take a buffer back; the caller must not use it any more."""
         with self._lock:
-            self._free.setdefault(buffer.numel(), []).append((self._takes, buffer))
+            self._used_bytes -= buffer.numel()
+            self._free.append(buffer)
+            self._free_bytes += buffer.numel()
+            limit = max(self._peak_bytes, self._next_peak_bytes) - self._used_bytes
+            while self._free and self._free_bytes > limit:
+                self._drop(self._free[0])
 
-    def _evict(self) -> None:
-        for size, free in list(self._free.items()):
-            while free and free[0][0] < self._takes - KEPT_TAKES:
-                free.pop(0)
-            if not free:
-                del self._free[size]
+    def _drop(self, buffer: torch.Tensor) -> None:
+        index = next(index for index, free in enumerate(self._free) if free is buffer)
+        del self._free[index]
+        self._free_bytes -= buffer.numel()
 
 
 class Staging:
@@ -89,13 +104,17 @@ class Staging:
 
     def fail(self, work: Work, error: Exception) -> None:
         """Complete the future with an error; the tensor is not touched any more."""
-        self._queue.put(lambda: fail(work.future, error))
+        self._queue.put(lambda: None if work.future.done() else fail(work.future, error))
 
-    def stop(self, timeout_s: float) -> None:
-        """Finish what was asked for, and end."""
+    def finish(self, last: Callable[[], None]) -> None:
+        """Do what was asked for so far, then `last`, and end."""
+        self._queue.put(last)
         self._queue.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on this thread, as callbacks of futures do."""
+        return threading.current_thread() is self._thread
 
     def _run(self) -> None:
         while (step := self._queue.get()) is not None:
@@ -123,7 +142,8 @@ class Staging:
                     torch.cuda.current_stream().synchronize()
                     work.future.set_result(work.tensor)
             else:
-                work.tensor.copy_(_typed(work.result, work.tensor))
+                with torch.inference_mode(work.tensor.is_inference()):
+                    work.tensor.copy_(_typed(work.result, work.tensor))
                 work.future.set_result(work.tensor)
         except Exception as error:
             if not work.future.done():

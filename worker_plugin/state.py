@@ -40,7 +40,7 @@ class ReductionState:
         on_reducer_loss: "reshard", the others take over.
         fallback: None.
         timeout_s: seconds from a collective's first push to CollectiveTimeout.
-        stall_warn_s: seconds after which a rank that keeps others waiting is named in a warning.
+        stall_warn_s: seconds after which a collective that is not done is logged as a warning.
         join_timeout_s: seconds to wait for reducers and ranks, at the start and after losing all.
         close_timeout_s: seconds that `close` waits for ranks that may still need this one.
         chunk_bytes: bytes per message, a multiple of 1024; rank 0's counts.
@@ -92,7 +92,7 @@ class ReductionState:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close
         self._client: Client | None = None
         self._is_closed = False
 
@@ -106,6 +106,7 @@ class ReductionState:
         All ranks must issue the same collectives in the same order. The tensor is not touched until the
         future completes and must not be changed until then; it then holds the result, and is the future's
         value. After an error its content is undefined. SUM for all known dtypes, AVG for floating point.
+        Callbacks of the future run on the thread that completes all futures: they must not wait for another.
 
         Raises:
             ConfigError: the tensor or op cannot be reduced; nothing was issued.
@@ -149,6 +150,7 @@ class ReductionState:
             client = self._client
         if client is not None:
             client.close()
+            atexit.unregister(client.close)
 
     def __enter__(self) -> ReductionState:
         return self
@@ -188,14 +190,17 @@ class ReductionState:
             raise ConfigError(
                 f"rank is {rank} and world_size is {world_size}: pass both, or call init_process_group first"
             )
+        if store is not None and (rank, world_size) != (dist.get_rank(), dist.get_world_size()):
+            store = None  # not the group that the store serves: others of it would meet in the same corner
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank is {rank}, it must be 0 to {world_size - 1} (world size {world_size})")
         client = Client(self.config, rank, world_size, Meeting(self.config, store, world_size))
-        atexit.register(_close_at_exit, weakref.ref(self))
+        # A state that is dropped without close() leaves in the background; one that is kept, at exit.
+        atexit.register(client.close)
+        weakref.finalize(self, _drop, client).atexit = False
         return client
 
 
-def _close_at_exit(reference: weakref.ref[ReductionState]) -> None:
-    state = reference()
-    if state is not None:
-        state.close()
+def _drop(client: Client) -> None:
+    client.begin_close()
+    atexit.unregister(client.close)

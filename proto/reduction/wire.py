@@ -344,7 +344,12 @@ def _peer_from_pb(peer: pb.Peer) -> model.Peer:
 
 
 def _abort_to_pb(abort: model.Abort) -> pb.Abort:
-    return pb.Abort(code=cast(pb.ErrorCode, abort.code), message=abort.message[:MESSAGE_CHARS_MAX])
+    return pb.Abort(code=cast(pb.ErrorCode, abort.code), message=_text(abort.message))
+
+
+def _text(message: str) -> str:
+    """Cut to the limit; what is no text is replaced, an error about bad bytes must get through."""
+    return message[:MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
 def _abort_from_pb(abort: pb.Abort) -> model.Abort:

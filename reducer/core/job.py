@@ -74,6 +74,8 @@ class RankView:
 
     nonce: bytes
     host: str
+    #: The instance that it named in its Join, empty if it knew none.
+    instance: bytes
     #: Its stream, None while it is lost or has left.
     stream: int | None
     presence: Presence = Presence.PRESENT
@@ -126,8 +128,9 @@ class Job:
             view.stream = stream
             view.presence = Presence.PRESENT
         else:
-            self.ranks[join.rank] = RankView(join.nonce, join.host, stream)
-        self.instance = self.instance or join.instance
+            self.ranks[join.rank] = RankView(join.nonce, join.host, join.instance, stream)
+        if join.rank == 0:  # only rank 0 knows which life of the job this is
+            self.instance = self.instance or join.instance
         self.minimum = max(self.minimum, join.minimum)
         actions.append(Send(stream, Welcome(self.incarnation, self.credit_bytes)))
         actions += self._tell_peers(join.rank)

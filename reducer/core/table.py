@@ -8,7 +8,7 @@ A Join, seen from the job of that name:
     rank 0, another live rank 0 there        JobBusy
     rank 0, the old one is gone              the job was started again: the old life is stale, begin anew
     another rank that is live there          RankTaken
-    another rank, unknown here               attach; with an instance that is not ours: StaleInstance
+    another rank, unknown here               attach; with an instance that is not rank 0's: StaleInstance
     another rank, known but gone, new nonce  rank 0 there: JobBusy; rank 0 gone: begin anew; not there yet: attach
     another world size                       JobBusy; while the job is forming CollectiveMismatch, for all ranks
 
@@ -133,9 +133,23 @@ class Table:
             if job.epoch:
                 raise JobBusy(f"job {join.job!r} is live with world size {job.world_size}: {mismatch}")
             return self._fail(job, mismatch) + self._refuse(stream, mismatch)
+        if join.rank == 0:
+            actions += self._end_strangers(job, join)
         actions += job.on_join(stream, join)
         self.streams = {old: owner for old, owner in self.streams.items() if owner != (job, join.rank)}
         self.streams[stream] = (job, join.rank)
+        return actions
+
+    def _end_strangers(self, job: Job, join: Join) -> list[Action]:
+        """Rank 0 says which life of the job this is: ranks of another one that came before it must go."""
+        stale = StaleInstance(f"job {join.job!r} was started again by rank 0 on {join.host}")
+        strangers = [rank for rank, view in job.ranks.items() if view.instance not in (b"", join.instance)]
+        actions: list[Action] = []
+        for rank in strangers:
+            for stream in [stream for stream, owner in self.streams.items() if owner == (job, rank)]:
+                actions += [Send(stream, Abort(stale.code, str(stale))), Close(stream, stale)]
+                del self.streams[stream]
+            del job.ranks[rank]
         return actions
 
     def _begins_anew(self, job: Job, join: Join) -> bool:

@@ -32,11 +32,23 @@ OUTBOX_FIXED_BYTES = 1 << 20
 #: How long the last frames of a stream may take to leave, in seconds.
 LINGER_S = 5.0
 
+#: How long a new stream may take to send its Join, in seconds.
+JOIN_S = 10.0
+#: A worker's state opens one.
+STREAMS_PER_CONNECTION_MAX = 64
+
 OPTIONS = [
     # Two servers on one port without an error is what SO_REUSEPORT would give.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", wire.FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", wire.FRAME_BYTES_MAX),
+    # A silent worker host or cut link is noticed after 10 s, by TCP_USER_TIMEOUT, which keepalive sets. The
+    # worker's process need not answer: one that is stopped or busy is late, not lost.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 86_400_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     # Workers ping to notice a silent network; never answer that with too_many_pings.
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -44,7 +56,6 @@ OPTIONS = [
 
 #: proto/README.md, "Errors".
 STATUS = {
-    0: grpc.StatusCode.INTERNAL,
     1: grpc.StatusCode.UNAVAILABLE,
     2: grpc.StatusCode.UNAVAILABLE,
     3: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -82,17 +93,14 @@ class Outbox:
 
     def __init__(self, encoder: Encoder) -> None:
         self.error: ReductionError | None = None
+        #: Ends the stream; set by its owner.
+        self.reject: Callable[[ReductionError], None] = lambda error: None
         self.queued_bytes = 0
         self.limit_bytes = OUTBOX_FIXED_BYTES
         self._encoder = encoder
         self._frames: deque[bytes] = deque()
         self._changed = asyncio.Event()
         self._is_closed = False
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the peer left more unread than its credit allows."""
-        return self.queued_bytes > self.limit_bytes
 
     def on_frame(self, frame: ReducerFrame) -> None:
         """Queue a frame; see `Sink.on_frame`."""
@@ -102,6 +110,9 @@ class Outbox:
         self._frames.append(data)
         self.queued_bytes += len(data)
         self._changed.set()
+        if self.queued_bytes > self.limit_bytes and not self._is_closed:
+            error = OutOfOrder(f"{self.queued_bytes} bytes wait unread, the limit is {self.limit_bytes}")
+            asyncio.get_running_loop().call_soon(self.reject, error)
 
     def on_closed(self, error: ReductionError | None) -> None:
         """Let the writer end after what is queued; see `Sink.on_closed`."""
@@ -171,7 +182,8 @@ class GrpcServer:
     ) -> None:
         outbox = Outbox(self._encoder)
         stream = self._engine.open(outbox)
-        reader = asyncio.create_task(self._read(context, outbox, stream.send, stream.reject))
+        outbox.reject = stream.reject
+        reader = asyncio.create_task(self._read(context, stream.send, stream.reject))
         writer = asyncio.create_task(self._write(context, outbox))
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
@@ -184,17 +196,24 @@ class GrpcServer:
             stream.close()
             reader.cancel()
             writer.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            for end in await asyncio.gather(reader, writer, return_exceptions=True):
+                if isinstance(end, Exception) and not context.cancelled():
+                    log.warning("a stream's task failed reason=%r", end)
 
     @staticmethod
     async def _read(
         context: grpc.aio.ServicerContext[bytes, bytes],
-        outbox: Outbox,
         send: Callable[..., None],
         reject: Callable[[ReductionError], None],
     ) -> None:
+        limit_s: float | None = JOIN_S
         while True:
-            data: Any = await context.read()
+            try:
+                data: Any = await asyncio.wait_for(context.read(), limit_s)
+            except TimeoutError:
+                reject(OutOfOrder(f"no Join within {JOIN_S:g} s"))
+                return
+            limit_s = None
             if data is grpc.aio.EOF:
                 return
             try:
@@ -203,11 +222,6 @@ class GrpcServer:
                 reject(error)
                 return
             send(frame)
-            if outbox.is_full:
-                reject(
-                    OutOfOrder(f"{outbox.queued_bytes} bytes wait unread, the limit is {outbox.limit_bytes}")
-                )
-                return
 
     @staticmethod
     async def _write(context: grpc.aio.ServicerContext[bytes, bytes], outbox: Outbox) -> None:

@@ -30,7 +30,16 @@ from worker_plugin.core.communicator import Communicator, Identity, State
 
 EARLY, LATE, CLOSE_LATE = 0.06, 2.0, 6.0
 CHUNK_BYTES = 1024
-_TIMES = ("dial_at", "up_since", "started_at", "broken_since", "alone_since", "busy_since", "pushed_at")
+_TIMES = (
+    "dial_at",
+    "up_since",
+    "started_at",
+    "broken_since",
+    "unstarted_since",
+    "alone_since",
+    "busy_since",
+    "pushed_at",
+)
 
 
 class Payload(NamedTuple):

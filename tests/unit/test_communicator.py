@@ -117,14 +117,22 @@ def test_the_next_stalled_collective_is_warned_of_too():
 
 
 def test_time_counts_from_the_first_push_not_from_the_issue():
-    scene = Scene(timeout_s=5.0)
+    scene = Scene(timeout_s=40.0, stall_warn_s=100.0)
     scene.meet()
     scene.issue(now=0.0)
     assert scene.tick(30.0) == []
     scene.start("a", now=30.0)
     scene.start("b", now=30.0)
-    assert scene.tick(34.9) == []
-    assert failure(scene.tick(35.0))[0] is CollectiveTimeout
+    assert scene.tick(69.9) == []
+    assert failure(scene.tick(70.0))[0] is CollectiveTimeout
+
+
+def test_an_epoch_that_does_not_start_is_given_up_after_the_timeout():
+    scene = Scene(timeout_s=40.0)
+    scene.meet()
+    scene.issue(now=0.0)
+    assert scene.tick(39.0) == []
+    assert failure(scene.tick(41.0)) == (CollectiveTimeout, "epoch 1 has not started after 40 s")
 
 
 def test_a_stall_while_no_member_has_started_names_no_reducer():

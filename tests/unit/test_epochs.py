@@ -1,11 +1,11 @@
 """Entering epochs, starting them, and what makes new ones; one rank, through the communicator."""
 
 import pytest
-from reduction.errors import OutOfOrder, ReducerUnavailable, StaleInstance
+from reduction.errors import OutOfOrder, ReducerDraining, ReducerUnavailable, StaleInstance
 from reduction.model import Configure, Hello, Minimum, Welcome
 from unit.rank_scene import CREDIT, Scene, data, epoch, failure, of_kib, push, send
 
-from worker_plugin.core.actions import Deliver, Log, PushChunk, Release, Store
+from worker_plugin.core.actions import Deliver, Log, Open, PushChunk, Release, Shut, Store
 
 CAUSE = "a stream broke, and all are there again"
 
@@ -226,3 +226,40 @@ def test_further_losses_do_not_lengthen_the_grace():
     scene.lose("a", now=1.0)
     scene.peers("b", "PL", now=1.9)
     assert scene.core.epochs.broken_since == 1.0
+
+
+# ---- reducers that drain ----
+
+
+def test_a_draining_member_is_left_out_and_its_stream_ended():
+    scene = Scene().run()
+    assert scene.peers("a", "PP", draining=True, now=1.0) == [
+        Log(20, "epoch 2 with 1 reducers (b:1): a reducer is draining"),
+        Shut(0),
+        send("b", Hello(epoch(2, "b"), 0)),
+    ]
+    assert scene.lose("a", now=1.0) == [], "that was its end, and no reason for another epoch"
+
+
+def test_another_rank_leaves_it_with_rank_0s_configuration():
+    scene = Scene(rank=1).run()
+    assert scene.peers("a", "PP", draining=True) == []
+    assert scene.receive("b", Configure(epoch(2, "b"))) == [Shut(0), send("b", Hello(epoch(2, "b"), 0))]
+
+
+def test_a_reducer_that_is_no_member_is_left_as_soon_as_it_drains():
+    scene = Scene(rank=1)
+    scene.meet()
+    scene.enter(reducers="a")
+    assert scene.peers("b", "PP", draining=True, now=1.0) == [Shut(1)]
+
+
+def test_a_reducer_that_was_left_is_dialled_again():
+    # It may be there again, as another process.
+    scene = Scene(rank=1).run()
+    scene.receive("b", Configure(epoch(2, "b")))
+    scene.peers("a", "PP", draining=True, now=1.0)
+    assert [type(action) for action in scene.tick(1.0)] == [Open]
+    scene.abort("a", ReducerDraining("stopping"), now=1.1)
+    scene.lose("a", now=1.1)
+    assert [type(action) for action in scene.tick(1.2)] == [Open]

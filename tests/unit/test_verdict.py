@@ -41,10 +41,12 @@ def view(*links, **changes):
         "links": links,
         "configuration": epoch("a", "b"),
         "broken_since": None,
+        "unstarted_since": None,
         "alone_since": None,
         "started_at": 0.0,
         "is_idle": False,
         "join_timeout_s": 60.0,
+        "timeout_s": 600.0,
     }
     return View(**fields | changes)
 
@@ -267,4 +269,4 @@ def test_a_rank_that_left_fails_those_that_wait_for_results():
 def test_two_processes_that_claim_one_rank_at_different_reducers():
     a, b = link("a"), link("b")
     b.peers[1] = Peer(1, b"another process!", "h9", P)
-    assert given_up(judge(view(a, b))) == (RankTaken, "two processes claim rank 1, one of them on h9")
+    assert given_up(judge(broken(a, b))) == (RankTaken, "two processes claim rank 1, one of them on h9")

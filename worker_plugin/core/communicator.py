@@ -180,7 +180,7 @@ class Communicator:
     # ---- frames ----
 
     def _on_frame(self, link: Link, frame: object, now: float, actions: list[Action]) -> None:
-        if link.phase is Phase.RETIRED:
+        if link.phase in (Phase.RETIRED, Phase.DOWN):
             return  # its stream is ending
         if isinstance(frame, Abort):
             self._on_abort(link, frame, now, actions)
@@ -239,7 +239,8 @@ class Communicator:
         if self.epochs.ack_due is not None and now >= self.epochs.ack_due:
             self.epochs.acknowledge(actions)
         self._check_progress(now, actions)
-        self._judge(now, actions)
+        if not (self.epochs.is_calm and self.roster.is_calm):
+            self._judge(now, actions)
         self._leave_if_done(now, actions)
 
     def _check_progress(self, now: float, actions: list[Action]) -> None:
@@ -281,10 +282,12 @@ class Communicator:
             links=self.roster.links,
             configuration=self.epochs.configuration,
             broken_since=self.epochs.broken_since,
+            unstarted_since=self.epochs.unstarted_since,
             alone_since=self.roster.alone_since,
             started_at=self.started_at if self.started_at is not None else now,
             is_idle=self.window.is_idle,
             join_timeout_s=self.identity.join_timeout_s,
+            timeout_s=self.identity.timeout_s,
         )
         match judge(view):
             case Reconfigure(links, reason):

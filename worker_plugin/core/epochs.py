@@ -32,6 +32,8 @@ class Epochs:
         self.configuration: Configuration | None = None
         #: Since when a stream of this epoch is known to have broken; None while all stand.
         self.broken_since: float | None = None
+        #: Since when this epoch has waited for a Start of all its members; None once all have come.
+        self.unstarted_since: float | None = None
         #: When to acknowledge without a push.
         self.ack_due: float | None = None
 
@@ -40,6 +42,11 @@ class Epochs:
         """The present epoch, 0 before the first."""
         return 0 if self.configuration is None else self.configuration.epoch
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether an epoch has started and all its streams stand, as far as this rank knows."""
+        return self._has_started and self.broken_since is None
+
     def enter(self, configuration: Configuration, now: float, actions: list[Action]) -> None:
         """Stop pushing, take the configuration, say Hello to all its members."""
         if self.instance and configuration.instance != self.instance:
@@ -47,6 +54,7 @@ class Epochs:
         self.instance = configuration.instance
         self.configuration = configuration
         self.broken_since = None
+        self.unstarted_since = now
         self.window.regrid(configuration.chunk_bytes)
         for link in self.roster:
             link.lane = None
@@ -101,6 +109,8 @@ class Epochs:
                 f"{self.window.released} to {self.window.held}"
             )
         link.lane = Lane(configuration, index, link.credit_bytes, minimum)
+        if self._has_started:
+            self.unstarted_since = None
         self.push_on(link, now, actions)
         self.on_minimum(minimum, actions)
 
@@ -170,9 +180,12 @@ class Epochs:
 
     def _release(self, actions: list[Action]) -> None:
         """Forget contributions, but only while every member has started and got ours."""
-        if self.configuration is None:
-            return
-        lanes = [link.lane for link in self.roster if link.lane is not None]
-        if len(lanes) == len(self.configuration.members):
-            bound = min(lane.seq for lane in lanes)
+        if self._has_started:
+            bound = min(link.lane.seq for link in self.roster if link.lane is not None)
             actions += [Release(seq) for seq in self.window.release(bound)]
+
+    @property
+    def _has_started(self) -> bool:
+        """Whether every member has answered Start, and none has been lost since."""
+        lanes = sum(link.lane is not None for link in self.roster)
+        return self.configuration is not None and lanes == len(self.configuration.members)

@@ -42,6 +42,8 @@ class Link:
     peers: dict[int, Peer] = field(default_factory=dict)
     #: When a rank was first reported lost, in a row.
     lost_since: dict[int, float] = field(default_factory=dict)
+    #: Whether everybody whom it ever saw is present there.
+    is_full: bool = False
     is_draining: bool = False
     #: The last epoch in which this rank said Hello to this reducer, on any stream.
     hello_epoch: int = 0
@@ -81,6 +83,7 @@ class Link:
         self.lane = None
         self.peers = {}
         self.lost_since = {}
+        self.is_full = False
         self.is_draining = False
 
     def see(self, news: Peers, now: float) -> set[int]:
@@ -88,6 +91,7 @@ class Link:
         before = self.peers
         self.peers = {peer.rank: peer for peer in news.peers}
         self.is_draining = news.draining
+        self.is_full = all(peer.presence is Presence.PRESENT for peer in news.peers)
         lost = {rank for rank, peer in self.peers.items() if peer.presence is Presence.LOST}
         self.lost_since = {rank: self.lost_since.get(rank, now) for rank in lost}
         return {rank for rank in lost if rank in before and before[rank].presence is Presence.PRESENT}

@@ -46,6 +46,14 @@ class Roster:
         return [link for link in self.links if link.is_up]
 
     @property
+    def is_calm(self) -> bool:
+        """Whether time alone changes nothing: no link is down or new, nobody is lost, no reducer drains."""
+        return all(
+            link.phase is Phase.RETIRED or (link.lane is not None and link.is_full and not link.is_draining)
+            for link in self.links
+        )
+
+    @property
     def left(self) -> Peer | None:
         """A rank that said Goodbye, if one did."""
         return next((peer for link in self.links if (peer := link.has_left()) is not None), None)

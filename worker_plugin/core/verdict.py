@@ -20,7 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reduction.errors import PeerLeft, RankTaken, ReducerUnavailable, ReductionError, WorkerLost
+from reduction.errors import (
+    CollectiveTimeout,
+    PeerLeft,
+    RankTaken,
+    ReducerUnavailable,
+    ReductionError,
+    WorkerLost,
+)
 from reduction.model import Configuration, Presence
 
 from worker_plugin.core.link import Link, Phase
@@ -42,11 +49,14 @@ class View:
     configuration: Configuration | None
     #: Since when a stream of the present epoch is known to have broken; None while all stand.
     broken_since: float | None
+    #: Since when the present epoch waits for a Start of all its members; None once all have come.
+    unstarted_since: float | None
     #: Since when no reducer is reachable; the start, before the first one was.
     alone_since: float | None
     started_at: float
     is_idle: bool
     join_timeout_s: float
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +86,14 @@ _KEEP = Keep()
 
 def judge(view: View) -> Verdict:
     """Return what follows from the view. Same input, same output."""
-    taken = _impostor(view)
-    if taken is not None:
+    verdict = _judge(view)
+    # Asked only now, because it looks at every rank on every link.
+    if isinstance(verdict, Reconfigure) and (taken := _impostor(view)) is not None:
         return GiveUp(taken)
+    return verdict
+
+
+def _judge(view: View) -> Verdict:
     if view.configuration is None:
         return _first_epoch(view)
     if view.rank == 0:
@@ -91,6 +106,10 @@ def judge(view: View) -> Verdict:
     for since in (view.alone_since, view.broken_since):
         if since is not None and view.now >= since + view.join_timeout_s and not view.is_idle:
             return GiveUp(_unavailable(view))
+    if view.unstarted_since is not None and view.now >= view.unstarted_since + view.timeout_s:
+        return GiveUp(
+            CollectiveTimeout(f"epoch {view.configuration.epoch} has not started after {view.timeout_s:g} s")
+        )
     return _KEEP
 
 
@@ -156,7 +175,10 @@ def _lost_rank(view: View) -> ReductionError | None:
             return WorkerLost(f"rank {rank} ({host}) is gone: its streams to {where} broke without goodbye")
     # A rank that left in good order needs nobody; but whoever still waits for results can wait for ever.
     left = next((peer for link in live if (peer := link.has_left()) is not None), None)
-    stuck = view.broken_since is not None and view.now >= view.broken_since + GRACE_S
+    waits = (view.broken_since, view.unstarted_since)
+    stuck = view.configuration is None or any(
+        since is not None and view.now >= since + GRACE_S for since in waits
+    )
     if left is not None and stuck and not view.is_idle:
         return PeerLeft(f"rank {left.rank} ({left.host}) closed while this rank waits for results")
     return None

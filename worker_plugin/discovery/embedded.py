@@ -7,6 +7,7 @@ process of its own, and ends with its parent, whose pipe to its stdin closes how
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import sys
 from reduction.errors import ReducerUnavailable
 
 READY = "listening on "
+#: How long the process may take to start, in seconds.
+START_S = 60.0
 #: How long the process may take to end by itself once its stdin is closed, in seconds.
 STOP_S = 4.0
 
@@ -38,10 +41,18 @@ class EmbeddedReducer:
         """
         command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0"]
         command += ["--stop-with-stdin", "--log-level", "warning"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the script, which may go on
+        )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        readable, _, _ = select.select([self._process.stdout], [], [], START_S)
+        line = self._process.stdout.readline() if readable else ""
         if not line.startswith(READY):
+            self._process.kill()
             raise ReducerUnavailable(f"the embedded reducer did not start: exit code {self._process.wait()}")
         self.address = line.removeprefix(READY).strip()
 

@@ -24,19 +24,18 @@ from reduction.v1 import reduction_pb2 as pb
 
 METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
 
-#: How long the last frames of a stream may take to leave, in seconds.
-LINGER_S = 2.0
-
 OPTIONS = [
     ("grpc.max_receive_message_length", wire.FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", wire.FRAME_BYTES_MAX),
     # A silent host or cut link is noticed after 10 s; this also sets TCP_USER_TIMEOUT.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # The limit for the answer of a reducer's process; 60 s unless set (a stopped reducer took 61 s to notice).
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC's own back-off would grow to 120 s; the core decides when to dial.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # also the time that a connection may take
     ("grpc.max_reconnect_backoff_ms", 500),
     # One connection per endpoint, so that a failed one is never shared with another job's.
     ("grpc.use_local_subchannel_pool", 1),

@@ -377,7 +377,7 @@ def test_fork_with_a_connected_state(ranks, reducers, job):
 
 def test_garbage_collection_in_a_forked_child(ranks, reducers, job):
     """In 5 of 100 children, with gRPC's threads busy, this used to hang in a lock of the parent's."""
-    ranks.run(1, collecting_in_a_child, reducers(1), job, 80, group=False)
+    ranks.run(1, collecting_in_a_child, reducers(1), job, 40, group=False)
 
 
 def test_a_forked_child_may_use_an_unconnected_state(fresh_ranks, reducers, job):

@@ -73,7 +73,8 @@ class GrpcStream:
         self._frames: deque[WorkerFrame] = deque()
         self._changed = asyncio.Event()
         self._is_closing = False
-        self._writer = asyncio.create_task(self._write())
+        self._writer: asyncio.Task[None] | None = asyncio.create_task(self._write())
+        self._writer.add_done_callback(self._forget_writer)
         self._reader = asyncio.create_task(self._read())
 
     def send(self, frame: WorkerFrame) -> None:
@@ -90,6 +91,11 @@ class GrpcStream:
     async def wait_closed(self) -> None:
         """Wait until `on_closed` was called."""
         await asyncio.wait((self._reader,))
+
+    def _forget_writer(self, task: asyncio.Task[None]) -> None:
+        # A cancelled task keeps its traceback, whose frames keep call and stream: a cycle that would hold the
+        # connection until the garbage collector comes.
+        self._writer = None
 
     async def _write(self) -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader reports why
@@ -118,10 +124,10 @@ class GrpcStream:
             error = malformed
         finally:
             self._is_closing = True
-            self._writer.cancel()
+            if self._writer is not None:
+                self._writer.cancel()
             self._call.cancel()
-            # Tracebacks may keep this stream for a while, and the call would keep the connection.
-            self._call = None
+            self._call = None  # whoever keeps this stream must not keep the connection
             self._sink.on_closed(error)
 
 

@@ -15,8 +15,10 @@ import inspect
 import itertools
 import os
 import pickle
+import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -422,3 +424,19 @@ def until() -> Callable[..., Any]:
 def child_environment() -> Callable[..., dict[str, str]]:
     """Return `environment`."""
     return environment
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Return a function that finds a port for a reducer that comes and goes.
+
+    Below the ports that the kernel gives to outgoing connections: those may take one while its owner is away.
+    """
+
+    def find() -> int:
+        while True:
+            port = random.randint(20_000, 32_000)
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                return port
+
+    return find

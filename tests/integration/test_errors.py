@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import socket
 import subprocess
 import sys
 import time
@@ -432,11 +431,6 @@ def test_collective_after_close():
 # ---- reducers that are not there ----
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def unreachable(rank, reducers, job):
     started = time.monotonic()
     with rank.state(reducers, job, join_timeout_s=2) as state:
@@ -446,7 +440,7 @@ def unreachable(rank, reducers, job):
 
 
 @pytest.mark.parametrize("reachable", [0, 1])
-def test_reducers_that_are_not_there(ranks, reducers, job, reachable):
+def test_reducers_that_are_not_there(ranks, reducers, free_port, job, reachable):
     absent = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     for error, took, closing_took in ranks.run(
         2, unreachable, reducers(reachable) + absent, job, group=False
@@ -544,7 +538,7 @@ def test_port_in_use(serve):
     assert "Traceback" not in ended.stderr
 
 
-def test_metrics_port_in_use(serve):
+def test_metrics_port_in_use(serve, free_port):
     port = free_port()
     serve("--metrics-port", str(port))
     ended = reducer_command("serve", "--bind", "127.0.0.1:0", "--metrics-port", str(port))
@@ -581,7 +575,7 @@ def one_round(rank, reducers, job):
         rank.round(state)
 
 
-def test_status_without_an_answer():
+def test_status_without_an_answer(free_port):
     address = f"127.0.0.1:{free_port()}"
     ended = reducer_command("status", address, "--timeout", "1")
     assert ended.returncode == 4

@@ -153,9 +153,9 @@ def test_the_hook_returns_while_a_reducer_is_stopped(ranks, serve, job):
 
 
 @pytest.mark.parametrize("end", ["kill", "stop and kill", "drain"])
-def test_a_reducer_of_two_goes_and_comes_back(ranks, serve, job, until, end):
+def test_a_reducer_of_two_goes_and_comes_back(ranks, serve, free_port, job, until, end):
     """Training goes on with the same bits, over one reducer and then over two again."""
-    stays, goes = serve(), serve()
+    stays, goes = serve(), serve(bind=f"127.0.0.1:{free_port()}")
     call = ranks.begin(3, train_until_told, [stays.address, goes.address], job, {"chunk_bytes": 4096})
     call.hear(0)
     match end:
@@ -178,8 +178,8 @@ def test_a_reducer_of_two_goes_and_comes_back(ranks, serve, job, until, end):
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_the_only_reducer_is_killed_and_restarted(ranks, serve, job):
-    reducer = serve()
+def test_the_only_reducer_is_killed_and_restarted(ranks, serve, free_port, job):
+    reducer = serve(bind=f"127.0.0.1:{free_port()}")
     call = ranks.begin(2, train_until_told, [reducer.address], job, {"join_timeout_s": 30})
     call.hear(0)
     reducer.kill()
@@ -366,9 +366,8 @@ def test_status_table_and_json(ranks, serve):
         assert text in table.replace("\n", " "), f"{text!r} is not in:\n{table}"
 
 
-def test_metrics(ranks, serve, job):
-    with __import__("socket").create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def test_metrics(ranks, serve, free_port, job):
+    port = free_port()
     reducer = serve("--metrics-port", str(port))
     call = ranks.begin(2, hold, [reducer.address], job, group=False)
     assert [call.hear(0), call.hear(1)] == ["there", "there"]

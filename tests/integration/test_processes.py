@@ -291,7 +291,12 @@ def test_embedded_reducer_ends_when_rank_0_is_killed(torchrun, until):
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
     until(lambda: reducers[0] not in run.processes(), "the end of the embedded reducer", 20)
     assert run.wait(60) != 0
-    until(lambda: not run.processes(), "the end of everything", 20)
+    # Ranks and reducers, not every process: a DataLoader worker notices its parent's death by a change of
+    # getppid(), and one that was forked just before the kill first asks when the answer is 1 already. It then
+    # stays for ever (torch 2.13, ManagerWatchdog; seen under load); the fixture ends it.
+    pids = {int(file.read_text()) for file in run.folder.glob("pid-*")}
+    until(lambda: pids.isdisjoint(run.processes()), "the end of all ranks", 20)
+    assert not [command for command in run.processes().values() if "reducer serve" in command]
 
 
 # ---- the operator's side ----

@@ -214,7 +214,7 @@ class Torchrun:
                 env=environment(**{name: value}, **more),
             )
 
-    def wait(self, timeout_s: float = 90.0) -> int:
+    def wait(self, timeout_s: float = 120.0) -> int:
         """Return the exit code."""
         try:
             return self._process.wait(timeout_s)
@@ -264,6 +264,7 @@ def torchrun(tmp_path, child_environment) -> Iterator:
         run.kill()
 
 
+@pytest.mark.timeout(300)  # 14 processes that import torch; waits of their own are shorter
 def test_a_users_script_under_torchrun(torchrun, reducers, until):
     """Over two reducers, and embedded with nothing configured: the same bits, and nothing is left behind."""
     weights = []
@@ -281,6 +282,7 @@ def test_a_users_script_under_torchrun(torchrun, reducers, until):
             assert torch.equal(other[name], expected), name
 
 
+@pytest.mark.timeout(300)
 def test_embedded_reducer_ends_when_rank_0_is_killed(torchrun, until):
     run = torchrun(1_000_000)
     pid_file = run.folder / "pid-0"

@@ -1,0 +1,37 @@
+"""What all child processes of the integration tests have: an environment, and a log that must show no bug."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: What no process of ours may write to its log, whatever happens to it.
+OUR_BUGS = ("Traceback", "never retrieved", "level=ERROR", "Fatal Python error", "terminate called")
+#: Longest that a process may take to start or to end, in seconds.
+START_S = 30.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment for a child: no settings of the caller's, loopback only."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REDUCTION_")}
+    return kept | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
+
+
+class Log:
+    """A process's stderr in a file; complains about new lines that show a bug of ours."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._checked = 0
+
+    @property
+    def text(self) -> str:
+        """All that was written so far."""
+        return self.path.read_text(errors="replace")
+
+    def check(self) -> None:
+        """Fail if anything new is a bug's trace."""
+        text = self.text
+        new, self._checked = text[self._checked :], len(text)
+        found = [mark for mark in OUR_BUGS if mark in new]
+        assert not found, f"{self.path.name} shows {found}:\n{new[-6000:]}"

@@ -124,7 +124,7 @@ class Job:
                 # The rank noticed the broken stream before we did. Its pushes may be lost, so rank 0 must
                 # hear of the loss before it hears that the rank is back.
                 actions.append(Close(view.stream, None))
-                actions += self._lose(join.rank)
+                actions += self.on_lost(join.rank)
             view.stream = stream
             view.presence = Presence.PRESENT
         else:
@@ -140,9 +140,6 @@ class Job:
 
     def on_lost(self, rank: int) -> list[Action]:
         """Take note that a rank's stream broke without Goodbye."""
-        return self._lose(rank)
-
-    def _lose(self, rank: int) -> list[Action]:
         view = self.ranks[rank]
         view.stream = None
         view.presence = Presence.LOST
@@ -163,7 +160,8 @@ class Job:
             case Push():
                 return self._on_push(rank, frame, now)
             case Ack(held):
-                return self._on_held(rank, held, now)
+                self._on_held(rank, held, now)
+                return []
             case Hello():
                 return self._on_hello(rank, frame)
             case Goodbye():
@@ -245,7 +243,8 @@ class Job:
         self._check_left(push.seq, slot)
         view.outstanding += cost
         self.received_bytes += nbytes
-        actions = self._on_held(rank, push.held, now)
+        self._on_held(rank, push.held, now)
+        actions: list[Action] = []
         key = SlotKey(self.id, push.seq, push.chunk)
         if payloads:
             actions.append(Fold(key, push.collective, payloads))
@@ -284,25 +283,24 @@ class Job:
             )
         return stop - start
 
-    def _on_held(self, rank: int, held: int, now: float) -> list[Action]:
+    def _on_held(self, rank: int, held: int, now: float) -> None:
         view = self.ranks[rank]
         view.held = max(view.held, held)
         if self._raise_minimum() and self.minimum_due is None:
             self.minimum_due = now + MINIMUM_DELAY_S
-        return []
 
     def _on_goodbye(self, rank: int, goodbye: Goodbye, now: float) -> list[Action]:
         view = self.ranks[rank]
         self.minimum = max(self.minimum, goodbye.minimum)
-        actions = self._on_held(rank, goodbye.held, now)
+        self._on_held(rank, goodbye.held, now)
         self.left.append(rank)
         for (seq, _), slot in self.slots.items():
             self._check_left(seq, slot)
         assert view.stream is not None  # its frame has just come on it
-        actions.append(Close(view.stream, None))
+        close = Close(view.stream, None)
         view.stream = None
         view.presence = Presence.LEFT
-        return actions + self._tell_peers(rank)
+        return [close, *self._tell_peers(rank)]
 
     # ---- time ----
 

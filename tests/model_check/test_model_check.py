@@ -113,7 +113,7 @@ def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
             lambda self, now, actions: self.state is State.CLOSING and self._leave(actions),
         )
     else:  # a rank that said Hello on an earlier stream of the epoch counts as there
-        monkeypatch.setattr(Job, "_lose", _lose_but_keep_hello)
+        monkeypatch.setattr(Job, "on_lost", _lose_but_keep_hello)
     world = World(reducers=1, collectives=1, is_hasty=False)
     faults = {"crashes": 1, "restarts": 1} if rule != "results for re-dialled ranks" else {"cuts": 1}
     with pytest.raises(AssertionError, match=r"released|nobody can go on|failed"):

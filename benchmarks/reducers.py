@@ -32,6 +32,11 @@ class Reducers:
             self.close()
             raise
 
+    @property
+    def pids(self) -> list[int]:
+        """Their process ids, in the order of the addresses."""
+        return [process.pid for process in self._processes]
+
     def cpu_s(self) -> float:
         """Return the CPU seconds, user and system, that all of them have used; in steps of 10 ms."""
         return sum(_cpu_s(process.pid) for process in self._processes)

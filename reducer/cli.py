@@ -29,6 +29,13 @@ def main() -> None:
 
 @main.command()
 @click.option("--bind", required=True, metavar="HOST:PORT", help="Address to serve; port 0 picks a free one.")
+@click.option(
+    "--data-port",
+    type=int,
+    default=0,
+    metavar="PORT",
+    help="TCP data plane on the same host; 0 picks a free one. Workers that cannot reach it stay on gRPC.",
+)
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port of the same host.")
 @click.option(
     "--memory-limit",
@@ -54,6 +61,7 @@ def main() -> None:
 @click.option("--stop-with-stdin", is_flag=True, hidden=True, help="Stop when stdin closes.")
 def serve(
     bind: str,
+    data_port: int,
     metrics_port: int | None,
     memory_limit: int,
     insecure: bool,
@@ -78,6 +86,7 @@ def serve(
     try:
         config = ReducerConfig(
             bind=bind,
+            data_port=data_port,
             metrics_port=metrics_port,
             memory_limit_bytes=memory_limit,
             insecure=insecure,

@@ -17,6 +17,8 @@ class ReducerConfig:
 
     #: Address to serve, HOST:PORT; port 0 picks a free one.
     bind: str
+    #: Port of the TCP data plane on the same host; 0 picks a free one.
+    data_port: int = 0
     #: Port for Prometheus on the same host, None for no metrics.
     metrics_port: int | None = None
     #: Most bytes that all jobs together may reserve.
@@ -32,6 +34,8 @@ class ReducerConfig:
         host, port = split_address(self.bind)
         if not 0 <= port <= 65535:
             raise ConfigError(f"--bind {self.bind}: the port must be 0 to 65535")
+        if not 0 <= self.data_port <= 65535:
+            raise ConfigError(f"--data-port {self.data_port}: must be 0 to 65535")
         if self.metrics_port is not None and not 0 < self.metrics_port <= 65535:
             raise ConfigError(f"--metrics-port {self.metrics_port}: must be 1 to 65535")
         if self.memory_limit_bytes <= 0:

@@ -12,13 +12,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
+import numpy as np
 from reduction import __version__
 from reduction.endpoint import Sink
 from reduction.errors import ReductionError
 from reduction.model import DType, JobStatus, Join, Push, ReducerStatus, Result, WorkerFrame
 
 from reducer import kernels
-from reducer.buffers import Buffer, BufferPool
+from reducer.buffers import BufferPool, is_leased
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
 from reducer.core.table import Table
@@ -39,11 +40,12 @@ class Engine:
         self.sent_bytes = 0
         self.chunks = 0
         self.errors: Counter[str] = Counter()
+        #: For transports that receive payloads into memory of ours.
+        self.pool = BufferPool()
         self._clock = clock
         self._started_at = clock()
         self._sinks: dict[int, Sink] = {}
-        self._accumulators: dict[SlotKey, Buffer] = {}
-        self._pool = BufferPool()
+        self._accumulators: dict[SlotKey, kernels.Array] = {}
         self._events: deque[Event] = deque()
         self._stream_count = 0
 
@@ -163,26 +165,31 @@ class Engine:
                 if (sink := self._sinks.pop(stream, None)) is not None:
                     sink.on_closed(error)
             case Discard(slot):
-                if (buffer := self._accumulators.pop(slot, None)) is not None:
-                    self._pool.give(buffer)
+                self._accumulators.pop(slot, None)
 
     def _fold(self, slot: SlotKey, dtype: DType, payloads: tuple[memoryview, ...]) -> None:
-        accumulation = kernels.accumulation_dtype(dtype)
-        buffer = self._accumulators.get(slot)
-        if buffer is None:
-            elements = payloads[0].nbytes // dtype.itemsize
-            buffer = self._accumulators[slot] = self._pool.take(elements * accumulation.itemsize)
-            kernels.start(buffer.view(accumulation), payloads[0], dtype)
+        accumulator = self._accumulators.get(slot)
+        if accumulator is None:
+            accumulator = self._accumulators[slot] = self._accumulator(payloads[0], dtype)
             payloads = payloads[1:]
         for payload in payloads:
-            kernels.add(buffer.view(accumulation), payload, dtype)
+            kernels.add(accumulator, payload, dtype)
+
+    def _accumulator(self, first: memoryview, dtype: DType) -> kernels.Array:
+        """Return the first contribution in the accumulation dtype; in its own memory if that is ours."""
+        accumulation = kernels.accumulation_dtype(dtype)
+        if is_leased(first) and accumulation.itemsize == dtype.itemsize:
+            return np.frombuffer(first, accumulation)
+        nbytes = first.nbytes // dtype.itemsize * accumulation.itemsize
+        accumulator = np.frombuffer(self.pool.take(nbytes), accumulation)
+        kernels.start(accumulator, first, dtype)
+        return accumulator
 
     def _publish(self, action: Publish) -> None:
         dtype = action.collective.dtype
-        buffer = self._accumulators.pop(action.slot)
-        accumulator = buffer.view(kernels.accumulation_dtype(dtype))
+        accumulator = self._accumulators.pop(action.slot)
         rounds = dtype.itemsize != accumulator.itemsize
-        out = self._pool.take(accumulator.size * dtype.itemsize) if rounds else None
+        out = self.pool.take(accumulator.size * dtype.itemsize) if rounds else None
         payload = kernels.finish(accumulator, out, dtype, action.collective.op, action.world_size)
         result = Result(action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload)
         for stream in action.streams:
@@ -190,10 +197,6 @@ class Engine:
                 sink.on_frame(result)
                 self.sent_bytes += payload.nbytes
         self.chunks += 1
-        payload.release()
-        self._pool.give(buffer)
-        if out is not None:
-            self._pool.give(out)
 
 
 class EngineStream:

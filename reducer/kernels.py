@@ -60,12 +60,14 @@ def add(accumulator: Array, payload: memoryview, dtype: DType) -> None:
             np.add(target, wide, out=target)
 
 
-def finish(accumulator: Array, out: Array | None, dtype: DType, op: ReduceOp, world_size: int) -> memoryview:
+def finish(
+    accumulator: Array, out: memoryview | None, dtype: DType, op: ReduceOp, world_size: int
+) -> memoryview:
     """Scale, round once, and return the payload of the result.
 
     Args:
         accumulator: changed in place; holds the result itself where no rounding is needed.
-        out: uint8 memory for 16-bit results, None for the others.
+        out: memory for 16-bit results, None for the others.
     """
     with np.errstate(all="ignore"):
         if op is ReduceOp.AVG:
@@ -73,10 +75,10 @@ def finish(accumulator: Array, out: Array | None, dtype: DType, op: ReduceOp, wo
         if out is None:
             return accumulator.view(np.uint8).data
         if dtype is DType.FLOAT16:
-            np.copyto(out.view("<f2"), accumulator, casting="unsafe")
+            np.copyto(np.frombuffer(out, "<f2"), accumulator, casting="unsafe")
         else:
-            _round_to_bfloat16(accumulator.view(np.uint32), out.view("<u2"))
-    return out.data
+            _round_to_bfloat16(accumulator.view(np.uint32), np.frombuffer(out, "<u2"))
+    return out
 
 
 def _round_to_bfloat16(bits: NDArray[np.uint32], out: NDArray[np.uint16]) -> None:

@@ -13,6 +13,7 @@ from reducer.config import ReducerConfig
 from reducer.engine import TICK_S, Engine
 from reducer.metrics import serve_metrics
 from reducer.transports.grpc_server import GrpcServer
+from reducer.transports.tcp_server import DataPort
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,9 @@ async def serve(config: ReducerConfig) -> None:
     try:
         if config.metrics_port is not None:
             serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
-        server = GrpcServer(engine)
+        data_port = DataPort()
+        data_port.start(config.host, config.data_port)
+        server = GrpcServer(engine, data_port)
         port = await server.start(config.bind)
     except OSError as error:
         raise BindError(f"cannot bind an address: {error}") from error
@@ -57,7 +60,13 @@ async def serve(config: ReducerConfig) -> None:
     ticker = asyncio.create_task(_tick(engine, unneeded))
     host = f"[{config.host}]" if ":" in config.host else config.host
     print(f"listening on {host}:{port}", flush=True)
-    log.info("serving address=%s:%d memory_limit=%d", host, port, config.memory_limit_bytes)
+    log.info(
+        "serving address=%s:%d data_port=%d memory_limit=%d",
+        host,
+        port,
+        data_port.port,
+        config.memory_limit_bytes,
+    )
     try:
         await stop.wait()
         log.info("draining timeout=%gs", drain_timeout_s)
@@ -68,6 +77,7 @@ async def serve(config: ReducerConfig) -> None:
         log.info("stopping %s", "drained" if unneeded.is_set() else "with jobs left")
     finally:
         ticker.cancel()
+        data_port.stop()
         await server.stop(0.5)
 
 

@@ -43,6 +43,7 @@ from worker_plugin.discovery.meeting import Meeting, Place
 from worker_plugin.loop import io_loop
 from worker_plugin.staging import ArenaPool, Staging, Work
 from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
+from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,12 @@ class LinkSink:
         """See `Sink.on_frame`."""
         if self._client.sinks.get(self._link) is self:
             self._client.handle(Received(self._link, frame))
+
+    def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
+        """See `PlacingSink.place`."""
+        if self._client.sinks.get(self._link) is not self:
+            return None
+        return self._client.place(self._link, epoch, seq, chunk, nbytes)
 
     def on_closed(self, error: ReductionError | None) -> None:
         """See `Sink.on_closed`."""
@@ -94,8 +101,10 @@ class Client:
         self._works: dict[int, Work] = {}
         self._core: Communicator | None = None
         self._early: list[Event] = []
-        self._endpoints: dict[int, GrpcEndpoint] = {}
-        self._streams: dict[int, GrpcStream] = {}
+        self._endpoints: dict[int, GrpcEndpoint | TcpEndpoint] = {}
+        self._streams: dict[int, GrpcStream | TcpStream] = {}
+        #: Where the result that arrives on a link is being received, if that is where it belongs.
+        self._placed: dict[int, tuple[int, memoryview]] = {}
         self._reducer_addresses: set[tuple[str, int]] = set()
         self._lookups: set[asyncio.Task[None]] = set()
         self._embedded: EmbeddedReducer | None = None
@@ -141,7 +150,9 @@ class Client:
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`."""
-        return self._reducer_addresses, [] if self._embedded is None else self._embedded.descriptors
+        descriptors = [stream.descriptor for stream in self._streams.values()]
+        descriptors += [] if self._embedded is None else self._embedded.descriptors
+        return self._reducer_addresses, [number for number in descriptors if number >= 0]
 
     # ---- the staging and discovery threads ----
 
@@ -252,17 +263,34 @@ class Client:
                     Broke(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
                 )
 
+    def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
+        """Return where a result that begins to arrive belongs, if it is one that the core needs."""
+        start = None if self._core is None else self._core.place(link, epoch, seq, chunk, nbytes)
+        if start is None:
+            return None
+        memory = self._result(seq)[start : start + nbytes]
+        self._placed[link] = seq, memory
+        return memory
+
+    def _result(self, seq: int) -> memoryview:
+        work = self._works[seq]
+        if work.result is None:
+            work.result = self._staging.pool.take(work.tensor.nbytes)
+        return work.result.numpy().data
+
     def _perform(self, action: Action) -> None:
         match action:
             case PushChunk():
                 self._push(action)
-            case Store(seq, start, payload):
-                work = self._works[seq]
-                if work.result is None:
-                    work.result = self._staging.pool.take(work.tensor.nbytes)
-                # numpy gives the GIL away for this copy, a memoryview would not.
-                work.result.numpy()[start : start + payload.nbytes] = np.frombuffer(payload, np.uint8)
+            case Store(link, seq, start, payload):
+                if self._placed.pop(link, (seq, None))[1] is not payload:
+                    # numpy gives the GIL away for this copy, a memoryview would not.
+                    target = np.frombuffer(self._result(seq), np.uint8)
+                    target[start : start + payload.nbytes] = np.frombuffer(payload, np.uint8)
             case Deliver(seq):
+                for link, (placed, _) in self._placed.items():
+                    if placed == seq:  # of an epoch that is over, and still under way into this memory
+                        self._streams[link].divert()
                 self._staging.deliver(self._works[seq])
             case Release(seq):
                 contribution = self._works.pop(seq).contribution
@@ -271,7 +299,9 @@ class Client:
             case Send(link, frame):
                 self._streams[link].send(frame)
             case Open(link, address, join):
-                endpoint = self._endpoints.setdefault(link, GrpcEndpoint(address))
+                endpoint = self._endpoints.get(link)
+                if endpoint is None:
+                    endpoint = self._endpoints[link] = self._endpoint(address)
                 sink = self.sinks[link] = LinkSink(self, link)
                 stream = self._streams[link] = endpoint.open(sink)
                 stream.send(join)
@@ -284,6 +314,11 @@ class Client:
                 self._over.set()
             case Log(level, text):
                 log.log(level, "job %s rank %d: %s", self._job, self._rank, text)
+
+    def _endpoint(self, address: str) -> GrpcEndpoint | TcpEndpoint:
+        if self._config.transport == "grpc":
+            return GrpcEndpoint(address)
+        return TcpEndpoint(address, is_required=self._config.transport == "tcp")
 
     def _push(self, action: PushChunk) -> None:
         contribution = self._works[action.seq].contribution

@@ -36,7 +36,7 @@ class PluginConfig:
     credit_bytes: int = layout.CREDIT_BYTES_DEFAULT
 
     def __post_init__(self) -> None:
-        _check_choice("transport", self.transport, ("auto", "grpc"))
+        _check_choice("transport", self.transport, ("auto", "tcp", "grpc"))
         _check_choice("wire_dtype", self.wire_dtype, (None,))
         _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard",))
         _check_choice("fallback", self.fallback, (None,))

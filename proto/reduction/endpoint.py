@@ -17,13 +17,24 @@ class Sink(Protocol):
     """Where a stream delivers to. The owner of the stream implements it."""
 
     def on_frame(self, frame: ReducerFrame) -> None:
-        """Take one frame, in order. A Result's payload is valid only until this returns.
+        """Take one frame, in order. A Result's payload may be kept, and must not be changed.
 
         Must not raise. May call `send`, here or on other streams.
         """
 
     def on_closed(self, error: ReductionError | None) -> None:
         """Learn that the stream is over, once, as the last call; `error` says why, None is a clean end."""
+
+
+class PlacingSink(Sink, Protocol):
+    """A `Sink` for transports that can receive a payload into memory of its choice."""
+
+    def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
+        """Return writable memory of `nbytes` for the payload of a result that begins to arrive.
+
+        None: anywhere. `on_frame` follows when it is whole, with this very object as its payload; if the memory is
+        needed for something else before, the owner says `divert` to the stream.
+        """
 
 
 class ReducerStream(Protocol):

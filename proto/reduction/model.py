@@ -8,7 +8,7 @@ mean "all seq below this".
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 PROTOCOL_VERSION = 1
@@ -173,10 +173,17 @@ WorkerFrame: TypeAlias = Join | Hello | Push | Ack | Goodbye | Abort
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The Join is accepted."""
+    """The Join is accepted; a data port other than 0 offers the TCP plane to whoever has the key."""
 
     incarnation: bytes
     credit_bytes: int
+    data_port: int = 0
+    data_key: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The stream goes on over the TCP plane. Between transports; no core ever sees it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +203,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The sum of one chunk. `payload` is valid only while the frame is being delivered."""
+    """The sum of one chunk. Nobody may change `payload`; whoever keeps it keeps its memory from being reused."""
 
     epoch: int
     seq: int
@@ -230,7 +237,7 @@ class Peers:
     draining: bool
 
 
-ReducerFrame: TypeAlias = Welcome | Configure | Start | Result | Minimum | Peers | Abort
+ReducerFrame: TypeAlias = Welcome | Moved | Configure | Start | Result | Minimum | Peers | Abort
 
 
 # ---- status ----

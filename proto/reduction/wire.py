@@ -6,6 +6,7 @@ Push and Result go through `framing.py`, which keeps protobuf from copying their
 from __future__ import annotations
 
 import enum
+from functools import lru_cache
 from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
@@ -17,6 +18,7 @@ from reduction.v1 import reduction_pb2 as pb
 JOB_NAME_BYTES_MAX = 200
 HOST_BYTES_MAX = 255
 MESSAGE_CHARS_MAX = 2000
+DATA_KEY_BYTES = 32
 #: Largest frame on the wire: a chunk and its header, or a configuration with MEMBERS_MAX members.
 FRAME_BYTES_MAX = layout.CHUNK_BYTES_MAX + 256 * layout.KIB
 
@@ -107,9 +109,16 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
         case model.Result(epoch, seq, chunk, minimum, payload):
             head = pb.Result(epoch=epoch, seq=seq, chunk=chunk, minimum=minimum)
             return framing.join(_RESULT, head.SerializeToString(), payload)
-        case model.Welcome(incarnation, credit_bytes):
-            welcome = pb.Welcome(incarnation=incarnation, credit_bytes=credit_bytes)
+        case model.Welcome():
+            welcome = pb.Welcome(
+                incarnation=frame.incarnation,
+                credit_bytes=frame.credit_bytes,
+                data_port=frame.data_port,
+                data_key=frame.data_key,
+            )
             return pb.ReducerFrame(welcome=welcome).SerializeToString()
+        case model.Moved():
+            return pb.ReducerFrame(moved=pb.Moved()).SerializeToString()
         case model.Configure(configuration):
             return pb.ReducerFrame(configure=_configuration_to_pb(configuration)).SerializeToString()
         case model.Start(epoch, minimum):
@@ -135,9 +144,9 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
     message = _parse(pb.ReducerFrame, data)
     match message.WhichOneof("body"):
         case "welcome":
-            _require_id("Welcome.incarnation", message.welcome.incarnation)
-            _require("Welcome.credit_bytes", message.welcome.credit_bytes, 1, layout.CREDIT_BYTES_MAX)
-            return model.Welcome(message.welcome.incarnation, message.welcome.credit_bytes)
+            return _welcome_from_pb(message.welcome)
+        case "moved":
+            return model.Moved()
         case "configure":
             return model.Configure(_configuration_from_pb(message.configure))
         case "start":
@@ -226,6 +235,25 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
 # ---- pieces ----
 
 
+@lru_cache(maxsize=1024)  # asked for with every push, and a training run repeats the same few
+def collective(op: int, dtype: int, numel: int, fingerprint: int) -> model.Collective:
+    """Return the collective with these numbers, which a worker sent.
+
+    Raises:
+        MalformedFrame: a number is outside its limits.
+    """
+    _require("Push.collective.numel", numel, 0, layout.NUMEL_MAX)
+    agreed = model.Collective(
+        _enum("Collective.op", model.ReduceOp, op),
+        _enum("Collective.dtype", model.DType, dtype),
+        numel,
+        fingerprint,
+    )
+    if agreed.op is model.ReduceOp.AVG and agreed.dtype.is_integer:
+        raise MalformedFrame(f"Push.collective asks for AVG of {agreed.dtype.name}, which is not defined")
+    return agreed
+
+
 def _parse(cls: type[_M], data: bytes) -> _M:
     try:
         return cls.FromString(data)
@@ -278,18 +306,20 @@ def _join_from_pb(join: pb.Join) -> model.Join:
     )
 
 
+def _welcome_from_pb(welcome: pb.Welcome) -> model.Welcome:
+    _require_id("Welcome.incarnation", welcome.incarnation)
+    _require("Welcome.credit_bytes", welcome.credit_bytes, 1, layout.CREDIT_BYTES_MAX)
+    _require("Welcome.data_port", welcome.data_port, 0, 65535)
+    if welcome.data_port:
+        _require("length of Welcome.data_key", len(welcome.data_key), DATA_KEY_BYTES, DATA_KEY_BYTES)
+    return model.Welcome(welcome.incarnation, welcome.credit_bytes, welcome.data_port, welcome.data_key)
+
+
 def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:
-    collective = push.collective
-    _require("Push.collective.numel", collective.numel, 0, layout.NUMEL_MAX)
     _require("length of Push.payload", payload.nbytes, 0, layout.CHUNK_BYTES_MAX)
-    agreed = model.Collective(
-        _enum("Collective.op", model.ReduceOp, collective.op),
-        _enum("Collective.dtype", model.DType, collective.dtype),
-        collective.numel,
-        collective.fingerprint,
+    agreed = collective(
+        push.collective.op, push.collective.dtype, push.collective.numel, push.collective.fingerprint
     )
-    if agreed.op is model.ReduceOp.AVG and agreed.dtype.is_integer:
-        raise MalformedFrame(f"Push.collective asks for AVG of {agreed.dtype.name}, which is not defined")
     return model.Push(push.epoch, push.seq, push.chunk, agreed, push.held, payload)
 
 

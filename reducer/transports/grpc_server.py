@@ -1,34 +1,32 @@
 """The gRPC plane, reducer side: grpc.aio on the engine's own loop, one reader and one writer per stream.
 
 Messages are bytes in and out: the schema is kept by `reduction.wire`, without protobuf's payload copies. A
-rank that reads slowly fills its own outbox and nobody else's; credit bounds the outbox, and a peer that goes
-past it is closed.
+stream may leave for the data port (`outbox.py`); its call then stays open as its life line, and either ends
+with the other: so both planes notice a lost peer in the same way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from reduction import layout, wire
+from reduction import wire
 from reduction.errors import OutOfOrder, ReductionError
-from reduction.model import ReducerFrame, Result, Welcome
 from reduction.v1 import reduction_pb2 as pb
 
 from reducer.engine import Engine
+from reducer.transports.outbox import Encoder, Outbox
+from reducer.transports.tcp_server import DataPort
 
 log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Reduction"].full_name
 
-#: What a stream's outbox may hold beside results: control frames.
-OUTBOX_FIXED_BYTES = 1 << 20
 #: How long the last frames of a stream may take to leave, in seconds.
 LINGER_S = 5.0
 
@@ -72,72 +70,12 @@ STATUS = {
 }
 
 
-class Encoder:
-    """Encodes frames; a result that goes to n ranks is encoded once."""
-
-    def __init__(self) -> None:
-        self._frame: ReducerFrame | None = None
-        self._data = b""
-
-    def encode(self, frame: ReducerFrame) -> bytes:
-        """Return the frame's bytes."""
-        if not isinstance(frame, Result):
-            return wire.reducer_frame_to_wire(frame)
-        if frame is not self._frame:
-            self._frame, self._data = frame, wire.reducer_frame_to_wire(frame)
-        return self._data
-
-
-class Outbox:
-    """A stream's `Sink`: encoded frames on their way to the writer."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.error: ReductionError | None = None
-        #: Ends the stream; set by its owner.
-        self.reject: Callable[[ReductionError], None] = lambda error: None
-        self.queued_bytes = 0
-        self.limit_bytes = OUTBOX_FIXED_BYTES
-        self._encoder = encoder
-        self._frames: deque[bytes] = deque()
-        self._changed = asyncio.Event()
-        self._is_closed = False
-
-    def on_frame(self, frame: ReducerFrame) -> None:
-        """Queue a frame; see `Sink.on_frame`."""
-        if isinstance(frame, Welcome):
-            self.limit_bytes = 2 * frame.credit_bytes + layout.CHUNK_BYTES_MAX + OUTBOX_FIXED_BYTES
-        data = self._encoder.encode(frame)
-        self._frames.append(data)
-        self.queued_bytes += len(data)
-        self._changed.set()
-        if self.queued_bytes > self.limit_bytes and not self._is_closed:
-            error = OutOfOrder(f"{self.queued_bytes} bytes wait unread, the limit is {self.limit_bytes}")
-            asyncio.get_running_loop().call_soon(self.reject, error)
-
-    def on_closed(self, error: ReductionError | None) -> None:
-        """Let the writer end after what is queued; see `Sink.on_closed`."""
-        self.error = error
-        self._is_closed = True
-        self._changed.set()
-
-    async def drain(self) -> AsyncIterator[bytes]:
-        """Yield frames until the stream is closed and the queue is empty."""
-        while True:
-            while self._frames:
-                data = self._frames.popleft()
-                self.queued_bytes -= len(data)
-                yield data
-            if self._is_closed:
-                return
-            self._changed.clear()
-            await self._changed.wait()
-
-
 class GrpcServer:
-    """Serves an engine on one address; also health and reflection."""
+    """Serves an engine on one address; also health and reflection. Offers `data_port`, if there is one."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, data_port: DataPort | None = None) -> None:
         self._engine = engine
+        self._data_port = data_port
         self._encoder = Encoder()
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=OPTIONS)
@@ -180,38 +118,33 @@ class GrpcServer:
     async def _session(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
-        outbox = Outbox(self._encoder)
-        stream = self._engine.open(outbox)
-        outbox.reject = stream.reject
-        reader = asyncio.create_task(self._read(context, stream.send, stream.reject))
+        outbox = Outbox(self._engine, self._encoder, self._data_port)
+        reader = asyncio.create_task(self._read(context, outbox))
         writer = asyncio.create_task(self._write(context, outbox))
+        data = asyncio.create_task(outbox.data_ended.wait())
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            stream.close()
-            await asyncio.wait((writer,), timeout=LINGER_S)
+            await asyncio.wait((reader, writer, data), return_when=asyncio.FIRST_COMPLETED)
+            outbox.close()
+            await asyncio.wait((writer, data) if outbox.has_moved else (writer,), timeout=LINGER_S)
             if outbox.error is not None:
                 context.set_code(STATUS.get(outbox.error.code, grpc.StatusCode.INTERNAL))
                 context.set_details(str(outbox.error))
         finally:
-            stream.close()
-            reader.cancel()
-            writer.cancel()
+            outbox.drop()
+            for task in (reader, writer, data):
+                task.cancel()
             for end in await asyncio.gather(reader, writer, return_exceptions=True):
                 if isinstance(end, Exception) and not context.cancelled():
                     log.warning("a stream's task failed reason=%r", end)
 
     @staticmethod
-    async def _read(
-        context: grpc.aio.ServicerContext[bytes, bytes],
-        send: Callable[..., None],
-        reject: Callable[[ReductionError], None],
-    ) -> None:
+    async def _read(context: grpc.aio.ServicerContext[bytes, bytes], outbox: Outbox) -> None:
         limit_s: float | None = JOIN_S
         while True:
             try:
                 data: Any = await asyncio.wait_for(context.read(), limit_s)
             except TimeoutError:
-                reject(OutOfOrder(f"no Join within {JOIN_S:g} s"))
+                outbox.reject(OutOfOrder(f"no Join within {JOIN_S:g} s"))
                 return
             limit_s = None
             if data is grpc.aio.EOF:
@@ -219,9 +152,9 @@ class GrpcServer:
             try:
                 frame = wire.worker_frame_from_wire(data)
             except ReductionError as error:
-                reject(error)
+                outbox.reject(error)
                 return
-            send(frame)
+            outbox.receive(frame)
 
     @staticmethod
     async def _write(context: grpc.aio.ServicerContext[bytes, bytes], outbox: Outbox) -> None:

@@ -42,8 +42,9 @@ class PushChunk:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Copy the payload to the result memory of `seq`, from byte `start`; before the next event."""
+    """Have the payload, which came on `link`, in the result memory of `seq`, from byte `start`."""
 
+    link: int
     seq: int
     start: int
     payload: memoryview

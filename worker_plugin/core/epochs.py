@@ -134,13 +134,23 @@ class Epochs:
                     f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
                     f"{result.seq}, which has {stop - start}"
                 )
-            actions.append(Store(result.seq, start, result.payload))
+            actions.append(Store(link.id, result.seq, start, result.payload))
             if self.window.take(result.seq, result.chunk):
                 actions.append(Deliver(result.seq))
                 if self.ack_due is None:
                     self.ack_due = now + ACK_DELAY_S
         self.push_on(link, now, actions)
         self.on_minimum(result.minimum, actions)
+
+    def place(self, link: Link, epoch: int, seq: int, chunk: int, nbytes: int) -> int | None:
+        """Return at which byte of the result of `seq` a payload that begins to arrive belongs, if it is needed."""
+        lane = link.lane
+        if lane is None or epoch != self.number or not lane.is_next(seq, chunk):
+            return None
+        if not self.window.needs(seq, chunk):
+            return None
+        start, stop = self.window.span(seq, chunk)
+        return start if nbytes == stop - start else None
 
     def on_minimum(self, minimum: int, actions: list[Action]) -> None:
         """Take note of what every rank holds, and forget what nobody can ask for any more."""

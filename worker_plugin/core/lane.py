@@ -57,9 +57,13 @@ class Lane:
             return self.seq, chunk, start, stop
         return None
 
+    def is_next(self, seq: int, chunk: int) -> bool:
+        """Whether this chunk is the oldest push, whose result must come next."""
+        return bool(self.pending) and (self.pending[0].seq, self.pending[0].chunk) == (seq, chunk)
+
     def on_result(self, seq: int, chunk: int) -> bool:
         """Give back the credit of the oldest push; return False if this is not its result."""
-        if not self.pending or (self.pending[0].seq, self.pending[0].chunk) != (seq, chunk):
+        if not self.is_next(seq, chunk):
             return False
         self.in_flight -= self.pending.popleft().cost
         return True

@@ -88,6 +88,19 @@ class GrpcStream:
         self._is_closing = True
         self._changed.set()
 
+    def divert(self) -> None:
+        """Do nothing: gRPC receives into memory of its own."""
+
+    @property
+    def descriptor(self) -> int:
+        """-1: gRPC does not tell; `fork` finds its sockets by their addresses."""
+        return -1
+
+    def cancel(self) -> None:
+        """End the stream at once."""
+        if self._call is not None:
+            self._call.cancel()
+
     async def wait_closed(self) -> None:
         """Wait until `on_closed` was called."""
         await asyncio.wait((self._reader,))

@@ -166,7 +166,7 @@ class Goodbye(_message.Message):
     def __init__(self, held: _Optional[int] = ..., minimum: _Optional[int] = ...) -> None: ...
 
 class ReducerFrame(_message.Message):
-    __slots__ = ("welcome", "configure", "start", "result", "minimum", "peers", "abort")
+    __slots__ = ("welcome", "configure", "start", "result", "minimum", "peers", "abort", "moved")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CONFIGURE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class ReducerFrame(_message.Message):
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     configure: Configuration
     start: Start
@@ -181,15 +182,24 @@ class ReducerFrame(_message.Message):
     minimum: Minimum
     peers: Peers
     abort: Abort
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., minimum: _Optional[_Union[Minimum, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
+    moved: Moved
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., minimum: _Optional[_Union[Minimum, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("incarnation", "credit_bytes")
+    __slots__ = ("incarnation", "credit_bytes", "data_port", "data_key")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
+    DATA_KEY_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     credit_bytes: int
-    def __init__(self, incarnation: _Optional[bytes] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+    data_port: int
+    data_key: bytes
+    def __init__(self, incarnation: _Optional[bytes] = ..., credit_bytes: _Optional[int] = ..., data_port: _Optional[int] = ..., data_key: _Optional[bytes] = ...) -> None: ...
+
+class Moved(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("epoch", "minimum")

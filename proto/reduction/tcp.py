@@ -1,0 +1,257 @@
+"""The TCP plane's connection, the same for both sides: fixed headers, and payloads straight from and into the
+memory where they belong.
+
+A message is a header of HEADER_BYTES, little-endian, and `length` bytes. Push and Result have their payload
+there and everything else in the header; all other frames are there as in the schema (`wire.py`). A connection
+begins with PREAMBLE and the key of the offer; the other side answers PREAMBLE (proto/README.md, "Data planes").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections import deque
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from reduction.errors import MalformedFrame, ReductionError
+from reduction.model import Push, Result
+
+PREAMBLE = b"RDSTCP1\n"
+HEADER_BYTES = 56
+#: Of frames other than Push and Result: the largest is a configuration with MEMBERS_MAX members.
+CONTROL_BYTES_MAX = 1 << 19
+
+CONTROL, PUSH, RESULT = 1, 2, 3
+_HEADER = struct.Struct("<BBBxII4xQQQQQ")
+assert _HEADER.size == HEADER_BYTES
+
+#: Messages that one connection may take in a row while others wait.
+MESSAGES_PER_WAKE = 8
+#: Most bytes to wait for before the kernel wakes us again within a payload. A frame that comes in packets of
+#: 1.4 KB would otherwise cost a wake-up and a hand-over of the GIL for every few of them.
+WAKE_BYTES_MAX = 1 << 18
+_BUFFERS_PER_SEND = 64
+_NOTHING = memoryview(b"")
+
+
+class Header(NamedTuple):
+    """What every message begins with; fields that its kind does not use are 0."""
+
+    kind: int
+    op: int
+    dtype: int
+    length: int
+    chunk: int
+    epoch: int
+    seq: int
+    #: `held` of a Push, `minimum` of a Result.
+    mark: int
+    numel: int
+    fingerprint: int
+
+
+def push_header(push: Push) -> bytes:
+    """Return the header of a Push, whose payload follows."""
+    what = push.collective
+    return _HEADER.pack(
+        PUSH,
+        what.op,
+        what.dtype,
+        push.payload.nbytes,
+        push.chunk,
+        push.epoch,
+        push.seq,
+        push.held,
+        what.numel,
+        what.fingerprint,
+    )
+
+
+def result_header(result: Result) -> bytes:
+    """Return the header of a Result, whose payload follows."""
+    return _HEADER.pack(
+        RESULT, 0, 0, result.payload.nbytes, result.chunk, result.epoch, result.seq, result.minimum, 0, 0
+    )
+
+
+def control_header(length: int) -> bytes:
+    """Return the header of any other frame, encoded in `length` bytes."""
+    return _HEADER.pack(CONTROL, 0, 0, length, 0, 0, 0, 0, 0, 0)
+
+
+class Handler(Protocol):
+    """The owner of a connection. All calls on the loop's thread."""
+
+    def place(self, header: Header) -> memoryview:
+        """Return writable memory of exactly `header.length` bytes, or raise ReductionError to end it all."""
+
+    def on_message(self, header: Header, payload: memoryview) -> None:
+        """Take a whole message; `payload` is what `place` returned. ReductionError ends the connection."""
+
+    def on_end(self, error: Exception | None) -> None:
+        """Learn that the connection is closed, once, as the last call; None is an end between two messages."""
+
+
+class Connection:
+    """Messages over a connected, non-blocking socket, which it owns. One thread: the loop's."""
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, handler: Handler) -> None:
+        self.queued_bytes = 0
+        self.is_closed = False
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._loop = loop
+        self._handler = handler
+        self._queue: deque[memoryview | bytes] = deque()
+        self._waits_to_write = False
+        self._is_finishing = False
+        self._head = memoryview(bytearray(HEADER_BYTES))
+        self._head_count = 0
+        self._header: Header | None = None
+        #: Of the message under way: all of its payload, and what has not come yet.
+        self._payload = self._rest = _NOTHING
+        self._wake_bytes = 1
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, -1 when it is closed."""
+        return self._socket.fileno()
+
+    def start(self) -> None:
+        """Begin to receive."""
+        if not self.is_closed:
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    def send(self, header: bytes, payload: memoryview | bytes) -> None:
+        """Send a message, now or when the kernel takes it; `payload` must not change before. Never raises."""
+        if self.is_closed or self._is_finishing:
+            return
+        self.queued_bytes += HEADER_BYTES + len(payload)
+        self._queue.append(header)
+        if payload:
+            self._queue.append(payload)
+        if not self._waits_to_write:
+            self._flush()
+
+    def finish(self) -> None:
+        """End our direction after what was sent."""
+        if not self._is_finishing:
+            self._is_finishing = True
+            if not self._waits_to_write:
+                self._flush()
+
+    def close(self, error: Exception | None = None) -> None:
+        """Close at once, whatever is queued. Idempotent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._socket.close()
+        self._queue.clear()
+        self.queued_bytes = 0
+        self._payload = self._rest = _NOTHING
+        self._handler.on_end(error)
+
+    def divert(self) -> None:
+        """Go on with the message under way in memory of our own: the owner needs what it gave for something else."""
+        count = len(self._payload) - len(self._rest)
+        fresh = memoryview(bytearray(self._payload))
+        self._payload, self._rest = fresh, fresh[count:]
+
+    # ---- sending ----
+
+    def _flush(self) -> None:
+        while self._queue:
+            buffers = list(islice(self._queue, _BUFFERS_PER_SEND))
+            try:
+                sent = self._socket.sendmsg(buffers)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                # Not now: our caller may be at work on what ends with this connection.
+                self._loop.call_soon(self.close, error)
+                self._queue.clear()
+                return
+            self.queued_bytes -= sent
+            for buffer in buffers:
+                if sent < len(buffer):
+                    self._queue[0] = memoryview(buffer)[sent:]
+                    if not self._waits_to_write:
+                        self._waits_to_write = True
+                        self._loop.add_writer(self._fd, self._flush)
+                    return
+                sent -= len(buffer)
+                self._queue.popleft()
+        if self._waits_to_write:
+            self._waits_to_write = False
+            self._loop.remove_writer(self._fd)
+        if self._is_finishing:
+            with contextlib.suppress(OSError):  # the peer was faster
+                self._socket.shutdown(socket.SHUT_WR)
+
+    # ---- receiving ----
+
+    def _on_readable(self) -> None:
+        """Receive what there is. Whatever ends the connection ends it here."""
+        try:
+            for _ in range(MESSAGES_PER_WAKE):
+                if self.is_closed or not self._receive():
+                    return
+        except BlockingIOError:
+            return
+        except (OSError, ReductionError) as error:
+            self.close(error)
+
+    def _receive(self) -> bool:
+        """Receive once; return whether there is likely to be more."""
+        head = self._head[self._head_count :]
+        count = self._socket.recvmsg_into((self._rest, head) if self._header else (head,))[0]
+        if not count:
+            whole = self._header is None and not self._head_count
+            self.close(None if whole else ConnectionResetError("it ended in the middle of a frame"))
+            return False
+        if self._header is not None:
+            if count < len(self._rest):
+                self._rest = self._rest[count:]
+                self._wake_at(min(len(self._rest), WAKE_BYTES_MAX))
+                return False
+            count -= len(self._rest)
+            self._deliver()
+        self._head_count += count
+        if self._head_count < HEADER_BYTES or self.is_closed:
+            return False
+        self._head_count = 0
+        self._header = Header._make(_HEADER.unpack(self._head))
+        self._payload = self._rest = self._handler.place(self._header)
+        if not self._header.length:
+            self._deliver()
+        return True
+
+    def _deliver(self) -> None:
+        header, payload = self._header, self._payload
+        assert header is not None
+        self._header = None
+        self._payload = self._rest = _NOTHING
+        self._wake_at(1)
+        self._handler.on_message(header, payload)
+
+    def _wake_at(self, count: int) -> None:
+        if count != self._wake_bytes:
+            self._wake_bytes = count
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+
+def control_payload(header: Header) -> memoryview:
+    """Return memory for a frame that is neither Push nor Result.
+
+    Raises:
+        MalformedFrame: of another kind, or too long.
+    """
+    if header.kind != CONTROL:
+        raise MalformedFrame(f"a message of kind {header.kind}, which this side does not take")
+    if header.length > CONTROL_BYTES_MAX:
+        raise MalformedFrame(f"a frame of {header.length} bytes, allowed are {CONTROL_BYTES_MAX}")
+    return memoryview(bytearray(header.length))

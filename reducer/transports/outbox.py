@@ -1,0 +1,158 @@
+"""What a stream's frames wait in until its peer takes them: the engine's `Sink` for every remote worker.
+
+A stream begins on its gRPC call. If the worker presents the key from the Welcome to the data port, the call
+carries one last frame, Moved, and everything after it goes over that connection, both ways. A rank that reads
+slowly fills its own outbox and nobody else's; credit bounds it, and a peer that goes past that is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from reduction import layout, wire
+from reduction.errors import OutOfOrder, ReductionError
+from reduction.model import Moved, ReducerFrame, Result, Welcome, WorkerFrame
+
+from reducer.engine import Engine
+from reducer.transports.tcp_server import DataPort, DataSession
+
+log = logging.getLogger(__name__)
+
+#: What an outbox may hold beside results: control frames.
+FIXED_BYTES = 1 << 20
+
+
+class Encoder:
+    """Encodes frames for gRPC; a result that goes to n ranks is encoded once."""
+
+    def __init__(self) -> None:
+        self._frame: ReducerFrame | None = None
+        self._data = b""
+
+    def encode(self, frame: ReducerFrame) -> bytes:
+        """Return the frame's bytes."""
+        if not isinstance(frame, Result):
+            return wire.reducer_frame_to_wire(frame)
+        if frame is not self._frame:
+            self._frame, self._data = frame, wire.reducer_frame_to_wire(frame)
+        return self._data
+
+
+class Outbox:
+    """One worker's stream between transport and engine."""
+
+    def __init__(self, engine: Engine, encoder: Encoder, data_port: DataPort | None) -> None:
+        #: Why the stream ended.
+        self.error: ReductionError | None = None
+        #: Set when the stream has moved to the data port and that connection is closed.
+        self.data_ended = asyncio.Event()
+        self._engine = engine
+        self._encoder = encoder
+        self._data_port = data_port
+        self._key = b""
+        self._data: DataSession | None = None
+        self._frames: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._limit_bytes = FIXED_BYTES
+        self._changed = asyncio.Event()
+        self._is_closed = False
+        self._stream = engine.open(self)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the stream goes on over the data port."""
+        return self._data is not None
+
+    # ---- from the worker ----
+
+    def receive(self, frame: WorkerFrame) -> None:
+        """Take a frame that came on the gRPC call."""
+        if self._data is not None:
+            self.reject(OutOfOrder(f"{type(frame).__name__} on the call after its stream moved"))
+            return
+        if self._key and self._data_port is not None:
+            self._data_port.withdraw(self._key)  # the worker stays here: it cannot reach the data port
+            self._key = b""
+        self._stream.send(frame)
+
+    def reject(self, error: ReductionError) -> None:
+        """End the stream because of what the peer did."""
+        self._stream.reject(error)
+
+    def close(self) -> None:
+        """End the stream; what is queued still goes out."""
+        self._stream.close()
+
+    def drop(self) -> None:
+        """End the stream; what is queued is lost."""
+        self._stream.close()
+        if self._data is not None:
+            self._data.connection.close()
+
+    # ---- from the engine ----
+
+    def on_frame(self, frame: ReducerFrame) -> None:
+        """Queue a frame; see `Sink.on_frame`."""
+        if isinstance(frame, Welcome):
+            self._limit_bytes = 2 * frame.credit_bytes + layout.CHUNK_BYTES_MAX + FIXED_BYTES
+            if self._data_port is not None:
+                self._key = self._data_port.offer(self._move)
+                frame = replace(frame, data_port=self._data_port.port, data_key=self._key)
+        if self._data is not None:
+            self._data.send(frame)
+            queued = self._data.connection.queued_bytes
+        else:
+            queued = self._queue(self._encoder.encode(frame))
+        if queued > self._limit_bytes and not self._is_closed:
+            error = OutOfOrder(f"{queued} bytes wait unread, the limit is {self._limit_bytes}")
+            asyncio.get_running_loop().call_soon(self.reject, error)
+
+    def on_closed(self, error: ReductionError | None) -> None:
+        """Let both planes end after what is queued; see `Sink.on_closed`."""
+        self.error = error
+        self._is_closed = True
+        self._changed.set()
+        if self._data_port is not None:
+            self._data_port.withdraw(self._key)
+        if self._data is not None:
+            self._data.connection.finish()
+
+    async def drain(self) -> AsyncIterator[bytes]:
+        """Yield frames for the gRPC call until the stream is closed and the queue is empty."""
+        while True:
+            while self._frames:
+                data = self._frames.popleft()
+                self._queued_bytes -= len(data)
+                yield data
+            if self._is_closed:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _queue(self, data: bytes) -> int:
+        self._frames.append(data)
+        self._queued_bytes += len(data)
+        self._changed.set()
+        return self._queued_bytes
+
+    def _move(self, sock: socket.socket) -> None:
+        """Go on over a connection that has presented our key."""
+        if self._is_closed:
+            sock.close()
+            return
+        self._queue(wire.reducer_frame_to_wire(Moved()))
+        self._data = DataSession(sock, self._engine.pool, self._stream.send, self._on_data_end)
+        self._data.connection.start()
+
+    def _on_data_end(self, error: Exception | None) -> None:
+        if isinstance(error, ReductionError):
+            self.reject(error)
+        elif error is not None and not self._is_closed:
+            log.info("a data connection broke reason=%s", error)
+        self._stream.close()
+        self.data_ended.set()

@@ -1,0 +1,181 @@
+"""The TCP plane, reducer side: a data port, and streams that moved there from their gRPC call.
+
+Only who presents the key of an offer gets further than the preamble, and a key opens one connection. Payloads
+are received into memory of the engine's pool and sent from it: nothing is copied in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+
+from reduction import layout, tcp, wire
+from reduction.errors import MalformedFrame
+from reduction.model import Push, ReducerFrame, Result
+
+from reducer.buffers import BufferPool
+
+log = logging.getLogger(__name__)
+
+#: How long a new connection may take to present its key, in seconds.
+KEY_S = 10.0
+#: Connections that have not presented a key.
+STRANGERS_MAX = 256
+_KEY_ID_BYTES = 16
+
+Attach = Callable[[socket.socket], None]
+
+
+class DataPort:
+    """The listening socket of the TCP plane."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._loop = asyncio.get_running_loop()
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._strangers: set[asyncio.Task[None]] = set()
+        #: By the first bytes of the key, so that the rest can be compared in constant time.
+        self._offers: dict[bytes, tuple[bytes, Attach]] = {}
+
+    def start(self, host: str, port: int) -> None:
+        """Listen; port 0 picks a free one.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._accepting = self._loop.create_task(self._accept(self._listener))
+
+    def stop(self) -> None:
+        """Take no new connections; those that moved belong to their calls."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+        for stranger in self._strangers:
+            stranger.cancel()
+        if self._listener is not None:
+            self._listener.close()
+
+    def offer(self, attach: Attach) -> bytes:
+        """Return a new key; `attach` takes the socket of the one connection that presents it."""
+        key = secrets.token_bytes(wire.DATA_KEY_BYTES)
+        self._offers[key[:_KEY_ID_BYTES]] = key, attach
+        return key
+
+    def withdraw(self, key: bytes) -> None:
+        """Forget an offer, taken or not."""
+        self._offers.pop(key[:_KEY_ID_BYTES], None)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = await self._loop.sock_accept(listener)
+            except OSError as error:  # out of descriptors: those that we have must go on
+                log.warning("data port cannot accept reason=%s", error)
+                await asyncio.sleep(1)
+                continue
+            if len(self._strangers) >= STRANGERS_MAX:
+                log.warning("closed a data connection reason=%d others have shown no key yet", STRANGERS_MAX)
+                sock.close()
+                continue
+            task = self._loop.create_task(self._greet(sock))
+            self._strangers.add(task)
+            task.add_done_callback(self._strangers.discard)
+
+    async def _greet(self, sock: socket.socket) -> None:
+        attach: Attach | None = None
+        try:
+            async with asyncio.timeout(KEY_S):
+                attach = await self._let_in(sock)
+        except TimeoutError:
+            self._refuse(sock, f"no key within {KEY_S:g} s")
+        except (OSError, MalformedFrame) as error:
+            self._refuse(sock, str(error))
+        finally:
+            if attach is None:
+                sock.close()
+        if attach is not None:
+            attach(sock)
+
+    async def _let_in(self, sock: socket.socket) -> Attach:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
+            raise MalformedFrame("it does not begin as a data connection")
+        key = await self._receive(sock, wire.DATA_KEY_BYTES)
+        known, attach = self._offers.get(key[:_KEY_ID_BYTES], (b"", None))
+        if attach is None or not hmac.compare_digest(known, key):
+            raise MalformedFrame("its key is of no offer that is open")
+        self.withdraw(key)
+        await self._loop.sock_sendall(sock, tcp.PREAMBLE)
+        return attach
+
+    async def _receive(self, sock: socket.socket, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = await self._loop.sock_recv(sock, count - len(data))
+            if not more:
+                raise ConnectionResetError("it ended before its key")
+            data += more
+        return data
+
+    @staticmethod
+    def _refuse(sock: socket.socket, reason: str) -> None:
+        peer: object = "?"
+        with contextlib.suppress(OSError):
+            peer = sock.getpeername()[0]
+        log.warning("closed a data connection peer=%s reason=%s", peer, reason)
+
+
+class DataSession:
+    """One moved stream: frames of the engine go out, messages of the worker come in."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        pool: BufferPool,
+        receive: Callable[..., None],
+        on_end: Callable[[Exception | None], None],
+    ) -> None:
+        self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
+        self._pool = pool
+        self._receive = receive
+        self._on_end = on_end
+
+    def send(self, frame: ReducerFrame) -> None:
+        """Send a frame; a result's payload goes out from where it is."""
+        if isinstance(frame, Result):
+            self.connection.send(tcp.result_header(frame), frame.payload)
+        else:
+            data = wire.reducer_frame_to_wire(frame)
+            self.connection.send(tcp.control_header(len(data)), data)
+
+    def place(self, header: tcp.Header) -> memoryview:
+        """See `tcp.Handler`."""
+        if header.kind != tcp.PUSH:
+            return tcp.control_payload(header)
+        if header.length > layout.CHUNK_BYTES_MAX:
+            raise MalformedFrame(
+                f"length of Push.payload is {header.length}, allowed are 0 to {layout.CHUNK_BYTES_MAX}"
+            )
+        return self._pool.take(header.length)
+
+    def on_message(self, header: tcp.Header, payload: memoryview) -> None:
+        """See `tcp.Handler`."""
+        if header.kind == tcp.PUSH:
+            what = wire.collective(header.op, header.dtype, header.numel, header.fingerprint)
+            self._receive(Push(header.epoch, header.seq, header.chunk, what, header.mark, payload))
+        else:
+            self._receive(wire.worker_frame_from_wire(bytes(payload)))
+
+    def on_end(self, error: Exception | None) -> None:
+        """See `tcp.Handler`."""
+        self._on_end(error)

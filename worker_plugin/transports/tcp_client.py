@@ -1,0 +1,247 @@
+"""The TCP plane, worker side: a stream begins on gRPC, and moves to the reducer's data port if it offers one.
+
+    joining   Join goes out on gRPC; everything else waits for the Welcome
+    dialling  the Welcome offered a port: connect, show the key, wait for the answer
+    on gRPC   no offer, or the port cannot be reached: everything goes on where it began
+    on TCP    up: over the connection; down: first what still comes on gRPC, up to Moved, then the connection
+
+The gRPC call stays open as the stream's life line, so that both planes notice lost peers alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+from reduction import layout, tcp, wire
+from reduction.endpoint import PlacingSink
+from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
+from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
+
+from worker_plugin.transports.grpc_client import GrpcEndpoint
+
+log = logging.getLogger(__name__)
+
+#: How long the way to the data port may take, in seconds.
+DIAL_S = 3.0
+#: How long one half of a stream may outlive the other, in seconds.
+LINGER_S = 1.0
+
+
+class TcpEndpoint:
+    """A remote reducer at HOST:PORT whose streams move to its data port. All calls on the loop's thread.
+
+    Args:
+        address: of the gRPC plane, HOST:PORT.
+        is_required: whether a stream that cannot move ends with an error; otherwise it stays on gRPC.
+    """
+
+    def __init__(self, address: str, *, is_required: bool) -> None:
+        self.address = address
+        self.is_required = is_required
+        #: Whether to stay on gRPC from now on, because the data port could not be reached.
+        self.stays = False
+        self._grpc = GrpcEndpoint(address)
+
+    def open(self, sink: PlacingSink) -> TcpStream:
+        """Open a stream; see `ReducerEndpoint.open`."""
+        return TcpStream(self, self._grpc, sink)
+
+    async def close(self) -> None:
+        """End all streams and the connection."""
+        await self._grpc.close()
+
+
+class TcpStream:
+    """One stream; see `ReducerStream`. Also the `Sink` of its gRPC call and the `Handler` of its connection."""
+
+    def __init__(self, endpoint: TcpEndpoint, grpc: GrpcEndpoint, sink: PlacingSink) -> None:
+        self._endpoint = endpoint
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        #: Frames that wait until it is known which way they go; None from then on.
+        self._waiting: list[WorkerFrame] | None = []
+        self._dialling: asyncio.Task[None] | None = None
+        self._connection: tcp.Connection | None = None
+        self._error: ReductionError | None = None
+        self._has_moved = False
+        self._is_closing = False
+        self._call_ended = False
+        self._closed = asyncio.Event()
+        self._call = grpc.open(self)
+
+    # ---- from the client ----
+
+    def send(self, frame: WorkerFrame) -> None:
+        """Send a frame; a push's payload goes out from where it is."""
+        if self._is_closing:
+            return
+        if isinstance(frame, Join):
+            self._call.send(frame)
+        elif self._waiting is not None:
+            self._waiting.append(frame)
+        elif self._connection is None:
+            self._call.send(frame)
+        elif isinstance(frame, Push):
+            self._connection.send(tcp.push_header(frame), frame.payload)
+        else:
+            data = wire.worker_frame_to_wire(frame)
+            self._connection.send(tcp.control_header(len(data)), data)
+
+    def close(self) -> None:
+        """End the stream after what was sent; what still waits for its way is dropped."""
+        self._is_closing = True
+        if self._dialling is not None:
+            self._dialling.cancel()
+        if self._connection is not None:
+            self._connection.finish()
+        else:
+            self._call.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until `on_closed` was called."""
+        await self._closed.wait()
+
+    def divert(self) -> None:
+        """Let a payload that is under way into memory of the sink's go on elsewhere."""
+        if self._connection is not None:
+            self._connection.divert()
+
+    @property
+    def descriptor(self) -> int:
+        """The connection's, -1 if there is none; for `fork`."""
+        return -1 if self._connection is None else self._connection.fileno()
+
+    # ---- from gRPC ----
+
+    def on_frame(self, frame: ReducerFrame) -> None:
+        """See `Sink.on_frame`."""
+        if isinstance(frame, Welcome):
+            self._on_welcome(frame)
+        if isinstance(frame, Moved):
+            self._has_moved = True
+            if self._connection is not None:
+                self._connection.start()
+            elif self._dialling is None:
+                self._fail(MalformedFrame(f"{self._endpoint.address} moved a stream that did not ask for it"))
+        else:
+            self._sink.on_frame(frame)
+
+    def on_closed(self, error: ReductionError | None) -> None:
+        """The call has ended. What came on the connection before that, an Abort perhaps, still counts."""
+        self._call_ended = True
+        self._error = self._error or error
+        if self._dialling is not None:
+            self._dialling.cancel()
+        if self._connection is None or self._connection.is_closed:
+            self._finish()
+        else:
+            self._loop.call_later(LINGER_S, self._connection.close)
+
+    # ---- moving ----
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        if welcome.data_port and not self._endpoint.stays:
+            self._dialling = self._loop.create_task(self._dial(welcome.data_port, welcome.data_key))
+        elif self._endpoint.is_required:
+            self._fail(
+                ReducerUnavailable(
+                    f"{self._endpoint.address} offers no TCP data plane, and transport is 'tcp'"
+                )
+            )
+        else:
+            self._go_on()
+
+    async def _dial(self, port: int, key: bytes) -> None:
+        host = self._endpoint.address.rpartition(":")[0].strip("[]")
+        sock: socket.socket | None = None
+        try:
+            async with asyncio.timeout(DIAL_S):
+                sock = await self._connect(host, port, key)
+        except (OSError, MalformedFrame) as error:  # TimeoutError is an OSError
+            reason = str(error) or f"no answer within {DIAL_S:g} s"
+            text = f"{self._endpoint.address} offers a data port, {port}, that cannot be used: {reason}"
+            if self._endpoint.is_required:
+                self._fail(ReducerUnavailable(f"{text}; transport is 'tcp'"))
+                return
+            self._endpoint.stays = True
+            log.warning("%s; going on over gRPC, which costs more CPU", text)
+        else:
+            self._connection = tcp.Connection(sock, self._loop, self)
+            if self._has_moved:
+                self._connection.start()
+        self._go_on()
+
+    async def _connect(self, host: str, port: int, key: bytes) -> socket.socket:
+        family, kind, protocol, _, address = (
+            await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.sock_connect(sock, address)
+            await self._loop.sock_sendall(sock, tcp.PREAMBLE + key)
+            answer = b""
+            while len(answer) < len(tcp.PREAMBLE):
+                more = await self._loop.sock_recv(sock, len(tcp.PREAMBLE) - len(answer))
+                if not more:
+                    raise ConnectionResetError("it refused our key")
+                answer += more
+            if answer != tcp.PREAMBLE:
+                raise MalformedFrame("it is no data port")
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _go_on(self) -> None:
+        """The way is known: send what has waited."""
+        self._dialling = None
+        waiting, self._waiting = self._waiting or (), None
+        for frame in waiting:
+            self.send(frame)
+
+    # ---- from the connection ----
+
+    def place(self, header: tcp.Header) -> memoryview:
+        """See `tcp.Handler`."""
+        if header.kind != tcp.RESULT:
+            return tcp.control_payload(header)
+        if header.length > layout.CHUNK_BYTES_MAX:
+            raise MalformedFrame(
+                f"length of Result.payload is {header.length}, allowed are 0 to {layout.CHUNK_BYTES_MAX}"
+            )
+        memory = self._sink.place(header.epoch, header.seq, header.chunk, header.length)
+        return memoryview(bytearray(header.length)) if memory is None else memory
+
+    def on_message(self, header: tcp.Header, payload: memoryview) -> None:
+        """See `tcp.Handler`."""
+        if header.kind == tcp.RESULT:
+            self._sink.on_frame(Result(header.epoch, header.seq, header.chunk, header.mark, payload))
+        else:
+            self._sink.on_frame(wire.reducer_frame_from_wire(bytes(payload)))
+
+    def on_end(self, error: Exception | None) -> None:
+        """See `tcp.Handler`."""
+        if isinstance(error, ReductionError):
+            self._error = self._error or error
+        elif error is not None:
+            self._error = self._error or ReducerUnavailable(f"{self._endpoint.address}: {error}")
+        if self._call_ended:
+            self._finish()
+        else:  # the call's end brings the reason, if the reducer has one
+            self._call.close()
+            self._loop.call_later(LINGER_S, self._call.cancel)
+
+    def _fail(self, error: ReductionError) -> None:
+        self._error = self._error or error
+        self._is_closing = True
+        self._call.cancel()
+
+    def _finish(self) -> None:
+        self._is_closing = True
+        self._connection = None  # whoever keeps this stream must not keep it
+        self._sink.on_closed(self._error)
+        self._closed.set()

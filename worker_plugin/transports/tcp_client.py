@@ -68,6 +68,8 @@ class TcpStream:
         self._has_moved = False
         self._is_closing = False
         self._call_ended = False
+        #: Ends the half that outlives the other.
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
         self._call = grpc.open(self)
 
@@ -137,7 +139,7 @@ class TcpStream:
         if self._connection is None or self._connection.is_closed:
             self._finish()
         else:
-            self._loop.call_later(LINGER_S, self._connection.close)
+            self._timer = self._loop.call_later(LINGER_S, self._connection.close)
 
     # ---- moving ----
 
@@ -233,7 +235,7 @@ class TcpStream:
             self._finish()
         else:  # the call's end brings the reason, if the reducer has one
             self._call.close()
-            self._loop.call_later(LINGER_S, self._call.cancel)
+            self._timer = self._loop.call_later(LINGER_S, self._call.cancel)
 
     def _fail(self, error: ReductionError) -> None:
         self._error = self._error or error
@@ -242,6 +244,8 @@ class TcpStream:
 
     def _finish(self) -> None:
         self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._connection = None  # whoever keeps this stream must not keep it
         self._sink.on_closed(self._error)
         self._closed.set()

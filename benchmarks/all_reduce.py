@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from benchmarks.paired import Sample, timed
 from benchmarks.ranks import Rank
+from worker_plugin import ReductionState
 
 #: Period of the pattern; a prime, so that chunks do not look alike.
 _PERIOD = 1021
@@ -41,7 +42,7 @@ class AllReduce:
 
     def run(self, contender: str, start_at: float) -> Sample:
         """Reduce all tensors, each when the one before is done."""
-        reduce = {"ours": self._ours, "ring": self._ring}[contender]
+        reduce = self._ring if contender == "ring" else partial(self._ours, self._rank.states[contender])
         return timed([partial(reduce, tensor) for tensor in self._tensors], start_at)
 
     def verify(self) -> None:
@@ -59,8 +60,8 @@ class AllReduce:
                     f"wrong, the first is [{first}] = {tensor[first]}, expected {self._expected[first]}"
                 )
 
-    def _ours(self, tensor: torch.Tensor) -> None:
-        self._rank.state.all_reduce(tensor).wait()
+    def _ours(self, state: ReductionState, tensor: torch.Tensor) -> None:
+        state.all_reduce(tensor).wait()
         self._rank.synchronize()
 
     def _ring(self, tensor: torch.Tensor) -> None:

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from benchmarks import environment
-from benchmarks.paired import Measurement
-from benchmarks.ranks import Ranks
-from benchmarks.reducers import Reducers
+from benchmarks.cluster import Cluster, Shape, running
+from benchmarks.paired import Effort, Measurement
+from benchmarks.ranks import TRANSPORTS
 from benchmarks.report import LATEST, Report, Row
 
 _REPORT = pytest.StashKey[Report]()
 
-#: Rounds of each comparison, and seconds after which no further one starts: by default, and with --full.
-QUICK = (9, 12.0)
-FULL = (41, 40.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How many processes, and where the tensors are."""
-
-    workers: int
-    reducers: int
-    transport: str = "grpc"
-    device: str = "cpu"
-
-    @property
-    def name(self) -> str:
-        """As in test ids."""
-        return f"n{self.workers}-k{self.reducers}-{self.transport}-{self.device}"
-
+QUICK = Effort(rounds=9, budget_s=12.0)
+FULL = Effort(rounds=41, budget_s=40.0)
 
 SHAPES = [
     Shape(workers=2, reducers=1),
@@ -45,15 +27,6 @@ SHAPES = [
 ]
 #: Left out unless --full is given.
 LONG = SHAPES[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """Running processes of a shape."""
-
-    shape: Shape
-    ranks: Ranks
-    reducers: Reducers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -99,17 +72,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
             pytest.skip(
                 f"the NCCL ring needs a GPU for each of {shape.workers} ranks, this machine has {count}"
             )
-    with closing(Reducers(shape.reducers)) as reducers:
-        ranks = Ranks(shape.workers, reducers.addresses, transport=shape.transport, device=shape.device)
-        with closing(ranks):
-            yield Cluster(shape, ranks, reducers)
+    with running(shape) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def limits(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the arguments of `paired.compare` that say how much to run."""
-    rounds, budget_s = FULL if request.config.getoption("--full") else QUICK
-    return {"rounds": rounds, "budget_s": budget_s}
+def effort(request: pytest.FixtureRequest) -> Effort:
+    """Return how much to measure."""
+    return FULL if request.config.getoption("--full") else QUICK
 
 
 class _Clock:
@@ -140,16 +110,18 @@ def record(
             size_bytes=size_bytes,
             workers=cluster.shape.workers,
             reducers=cluster.shape.reducers,
-            ring="NCCL" if cluster.shape.device == "cuda" else "Gloo",
-            transport=cluster.shape.transport,
+            device=cluster.shape.device,
+            link=cluster.shape.link,
             iterations=iterations,
             measured=measured,
         )
         request.config.stash[_REPORT].rows.append(row)
-        turns = measured["ours"].turns
+        ours = TRANSPORTS[0]
+        turns = measured[ours].turns
         later = iter(turns)
         benchmark.pedantic(clock.replay, setup=lambda: ((next(later),), {}), rounds=len(turns), iterations=1)
-        benchmark.extra_info["algbw_gb_s"] = row.algbw_gb_s("ours")
-        benchmark.extra_info["ratio"] = sorted(row.ratios())[len(turns) // 2]
+        benchmark.extra_info["contender"] = ours
+        benchmark.extra_info["algbw_gb_s"] = row.algbw_gb_s(ours)
+        benchmark.extra_info["ratio"] = row.quartiles(ours)
 
     return take

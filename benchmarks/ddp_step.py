@@ -24,7 +24,7 @@ _KEYS = 64
 
 
 class DdpStep:
-    """Three copies of one model under DDP: our hook, DDP's own all-reduce, and no communication."""
+    """Copies of one model under DDP: our hook on each transport, DDP's own all-reduce, no communication."""
 
     def __init__(self, rank: Rank, width: int, batch: int) -> None:
         self._rank = rank
@@ -39,9 +39,10 @@ class DdpStep:
         device_ids = [rank.device.index] if rank.device.type == "cuda" else None
         self._models = {
             name: DistributedDataParallel(copy.deepcopy(model), device_ids=device_ids)
-            for name in ("ours", "ring", "noop")
+            for name in (*rank.states, "ring", "noop")
         }
-        self._models["ours"].register_comm_hook(rank.state, reduction_hook)
+        for name, state in rank.states.items():
+            self._models[name].register_comm_hook(state, reduction_hook)
         self._models["noop"].register_comm_hook(None, noop_hook)
 
     def prepare(self) -> None:

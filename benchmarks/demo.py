@@ -168,7 +168,7 @@ def demonstrate(epochs: int) -> None:
     began = time.monotonic()
     with (
         closing(Reducers(3)) as reducers,
-        closing(Ranks(WORKERS, reducers.addresses, transport="auto", device="cpu")) as ranks,
+        closing(Ranks(WORKERS, reducers.addresses)) as ranks,
     ):
         plans = [
             Plan("2 reducers, chunks of 64 KiB", tuple(reducers.addresses[:2]), 64 * KIB),

@@ -1,4 +1,4 @@
-"""Contenders in turn on the same processes: A B A B ..., so that what slows the machine slows both.
+"""Contenders in turn on the same processes: A B C A B C ..., so that what slows the machine slows all.
 
 The ratio of two contenders is the median over the ratios of neighbouring turns. All ranks start a turn at an
 agreed moment of the clock they share, asleep until then; a turn ends when the last rank has its last result.
@@ -11,12 +11,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from benchmarks.ranks import Ranks
 from benchmarks.reducers import Reducers
+from benchmarks.traffic import Traffic
 
-#: Rounds that are checked, but not counted: memory and bucket layouts settle.
-WARMUP_ROUNDS = 2
 #: From the order to run until the run, enough for every rank to be asleep again.
 LEAD_S = 0.03
 #: After the last result: acknowledgements and releases belong to the cost.
@@ -44,14 +44,17 @@ class Measurement:
     worker_cpu_s: float = 0.0
     #: All reducers, all turns.
     reducer_cpu_s: float = 0.0
+    #: All turns.
+    traffic: Traffic = field(default_factory=Traffic)
 
-    def add(self, samples: Sequence[Sample], reducer_cpu_s: float) -> None:
+    def add(self, samples: Sequence[Sample], reducer_cpu_s: float, traffic: Traffic) -> None:
         """Take in a turn."""
         self.turns.append(max(sum(sample.seconds) / len(sample.seconds) for sample in samples))
         for sample in samples:
             self.iterations.extend(sample.seconds)
             self.worker_cpu_s += sample.cpu_s
         self.reducer_cpu_s += reducer_cpu_s
+        self.traffic += traffic
 
     @property
     def p50_s(self) -> float:
@@ -62,6 +65,37 @@ class Measurement:
     def turn_s(self) -> float:
         """The median turn, per iteration."""
         return statistics.median(self.turns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much to measure."""
+
+    #: Turns of each contender that count.
+    rounds: int
+    #: No further round after so many seconds; at least `rounds_min` are run.
+    budget_s: float
+    rounds_min: int = 3
+    #: Rounds before, checked but not counted: memory, congestion windows and bucket layouts settle.
+    warmup_rounds: int = 2
+
+
+class Processes(Protocol):
+    """What runs: see `benchmarks.cluster`."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """Return the rank processes."""
+        ...
+
+    @property
+    def reducers(self) -> Reducers:
+        """Return those that the ranks use."""
+        ...
+
+    def traffic(self) -> Traffic:
+        """Return what went over the links until now."""
+        ...
 
 
 def timed(steps: Sequence[Callable[[], object]], start_at: float) -> Sample:
@@ -77,29 +111,27 @@ def timed(steps: Sequence[Callable[[], object]], start_at: float) -> Sample:
     return Sample(seconds, time.process_time() - cpu_s)
 
 
-def compare(
-    ranks: Ranks, reducers: Reducers, contenders: Sequence[str], *, rounds: int, budget_s: float
-) -> dict[str, Measurement]:
+def compare(processes: Processes, contenders: Sequence[str], effort: Effort) -> dict[str, Measurement]:
     """Let the contenders of the loaded workload run in turn; check every result.
 
     Args:
-        ranks: with a workload that has `prepare()`, `run(contender, start_at) -> Sample` and `verify()`.
-        reducers: those that the ranks use.
+        processes: whose ranks have a workload with `prepare()`, `run(contender, start_at) -> Sample` and
+            `verify()`.
         contenders: names that `run` knows.
-        rounds: turns of each.
-        budget_s: no further round after so many seconds; at least three are run.
+        effort: how much.
     """
     measured = {name: Measurement() for name in contenders}
-    deadline = time.monotonic() + budget_s
-    for round_ in range(WARMUP_ROUNDS + rounds):
-        if round_ >= WARMUP_ROUNDS + 3 and time.monotonic() > deadline:
+    ranks, reducers = processes.ranks, processes.reducers
+    deadline = time.monotonic() + effort.budget_s
+    for round_ in range(effort.warmup_rounds + effort.rounds):
+        if round_ >= effort.warmup_rounds + effort.rounds_min and time.monotonic() > deadline:
             break
         for name in contenders:
             ranks.call("prepare")
-            before = reducers.cpu_s()
+            cpu_s, traffic = reducers.cpu_s(), processes.traffic()
             samples = ranks.call("run", name, time.perf_counter() + LEAD_S)
-            after = reducers.cpu_s()
+            cpu_s, traffic = reducers.cpu_s() - cpu_s, processes.traffic() - traffic
             ranks.call("verify")
-            if round_ >= WARMUP_ROUNDS:
-                measured[name].add(samples, after - before)
+            if round_ >= effort.warmup_rounds:
+                measured[name].add(samples, cpu_s, traffic)
     return measured

@@ -16,13 +16,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from benchmarks.hosts import LOOPBACK, Host
 from worker_plugin import ReductionState
+
+#: Our contenders; a rank has a communicator over each.
+TRANSPORTS = ("tcp", "grpc")
 
 #: Most seconds from the start of the processes until all have met.
 START_TIMEOUT_S = 120.0
@@ -43,8 +48,9 @@ class Setup:
     rank: int
     world_size: int
     device: str
-    transport: str
-    #: Of this run only: the ranks meet in it, and its name is the job's.
+    #: The network interface that collectives of torch.distributed use.
+    interface: str
+    #: Of this run only: the ranks meet in it, and the jobs are named after it.
     directory: str
     reducers: tuple[str, ...]
 
@@ -56,7 +62,8 @@ class Rank:
     rank: int
     world_size: int
     device: torch.device
-    state: ReductionState
+    #: By transport. One that is not used never connects.
+    states: dict[str, ReductionState]
 
     def synchronize(self) -> None:
         """Wait until a GPU has done what it was told; a future or a work is done before that."""
@@ -65,18 +72,28 @@ class Rank:
 
 
 class Ranks:
-    """`world_size` rank processes on this host."""
+    """`world_size` rank processes, on this host or each on its own of `hosts`."""
 
-    def __init__(self, world_size: int, reducers: Sequence[str], *, transport: str, device: str) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        reducers: Sequence[str],
+        *,
+        device: str = "cpu",
+        hosts: Sequence[Host] = (),
+        transport: str = "",  # ignored; goes when the last caller has stopped giving it
+    ) -> None:
         context = multiprocessing.get_context("spawn")  # fork and torch's threads do not go together
         self._directory = tempfile.TemporaryDirectory(prefix="reduction-bench-")
         self._connections: list[Connection] = []
         self._processes: list[Any] = []
-        for rank in range(world_size):
+        resource_tracker.ensure_running()  # `spawn` starts it with the first child, but it belongs on no host
+        for rank, host in enumerate(hosts or [LOOPBACK] * world_size):
             ours, theirs = context.Pipe()
-            setup = Setup(rank, world_size, device, transport, self._directory.name, tuple(reducers))
+            setup = Setup(rank, world_size, device, host.interface, self._directory.name, tuple(reducers))
             process = context.Process(target=_main, args=(theirs, setup), name=f"rank-{rank}", daemon=True)
-            process.start()
+            with host.entered():
+                process.start()
             theirs.close()
             self._connections.append(ours)
             self._processes.append(process)
@@ -148,7 +165,8 @@ def _main(connection: Connection, setup: Setup) -> None:
         rank = _join(setup)
         connection.send((True, None))
         _obey(connection, rank)
-        rank.state.close()
+        for state in rank.states.values():
+            state.close()
         dist.destroy_process_group()
     except Exception:
         connection.send((False, traceback.format_exc()))
@@ -172,8 +190,8 @@ def _obey(connection: Connection, rank: Rank) -> None:
 
 def _join(setup: Setup) -> Rank:
     torch.set_num_threads(1)  # the ranks share the cores
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = setup.interface
+    os.environ["NCCL_SOCKET_IFNAME"] = setup.interface
     device = torch.device("cpu")
     if setup.device == "cuda":
         device = torch.device("cuda", setup.rank)
@@ -185,11 +203,14 @@ def _join(setup: Setup) -> Rank:
         world_size=setup.world_size,
         timeout=timedelta(seconds=CALL_TIMEOUT_S),
     )
-    state = ReductionState(
-        setup.reducers,
-        job=os.path.basename(setup.directory),
-        rank=setup.rank,
-        world_size=setup.world_size,
-        transport=setup.transport,
-    )
-    return Rank(setup.rank, setup.world_size, device, state)
+    states = {
+        transport: ReductionState(
+            setup.reducers,
+            job=f"{os.path.basename(setup.directory)}-{transport}",
+            rank=setup.rank,
+            world_size=setup.world_size,
+            transport=transport,
+        )
+        for transport in TRANSPORTS
+    }
+    return Rank(setup.rank, setup.world_size, device, states)

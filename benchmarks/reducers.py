@@ -1,4 +1,4 @@
-"""`reducer serve` processes on loopback, as a user would start them."""
+"""`reducer serve` processes, as a user would start them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.hosts import LOOPBACK, Host
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -16,15 +19,10 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Reducers:
-    """`count` reducer processes. They also end when this process does."""
+    """`count` reducer processes, on loopback or each on its own of `hosts`. They end when this process does."""
 
-    def __init__(self, count: int) -> None:
-        command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0"]
-        command += ["--stop-with-stdin", "--log-level", "warning", "--drain-timeout", "2"]
-        self._processes = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            for _ in range(count)
-        ]
+    def __init__(self, count: int, hosts: Sequence[Host] = ()) -> None:
+        self._processes = [_start(host) for host in hosts or [LOOPBACK] * count]
         try:
             #: HOST:PORT of each.
             self.addresses = [_address(process) for process in self._processes]
@@ -54,6 +52,14 @@ class Reducers:
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
                 pipe.close()
+
+
+def _start(host: Host) -> subprocess.Popen[str]:
+    command = [*host.prefix, sys.executable, "-m", "reducer", "serve", "--bind", f"{host.address}:0"]
+    command += ["--stop-with-stdin", "--log-level", "warning", "--drain-timeout", "2"]
+    if host != LOOPBACK:
+        command.append("--insecure")
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _address(process: subprocess.Popen[str]) -> str:

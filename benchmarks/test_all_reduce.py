@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from benchmarks.all_reduce import AllReduce
-from benchmarks.conftest import Cluster
-from benchmarks.paired import compare
+from benchmarks.cluster import Cluster
+from benchmarks.paired import Effort, compare
+from benchmarks.ranks import TRANSPORTS
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -28,11 +28,11 @@ SIZES = {
 @pytest.mark.parametrize(("size_bytes", "iterations"), SIZES.values(), ids=SIZES)
 def test_all_reduce(
     cluster: Cluster,
-    limits: dict[str, Any],
+    effort: Effort,
     record: Callable[..., None],
     size_bytes: int,
     iterations: int,
 ) -> None:
     cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
-    measured = compare(cluster.ranks, cluster.reducers, ["ours", "ring"], **limits)
+    measured = compare(cluster, [*TRANSPORTS, "ring"], effort)
     record("all-reduce", size_bytes, iterations, measured)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from benchmarks.conftest import Cluster
+from benchmarks.cluster import Cluster
 from benchmarks.ddp_step import DdpStep, gradient_bytes
-from benchmarks.paired import compare
+from benchmarks.paired import Effort, compare
+from benchmarks.ranks import TRANSPORTS
 
 #: Width of the layers and batch per rank. In `tiny` the cost of the hook itself shows; `mlp` is 17 MB of
 #: gradients on about 20 ms of computing, sized for two cores.
@@ -19,8 +19,8 @@ MODELS = {"tiny": (32, 8), "mlp": (1024, 32)}
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("width", "batch"), MODELS.values(), ids=MODELS)
 def test_ddp_step(
-    cluster: Cluster, limits: dict[str, Any], record: Callable[..., None], width: int, batch: int
+    cluster: Cluster, effort: Effort, record: Callable[..., None], width: int, batch: int
 ) -> None:
     cluster.ranks.load(DdpStep, width, batch)
-    measured = compare(cluster.ranks, cluster.reducers, ["ours", "ring", "noop"], **limits)
+    measured = compare(cluster, [*TRANSPORTS, "ring", "noop"], effort)
     record("DDP step", gradient_bytes(width), 1, measured)

@@ -1,0 +1,50 @@
+"""A link between a host and the switch, and what went over all links between two moments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The same for every host, and each way."""
+
+    rate_mbit: float
+    #: How long a packet may wait in the queue of a link; the queue refuses others.
+    latency_ms: float = 20.0
+    #: What may pass at once after a pause.
+    burst_bytes: int = 32 << 10
+    #: TCP's algorithm, once it is known.
+    congestion: str = ""
+    #: What one TCP stream of iperf3 carries, the slower of both directions, once it was measured.
+    goodput_mbit: float | None = None
+
+    @property
+    def name(self) -> str:
+        """As in the table."""
+        return f"{self.rate_mbit:g} Mbit/s, {self.latency_ms:g} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Sums over all workers, over all reducers, and over everything."""
+
+    worker_tx_bytes: int = 0
+    worker_rx_bytes: int = 0
+    reducer_tx_bytes: int = 0
+    reducer_rx_bytes: int = 0
+    #: Refused by a full queue, on either end of a link.
+    dropped_packets: int = 0
+    #: What TCP sent once more, on all hosts.
+    retransmitted_segments: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return _traffic([mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)])
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        return _traffic([mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)])
+
+
+def _traffic(values: Sequence[int]) -> Traffic:
+    return Traffic(**dict(zip(Traffic.__slots__, values, strict=True)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 
+from benchmarks.goodput import goodput_mbit
+from benchmarks.hosts import Host
+from benchmarks.network import Network
 from benchmarks.ranks import Ranks
 from benchmarks.reducers import Reducers
 from benchmarks.traffic import Link, Traffic
@@ -34,17 +37,32 @@ class Cluster:
     shape: Shape
     ranks: Ranks
     reducers: Reducers
+    network: Network | None = None
+    #: The network's, with what iperf3 measured.
+    link: Link | None = None
 
     def traffic(self) -> Traffic:
         """Return what went over the links until now; loopback is not counted."""
-        return Traffic()
+        return Traffic() if self.network is None else self.network.traffic()
 
 
 @contextmanager
-def running(shape: Shape) -> Iterator[Cluster]:
-    """Start the processes of a shape, and end them."""
-    with (
-        closing(Reducers(shape.reducers)) as reducers,
-        closing(Ranks(shape.workers, reducers.addresses, device=shape.device)) as ranks,
-    ):
-        yield Cluster(shape, ranks, reducers)
+def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
+    """Start the processes of a shape, and end them.
+
+    Raises:
+        NetworkUnavailable: this machine cannot shape links.
+    """
+    with ExitStack() as stack:
+        network = link = None
+        workers_at: list[Host] = []
+        reducers_at: list[Host] = []
+        if shape.link is not None:
+            network = stack.enter_context(Network(shape.workers, shape.reducers, shape.link))
+            workers_at, reducers_at, link = network.workers, network.reducers, network.link
+            if with_goodput:  # before anything else runs
+                link = replace(link, goodput_mbit=goodput_mbit(workers_at[0], reducers_at[0]))
+        reducers = stack.enter_context(closing(Reducers(shape.reducers, reducers_at)))
+        ranks = Ranks(shape.workers, reducers.addresses, device=shape.device, hosts=workers_at)
+        stack.enter_context(closing(ranks))
+        yield Cluster(shape, ranks, reducers, network, link)

@@ -59,7 +59,10 @@ def _start(host: Host) -> subprocess.Popen[str]:
     command += ["--stop-with-stdin", "--log-level", "warning", "--drain-timeout", "2"]
     if host != LOOPBACK:
         command.append("--insecure")
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # Ctrl-C is the test process's: the ranks must still be able to end what they are in.
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+    )
 
 
 def _address(process: subprocess.Popen[str]) -> str:

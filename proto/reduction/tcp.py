@@ -21,8 +21,8 @@ from reduction.model import Push, Result
 
 PREAMBLE = b"RDSTCP1\n"
 HEADER_BYTES = 56
-#: Of frames other than Push and Result: the largest is a configuration with MEMBERS_MAX members.
-CONTROL_BYTES_MAX = 1 << 19
+#: Of frames other than Push and Result: the largest is a Peers with WORLD_SIZE_MAX ranks, 1.2 MB.
+CONTROL_BYTES_MAX = 1 << 21
 
 CONTROL, PUSH, RESULT = 1, 2, 3
 _HEADER = struct.Struct("<BBBxII4xQQQQQ")

@@ -20,7 +20,7 @@ from reduction.model import (
     Welcome,
 )
 
-from worker_plugin.core.actions import Fail, PushChunk, Send
+from worker_plugin.core.actions import Fail, PushChunk, Send, Store
 from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Close, Issued, Lost, Received, Tick
 
@@ -111,6 +111,10 @@ class Scene:
         payload = data() if payload is None else payload
         return self.receive(reducer, Result(epoch, seq, chunk, minimum, payload), now)
 
+    def place(self, reducer, seq, chunk=0, *, epoch=1, nbytes=CHUNK):
+        """Ask where a payload belongs; no event, and nothing changes."""
+        return self.core.place(link_number(reducer), epoch, seq, chunk, nbytes)
+
     def abort(self, reducer, error, now=0.0):
         return self.receive(reducer, Abort(error.code, str(error)), now)
 
@@ -173,6 +177,10 @@ def push(reducer, seq, chunk=0, *, kib=1, number=1, held=0, start=None):
     return PushChunk(
         link_number(reducer), number, seq, chunk, of_kib(kib), held, start, min(start + CHUNK, kib * 1024)
     )
+
+
+def store(reducer, seq, start, *, nbytes=CHUNK):
+    return Store(link_number(reducer), seq, start, data(nbytes))
 
 
 def failure(actions):

@@ -1,52 +1,172 @@
-"""The buffer pool: reuse by exact size, and a bound on what is kept."""
+"""The buffer pool: leases that come back when their last view dies, reuse by exact size, a bound on what is kept."""
 
+import gc
+
+import numpy as np
 import pytest
 
-from reducer.buffers import KEPT_BYTES_MAX, BufferPool
+from reducer.buffers import KEPT_BYTES_MAX, BufferPool, is_leased
 
 
-def test_a_buffer_has_the_size_asked_for():
-    assert [BufferPool().take(nbytes).nbytes for nbytes in (0, 1, 4096)] == [0, 1, 4096]
+@pytest.fixture(autouse=True)
+def _no_collector():
+    """What comes back must come back by counting references: the collector may not run for a long time."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
-def test_a_returned_buffer_is_taken_again_for_the_same_size_only():
+def address(view):
+    """Return where the bytes lie."""
+    return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+
+
+# ---- leases ----
+
+
+def test_a_lease_has_the_size_asked_for_and_can_be_written():
     pool = BufferPool()
-    buffer = pool.take(16)
-    pool.give(buffer)
-    assert pool.take(8) is not buffer
-    assert pool.take(16) is buffer
-    assert pool.take(16) is not buffer
+    views = [pool.take(nbytes) for nbytes in (0, 1, 4096)]
+    assert [view.nbytes for view in views] == [0, 1, 4096]
+    for view in views:
+        view[:] = bytes(view.nbytes)
+        assert not view.readonly
+
+
+def test_memory_comes_back_when_its_view_dies_and_is_lent_again():
+    pool = BufferPool()
+    view = pool.take(16)
+    where = address(view)
+    assert pool.kept_bytes == 0
+    del view
+    assert pool.kept_bytes == 16
+    again = pool.take(16)
+    assert address(again) == where
+    assert pool.kept_bytes == 0
+
+
+def test_the_same_memory_is_never_lent_twice_at_a_time():
+    pool = BufferPool()
+    first = pool.take(16)
+    second = pool.take(16)
+    assert address(first) != address(second)
+    del first
+    third, fourth = pool.take(16), pool.take(16)
+    assert len({address(view) for view in (second, third, fourth)}) == 3
+
+
+VIEWS = {
+    "a slice": lambda view: view[3:5],
+    "a slice of no bytes": lambda view: view[16:],
+    "a cast": lambda view: view.cast("I"),
+    "read-only": lambda view: view.toreadonly(),
+    "an array over it": lambda view: np.frombuffer(view, np.float32),
+    "a slice of an array over it": lambda view: np.frombuffer(view, np.float32)[1:2],
+    "an array seen as bytes": lambda view: np.frombuffer(view, np.float32).view(np.uint8),
+    "the bytes of an array over it": lambda view: np.frombuffer(view, np.float32).view(np.uint8).data,
+    "a view of a view of it": lambda view: memoryview(np.frombuffer(view, np.uint8)[2:])[3:],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_memory_comes_back_with_the_last_of_its_views_only(name):
+    pool = BufferPool()
+    view = pool.take(16)
+    derived = VIEWS[name](view)
+    del view
+    assert pool.kept_bytes == 0, "somebody still looks at it"
+    del derived
+    assert pool.kept_bytes == 16
+
+
+def test_memory_comes_back_with_the_last_of_many_holders_whichever_that_is():
+    pool = BufferPool()
+    view = pool.take(16)
+    holders = [view, view[:8], np.frombuffer(view, np.uint8), memoryview(view)]
+    del view
+    while holders:
+        assert pool.kept_bytes == 0
+        holders.pop()
+    assert pool.kept_bytes == 16
+
+
+def test_what_is_written_through_any_view_is_in_all_of_them():
+    view = BufferPool().take(8)
+    np.frombuffer(view, np.float32)[:] = [1.5, -2.0]
+    assert view[4:].tobytes() == np.float32([-2.0]).tobytes()
+
+
+def test_a_pool_may_die_before_its_leases():
+    pool = BufferPool()
+    view = pool.take(16)
+    del pool
+    view[:] = bytes(16)
+    del view
+
+
+def test_whose_memory_it_is():
+    view = BufferPool().take(16)
+    assert is_leased(view)
+    assert is_leased(view[4:8])
+    assert is_leased(view.toreadonly())
+    assert not is_leased(memoryview(bytes(16)))
+    assert not is_leased(memoryview(bytearray(16)))
+    assert not is_leased(np.empty(16, np.uint8).data)
+    assert not is_leased(np.frombuffer(view, np.uint8).data), "a result that others may be reading"
+
+
+# ---- what is kept ----
+
+
+def test_a_returned_buffer_is_lent_again_for_the_same_size_only():
+    pool = BufferPool()
+    where = address(pool.take(16))
+    assert pool.kept_bytes == 16
+    other = pool.take(8)
+    assert pool.kept_bytes == 16
+    same = pool.take(16)
+    assert (address(same), same.nbytes, other.nbytes) == (where, 16, 8)
+    assert pool.kept_bytes == 0
 
 
 def test_kept_bytes_count_what_is_in_the_pool():
     pool = BufferPool()
     small, large = pool.take(10), pool.take(100)
     assert pool.kept_bytes == 0
-    pool.give(small)
-    pool.give(large)
+    del small, large
     assert pool.kept_bytes == 110
-    pool.take(10)
-    assert pool.kept_bytes == 100
+    again = pool.take(10)
+    assert (again.nbytes, pool.kept_bytes) == (10, 100)
 
 
 def test_sizes_that_nobody_takes_any_more_make_room_for_new_ones():
     pool = BufferPool(kept_bytes_max=100)
-    old = pool.take(60)
-    new = pool.take(50)
-    pool.give(old)
-    pool.give(new)
-    assert pool.kept_bytes == 50
-    assert pool.take(60) is not old
-    assert pool.take(50) is new
+    old, new = pool.take(60), pool.take(50)
+    where = address(new)
+    del old
+    assert pool.kept_bytes == 60
+    del new
+    assert pool.kept_bytes == 50, "the 60 had to go"
+    assert address(pool.take(50)) == where
 
 
-@pytest.mark.parametrize("sizes", [(40, 40, 40), (100,), (100, 1), (101,), (1, 101)])
+@pytest.mark.parametrize("sizes", [(40, 40, 40), (100,), (100, 1), (101,), (1, 101), (0, 101, 100, 0)])
 def test_no_more_than_the_bound_is_kept(sizes):
     pool = BufferPool(kept_bytes_max=100)
-    for nbytes in sizes:
-        pool.give(pool.take(nbytes))
-        pool.give(BufferPool().take(nbytes))
-    assert pool.kept_bytes <= pool.kept_bytes_max
+    views = [pool.take(nbytes) for nbytes in sizes for _ in range(2)]
+    while views:
+        views.pop()
+        assert pool.kept_bytes <= pool.kept_bytes_max
+    free = sum(len(buffers) * nbytes for nbytes, buffers in pool._free.items())
+    assert free == pool.kept_bytes
+
+
+def test_a_buffer_beyond_the_bound_leaves_what_is_kept_alone():
+    pool = BufferPool(kept_bytes_max=100)
+    small, large = pool.take(60), pool.take(101)
+    del small, large
+    assert pool.kept_bytes == 60
 
 
 def test_the_default_bound():

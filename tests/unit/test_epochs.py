@@ -3,9 +3,9 @@
 import pytest
 from reduction.errors import OutOfOrder, ReducerDraining, ReducerUnavailable, StaleInstance
 from reduction.model import Configure, Hello, Minimum, Welcome
-from unit.rank_scene import CREDIT, Scene, data, epoch, failure, of_kib, push, send
+from unit.rank_scene import CREDIT, Scene, data, epoch, failure, of_kib, push, send, store
 
-from worker_plugin.core.actions import Deliver, Log, Open, PushChunk, Release, Shut, Store
+from worker_plugin.core.actions import Deliver, Log, Open, PushChunk, Release, Shut
 
 CAUSE = "a stream broke, and all are there again"
 
@@ -146,7 +146,7 @@ def test_results_that_are_here_come_again_and_only_their_credit_counts():
     scene.enter(2)
     scene.start("a", 2)
     assert scene.result("a", 0, 0, epoch=2) == []
-    assert scene.result("a", 0, 1, epoch=2) == [Store(0, 1024, data()), Deliver(0)]
+    assert scene.result("a", 0, 1, epoch=2) == [store("a", 0, 1024), Deliver(0)]
 
 
 def test_a_result_may_come_again_after_its_release():
@@ -175,7 +175,7 @@ def test_another_grid_gives_up_parts_and_pushes_whole_results_again_on_it():
         PushChunk(0, 2, 1, 0, of_kib(2), 1, 0, 2048),
     ]
     assert scene.result("a", 0, 0, epoch=2, payload=data(2048)) == []
-    assert scene.result("a", 1, 0, epoch=2, payload=data(2048)) == [Store(1, 0, data(2048)), Deliver(1)]
+    assert scene.result("a", 1, 0, epoch=2, payload=data(2048)) == [store("a", 1, 0, nbytes=2048), Deliver(1)]
 
 
 # ---- streams that break ----

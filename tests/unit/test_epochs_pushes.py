@@ -3,9 +3,9 @@
 import pytest
 from reduction.errors import OutOfOrder
 from reduction.model import Ack, Hello, Minimum
-from unit.rank_scene import CHUNK, Scene, data, epoch, failure, of_kib, push, send
+from unit.rank_scene import CHUNK, Scene, data, epoch, failure, of_kib, push, send, store
 
-from worker_plugin.core.actions import Deliver, PushChunk, Release, Store
+from worker_plugin.core.actions import Deliver, PushChunk, Release
 
 # ---- pushes and results ----
 
@@ -22,29 +22,29 @@ def test_chunks_go_to_their_owners_within_credit():
     assert scene.issue(6) == [
         push(*chunk, kib=6) for chunk in (("a", 0, 0), ("a", 0, 1), ("b", 0, 3), ("b", 0, 4))
     ]
-    assert scene.result("a", 0, 0) == [Store(0, 0, data()), push("a", 0, 2, kib=6)]
-    assert scene.result("b", 0, 3) == [Store(0, 3072, data()), push("b", 0, 5, kib=6)]
+    assert scene.result("a", 0, 0) == [store("a", 0, 0), push("a", 0, 2, kib=6)]
+    assert scene.result("b", 0, 3) == [store("b", 0, 3072), push("b", 0, 5, kib=6)]
 
 
 def test_an_empty_collective_has_its_header_pushed_and_is_delivered():
     scene = Scene().run()
     assert scene.issue(0) == [PushChunk(0, 1, 0, 0, of_kib(0), 0, 0, 0)]
-    assert scene.result("a", 0, payload=data(0)) == [Store(0, 0, data(0)), Deliver(0)]
+    assert scene.result("a", 0, payload=data(0)) == [store("a", 0, 0, nbytes=0), Deliver(0)]
 
 
 def test_a_collective_is_delivered_with_its_last_chunk():
     scene = Scene().run()
     scene.issue(2)
-    assert scene.result("b", 0, 1) == [Store(0, 1024, data())]
-    assert scene.result("a", 0, 0) == [Store(0, 0, data()), Deliver(0)]
+    assert scene.result("b", 0, 1) == [store("b", 0, 1024)]
+    assert scene.result("a", 0, 0) == [store("a", 0, 0), Deliver(0)]
 
 
 def test_collectives_are_delivered_as_they_become_whole():
     scene = Scene().run()
     scene.issue()
     scene.issue()
-    assert scene.result("b", 1) == [Store(1, 0, data()), Deliver(1)]
-    assert scene.result("a", 0) == [Store(0, 0, data()), Deliver(0)]
+    assert scene.result("b", 1) == [store("b", 1, 0), Deliver(1)]
+    assert scene.result("a", 0) == [store("a", 0, 0), Deliver(0)]
 
 
 def test_a_result_of_another_epoch_is_ignored():
@@ -134,7 +134,7 @@ def test_a_contribution_is_released_when_everybody_holds_the_result():
     scene.issue()
     scene.result("a", 0)
     assert scene.receive("b", Minimum(1)) == [Release(0)]
-    assert scene.result("b", 1, minimum=2) == [Store(1, 0, data()), Deliver(1), Release(1)]
+    assert scene.result("b", 1, minimum=2) == [store("b", 1, 0), Deliver(1), Release(1)]
 
 
 def test_a_minimum_beyond_what_this_rank_holds_counts_as_far_as_it_does():

@@ -92,7 +92,7 @@ def test_wrong_variables_are_named(environ, text):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"transport": "rdma"}, "transport is 'rdma'; this version knows 'auto', 'grpc'"),
+        ({"transport": "rdma"}, "transport is 'rdma'; this version knows 'auto', 'tcp', 'grpc'"),
         ({"wire_dtype": "int4"}, "wire_dtype is 'int4'; this version knows None"),
         ({"on_reducer_loss": "pray"}, "on_reducer_loss is 'pray'; this version knows 'reshard'"),
         ({"fallback": "nccl"}, "fallback is 'nccl'; this version knows None"),
@@ -120,6 +120,12 @@ def test_wrong_values_are_named_with_their_limit(values, text):
     with pytest.raises(ConfigError) as caught:
         PluginConfig(**values)
     assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])
+def test_transports(transport):
+    assert build({}, {"REDUCTION_TRANSPORT": transport}).transport == transport
+    assert PluginConfig(transport=transport).transport == transport
 
 
 @pytest.mark.parametrize("variable", ["REDUCTION_JOB", "REDUCTION_REDUCERS"])

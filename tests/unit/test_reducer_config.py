@@ -9,6 +9,7 @@ from reducer.config import DRAIN_TIMEOUT_S, MEMORY_LIMIT_DEFAULT, ReducerConfig,
 def test_defaults():
     config = ReducerConfig(bind="127.0.0.1:0")
     assert config.host == "127.0.0.1"
+    assert config.data_port == 0
     assert config.metrics_port is None
     assert config.memory_limit_bytes == MEMORY_LIMIT_DEFAULT == 4 << 30
     assert config.drain_timeout_s == DRAIN_TIMEOUT_S
@@ -38,6 +39,11 @@ def test_loopback_needs_no_flag(bind):
     assert ReducerConfig(bind=bind).bind == bind
 
 
+@pytest.mark.parametrize("port", [0, 1, 50052, 65535])
+def test_a_data_port(port):
+    assert ReducerConfig(bind="127.0.0.1:0", data_port=port).data_port == port
+
+
 @pytest.mark.parametrize("bind", ["0.0.0.0:50051", "10.0.0.5:50051", "[::]:50051", "reducer-0.example:50051"])
 def test_other_addresses_need_insecure(bind):
     with pytest.raises(ConfigError, match="add --insecure"):
@@ -50,6 +56,8 @@ def test_other_addresses_need_insecure(bind):
     [
         ({"bind": "nonsense"}, "'nonsense' is not HOST:PORT"),
         ({"bind": "127.0.0.1:65536"}, "--bind 127.0.0.1:65536: the port must be 0 to 65535"),
+        ({"data_port": -1}, "--data-port -1: must be 0 to 65535"),
+        ({"data_port": 65536}, "--data-port 65536: must be 0 to 65535"),
         ({"metrics_port": 0}, "--metrics-port 0: must be 1 to 65535"),
         ({"metrics_port": 65536}, "--metrics-port 65536: must be 1 to 65535"),
         ({"memory_limit_bytes": 0}, "--memory-limit 0: must be positive"),

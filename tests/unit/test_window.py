@@ -36,11 +36,6 @@ def test_issuing_needs_no_grid_yet():
     assert window.issues[0].missing == 2
 
 
-def test_spans_follow_the_grid():
-    window = window_of(3, chunk_bytes=2048)
-    assert [window.span(0, chunk) for chunk in (0, 1)] == [(0, 2048), (2048, 3072)]
-
-
 def test_chunks_are_needed_until_they_are_taken():
     window = window_of(2)
     assert [window.needs(0, chunk) for chunk in (0, 1)] == [True, True]
@@ -52,7 +47,6 @@ def test_chunks_are_needed_until_they_are_taken():
 
 def test_an_empty_collective_has_one_chunk_to_wait_for():
     window = window_of(0)
-    assert window.span(0, 0) == (0, 0)
     assert window.take(0, 0)
     assert window.is_idle
 

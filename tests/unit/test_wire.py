@@ -16,6 +16,7 @@ from reduction.model import (
     Join,
     Member,
     Minimum,
+    Moved,
     Peer,
     Peers,
     Presence,
@@ -87,6 +88,14 @@ WORKER_FRAMES = st.one_of(
 )
 REDUCER_FRAMES = st.one_of(
     st.builds(Welcome, incarnation=IDS, credit_bytes=CREDITS),
+    st.builds(
+        Welcome,
+        incarnation=IDS,
+        credit_bytes=CREDITS,
+        data_port=st.integers(1, 65535),
+        data_key=st.binary(min_size=wire.DATA_KEY_BYTES, max_size=wire.DATA_KEY_BYTES),
+    ),
+    st.just(Moved()),
     st.builds(Configure, configuration=CONFIGURATIONS),
     st.builds(Start, epoch=U64, minimum=U64),
     RESULTS,
@@ -169,6 +178,12 @@ def test_status_is_the_generated_classes_own_bytes(status):
     fill(message, status)
     assert wire.status_to_wire(status) == message.SerializeToString()
     assert wire.status_from_wire(message.SerializeToString()) == status
+
+
+def test_a_welcome_does_not_show_its_key():
+    # It lets whoever has it take over the stream, and frames get into logs.
+    key = bytes(range(wire.DATA_KEY_BYTES))
+    assert "data_key" not in repr(Welcome(bytes(16), 1, 50052, key))
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 16383, 16384, layout.CHUNK_BYTES_MAX])

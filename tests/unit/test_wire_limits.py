@@ -1,12 +1,13 @@
 """Every field's limit: the edge passes, one step further is MalformedFrame and names field and value."""
 
 import pytest
-from reduction import layout, wire
+from reduction import layout, tcp, wire
 from reduction.errors import MalformedFrame
-from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, Peer, Presence, ReduceOp
+from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, Moved, Peer, Presence, ReduceOp, Welcome
 from reduction.v1 import reduction_pb2 as pb
 
 ID = b"0123456789abcdef"
+KEY = bytes(range(wire.DATA_KEY_BYTES))
 
 
 def join(**changes):
@@ -44,6 +45,11 @@ def push(*, payload=b"", **changes):
 def peer(**changes):
     fields = {"rank": 0, "nonce": ID, "host": "host", "presence": Presence.PRESENT}
     return pb.Peers(peers=[pb.Peer(**fields | changes)])
+
+
+def welcome(**changes):
+    fields = {"incarnation": ID, "credit_bytes": 1, "data_port": 50052, "data_key": KEY}
+    return pb.Welcome(**fields | changes)
 
 
 def to_reducer(message):
@@ -138,6 +144,10 @@ def test_a_join_of_another_version_is_not_judged_by_this_versions_limits():
         ({"welcome": pb.Welcome(incarnation=b"", credit_bytes=1)}, "Welcome.incarnation has 0 bytes"),
         ({"welcome": pb.Welcome(incarnation=ID)}, "Welcome.credit_bytes is 0, allowed are 1 to 1073741824"),
         ({"welcome": pb.Welcome(incarnation=ID, credit_bytes=1 << 31)}, "Welcome.credit_bytes is 2147483648"),
+        ({"welcome": welcome(data_port=65536)}, "Welcome.data_port is 65536, allowed are 0 to 65535"),
+        ({"welcome": welcome(data_key=b"")}, "length of Welcome.data_key is 0, allowed are 32 to 32"),
+        ({"welcome": welcome(data_key=KEY[1:])}, "length of Welcome.data_key is 31, allowed are 32 to 32"),
+        ({"welcome": welcome(data_key=KEY + b"x")}, "length of Welcome.data_key is 33, allowed are 32 to 32"),
         ({"configure": pb.Configuration(instance=ID)}, "Configuration.epoch is 0"),
         ({"result": pb.Result(payload=bytes((4 << 20) + 1))}, "length of Result.payload is 4194305"),
         ({"peers": peer(rank=4096)}, "Peer.rank is 4096, allowed are 0 to 4095"),
@@ -151,6 +161,21 @@ def test_a_worker_checks_what_a_reducer_sends(body, text):
     with pytest.raises(MalformedFrame) as caught:
         to_worker(**body)
     assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("port", [1, 65535])
+def test_an_offer_of_a_data_port_at_the_edge_passes(port):
+    assert to_worker(welcome=welcome(data_port=port)) == Welcome(ID, 1, port, KEY)
+
+
+def test_without_a_data_port_there_need_be_no_key():
+    assert to_worker(welcome=pb.Welcome(incarnation=ID, credit_bytes=1)) == Welcome(ID, 1, 0, b"")
+
+
+def test_moved_is_a_frame_of_reducers_only():
+    assert to_worker(moved=pb.Moved()) == Moved()
+    with pytest.raises(MalformedFrame, match="no body that this version knows"):
+        wire.worker_frame_from_wire(wire.reducer_frame_to_wire(Moved()))
 
 
 def test_a_status_with_a_bad_peer_is_malformed():
@@ -184,5 +209,6 @@ def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
     hello = configuration(members=widest).SerializeToString()
     chunk = push(payload=bytes(layout.CHUNK_BYTES_MAX), numel=layout.NUMEL_MAX).SerializeToString()
     assert max(map(len, (everybody, hello, chunk))) <= wire.FRAME_BYTES_MAX
+    assert max(map(len, (everybody, hello))) <= tcp.CONTROL_BYTES_MAX
     peers = wire.reducer_frame_from_wire(everybody)
     assert peers.peers[-1] == Peer(4095, ID, "h" * 255, Presence.LEFT)

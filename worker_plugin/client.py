@@ -276,7 +276,8 @@ class Client:
         work = self._works[seq]
         if work.result is None:
             work.result = self._staging.pool.take(work.tensor.nbytes)
-        return work.result.numpy().data
+            work.result_bytes = work.result.numpy().data
+        return work.result_bytes
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -321,9 +322,7 @@ class Client:
         return TcpEndpoint(address, is_required=self._config.transport == "tcp")
 
     def _push(self, action: PushChunk) -> None:
-        contribution = self._works[action.seq].contribution
-        assert contribution is not None
-        payload = contribution.numpy()[action.start : action.stop].data
+        payload = self._works[action.seq].contribution_bytes[action.start : action.stop]
         push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload)
         self._streams[action.link].send(push)
 

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 PEAK_TAKES = 256
 
 
+_NOTHING = memoryview(b"")
+
+
 @dataclass(slots=True, eq=False)
 class Work:
     """One collective on its way."""
@@ -37,6 +40,9 @@ class Work:
     ready: torch.cuda.Event | None
     contribution: torch.Tensor | None = None
     result: torch.Tensor | None = None
+    #: The bytes of both; made once, because Tensor.numpy() takes longer than all else about a chunk.
+    contribution_bytes: memoryview = _NOTHING
+    result_bytes: memoryview = _NOTHING
 
 
 class ArenaPool:
@@ -130,6 +136,7 @@ class Staging:
             contribution = self.pool.take(work.tensor.nbytes)
             _typed(contribution, work.tensor).copy_(work.tensor)
             work.contribution = contribution
+            work.contribution_bytes = contribution.numpy().data
         finally:
             self._on_staged(work)
 
@@ -152,6 +159,7 @@ class Staging:
         finally:
             self.pool.give(work.result)
             work.result = None
+            work.result_bytes = _NOTHING
 
 
 def _typed(buffer: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """The values of the protocol: identities, dtypes, frames. proto/README.md says what they mean.
 
 Frames are what cores, engine and transports exchange; `wire.py` turns them into bytes and back, and is the
-only file that knows the schema. All numbers are non-negative; counts of collectives (`held`, `minimum`)
+only file that knows the schema. Nobody changes a value; those made for every chunk are not frozen only because
+that takes four times as long (0.23 against 1.05 us for six fields). All numbers are non-negative; counts of collectives (`held`, `minimum`)
 mean "all seq below this".
 """
 
@@ -69,6 +70,11 @@ class Collective:
     numel: int
     fingerprint: int
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole collective."""
+        return self.numel * self.dtype.itemsize
+
     def __str__(self) -> str:
         return f"{self.op.name} of {self.numel} x {self.dtype.name.lower()} (layout {self.fingerprint:016x})"
 
@@ -130,7 +136,7 @@ class Hello:
     held: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Push:
     """One contribution. `payload` must not change until its result is there or the epoch is over."""
 
@@ -201,7 +207,7 @@ class Start:
     minimum: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Result:
     """The sum of one chunk. Nobody may change `payload`; whoever keeps it keeps its memory from being reused."""
 

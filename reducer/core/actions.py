@@ -33,7 +33,7 @@ class Close:
     error: ReductionError | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Fold:
     """Add payloads to a slot's accumulator, in this order; the first fold of a slot makes it."""
 
@@ -42,7 +42,7 @@ class Fold:
     payloads: tuple[memoryview, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Publish:
     """Finish a slot (scale, round once), send the Result to the streams, free the accumulator."""
 

@@ -9,7 +9,7 @@ from reduction.errors import ReductionError
 from reduction.model import WorkerFrame
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Received:
     """A valid frame arrived on a stream."""
 

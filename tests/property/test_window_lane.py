@@ -89,11 +89,10 @@ class World:
         index = pick // len(self.ranks) % len(rank.lanes)
         if not rank.results[index]:
             return
-        seq, chunk, start, stop = rank.results[index].popleft()
-        assert rank.lanes[index].on_result(seq, chunk)
-        if rank.window.needs(seq, chunk):
-            assert rank.window.span(seq, chunk) == (start, stop)
-            rank.window.take(seq, chunk)
+        push = rank.results[index].popleft()
+        assert rank.lanes[index].on_result(push.seq, push.chunk) == push
+        if rank.window.needs(push.seq, push.chunk):
+            rank.window.take(push.seq, push.chunk)
 
     def release(self, pick):
         """A rank hears of the minimum, as it is or as it was."""
@@ -117,7 +116,7 @@ class World:
         return layout.deal(chunks, self.configuration.weights, seq)[index]
 
     def check_push(self, rank, index, push):
-        seq, chunk, start, stop = push
+        seq, chunk, start, stop, _ = push
         assert chunk in self.run(index, seq), "another member's chunk"
         numel = self.collectives[seq].numel
         assert (start, stop) == layout.chunk_span(chunk, numel, 8, self.configuration.chunk_bytes)

@@ -26,7 +26,7 @@ class Send:
     frame: WorkerFrame
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class PushChunk:
     """Send the contribution's bytes [start, stop) as a Push."""
 
@@ -40,7 +40,7 @@ class PushChunk:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Store:
     """Have the payload, which came on `link`, in the result memory of `seq`, from byte `start`."""
 

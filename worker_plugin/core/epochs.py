@@ -122,19 +122,19 @@ class Epochs:
         """
         if self.configuration is None or result.epoch != self.configuration.epoch:
             return  # of an epoch that this rank has left: the new one brings it again
-        if link.lane is None or not link.lane.on_result(result.seq, result.chunk):
+        push = None if link.lane is None else link.lane.on_result(result.seq, result.chunk)
+        if push is None:
             raise OutOfOrder(
                 f"{link.address} sent chunk {result.chunk} of collective {result.seq}, "
                 f"which is not this rank's oldest push there"
             )
         if self.window.needs(result.seq, result.chunk):
-            start, stop = self.window.span(result.seq, result.chunk)
-            if result.payload.nbytes != stop - start:
+            if result.payload.nbytes != push.stop - push.start:
                 raise OutOfOrder(
                     f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
-                    f"{result.seq}, which has {stop - start}"
+                    f"{result.seq}, which has {push.stop - push.start}"
                 )
-            actions.append(Store(link.id, result.seq, start, result.payload))
+            actions.append(Store(link.id, result.seq, push.start, result.payload))
             if self.window.take(result.seq, result.chunk):
                 actions.append(Deliver(result.seq))
                 if self.ack_due is None:
@@ -144,18 +144,18 @@ class Epochs:
 
     def place(self, link: Link, epoch: int, seq: int, chunk: int, nbytes: int) -> int | None:
         """Return at which byte of the result of `seq` a payload that begins to arrive belongs, if it is needed."""
-        lane = link.lane
-        if lane is None or epoch != self.number or not lane.is_next(seq, chunk):
+        if link.lane is None or epoch != self.number:
             return None
-        if not self.window.needs(seq, chunk):
+        push = link.lane.oldest(seq, chunk)
+        if push is None or nbytes != push.stop - push.start or not self.window.needs(seq, chunk):
             return None
-        start, stop = self.window.span(seq, chunk)
-        return start if nbytes == stop - start else None
+        return push.start
 
     def on_minimum(self, minimum: int, actions: list[Action]) -> None:
         """Take note of what every rank holds, and forget what nobody can ask for any more."""
         self.window.minimum = max(self.window.minimum, min(minimum, self.window.held))
-        self._release(actions)
+        if self.window.released < self.window.minimum:
+            self._release(actions)
 
     def push_on(self, link: Link, now: float, actions: list[Action]) -> None:
         """Push what the link's credit allows."""
@@ -163,20 +163,20 @@ class Epochs:
         if lane is None or configuration is None:
             return
         while (push := lane.next_push(self.window)) is not None:
-            seq, chunk, start, stop = push
-            issue = self.window.issues[seq]
-            issue.pushed_at = now if issue.pushed_at is None else issue.pushed_at
-            link.acked = self.window.held
+            issue = self.window.issues[push.seq]
+            if issue.pushed_at is None:
+                issue.pushed_at = now
+            held = link.acked = self.window.held
             actions.append(
                 PushChunk(
-                    link=link.id,
-                    epoch=configuration.epoch,
-                    seq=seq,
-                    chunk=chunk,
-                    collective=issue.collective,
-                    held=self.window.held,
-                    start=start,
-                    stop=stop,
+                    link.id,
+                    configuration.epoch,
+                    push.seq,
+                    push.chunk,
+                    issue.collective,
+                    held,
+                    push.start,
+                    push.stop,
                 )
             )
 

@@ -16,7 +16,7 @@ class Issued:
     collective: Collective
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Received:
     """A valid frame arrived on a link's present stream."""
 

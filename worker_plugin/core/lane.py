@@ -7,7 +7,7 @@ so results come back in the order of the pushes, credit cannot deadlock, and a r
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from reduction import layout
 from reduction.model import Configuration
@@ -15,12 +15,13 @@ from reduction.model import Configuration
 from worker_plugin.core.window import Window
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A push whose result has not come."""
+class Pending(NamedTuple):
+    """A push whose result has not come: bytes [start, stop) of collective `seq`."""
 
     seq: int
     chunk: int
+    start: int
+    stop: int
     cost: int
 
 
@@ -29,41 +30,50 @@ class Lane:
 
     def __init__(self, configuration: Configuration, index: int, credit_bytes: int, first: int) -> None:
         self.weights = configuration.weights
+        self.chunk_bytes = configuration.chunk_bytes
         self.index = index
         self.credit_bytes = credit_bytes
-        #: The next push is chunk number `offset` of this member's run of collective `seq`.
-        self.seq = first
-        self.offset = 0
         self.pending: deque[Pending] = deque()
         self.in_flight = 0
+        #: The next push is chunk `chunk` of collective `seq`; this member's run there ends before `stop`.
+        self.seq = first
+        self._chunk = self._stop = 0
+        #: Bytes of collective `seq`; -1 until it is issued.
+        self._nbytes = -1
 
-    def next_push(self, window: Window) -> tuple[int, int, int, int] | None:
-        """Return (seq, chunk, start, stop) of the next push that credit allows, and count it; or None."""
-        while self.seq < window.issued:
-            chunks = len(window.issues[self.seq].here)
-            run = layout.deal(chunks, self.weights, self.seq)[self.index]
-            if self.offset >= len(run):
+    def next_push(self, window: Window) -> Pending | None:
+        """Return the next push that credit allows, and count it; or None."""
+        while self._chunk >= self._stop:
+            if self._nbytes >= 0:
                 self.seq += 1
-                self.offset = 0
-                continue
-            chunk = run[self.offset]
-            start, stop = window.span(self.seq, chunk)
-            cost = layout.charge(stop - start)
-            if self.pending and self.in_flight + cost > self.credit_bytes:
+                self._nbytes = -1
+            if self.seq >= window.issued:
                 return None
-            self.offset += 1
-            self.pending.append(Pending(self.seq, chunk, cost))
-            self.in_flight += cost
-            return self.seq, chunk, start, stop
+            issue = window.issues[self.seq]
+            self._nbytes = issue.collective.nbytes
+            run = layout.deal(len(issue.here), self.weights, self.seq)[self.index]
+            self._chunk, self._stop = run.start, run.stop
+        start = self._chunk * self.chunk_bytes
+        stop = min(start + self.chunk_bytes, self._nbytes)
+        cost = layout.charge(stop - start)
+        if self.pending and self.in_flight + cost > self.credit_bytes:
+            return None
+        push = Pending(self.seq, self._chunk, start, stop, cost)
+        self._chunk += 1
+        self.pending.append(push)
+        self.in_flight += cost
+        return push
+
+    def oldest(self, seq: int, chunk: int) -> Pending | None:
+        """Return the oldest push, whose result must come next, if this is it."""
+        if self.pending and self.pending[0][:2] == (seq, chunk):
+            return self.pending[0]
         return None
 
-    def is_next(self, seq: int, chunk: int) -> bool:
-        """Whether this chunk is the oldest push, whose result must come next."""
-        return bool(self.pending) and (self.pending[0].seq, self.pending[0].chunk) == (seq, chunk)
-
-    def on_result(self, seq: int, chunk: int) -> bool:
-        """Give back the credit of the oldest push; return False if this is not its result."""
-        if not self.is_next(seq, chunk):
-            return False
-        self.in_flight -= self.pending.popleft().cost
-        return True
+    def on_result(self, seq: int, chunk: int) -> Pending | None:
+        """Give back the credit of the oldest push and return it; None if this is not its result."""
+        oldest = self.oldest(seq, chunk)
+        if oldest is not None:
+            self.pending.popleft()
+            self.in_flight -= oldest.cost
+        return oldest

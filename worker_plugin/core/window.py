@@ -67,11 +67,6 @@ class Window:
             issue.missing = layout.chunk_count(collective.numel, collective.dtype.itemsize, self.chunk_bytes)
             issue.here = bytearray(issue.missing)
 
-    def span(self, seq: int, chunk: int) -> tuple[int, int]:
-        """Return the byte range of a chunk."""
-        collective = self.issues[seq].collective
-        return layout.chunk_span(chunk, collective.numel, collective.dtype.itemsize, self.chunk_bytes)
-
     def needs(self, seq: int, chunk: int) -> bool:
         """Whether a chunk's result is missing; after a new epoch, results that are here come again."""
         issue = self.issues.get(seq)

@@ -44,8 +44,8 @@ def start(accumulator: Array, payload: memoryview, dtype: DType) -> None:
 def add(accumulator: Array, payload: memoryview, dtype: DType) -> None:
     """Add the next contribution, element by element; integers wrap around, Inf and NaN propagate."""
     with np.errstate(all="ignore"):
-        if dtype in _NATIVE:
-            np.add(accumulator, np.frombuffer(payload, _NATIVE[dtype]), out=accumulator)
+        if (native := _NATIVE.get(dtype)) is not None:
+            np.add(accumulator, np.frombuffer(payload, native), out=accumulator)
             return
         values = np.frombuffer(payload, "<u2" if dtype is DType.BFLOAT16 else "<f2")
         scratch = np.empty(min(_BLOCK, len(values)), np.float32)

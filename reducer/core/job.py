@@ -226,16 +226,18 @@ class Job:
                 f"rank {rank} pushed in epoch {push.epoch}, this reducer is in epoch {self.epoch}, "
                 f"{'started' if self.started else 'not started'}"
             )
-        nbytes = self._check_chunk(rank, push.collective, push)
+        slot = self.slots.get((push.seq, push.chunk))
+        nbytes = push.payload.nbytes
+        if slot is None or not slot.expects(push.collective, nbytes):
+            self._check_chunk(rank, push.collective, push)
         cost = layout.charge(nbytes)
         if view.outstanding and view.outstanding + cost > self.credit_bytes:
             raise OutOfOrder(
                 f"rank {rank} pushed {view.outstanding + cost} bytes ahead of the results, "
                 f"its credit is {self.credit_bytes}"
             )
-        slot = self.slots.get((push.seq, push.chunk))
         if slot is None:
-            slot = self.slots[push.seq, push.chunk] = Slot(push.collective, rank, self.world_size)
+            slot = self.slots[push.seq, push.chunk] = Slot(push.collective, nbytes, rank, self.world_size)
         try:
             payloads = slot.on_push(rank, push.collective, push.payload)
         except CollectiveMismatch as error:
@@ -261,8 +263,8 @@ class Job:
             actions.append(Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams))
         return actions
 
-    def _check_chunk(self, rank: int, collective: Collective, push: Push) -> int:
-        """Return the payload's size if this chunk exists, is ours and has the right size."""
+    def _check_chunk(self, rank: int, collective: Collective, push: Push) -> None:
+        """Raise MalformedFrame unless this chunk exists, is ours and has the right size."""
         configuration = self.configuration
         assert configuration is not None  # our own state: `started` implies it
         itemsize = collective.dtype.itemsize
@@ -281,13 +283,13 @@ class Job:
                 f"rank {rank} pushed {push.payload.nbytes} bytes as chunk {push.chunk} of collective "
                 f"{push.seq} ({collective}), the chunk has {stop - start}"
             )
-        return stop - start
 
     def _on_held(self, rank: int, held: int, now: float) -> None:
         view = self.ranks[rank]
-        view.held = max(view.held, held)
-        if self._raise_minimum() and self.minimum_due is None:
-            self.minimum_due = now + MINIMUM_DELAY_S
+        if held > view.held:
+            view.held = held
+            if self._raise_minimum() and self.minimum_due is None:
+                self.minimum_due = now + MINIMUM_DELAY_S
 
     def _on_goodbye(self, rank: int, goodbye: Goodbye, now: float) -> list[Action]:
         view = self.ranks[rank]

@@ -14,10 +14,12 @@ from reduction.model import Collective
 class Slot:
     """Who has contributed to one chunk of one collective."""
 
-    __slots__ = ("collective", "first_rank", "folded", "kept", "world_size")
+    __slots__ = ("collective", "first_rank", "folded", "kept", "nbytes", "world_size")
 
-    def __init__(self, collective: Collective, first_rank: int, world_size: int) -> None:
+    def __init__(self, collective: Collective, nbytes: int, first_rank: int, world_size: int) -> None:
         self.collective = collective
+        #: Of each contribution.
+        self.nbytes = nbytes
         self.first_rank = first_rank
         self.world_size = world_size
         #: Ranks below this are in the accumulator.
@@ -30,6 +32,11 @@ class Slot:
         """Whether every rank's contribution is in the accumulator."""
         return self.folded == self.world_size
 
+    def expects(self, collective: Collective, nbytes: int) -> bool:
+        """Whether a contribution looks like the first one, whose chunk was checked."""
+        # Equal ones are usually the same object, and comparing by value takes longer than the rest of a push.
+        return nbytes == self.nbytes and (collective is self.collective or collective == self.collective)
+
     def has(self, rank: int) -> bool:
         """Whether this rank has contributed."""
         return rank < self.folded or rank in self.kept
@@ -41,7 +48,7 @@ class Slot:
             CollectiveMismatch: this rank and the slot's first one disagree; the slot is unchanged.
             OutOfOrder: this rank has contributed already; the slot is unchanged.
         """
-        if collective != self.collective:
+        if collective is not self.collective and collective != self.collective:
             raise CollectiveMismatch(
                 f"rank {rank} issued {collective}, but rank {self.first_rank} issued {self.collective}"
             )

@@ -102,7 +102,7 @@ class World:
         for seq in window.release(min(lane.seq for lane in rank.lanes)):
             assert all(other.window.held > seq for other in self.ranks), "somebody may still need it"
             for index in range(len(rank.lanes)):
-                pushed = [chunk for at, chunk, _, _ in rank.pushed[index] if at == seq]
+                pushed = [chunk for at, chunk, *_ in rank.pushed[index] if at == seq]
                 asked = self.run(index, seq) if seq >= self.first else []
                 assert pushed == list(asked), "not wholly pushed in this epoch"
         assert window.released <= window.minimum <= window.held <= window.issued

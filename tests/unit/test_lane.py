@@ -21,9 +21,9 @@ def issue(window, kib):
     window.issue(Collective(ReduceOp.SUM, DType.FLOAT32, kib * 256, 7))
 
 
-def lane_of(index=0, weights=(1,), credit=4096, first=0):
+def lane_of(index=0, weights=(1,), credit=4096, first=0, chunk_bytes=1024):
     members = tuple(Member(f"{n}:1", bytes([n]) * 16, weight) for n, weight in enumerate(weights))
-    return Lane(Configuration(INSTANCE, 1, 1024, members), index, credit, first)
+    return Lane(Configuration(INSTANCE, 1, chunk_bytes, members), index, credit, first)
 
 
 def pushes(lane, window):
@@ -127,8 +127,8 @@ def test_a_delivered_collective_is_pushed_again_on_the_grid_of_the_epoch_that_as
     for chunk in range(4):
         window.take(0, chunk)
     window.regrid(2048)
-    lane = lane_of(credit=1 << 20)
-    assert [lane.next_push(window)[:4] for _ in range(5)] == [
+    lane = lane_of(credit=1 << 20, chunk_bytes=2048)
+    assert [push and push[:4] for push in (lane.next_push(window) for _ in range(5))] == [
         (0, 0, 0, 2048),
         (0, 1, 2048, 4096),
         (1, 0, 0, 2048),

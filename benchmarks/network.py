@@ -12,14 +12,15 @@
 A token bucket shapes what leaves an interface, so every link has two of them: at the host for what it sends, at
 the port for what it receives. Nothing outside these namespaces is touched.
 
-- Queue: a bucket holds `latency_ms` of the rate and drops what comes beyond, like a switch or a card without
-  pause frames. Both ends have one, as a host's own queue and a switch's have.
-- Packets: TCP hands over up to 64 KiB as one, which the card cuts. `tbf` passes such a packet whole if its
-  burst is at least as large, or cuts it itself, which costs two cores too much. Whole packets of 64 KiB in turn
-  for a burst of 64 KiB would however let small sums pass unshaped, and drops would be as coarse. So packets
-  are held to 16 KiB (SUPER_PACKET), 0.26 ms at 500 Mbit/s, and the burst is two of them. A smaller one loses
-  rate: its tokens overflow whenever the timer that wakes the bucket is late on a busy core (seen: 471 instead of
-  478 Mbit/s with 20 kB at 500 Mbit/s).
+- Queue: a bucket holds what the rate carries in `latency_ms` and drops what comes beyond, like a switch or a card
+  without pause frames. Both ends have one, as a host's own queue and a switch's have.
+- Packets: TCP hands over up to 64 KiB as one packet, which on a real host the card cuts, and the other card joins
+  again. Here nothing needs to cut it: `tbf` passes it whole, for its full length on the wire, if its burst is
+  as large. That is why the burst is 128 KiB, two of them: with one, tokens overflow whenever the timer that
+  wakes the bucket is late on a busy core, and rate is lost. Smaller packets cost a machine that is all hosts at once
+  more than it has (a ring at n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at 32, 4.6 at 16).
+  But then 128 KiB pass at once after a pause, so small sums would not see the rate at all: measure them with a
+  small burst. Packets are held to half of it (`Link.packet_bytes`).
 - Congestion control: "cubic", Linux's default, where namespaces may choose it, else "reno", to which cubic
   comes down at round trips this short (RFC 9438, section 4.3). The machine's own default may be anything.
 - TCP starts every connection afresh (tcp_no_metrics_save), whatever went over that link before.
@@ -41,9 +42,6 @@ from typing import Any
 
 from benchmarks.hosts import NETNS, Host
 from benchmarks.traffic import Link, Traffic
-
-#: Most bytes that TCP hands to an interface as one packet.
-SUPER_PACKET = 16 << 10
 
 COMMAND_TIMEOUT_S = 30.0
 
@@ -114,9 +112,10 @@ class Network:
         self.close()
 
     def _build(self, link: Link) -> None:
-        limits = ["rate", f"{link.rate_mbit}mbit", "burst", f"{link.burst_bytes}"]
-        bucket = ["root", "tbf", *limits, "latency", f"{link.latency_ms}ms"]
-        packets = ["gso_max_size", f"{SUPER_PACKET}"]
+        # Not tbf's own `latency`: it lets the queue hold a burst more than that.
+        limits = ["burst", f"{link.burst_bytes}", "limit", f"{link.queue_bytes}"]
+        bucket = ["root", "tbf", "rate", f"{link.rate_mbit}mbit", *limits]
+        packets = ["gso_max_size", f"{link.packet_bytes}"]
         switch = _name(self._bridge)
         _run("ip", "netns", "add", switch)
         _run("ip", "-n", switch, "link", "add", "dev", "bridge", "type", "bridge")

@@ -13,12 +13,22 @@ class Link:
     rate_mbit: float
     #: How long a packet may wait in the queue of a link; the queue refuses others.
     latency_ms: float = 20.0
-    #: What may pass at once after a pause.
-    burst_bytes: int = 32 << 10
+    #: What may pass at once after a pause; see `benchmarks.network`.
+    burst_bytes: int = 128 << 10
     #: TCP's algorithm, once it is known.
     congestion: str = ""
     #: What one TCP stream of iperf3 carries, the slower of both directions, once it was measured.
     goodput_mbit: float | None = None
+
+    @property
+    def packet_bytes(self) -> int:
+        """Return how much TCP may hand over as one packet: half a burst, and no more than it ever does."""
+        return min(64 << 10, self.burst_bytes // 2)
+
+    @property
+    def queue_bytes(self) -> int:
+        """Return the length of a queue; at least a packet, with its headers, must fit."""
+        return max(int(self.rate_mbit * self.latency_ms / 8 * 1000), self.burst_bytes)
 
     @property
     def name(self) -> str:

@@ -208,7 +208,7 @@ class Client:
             host=socket.gethostname(),
             rank=self._rank,
             world_size=self._world_size,
-            chunk_bytes=config.chunk_bytes,
+            chunk_bytes=config.fixed_chunk_bytes,
             credit_bytes=config.credit_bytes,
             timeout_s=config.timeout_s,
             stall_warn_s=config.stall_warn_s,

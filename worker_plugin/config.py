@@ -32,8 +32,10 @@ class PluginConfig:
     stall_warn_s: float = 5.0
     join_timeout_s: float = 60.0
     close_timeout_s: float = 5.0
-    chunk_bytes: int = layout.CHUNK_BYTES_DEFAULT
-    credit_bytes: int = layout.CREDIT_BYTES_DEFAULT
+    #: None: chosen once, after the first collectives (core/pace.py); a quarter of an explicit credit.
+    chunk_bytes: int | None = None
+    #: None: adapted all the time.
+    credit_bytes: int | None = None
 
     def __post_init__(self) -> None:
         _check_choice("transport", self.transport, ("auto", "tcp", "grpc"))
@@ -53,21 +55,34 @@ class PluginConfig:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
         if self.job is not None and not 1 <= _utf8_bytes("job", self.job) <= wire.JOB_NAME_BYTES_MAX:
             raise ConfigError(f"job {self.job!r} must have 1 to {wire.JOB_NAME_BYTES_MAX} bytes")
-        if not layout.CHUNK_BYTES_MIN <= self.chunk_bytes <= layout.CHUNK_BYTES_MAX:
-            raise ConfigError(
-                f"chunk_bytes is {self.chunk_bytes}, allowed are {layout.CHUNK_BYTES_MIN} to {layout.CHUNK_BYTES_MAX}"
-            )
-        if self.chunk_bytes % layout.CHUNK_BYTES_MULTIPLE:
-            raise ConfigError(
-                f"chunk_bytes is {self.chunk_bytes}, it must be a multiple of {layout.CHUNK_BYTES_MULTIPLE}"
-            )
-        if not self.chunk_bytes <= self.credit_bytes <= layout.CREDIT_BYTES_MAX:
-            raise ConfigError(
-                f"credit_bytes is {self.credit_bytes}, allowed are {self.chunk_bytes} (one chunk) to "
-                f"{layout.CREDIT_BYTES_MAX}"
-            )
+        self._check_sizes()
         if self.reducers is not None:
             check_addresses(self.reducers)
+
+    @property
+    def fixed_chunk_bytes(self) -> int | None:
+        """The grid to use; None: choose it."""
+        if self.chunk_bytes is None and self.credit_bytes is not None:
+            quarter = self.credit_bytes // 4 // layout.CHUNK_BYTES_MULTIPLE * layout.CHUNK_BYTES_MULTIPLE
+            return min(max(quarter, layout.CHUNK_BYTES_MIN), layout.CHUNK_BYTES_MAX)
+        return self.chunk_bytes
+
+    def _check_sizes(self) -> None:
+        chunk_bytes, least = self.chunk_bytes, layout.CHUNK_BYTES_MIN
+        if chunk_bytes is not None:
+            if not least <= chunk_bytes <= layout.CHUNK_BYTES_MAX:
+                raise ConfigError(
+                    f"chunk_bytes is {chunk_bytes}, allowed are {least} to {layout.CHUNK_BYTES_MAX}"
+                )
+            if chunk_bytes % layout.CHUNK_BYTES_MULTIPLE:
+                raise ConfigError(
+                    f"chunk_bytes is {chunk_bytes}, it must be a multiple of {layout.CHUNK_BYTES_MULTIPLE}"
+                )
+            least = chunk_bytes
+        if self.credit_bytes is not None and not least <= self.credit_bytes <= layout.CREDIT_BYTES_MAX:
+            raise ConfigError(
+                f"credit_bytes is {self.credit_bytes}, allowed are {least} (one chunk) to {layout.CREDIT_BYTES_MAX}"
+            )
 
 
 def _check_choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None:

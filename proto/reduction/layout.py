@@ -22,7 +22,6 @@ MIB = 1 << 20
 CHUNK_BYTES_MULTIPLE = KIB
 CHUNK_BYTES_MIN = KIB
 CHUNK_BYTES_MAX = 4 * MIB
-CHUNK_BYTES_DEFAULT = 512 * KIB
 
 #: Per worker and reducer. A rank's credit is never less than one chunk.
 CREDIT_BYTES_MAX = 1024 * MIB

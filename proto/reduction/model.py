@@ -2,8 +2,8 @@
 
 Frames are what cores, engine and transports exchange; `wire.py` turns them into bytes and back, and is the
 only file that knows the schema. Nobody changes a value; those made for every chunk are not frozen only because
-that takes four times as long (0.23 against 1.05 us for six fields). All numbers are non-negative; counts of collectives (`held`, `minimum`)
-mean "all seq below this".
+that takes four times as long (1.05 against 0.23 us for six fields). All numbers are non-negative; counts of
+collectives (`held`, `minimum`) mean "all seq below this".
 """
 
 from __future__ import annotations

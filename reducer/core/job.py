@@ -98,6 +98,8 @@ class Job:
     instance: bytes = b""
     epoch: int = 0
     configuration: Configuration | None = None
+    #: Our place in it.
+    index: int = 0
     started: bool = False
     minimum: int = 0
     ranks: dict[int, RankView] = field(default_factory=dict)
@@ -174,13 +176,14 @@ class Job:
     def _on_hello(self, rank: int, hello: Hello) -> list[Action]:
         if hello.configuration.epoch < self.epoch:
             return []
-        if hello.configuration.index_of(self.incarnation) is None:
+        index = hello.configuration.index_of(self.incarnation)
+        if index is None:
             raise OutOfOrder(
                 f"rank {rank} said Hello to a reducer outside epoch {hello.configuration.epoch}'s configuration"
             )
         actions: list[Action] = []
         if hello.configuration.epoch > self.epoch:
-            actions += self._adopt(rank, hello.configuration)
+            actions += self._adopt(rank, hello.configuration, index)
         elif hello.configuration != self.configuration:
             raise OutOfOrder(f"rank {rank} has another configuration of epoch {self.epoch}")
         if self.started or rank in self.hellos:
@@ -195,7 +198,7 @@ class Job:
             actions += [Send(stream, start) for stream in self._streams()]
         return actions
 
-    def _adopt(self, rank: int, configuration: Configuration) -> list[Action]:
+    def _adopt(self, rank: int, configuration: Configuration, index: int) -> list[Action]:
         if self.instance and configuration.instance != self.instance:
             raise OutOfOrder(f"rank {rank} sent a configuration of another instance of job {self.name!r}")
         if configuration.chunk_bytes > self.credit_bytes:
@@ -205,6 +208,7 @@ class Job:
             )
         self.instance = configuration.instance
         self.configuration = configuration
+        self.index = index
         self.epoch = configuration.epoch
         self.started = False
         self.hellos.clear()
@@ -255,13 +259,22 @@ class Job:
             for view in self.ranks.values():
                 view.outstanding -= cost
             self.minimum_due = None
-            # A rank that is back on a new stream expects nothing before the next epoch.
-            streams = tuple(
-                view.stream for r, view in self.ranks.items() if r in self.hellos and view.stream is not None
-            )
+            streams = self._audience()
             self.sent_bytes += nbytes * len(streams)
             actions.append(Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams))
         return actions
+
+    def _audience(self) -> tuple[int, ...]:
+        """Return the streams that a result goes to, from another rank on than at other reducers.
+
+        If all reducers answered rank 0 first, its link would get the data of k links at once and drop most of it.
+        """
+        # A rank that is back on a new stream expects nothing before the next epoch.
+        present = [
+            view.stream for r, view in self.ranks.items() if r in self.hellos and view.stream is not None
+        ]
+        first = self.index % len(present) if present else 0
+        return (*present[first:], *present[:first])
 
     def _check_chunk(self, rank: int, collective: Collective, push: Push) -> None:
         """Raise MalformedFrame unless this chunk exists, is ours and has the right size."""
@@ -269,9 +282,7 @@ class Job:
         assert configuration is not None  # our own state: `started` implies it
         itemsize = collective.dtype.itemsize
         chunks = layout.chunk_count(collective.numel, itemsize, configuration.chunk_bytes)
-        index = configuration.index_of(self.incarnation)
-        assert index is not None  # checked at Hello
-        run = layout.deal(chunks, configuration.weights, push.seq)[index]
+        run = layout.deal(chunks, configuration.weights, push.seq)[self.index]
         if push.chunk not in run:
             raise MalformedFrame(
                 f"rank {rank} pushed chunk {push.chunk} of collective {push.seq} ({collective}) to the reducer "

@@ -99,13 +99,14 @@ def test_the_explorer_finds_what_it_should() -> None:
 def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules that look right and are not: the model check must be able to tell."""
     if rule == "eager release":  # forget a contribution as soon as this rank holds the result
-        right = Window.release
+        right = Window.take
 
-        def eager(self: Window, bound: int) -> range:
+        def eager(self: Window, seq: int, chunk: int) -> bool:
+            is_whole = right(self, seq, chunk)
             self.minimum = self.held
-            return right(self, bound)
+            return is_whole
 
-        monkeypatch.setattr(Window, "release", eager)
+        monkeypatch.setattr(Window, "take", eager)
     elif rule == "closing at once":  # after the last result, whether or not the others have it
         monkeypatch.setattr(
             Communicator,

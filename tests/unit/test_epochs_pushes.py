@@ -20,7 +20,7 @@ def test_chunks_go_to_their_owners_within_credit():
     for reducer in "ab":
         scene.start(reducer)
     assert scene.issue(6) == [
-        push(*chunk, kib=6) for chunk in (("a", 0, 0), ("a", 0, 1), ("b", 0, 3), ("b", 0, 4))
+        push(*chunk, kib=6) for chunk in (("a", 0, 0), ("b", 0, 3), ("a", 0, 1), ("b", 0, 4))
     ]
     assert scene.result("a", 0, 0) == [store("a", 0, 0), push("a", 0, 2, kib=6)]
     assert scene.result("b", 0, 3) == [store("b", 0, 3072), push("b", 0, 5, kib=6)]

@@ -109,7 +109,6 @@ def test_fingerprint_takes_any_iterable():
 
 def test_limits_fit_together():
     assert layout.CHUNK_BYTES_MIN % layout.CHUNK_BYTES_MULTIPLE == 0
-    assert layout.CHUNK_BYTES_DEFAULT % layout.CHUNK_BYTES_MULTIPLE == 0
     assert layout.CHUNK_BYTES_MULTIPLE % 8 == 0, "a chunk border is an element border of every dtype"
-    assert layout.CHUNK_BYTES_MIN <= layout.CHUNK_BYTES_DEFAULT <= layout.CHUNK_BYTES_MAX
-    assert layout.CHUNK_BYTES_DEFAULT <= layout.CREDIT_BYTES_DEFAULT <= layout.CREDIT_BYTES_MAX
+    assert layout.CHUNK_BYTES_MIN <= layout.CHUNK_BYTES_MAX <= layout.CREDIT_BYTES_DEFAULT
+    assert layout.CREDIT_BYTES_DEFAULT <= layout.CREDIT_BYTES_MAX

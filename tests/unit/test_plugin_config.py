@@ -23,8 +23,8 @@ def test_defaults_are_the_documented_ones():
         "stall_warn_s": 5.0,
         "join_timeout_s": 60.0,
         "close_timeout_s": 5.0,
-        "chunk_bytes": 512 * 1024,
-        "credit_bytes": 4 * 1024 * 1024,
+        "chunk_bytes": None,
+        "credit_bytes": None,
     }
 
 
@@ -109,7 +109,7 @@ def test_wrong_variables_are_named(environ, text):
         ({"chunk_bytes": 512}, "chunk_bytes is 512, allowed are 1024 to 4194304"),
         ({"chunk_bytes": 8 << 20, "credit_bytes": 8 << 20}, "chunk_bytes is 8388608, allowed are"),
         ({"chunk_bytes": 1025}, "chunk_bytes is 1025, it must be a multiple of 1024"),
-        ({"credit_bytes": 1024}, "credit_bytes is 1024, allowed are 524288 (one chunk) to 1073741824"),
+        ({"credit_bytes": 512}, "credit_bytes is 512, allowed are 1024 (one chunk) to 1073741824"),
         ({"credit_bytes": (1 << 30) + 1}, "credit_bytes is 1073741825, allowed are"),
         ({"reducers": ()}, "the list of reducers is empty: name at least one HOST:PORT"),
         ({"reducers": ("a:1", "a:1")}, "the list of reducers names an address twice: a:1, a:1"),

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reduction.errors import (
     ClosedError,
@@ -33,6 +33,7 @@ from reduction.errors import (
     ReductionError,
     from_code,
 )
+from reduction.layout import CREDIT_BYTES_DEFAULT
 from reduction.model import (
     Abort,
     Collective,
@@ -58,6 +59,7 @@ from worker_plugin.core.actions import (
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
 from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.pace import CHUNK_BYTES_FIRST, chunk_bytes_for
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.verdict import GiveUp, Reconfigure, View, judge
 from worker_plugin.core.window import Window
@@ -76,8 +78,10 @@ class Identity:
     host: str
     rank: int
     world_size: int
-    chunk_bytes: int
-    credit_bytes: int
+    #: None: begin with pace.CHUNK_BYTES_FIRST, and choose once when the links are known.
+    chunk_bytes: int | None
+    #: None: up to what reducers grant by default, adapted all the time.
+    credit_bytes: int | None
     timeout_s: float
     stall_warn_s: float
     join_timeout_s: float
@@ -100,7 +104,11 @@ class Communicator:
         self.identity = identity
         self.roster = Roster(addresses)
         self.window = Window()
-        self.epochs = Epochs(identity.instance, self.roster, self.window)
+        is_paced = identity.credit_bytes is None
+        self.epochs = Epochs(identity.rank, identity.instance, self.roster, self.window, is_paced=is_paced)
+        #: The grid of rank 0's next configuration, and whether it still may change.
+        self.chunk_bytes = identity.chunk_bytes or CHUNK_BYTES_FIRST
+        self.is_tuned = identity.chunk_bytes is not None or identity.rank != 0
         self.state = State.OPEN
         self.error: ReductionError | None = None
         self.started_at: float | None = None
@@ -152,8 +160,7 @@ class Communicator:
                 f"rank {left.rank} ({left.host}) closed, but this rank issued collective {self.window.issued}"
             )
         self.window.issue(collective)
-        for link in self.roster:
-            self.epochs.push_on(link, now, actions)
+        self.epochs.push_all(now, actions)
 
     def _on_close(self, now: float, actions: list[Action]) -> None:
         if self.state is State.CLOSING:
@@ -247,7 +254,28 @@ class Communicator:
         self._check_progress(now, actions)
         if not (self.epochs.is_calm and self.roster.is_calm):
             self._judge(now, actions)
+        if not self.is_tuned:
+            self._tune(now, actions)
         self._leave_if_done(now, actions)
+
+    def _tune(self, now: float, actions: list[Action]) -> None:
+        """Rank 0 chooses the grid once, between collectives, when it has seen what the links do."""
+        configuration = self.epochs.configuration
+        if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
+            return
+        paces = [
+            link.lane.pace for link in self.roster if link.lane is not None and link.lane.pace is not None
+        ]
+        rtt_s = max((link.rtt_s for link in self.roster.up), default=0.0)
+        chunk_bytes = chunk_bytes_for([rate for pace in paces for rate in pace.rates], rtt_s)
+        if chunk_bytes is None:
+            return
+        self.is_tuned = True
+        if chunk_bytes != configuration.chunk_bytes:
+            self.chunk_bytes = chunk_bytes
+            epoch = configuration.epoch + 1
+            actions.append(Log(_INFO, f"epoch {epoch} with chunks of {chunk_bytes} bytes, after measuring"))
+            self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=chunk_bytes), now, actions)
 
     def _check_progress(self, now: float, actions: list[Action]) -> None:
         """Warn once about the oldest collective that is not done, and give it up in the end."""
@@ -277,7 +305,7 @@ class Communicator:
             nonce=who.nonce,
             host=who.host,
             minimum=self.window.minimum,
-            credit_bytes=who.credit_bytes,
+            credit_bytes=who.credit_bytes or CREDIT_BYTES_DEFAULT,
         )
 
     def _judge(self, now: float, actions: list[Action]) -> None:
@@ -302,8 +330,7 @@ class Communicator:
                 where = ", ".join(link.address for link in links)
                 level = _INFO if self.epochs.broken_since is None else _WARNING
                 actions.append(Log(level, f"epoch {epoch} with {len(links)} reducers ({where}): {reason}"))
-                chunk_bytes = self.identity.chunk_bytes
-                configuration = Configuration(self.epochs.instance, epoch, chunk_bytes, members)
+                configuration = Configuration(self.epochs.instance, epoch, self.chunk_bytes, members)
                 self.epochs.enter(configuration, now, actions)
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error

@@ -15,6 +15,7 @@ from reduction.model import Ack, Configuration, Hello, Result
 from worker_plugin.core.actions import Action, Deliver, PushChunk, Release, Send, Shut, Store
 from worker_plugin.core.lane import Lane
 from worker_plugin.core.link import Link
+from worker_plugin.core.pace import Pace
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.window import Window
 
@@ -25,7 +26,11 @@ ACK_DELAY_S = 0.05
 class Epochs:
     """The membership and the pushes of one rank; a part of the `Communicator`."""
 
-    def __init__(self, instance: bytes, roster: Roster, window: Window) -> None:
+    def __init__(
+        self, rank: int, instance: bytes, roster: Roster, window: Window, *, is_paced: bool = False
+    ) -> None:
+        self._rank = rank
+        self._is_paced = is_paced
         self.instance = instance
         self.roster = roster
         self.window = window
@@ -108,7 +113,8 @@ class Epochs:
                 f"{link.address} asks for collectives from {minimum} on; this rank has "
                 f"{self.window.released} to {self.window.held}"
             )
-        link.lane = Lane(configuration, index, link.credit_bytes, minimum)
+        pace = Pace(configuration.chunk_bytes, link.credit_bytes, link.rtt_s) if self._is_paced else None
+        link.lane = Lane(configuration, index, link.credit_bytes, minimum, pace)
         if self._has_started:
             self.unstarted_since = None
         self.push_on(link, now, actions)
@@ -122,7 +128,7 @@ class Epochs:
         """
         if self.configuration is None or result.epoch != self.configuration.epoch:
             return  # of an epoch that this rank has left: the new one brings it again
-        push = None if link.lane is None else link.lane.on_result(result.seq, result.chunk)
+        push = None if link.lane is None else link.lane.on_result(result.seq, result.chunk, now)
         if push is None:
             raise OutOfOrder(
                 f"{link.address} sent chunk {result.chunk} of collective {result.seq}, "
@@ -139,7 +145,8 @@ class Epochs:
                 actions.append(Deliver(result.seq))
                 if self.ack_due is None:
                     self.ack_due = now + ACK_DELAY_S
-        self.push_on(link, now, actions)
+        while self._push(link, now, actions, triggered_at=now):
+            pass
         self.on_minimum(result.minimum, actions)
 
     def place(self, link: Link, epoch: int, seq: int, chunk: int, nbytes: int) -> int | None:
@@ -157,28 +164,44 @@ class Epochs:
         if self.window.released < self.window.minimum:
             self._release(actions)
 
+    def push_all(self, now: float, actions: list[Action]) -> None:
+        """Push what every link's credit allows, a chunk to each in turn.
+
+        Every rank begins at another member: if all pushed to the first one first, its link would get the data of n
+        links at once and drop most of it (incast).
+        """
+        links = [link for link in self.roster if link.lane is not None]
+        first = self._rank % len(links) if links else 0
+        links = links[first:] + links[:first]
+        while links:
+            links = [link for link in links if self._push(link, now, actions)]
+
     def push_on(self, link: Link, now: float, actions: list[Action]) -> None:
         """Push what the link's credit allows."""
+        while self._push(link, now, actions):
+            pass
+
+    def _push(
+        self, link: Link, now: float, actions: list[Action], *, triggered_at: float | None = None
+    ) -> bool:
+        """Push the link's next chunk, if there is one and credit for it."""
         lane, configuration = link.lane, self.configuration
         if lane is None or configuration is None:
-            return
-        while (push := lane.next_push(self.window)) is not None:
-            issue = self.window.issues[push.seq]
-            if issue.pushed_at is None:
-                issue.pushed_at = now
-            held = link.acked = self.window.held
-            actions.append(
-                PushChunk(
-                    link.id,
-                    configuration.epoch,
-                    push.seq,
-                    push.chunk,
-                    issue.collective,
-                    held,
-                    push.start,
-                    push.stop,
-                )
+            return False
+        push = lane.next_push(self.window, triggered_at)
+        if push is None:
+            return False
+        issue = self.window.issues[push.seq]
+        if issue.pushed_at is None:
+            issue.pushed_at = now
+        held = link.acked = self.window.held
+        collective = issue.collective
+        actions.append(
+            PushChunk(
+                link.id, configuration.epoch, push.seq, push.chunk, collective, held, push.start, push.stop
             )
+        )
+        return True
 
     def acknowledge(self, actions: list[Action]) -> None:
         """Tell every member that no push has told yet."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from reduction import layout
 from reduction.model import Configuration
 
+from worker_plugin.core.pace import Pace
 from worker_plugin.core.window import Window
 
 
@@ -23,25 +24,43 @@ class Pending(NamedTuple):
     start: int
     stop: int
     cost: int
+    #: When a result triggered it; None if none did.
+    triggered_at: float | None
 
 
 class Lane:
-    """Cursor and credit for member `index` of a configuration, from collective `first` on."""
+    """Cursor and credit for member `index` of a configuration, from collective `first` on.
 
-    def __init__(self, configuration: Configuration, index: int, credit_bytes: int, first: int) -> None:
+    Args:
+        configuration: of the epoch.
+        index: of the member that the stream leads to.
+        credit_bytes: what the reducer granted.
+        first: the first collective to push.
+        pace: sets the credit as results come; None leaves it at what was granted.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        index: int,
+        credit_bytes: int,
+        first: int,
+        pace: Pace | None = None,
+    ) -> None:
         self.weights = configuration.weights
         self.chunk_bytes = configuration.chunk_bytes
         self.index = index
-        self.credit_bytes = credit_bytes
+        self.pace = pace
+        self.credit_bytes = credit_bytes if pace is None else pace.credit_bytes
         self.pending: deque[Pending] = deque()
         self.in_flight = 0
-        #: The next push is chunk `chunk` of collective `seq`; this member's run there ends before `stop`.
+        #: The next push is chunk `_chunk` of collective `seq`; this member's run there ends before `_stop`.
         self.seq = first
         self._chunk = self._stop = 0
         #: Bytes of collective `seq`; -1 until it is issued.
         self._nbytes = -1
 
-    def next_push(self, window: Window) -> Pending | None:
+    def next_push(self, window: Window, triggered_at: float | None = None) -> Pending | None:
         """Return the next push that credit allows, and count it; or None."""
         while self._chunk >= self._stop:
             if self._nbytes >= 0:
@@ -58,7 +77,9 @@ class Lane:
         cost = layout.charge(stop - start)
         if self.pending and self.in_flight + cost > self.credit_bytes:
             return None
-        push = Pending(self.seq, self._chunk, start, stop, cost)
+        if self.pace is not None and not self.pending and triggered_at is None:
+            self.pace.on_idle()
+        push = Pending(self.seq, self._chunk, start, stop, cost, triggered_at if self.pace else None)
         self._chunk += 1
         self.pending.append(push)
         self.in_flight += cost
@@ -70,10 +91,15 @@ class Lane:
             return self.pending[0]
         return None
 
-    def on_result(self, seq: int, chunk: int) -> Pending | None:
+    def on_result(self, seq: int, chunk: int, now: float = 0.0) -> Pending | None:
         """Give back the credit of the oldest push and return it; None if this is not its result."""
-        oldest = self.oldest(seq, chunk)
-        if oldest is not None:
-            self.pending.popleft()
-            self.in_flight -= oldest.cost
-        return oldest
+        push = self.oldest(seq, chunk)
+        if push is None:
+            return None
+        self.pending.popleft()
+        self.in_flight -= push.cost
+        if self.pace is not None:
+            latency_s = None if push.triggered_at is None else now - push.triggered_at
+            self.pace.on_result(push.cost, latency_s, now)
+            self.credit_bytes = self.pace.credit_bytes
+        return push

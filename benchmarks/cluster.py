@@ -27,7 +27,8 @@ class Shape:
     @property
     def name(self) -> str:
         """As in test ids."""
-        return f"n{self.workers}-k{self.reducers}-{self.device}"
+        place = self.device if self.link is None else self.link.slug
+        return f"n{self.workers}-k{self.reducers}-{place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 
 from benchmarks import environment
 from benchmarks.cluster import Cluster, Shape, running
+from benchmarks.network import NetworkUnavailable
 from benchmarks.paired import Effort, Measurement
 from benchmarks.ranks import TRANSPORTS
-from benchmarks.report import LATEST, Report, Row
+from benchmarks.report import LATEST, Report
+from benchmarks.row import Row
 
 _REPORT = pytest.StashKey[Report]()
 
 QUICK = Effort(rounds=9, budget_s=12.0)
 FULL = Effort(rounds=41, budget_s=40.0)
 
+#: Loopback. Shaped links are named by the benchmarks that use them.
 SHAPES = [
     Shape(workers=2, reducers=1),
     Shape(workers=4, reducers=2),
-    Shape(workers=8, reducers=2),
+    pytest.param(Shape(workers=8, reducers=2), marks=pytest.mark.full),  # slow on two cores
     Shape(workers=2, reducers=2, device="cuda"),
 ]
-#: Left out unless --full is given.
-LONG = SHAPES[2]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +40,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Open the report; keep pytest-benchmark's own table for --benchmark-verbose, ours has its numbers."""
     config.option.benchmark_quiet = True
     config.stash[_REPORT] = Report()
+
+
+@pytest.hookimpl(trylast=True)  # after pytest's own order
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked full; put together what runs on the same processes."""
+    if not config.getoption("--full"):
+        for item in items:
+            if item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.skip(reason="takes long: only with --full"))
+    first: dict[Shape | None, int] = {}
+    items.sort(key=lambda item: first.setdefault(_shape(item), len(first)))
+
+
+def _shape(item: pytest.Item) -> Shape | None:
+    callspec = getattr(item, "callspec", None)  # of functions with parameters
+    return None if callspec is None else callspec.params.get("cluster")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -61,10 +78,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session", params=SHAPES, ids=lambda shape: shape.name)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Ranks and reducers of each shape; pytest runs all benchmarks of one shape before the next."""
+    """Ranks and reducers of each shape; all benchmarks of one shape run before the next."""
     shape: Shape = request.param
-    if shape is LONG and not request.config.getoption("--full"):
-        pytest.skip("n=8 on two cores is slow: only with --full")
     if shape.device == "cuda":
         import torch
 
@@ -72,7 +87,11 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
             pytest.skip(
                 f"the NCCL ring needs a GPU for each of {shape.workers} ranks, this machine has {count}"
             )
-    with running(shape) as cluster:
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(running(shape))
+        except NetworkUnavailable as error:
+            pytest.skip(str(error))
         yield cluster
 
 
@@ -111,7 +130,7 @@ def record(
             workers=cluster.shape.workers,
             reducers=cluster.shape.reducers,
             device=cluster.shape.device,
-            link=cluster.shape.link,
+            link=cluster.link,
             iterations=iterations,
             measured=measured,
         )

@@ -19,7 +19,8 @@ from benchmarks.cluster import Shape, running
 from benchmarks.network import NetworkUnavailable
 from benchmarks.paired import Effort, compare
 from benchmarks.ranks import TRANSPORTS, RanksFailed
-from benchmarks.report import Report, Row
+from benchmarks.report import Report
+from benchmarks.row import Row
 from benchmarks.traffic import Link
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}

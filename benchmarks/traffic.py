@@ -35,6 +35,11 @@ class Link:
         """As in the table."""
         return f"{self.rate_mbit:g} Mbit/s, {self.latency_ms:g} ms"
 
+    @property
+    def slug(self) -> str:
+        """As in test ids."""
+        return f"{self.rate_mbit:g}mbit-queue{self.latency_ms:g}ms-burst{self.burst_bytes >> 10}KiB"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:

@@ -1,0 +1,82 @@
+"""All-reduce on links of a known rate: both transports and Gloo's ring in turn on the same ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.all_reduce import AllReduce
+from benchmarks.cluster import Cluster, Shape
+from benchmarks.paired import Effort, compare
+from benchmarks.ranks import TRANSPORTS
+from benchmarks.traffic import Link
+
+KIB, MIB = 1 << 10, 1 << 20
+
+FAST, SLOW = Link(rate_mbit=500), Link(rate_mbit=200)
+#: For sums that would pass in one burst of the others; see `benchmarks.network`.
+FINE = Link(rate_mbit=500, burst_bytes=32 * KIB)
+
+#: The two that everything is judged by.
+FOUR = Shape(workers=4, reducers=4, link=FAST)
+EIGHT = Shape(workers=8, reducers=8, link=SLOW)
+MAIN = [FOUR, EIGHT]
+
+#: From two workers on, with as many reducers: a ring's time grows, ours should not.
+PAIRS = [Shape(workers=2, reducers=2, link=link) for link in (FAST, SLOW)]
+MORE = [Shape(workers=count, reducers=count, link=SLOW) for count in (3, 4, 6)]
+#: The main two with other queues: what credit must suit.
+QUEUES = [
+    replace(shape, link=replace(link, latency_ms=latency_ms))
+    for shape, link in ((FOUR, FAST), (EIGHT, SLOW))
+    for latency_ms in (5.0, 100.0)
+]
+
+#: Bytes, and collectives per turn: where the ring is overtaken.
+SWEEP = {"64KiB": (64 * KIB, 20), "256KiB": (256 * KIB, 10), "1MiB": (MIB, 5), "4MiB": (4 * MIB, 2)}
+SWEEP |= {"16MiB": (16 * MIB, 1)}
+
+#: Nothing but the links is waited for, so few rounds do.
+QUICK = Effort(rounds=5, rounds_min=5, budget_s=0.0, warmup_rounds=1)
+SHORT = replace(QUICK, rounds=3, rounds_min=3)
+FULL = replace(QUICK, rounds=11, rounds_min=11)
+
+
+def _shapes(shapes: list[Shape], *marks: pytest.MarkDecorator) -> list[object]:
+    return [pytest.param(shape, id=shape.name, marks=marks) for shape in shapes]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "cluster", _shapes([*MAIN, *PAIRS]) + _shapes([*MORE, *QUEUES], pytest.mark.full), indirect=True
+)
+@pytest.mark.parametrize("size_bytes", [64 * MIB], ids=["64MiB"])
+def test_large(
+    cluster: Cluster, record: Callable[..., None], request: pytest.FixtureRequest, size_bytes: int
+) -> None:
+    # The slowest pair takes 10 s a round, and is only compared with the eight.
+    quick = SHORT if cluster.shape == PAIRS[1] else QUICK
+    _measure(cluster, record, size_bytes, 1, FULL if request.config.getoption("--full") else quick)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cluster", _shapes([replace(FOUR, link=FINE)]), indirect=True)
+@pytest.mark.parametrize(("size_bytes", "iterations"), SWEEP.values(), ids=SWEEP)
+def test_sizes(
+    cluster: Cluster,
+    record: Callable[..., None],
+    request: pytest.FixtureRequest,
+    size_bytes: int,
+    iterations: int,
+) -> None:
+    effort = FULL if request.config.getoption("--full") else QUICK
+    _measure(cluster, record, size_bytes, iterations, effort)
+
+
+def _measure(
+    cluster: Cluster, record: Callable[..., None], size_bytes: int, iterations: int, effort: Effort
+) -> None:
+    cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
+    record("all-reduce", size_bytes, iterations, compare(cluster, [*TRANSPORTS, "ring"], effort))

@@ -1,0 +1,31 @@
+"""Training steps on links of a known rate: our hook on both transports, plain DDP, and no communication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.cluster import Cluster, Shape
+from benchmarks.paired import Effort, compare
+from benchmarks.ranks import TRANSPORTS
+from benchmarks.test_shaped import MAIN
+from benchmarks.training import Training, gradient_bytes
+
+#: DDP makes its buckets anew after the first step.
+QUICK = Effort(rounds=5, rounds_min=5, budget_s=0.0, warmup_rounds=2)
+FULL = replace(QUICK, rounds=21, rounds_min=21)
+
+
+def _name(shape: Shape) -> str:
+    return shape.name
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cluster", MAIN, ids=_name, indirect=True)
+def test_training(cluster: Cluster, record: Callable[..., None], request: pytest.FixtureRequest) -> None:
+    cluster.ranks.load(Training)
+    effort = FULL if request.config.getoption("--full") else QUICK
+    measured = compare(cluster, [*TRANSPORTS, "ring", "noop"], effort)
+    record("training step", gradient_bytes(), 1, measured)

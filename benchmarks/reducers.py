@@ -56,6 +56,7 @@ class Reducers:
 
 def _start(host: Host) -> subprocess.Popen[str]:
     command = [*host.prefix, sys.executable, "-m", "reducer", "serve", "--bind", f"{host.address}:0"]
+    command += ["--workers", "1"]  # k counts processes
     command += ["--stop-with-stdin", "--log-level", "warning", "--drain-timeout", "2"]
     if host != LOOPBACK:
         command.append("--insecure")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from dataclasses import asdict
 
@@ -40,9 +41,14 @@ def main() -> None:
 @click.option(
     "--memory-limit",
     type=int,
-    default=MEMORY_LIMIT_DEFAULT,
     metavar="BYTES",
-    help="Most bytes that all jobs together may reserve.",
+    help=f"Most bytes that all jobs together may reserve.  [default: {MEMORY_LIMIT_DEFAULT} per process]",
+)
+@click.option(
+    "--workers",
+    type=int,
+    metavar="N",
+    help="Processes that serve; those after the first take free ports.  [default: the number of cores]",
 )
 @click.option("--insecure", is_flag=True, help="Allow a non-loopback address without TLS or token.")
 @click.option(
@@ -63,7 +69,8 @@ def serve(
     bind: str,
     data_port: int,
     metrics_port: int | None,
-    memory_limit: int,
+    memory_limit: int | None,
+    workers: int | None,
     insecure: bool,
     drain_timeout: float,
     log_level: str,
@@ -73,6 +80,8 @@ def serve(
 
     Prints the one line `listening on HOST:PORT` to stdout when it is ready; logs go to stderr.
     """
+    # Its handlers only complain when we start siblings, which never use the parent's connections.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     import uvloop
 
     from reducer.lifecycle import BindError
@@ -92,6 +101,7 @@ def serve(
             insecure=insecure,
             stop_with_stdin=stop_with_stdin,
             drain_timeout_s=drain_timeout,
+            **({} if workers is None else {"workers": workers}),
         )
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
@@ -107,7 +117,7 @@ def serve(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
 def status(address: str, as_json: bool, timeout: float) -> None:
-    """Show what a reducer serves."""
+    """Show what a reducer serves, in all its processes; JSON has the one that answers."""
     import grpc
 
     from reducer.status import fetch, render
@@ -120,5 +130,11 @@ def status(address: str, as_json: bool, timeout: float) -> None:
         sys.exit(EXIT_NO_ANSWER)
     if as_json:
         click.echo(json.dumps(asdict(answer), indent=2, default=lambda value: value.hex()))
-    else:
-        render(address, answer)
+        return
+    render(address, answer)
+    for port in answer.siblings:
+        sibling = f"{address.rpartition(':')[0]}:{port}"
+        try:
+            render(sibling, fetch(sibling, timeout))
+        except grpc.RpcError:
+            click.echo(f"{sibling}: no answer; it may be starting again", err=True)

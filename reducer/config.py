@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
 from reduction.errors import ConfigError
 
 MEMORY_LIMIT_DEFAULT = 4 << 30
 DRAIN_TIMEOUT_S = 30.0
+WORKERS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +23,10 @@ class ReducerConfig:
     data_port: int = 0
     #: Port for Prometheus on the same host, None for no metrics.
     metrics_port: int | None = None
-    #: Most bytes that all jobs together may reserve.
-    memory_limit_bytes: int = MEMORY_LIMIT_DEFAULT
+    #: Processes that serve; by default one per core that this process may use.
+    workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    #: Most bytes that all jobs together may reserve in all processes; None for MEMORY_LIMIT_DEFAULT in each.
+    memory_limit_bytes: int | None = None
     #: Whether a non-loopback address may be served without TLS or token.
     insecure: bool = False
     #: Whether to stop when stdin closes: the embedded reducer ends with its parent.
@@ -38,13 +42,25 @@ class ReducerConfig:
             raise ConfigError(f"--data-port {self.data_port}: must be 0 to 65535")
         if self.metrics_port is not None and not 0 < self.metrics_port <= 65535:
             raise ConfigError(f"--metrics-port {self.metrics_port}: must be 1 to 65535")
-        if self.memory_limit_bytes <= 0:
+        if not 1 <= self.workers <= WORKERS_MAX:
+            raise ConfigError(f"--workers {self.workers}: must be 1 to {WORKERS_MAX}")
+        if self.memory_limit_bytes is not None and self.memory_limit_bytes < self.workers:
             raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
         if not self.insecure and not _is_loopback(host):
             raise ConfigError(
                 f"--bind {self.bind} is not a loopback address, and the connection is neither encrypted nor "
                 f"authenticated: add --insecure if everybody on that network may be trusted"
             )
+
+    @property
+    def memory_limit_bytes_each(self) -> int:
+        """What one process may reserve."""
+        limit = self.memory_limit_bytes
+        return MEMORY_LIMIT_DEFAULT if limit is None else limit // self.workers
+
+    def address(self, port: int) -> str:
+        """Return HOST:PORT with our host."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     @property
     def host(self) -> str:

@@ -12,6 +12,7 @@ import sys
 from reducer.config import ReducerConfig
 from reducer.engine import TICK_S, Engine
 from reducer.metrics import serve_metrics
+from reducer.siblings import Siblings
 from reducer.transports.grpc_server import GrpcServer
 from reducer.transports.tcp_server import DataPort
 
@@ -31,15 +32,19 @@ async def serve(config: ReducerConfig) -> None:
     Raises:
         BindError: an address cannot be bound.
     """
-    engine = Engine(memory_limit_bytes=config.memory_limit_bytes)
+    engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each)
+    siblings = Siblings(config)
     try:
         if config.metrics_port is not None:
             serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
         data_port = DataPort()
         data_port.start(config.host, config.data_port)
         server = GrpcServer(engine, data_port)
-        port = await server.start(config.bind)
+        port = server.bind(config.bind)
+        await siblings.start()
+        await server.start(siblings.ports)
     except OSError as error:
+        await siblings.stop()
         raise BindError(f"cannot bind an address: {error}") from error
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -58,27 +63,27 @@ async def serve(config: ReducerConfig) -> None:
         loop.add_reader(sys.stdin.fileno(), orphaned)
     unneeded = asyncio.Event()
     ticker = asyncio.create_task(_tick(engine, unneeded))
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    print(f"listening on {host}:{port}", flush=True)
+    print(f"listening on {config.address(port)}", flush=True)
     log.info(
-        "serving address=%s:%d data_port=%d memory_limit=%d",
-        host,
-        port,
+        "serving address=%s data_port=%d siblings=%s memory_limit=%d",
+        config.address(port),
         data_port.port,
-        config.memory_limit_bytes,
+        siblings.ports,
+        config.memory_limit_bytes_each,
     )
     try:
         await stop.wait()
         log.info("draining timeout=%gs", drain_timeout_s)
         await server.not_serving()
         engine.drain()
+        siblings.drain()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(unneeded.wait(), drain_timeout_s)
         log.info("stopping %s", "drained" if unneeded.is_set() else "with jobs left")
     finally:
         ticker.cancel()
         data_port.stop()
-        await server.stop(0.5)
+        await asyncio.gather(server.stop(0.5), siblings.stop())
 
 
 def _on_signal(stop: asyncio.Event) -> None:

@@ -185,6 +185,8 @@ class Welcome:
     credit_bytes: int
     data_port: int = 0
     data_key: bytes = field(default=b"", repr=False)
+    #: gRPC ports of more reducers on the same host.
+    siblings: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,3 +280,5 @@ class ReducerStatus:
     memory_reserved_bytes: int
     memory_limit_bytes: int
     jobs: tuple[JobStatus, ...]
+    #: gRPC ports of the other processes of the same `reducer serve`.
+    siblings: tuple[int, ...] = ()

@@ -19,6 +19,7 @@ JOB_NAME_BYTES_MAX = 200
 HOST_BYTES_MAX = 255
 MESSAGE_CHARS_MAX = 2000
 DATA_KEY_BYTES = 32
+SIBLINGS_MAX = 255
 #: Largest frame on the wire: a chunk and its header, or a configuration with MEMBERS_MAX members.
 FRAME_BYTES_MAX = layout.CHUNK_BYTES_MAX + 256 * layout.KIB
 
@@ -115,6 +116,7 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
                 credit_bytes=frame.credit_bytes,
                 data_port=frame.data_port,
                 data_key=frame.data_key,
+                siblings=frame.siblings,
             )
             return pb.ReducerFrame(welcome=welcome).SerializeToString()
         case model.Moved():
@@ -194,6 +196,7 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
         memory_reserved_bytes=status.memory_reserved_bytes,
         memory_limit_bytes=status.memory_limit_bytes,
         jobs=jobs,
+        siblings=status.siblings,
     ).SerializeToString()
 
 
@@ -229,6 +232,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
         memory_reserved_bytes=status.memory_reserved_bytes,
         memory_limit_bytes=status.memory_limit_bytes,
         jobs=tuple(jobs),
+        siblings=tuple(status.siblings),
     )
 
 
@@ -312,7 +316,16 @@ def _welcome_from_pb(welcome: pb.Welcome) -> model.Welcome:
     _require("Welcome.data_port", welcome.data_port, 0, 65535)
     if welcome.data_port:
         _require("length of Welcome.data_key", len(welcome.data_key), DATA_KEY_BYTES, DATA_KEY_BYTES)
-    return model.Welcome(welcome.incarnation, welcome.credit_bytes, welcome.data_port, welcome.data_key)
+    _require("number of Welcome.siblings", len(welcome.siblings), 0, SIBLINGS_MAX)
+    for port in welcome.siblings:
+        _require("Welcome.siblings", port, 1, 65535)
+    return model.Welcome(
+        welcome.incarnation,
+        welcome.credit_bytes,
+        welcome.data_port,
+        welcome.data_key,
+        tuple(welcome.siblings),
+    )
 
 
 def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:

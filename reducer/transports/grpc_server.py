@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -76,6 +77,7 @@ class GrpcServer:
     def __init__(self, engine: Engine, data_port: DataPort | None = None) -> None:
         self._engine = engine
         self._data_port = data_port
+        self._siblings: tuple[int, ...] = ()
         self._encoder = Encoder()
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=OPTIONS)
@@ -89,8 +91,8 @@ class GrpcServer:
             (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
 
-    async def start(self, bind: str) -> int:
-        """Listen; return the port.
+    def bind(self, bind: str) -> int:
+        """Take the address; return the port.
 
         Raises:
             OSError: the address cannot be bound.
@@ -99,10 +101,14 @@ class GrpcServer:
             port = self._server.add_insecure_port(bind)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {bind}: {error}") from None
+        return port
+
+    async def start(self, siblings: Sequence[int] = ()) -> None:
+        """Serve; `siblings` are the ports of the other processes of this `reducer serve`."""
+        self._siblings = tuple(siblings)
         await self._server.start()
         for service in ("", SERVICE):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        return port
 
     async def not_serving(self) -> None:
         """Tell health checks that no new work is wanted."""
@@ -113,12 +119,12 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
     async def _status(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        return wire.status_to_wire(self._engine.status())
+        return wire.status_to_wire(replace(self._engine.status(), siblings=self._siblings))
 
     async def _session(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
-        outbox = Outbox(self._engine, self._encoder, self._data_port)
+        outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings)
         reader = asyncio.create_task(self._read(context, outbox))
         writer = asyncio.create_task(self._write(context, outbox))
         data = asyncio.create_task(outbox.data_ended.wait())

@@ -46,7 +46,9 @@ class Encoder:
 class Outbox:
     """One worker's stream between transport and engine."""
 
-    def __init__(self, engine: Engine, encoder: Encoder, data_port: DataPort | None) -> None:
+    def __init__(
+        self, engine: Engine, encoder: Encoder, data_port: DataPort | None, siblings: tuple[int, ...] = ()
+    ) -> None:
         #: Why the stream ended.
         self.error: ReductionError | None = None
         #: Set when the stream has moved to the data port and that connection is closed.
@@ -54,6 +56,7 @@ class Outbox:
         self._engine = engine
         self._encoder = encoder
         self._data_port = data_port
+        self._siblings = siblings
         self._key = b""
         self._data: DataSession | None = None
         self._frames: deque[bytes] = deque()
@@ -100,6 +103,7 @@ class Outbox:
         """Queue a frame; see `Sink.on_frame`."""
         if isinstance(frame, Welcome):
             self._limit_bytes = 2 * frame.credit_bytes + layout.CHUNK_BYTES_MAX + FIXED_BYTES
+            frame = replace(frame, siblings=self._siblings)
             if self._data_port is not None:
                 self._key = self._data_port.offer(self._move)
                 frame = replace(frame, data_port=self._data_port.port, data_key=self._key)

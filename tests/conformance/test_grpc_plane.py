@@ -210,5 +210,5 @@ async def test_reflection_lists_the_service(grpc_place):
 async def test_a_port_that_is_taken(grpc_place):
     second = GrpcServer(Engine(memory_limit_bytes=1))
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{grpc_place.port}"):
-        await second.start(f"127.0.0.1:{grpc_place.port}")
+        second.bind(f"127.0.0.1:{grpc_place.port}")
     await second.stop(0)

@@ -19,7 +19,7 @@ class Reducer:
 
     def __init__(self, directory: Path, *options: str, bind: str = "127.0.0.1:0", leash: bool = True) -> None:
         self.log = Log(directory / f"reducer-{uuid.uuid4().hex[:6]}.log")
-        command = [sys.executable, "-m", "reducer", "serve", "--bind", bind, *options]
+        command = [sys.executable, "-m", "reducer", "serve", "--bind", bind, "--workers", "1", *options]
         if leash:
             command.append("--stop-with-stdin")
         with self.log.path.open("w") as log:

@@ -11,7 +11,7 @@ def test_defaults():
     assert config.host == "127.0.0.1"
     assert config.data_port == 0
     assert config.metrics_port is None
-    assert config.memory_limit_bytes == MEMORY_LIMIT_DEFAULT == 4 << 30
+    assert config.memory_limit_bytes_each == MEMORY_LIMIT_DEFAULT == 4 << 30
     assert config.drain_timeout_s == DRAIN_TIMEOUT_S
     assert (config.insecure, config.stop_with_stdin) == (False, False)
 

@@ -30,6 +30,8 @@ class Link:
     id: int
     address: str
     phase: Phase = Phase.DOWN
+    #: The link whose Welcome named this one as a sibling.
+    parent: int | None = None
     dials: int = 0
     dial_at: float = 0.0
     #: Why it is down, or was refused.

@@ -2,7 +2,7 @@
 
 event                      what follows
 dial is due                Open with a Join
-Welcome                    up; if another link leads to the same reducer, this one is retired
+Welcome                    up, and links to its siblings; if another link leads to the same reducer: retired
 refused: busy              the last life of this job may be ending: dial again for BUSY_S, then fail
 refused: draining          dial again
 refused, while running     no memory or busy: dial again; the reducer is no member
@@ -75,6 +75,17 @@ class Roster:
             return
         link.welcome(welcome.incarnation, welcome.credit_bytes, now)
         self.alone_since = None
+        self._add_siblings(link, welcome.siblings)
+
+    def _add_siblings(self, link: Link, ports: Iterable[int]) -> None:
+        """Make links for the other processes behind an address; those of its former life are given up."""
+        host = link.address.rpartition(":")[0]
+        wanted = {f"{host}:{port}" for port in ports}
+        for other in self.links:
+            if other.parent == link.id and other.address not in wanted and not other.is_up:
+                other.phase = Phase.RETIRED
+        for address in sorted(wanted - {other.address for other in self.links}):
+            self.links.append(Link(len(self.links), address, parent=link.id))
 
     def on_refusal(self, link: Link, error: ReductionError, now: float, *, is_running: bool) -> None:
         """A Join was refused; the stream is about to end.

@@ -39,7 +39,7 @@ class EmbeddedReducer:
         Raises:
             ReducerUnavailable: it ended instead; its own words are on stderr.
         """
-        command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0", "--workers", "1"]
         command += ["--stop-with-stdin", "--log-level", "warning"]
         self._process = subprocess.Popen(
             command,

@@ -186,16 +186,18 @@ class ReducerFrame(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., minimum: _Optional[_Union[Minimum, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("incarnation", "credit_bytes", "data_port", "data_key")
+    __slots__ = ("incarnation", "credit_bytes", "data_port", "data_key", "siblings")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     DATA_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIBLINGS_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     credit_bytes: int
     data_port: int
     data_key: bytes
-    def __init__(self, incarnation: _Optional[bytes] = ..., credit_bytes: _Optional[int] = ..., data_port: _Optional[int] = ..., data_key: _Optional[bytes] = ...) -> None: ...
+    siblings: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, incarnation: _Optional[bytes] = ..., credit_bytes: _Optional[int] = ..., data_port: _Optional[int] = ..., data_key: _Optional[bytes] = ..., siblings: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Moved(_message.Message):
     __slots__ = ()
@@ -284,7 +286,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("version", "incarnation", "uptime_seconds", "draining", "memory_reserved_bytes", "memory_limit_bytes", "jobs")
+    __slots__ = ("version", "incarnation", "uptime_seconds", "draining", "memory_reserved_bytes", "memory_limit_bytes", "jobs", "siblings")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -292,6 +294,7 @@ class StatusResponse(_message.Message):
     MEMORY_RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    SIBLINGS_FIELD_NUMBER: _ClassVar[int]
     version: str
     incarnation: bytes
     uptime_seconds: float
@@ -299,7 +302,8 @@ class StatusResponse(_message.Message):
     memory_reserved_bytes: int
     memory_limit_bytes: int
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
-    def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
+    siblings: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., siblings: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
     __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes")

@@ -1,0 +1,106 @@
+"""More processes of one `reducer serve`: a process has one core's worth of Python, a machine has more cores.
+
+Each sibling is a reducer of its own, with its own ports and incarnation; the first process names their ports in
+its Welcome, and the workers open streams to them too. A sibling that dies is started again on the same port,
+and comes back to its jobs as any restarted reducer does. Siblings end with the first process: their stdin does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+
+from reducer.config import ReducerConfig
+
+log = logging.getLogger(__name__)
+
+READY = b"listening on "
+#: How long a sibling may take to listen, in seconds.
+START_S = 30.0
+#: Pause before a sibling that ended is started again, in seconds.
+RESTART_S = 1.0
+#: How long siblings may take to end beyond the time to drain, in seconds.
+STOP_S = 5.0
+
+
+class Siblings:
+    """The processes beside the first one; `config.workers` counts all. One thread: the loop's."""
+
+    def __init__(self, config: ReducerConfig) -> None:
+        self._config = config
+        #: gRPC port of each, in order.
+        self.ports: list[int] = []
+        self._processes: dict[int, Process] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start them all and wait until they listen.
+
+        Raises:
+            OSError: one does not; its own words are on stderr.
+        """
+        numbers = range(1, self._config.workers)
+        self.ports = list(await asyncio.gather(*(self._start(number, 0) for number in numbers)))
+        self._keepers = [asyncio.create_task(self._keep(number)) for number in numbers]
+
+    def drain(self) -> None:
+        """Let them drain, and end when they have; nobody is started again."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        for process in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+
+    async def stop(self) -> None:
+        """Wait until all have drained and ended; kill those that do not. Does what `drain` does by closing stdin."""
+        running = self._running
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.close()
+        if running:
+            waits = [asyncio.create_task(process.wait()) for process in running]
+            await asyncio.wait(waits, timeout=self._config.drain_timeout_s + STOP_S)
+        for process in self._running:
+            log.warning("killed a sibling that did not end pid=%d", process.pid)
+            process.kill()
+
+    @property
+    def _running(self) -> list[Process]:
+        return [process for process in self._processes.values() if process.returncode is None]
+
+    async def _start(self, number: int, port: int) -> int:
+        config = self._config
+        command = [sys.executable, "-m", "reducer", "serve", "--workers", "1", "--stop-with-stdin"]
+        command += ["--bind", config.address(port)]
+        command += ["--memory-limit", str(config.memory_limit_bytes_each)]
+        command += ["--drain-timeout", str(config.drain_timeout_s)]
+        command += ["--log-level", logging.getLevelName(logging.getLogger().level).lower()]
+        command += ["--insecure"] if config.insecure else []
+        command += ["--data-port", str(config.data_port + number)] if config.data_port else []
+        command += ["--metrics-port", str(config.metrics_port + number)] if config.metrics_port else []
+        # A session of its own: Ctrl-C is for the first process, which passes it on as SIGTERM.
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, start_new_session=True
+        )
+        self._processes[number] = process
+        assert process.stdout is not None
+        line = b""
+        with contextlib.suppress(TimeoutError):
+            line = await asyncio.wait_for(process.stdout.readline(), START_S)
+        if not line.startswith(READY):
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            raise OSError(f"process {number} of {config.workers} did not start")
+        return int(line.decode().rpartition(":")[2])
+
+    async def _keep(self, number: int) -> None:
+        """Start a sibling again whenever it ends."""
+        while True:
+            code = await self._processes[number].wait()
+            log.warning("sibling ended and starts again number=%d exit_code=%d", number, code)
+            await asyncio.sleep(RESTART_S)
+            with contextlib.suppress(OSError):
+                await self._start(number, self.ports[number - 1])

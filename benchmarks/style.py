@@ -1,0 +1,112 @@
+"""How figures look: colours that colour-blind eyes tell apart, and plain axes. No pyplot, so no global state."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+MIB, KIB = 1 << 20, 1 << 10
+
+DPI = 144
+
+
+class Look(NamedTuple):
+    """Of one contender, in all figures."""
+
+    label: str
+    colour: str
+    marker: str
+
+
+# Okabe and Ito's palette ("Color Universal Design", 2008); markers differ, too, for prints in grey.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+GREY = "#777777"
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY)
+
+_LOOKS = {
+    "tcp": Look("ours, tcp", BLUE, "o"),
+    "grpc": Look("ours, grpc", ORANGE, "s"),
+    "ring": Look("ring", GREEN, "^"),
+    "noop": Look("no communication", GREY, "D"),
+}
+
+
+def look(contender: str, ring: str = "") -> Look:
+    """Return the look of a contender; `ring` names the library behind "ring"."""
+    known = _LOOKS.get(contender)
+    if known is None:
+        return Look(contender, PURPLE, "v")
+    return known._replace(label=f"{ring} ring") if contender == "ring" and ring else known
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Figures made inside have our style."""
+    with matplotlib.rc_context(
+        {
+            "axes.edgecolor": "#999999",
+            "axes.grid": True,
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "axes.titlesize": 10,
+            "axes.titlelocation": "left",
+            "figure.constrained_layout.use": True,
+            "figure.facecolor": "white",
+            "font.size": 9,
+            "grid.color": "#dddddd",
+            "grid.linewidth": 0.6,
+            "legend.fontsize": 8,
+            "legend.frameon": False,
+            "lines.linewidth": 1.6,
+            "lines.markersize": 5,
+            "svg.fonttype": "none",
+        }
+    ):
+        yield
+
+
+def panels(count: int, *, width: float = 4.6, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    """Return a figure of up to two panels a row, and its axes."""
+    columns = min(count, 2)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows))
+    grid = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for unused in grid[count:]:
+        unused.set_axis_off()
+    return figure, grid[:count]
+
+
+def png(figure: Figure) -> bytes:
+    """Return the figure as the content of a PNG file."""
+    buffer = io.BytesIO()
+    # No date or version in it: the same numbers make the same file.
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes in KiB or MiB."""
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} B"
+
+
+def size_axis(axes: Axes, sizes: list[int]) -> None:
+    """Make the x axis one of tensor sizes, logarithmic, with a tick at each that was measured."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=35, ha="right")
+    axes.minorticks_off()
+    axes.set_xlabel("size of the tensor (KiB = 1024 bytes, MiB = 1024 KiB)")
+
+
+def plain_log_axis(axis: Any) -> None:
+    """Label a logarithmic axis with 0.01, 0.1, 1 instead of powers."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -81,16 +81,22 @@ class Ranks:
         *,
         device: str = "cpu",
         hosts: Sequence[Host] = (),
-        transport: str = "",  # ignored; goes when the last caller has stopped giving it
     ) -> None:
-        context = multiprocessing.get_context("spawn")  # fork and torch's threads do not go together
         self._directory = tempfile.TemporaryDirectory(prefix="reduction-bench-")
         self._connections: list[Connection] = []
         self._processes: list[Any] = []
+        try:
+            self._start(reducers, device, hosts or [LOOPBACK] * world_size)
+        except BaseException:
+            self._kill()
+            raise
+
+    def _start(self, reducers: Sequence[str], device: str, hosts: Sequence[Host]) -> None:
+        context = multiprocessing.get_context("spawn")  # fork and torch's threads do not go together
         resource_tracker.ensure_running()  # `spawn` starts it with the first child, but it belongs on no host
-        for rank, host in enumerate(hosts or [LOOPBACK] * world_size):
+        for rank, host in enumerate(hosts):
             ours, theirs = context.Pipe()
-            setup = Setup(rank, world_size, device, host.interface, self._directory.name, tuple(reducers))
+            setup = Setup(rank, len(hosts), device, host.interface, self._directory.name, tuple(reducers))
             process = context.Process(target=_main, args=(theirs, setup), name=f"rank-{rank}", daemon=True)
             with host.entered():
                 process.start()
@@ -153,10 +159,13 @@ class Ranks:
         return answers
 
     def _abandon(self, reason: str) -> None:
+        self._kill()
+        raise RanksFailed(reason)
+
+    def _kill(self) -> None:
         for process in self._processes:
             process.kill()
         self.close()
-        raise RanksFailed(reason)
 
 
 def _main(connection: Connection, setup: Setup) -> None:
@@ -169,7 +178,8 @@ def _main(connection: Connection, setup: Setup) -> None:
             state.close()
         dist.destroy_process_group()
     except Exception:
-        connection.send((False, traceback.format_exc()))
+        with suppress(OSError):  # nobody is there any more: the test process was interrupted
+            connection.send((False, traceback.format_exc()))
 
 
 def _obey(connection: Connection, rank: Rank) -> None:

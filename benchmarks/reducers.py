@@ -26,7 +26,7 @@ class Reducers:
         try:
             #: HOST:PORT of each.
             self.addresses = [_address(process) for process in self._processes]
-        except Exception:
+        except BaseException:
             self.close()
             raise
 

@@ -25,6 +25,7 @@ from typing import Any
 from benchmarks import environment
 from benchmarks.row import Row, size
 from benchmarks.scaling import scaling
+from benchmarks.table import markdown
 
 LATEST = Path(__file__).parent / "results" / "latest.json"
 
@@ -41,7 +42,7 @@ class Report:
 
     def lines(self) -> list[str]:
         """Return the table as text, in Markdown, and how time grows with the workers."""
-        table = _table([_HEAD, *(_cells(row, name) for row in self.rows for name in row.measured)])
+        table = markdown(_HEAD, [_cells(row, name) for row in self.rows for name in row.measured])
         growth = [step.line() for step in scaling(self.rows)]
         return [*table, "", *growth] if growth else table
 
@@ -99,12 +100,3 @@ def _cells(row: Row, name: str) -> list[str]:
         f"{row.worker_cpu_s_per_gb(name):.2f}",
         "" if reducer_cpu is None else f"{reducer_cpu:.2f}",
     ]
-
-
-def _table(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in rows
-    ]
-    return [lines[0], "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|", *lines[1:]]

@@ -36,6 +36,8 @@ class Row:
         if name == "ring" or ring is None:
             return None
         ratios = [theirs / own for theirs, own in zip(ring.turns, self.measured[name].turns, strict=True)]
+        if len(ratios) == 1:
+            return ratios[0], ratios[0], ratios[0]
         low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
         return low, median, high
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -96,12 +97,13 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 def main() -> None:
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as timeout(1) sends: clean up
     try:
         report = measure(arguments)
     except (NetworkUnavailable, RanksFailed) as error:
         sys.exit(f"shaped: {error}")
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(128 + signal.SIGINT)
     if arguments.json is not None:
         report.write(arguments.json)
     print("\n".join(report.lines()))

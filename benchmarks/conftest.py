@@ -18,6 +18,7 @@ from benchmarks.row import Row
 
 _REPORT = pytest.StashKey[Report]()
 
+#: On loopback; shaped links say their own.
 QUICK = Effort(rounds=9, budget_s=12.0)
 FULL = Effort(rounds=41, budget_s=40.0)
 

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,10 @@ class Report:
     def lines(self) -> list[str]:
         """Return the table as text, in Markdown, and how time grows with the workers."""
         table = markdown(_HEAD, [_cells(row, name) for row in self.rows for name in row.measured])
-        growth = [step.line() for step in scaling(self.rows)]
-        return [*table, "", *growth] if growth else table
+        notes = [step.line() for step in scaling(self.rows)]
+        if any(row.link is not None and row.link.goodput_mbit is None for row in self.rows):
+            notes.append(f"of iperf3: {'not measured' if shutil.which('iperf3') else 'iperf3 missing'}")
+        return [*table, "", *notes] if notes else table
 
     def write(self, path: Path = LATEST) -> None:
         """Write everything as JSON."""

@@ -51,7 +51,7 @@ class Row:
 
     def goodput_fraction(self, name: str) -> float | None:
         """Return the algbw by what one TCP stream reaches on such a link: each byte goes each way once."""
-        if self.link is None or self.link.goodput_mbit is None:
+        if self.link is None or self.link.goodput_mbit is None or name == "noop":
             return None
         return self.algbw_mbit_s(name) / self.link.goodput_mbit
 

@@ -46,7 +46,7 @@ bench: $(STAMP) ## Measure against the Gloo ring, and print the table; about 8 m
 
 clean: ## Remove caches, builds and results, but not .venv.
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
-	rm -rf .coverage .coverage.* benchmarks/results/latest*
+	rm -rf .coverage .coverage.* benchmarks/results
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first, and alone: if it cannot be had, that shows before everything else is downloaded.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import environment
+from benchmarks import environment, plots
 from benchmarks.cluster import Cluster, Shape, running
 from benchmarks.network import NetworkUnavailable
 from benchmarks.paired import Effort, Measurement
@@ -75,6 +75,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for reason in sorted(reasons):
         terminalreporter.write_line(f"left out: {reason}")
     terminalreporter.write_line(f"columns: benchmarks/README.md; all rounds: {LATEST}")
+    terminalreporter.write_line(f"figures and tables: {plots.write(LATEST, LATEST.parent)[-1]}")
 
 
 @pytest.fixture(scope="session", params=SHAPES, ids=lambda shape: shape.name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 MIB, KIB = 1 << 20, 1 << 10
 
@@ -72,9 +72,11 @@ def styled() -> Iterator[None]:
         yield
 
 
-def panels(count: int, *, width: float = 4.6, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """Return a figure of up to two panels a row, and its axes."""
-    columns = min(count, 2)
+def panels(
+    count: int, *, width: float = 4.6, height: float = 3.4, columns_max: int = 2
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of so many panels, `columns_max` a row, and its axes; sizes in inches."""
+    columns = min(count, columns_max)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows))
     grid = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
@@ -107,6 +109,27 @@ def size_axis(axes: Axes, sizes: list[int]) -> None:
     axes.set_xlabel("size of the tensor (KiB = 1024 bytes, MiB = 1024 KiB)")
 
 
-def plain_log_axis(axis: Any) -> None:
-    """Label a logarithmic axis with 0.01, 0.1, 1 instead of powers."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+def log_scale(axes: Axes) -> None:
+    """Make the y axis logarithmic, with ticks like 0.1, 0.2, 0.5 instead of powers; call when all is drawn."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    steps = (1, 2, 5) if high > 8 * low else (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+    axes.yaxis.set_major_locator(LogLocator(subs=steps))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def legend_below(figure: Figure) -> None:
+    """Explain the lines of all panels once, under them."""
+    known = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        known |= dict(zip(labels, handles, strict=True))
+    figure.legend(
+        known.values(), known.keys(), loc="outside lower center", ncols=2 if len(figure.axes) == 1 else 4
+    )
+
+
+def value_text(value: float) -> str:
+    """Return three digits, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,139 @@
+"""The rows of results/latest.json, as figures and the page need them. report.py defines the format."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+#: Of the file; the one before had two contenders a row and no network.
+FORMAT = 2
+
+
+class FormatUnknown(ValueError):
+    """A file is not one that this version reads; the message says why."""
+
+
+class Quartiles(NamedTuple):
+    """Of one quantity over the turns, or over the pairs of turns."""
+
+    low: float
+    median: float
+    high: float
+
+
+class Network(NamedTuple):
+    """How all links of a row were shaped."""
+
+    rate_mbit: float
+    latency_ms: float
+    burst_bytes: int
+
+    @property
+    def name(self) -> str:
+        """For titles."""
+        burst = f"{self.burst_bytes / 1024:g} KiB bursts"
+        return f"{self.rate_mbit:g} Mbit/s links, {self.latency_ms:g} ms queues, {burst}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """What one contender did in a row."""
+
+    #: Seconds of the turns, per iteration.
+    turn_s: Quartiles
+    #: Of GB/s = 1e9 bytes/s.
+    algbw_gb_s: Quartiles
+    #: The ring's time by this one's; None for the ring.
+    ratio: Quartiles | None
+    #: Everything, as in the file.
+    plain: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One comparison."""
+
+    what: str
+    size_bytes: int
+    workers: int
+    reducers: int
+    ring: str
+    device: str
+    #: None is loopback.
+    network: Network | None
+    #: Mbit/s that iperf3 reached on such a link.
+    goodput_mbit: float | None
+    contenders: dict[str, Contender]
+
+    @property
+    def shape(self) -> str:
+        """For titles."""
+        on = "" if self.device == "cpu" else f", {self.device}"
+        return f"n={self.workers}, k={self.reducers}{on}"
+
+    @property
+    def place(self) -> str:
+        """For titles."""
+        return "loopback" if self.network is None else self.network.name
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return the document of a file.
+
+    Raises:
+        FormatUnknown: it is none.
+        OSError: it cannot be read.
+    """
+    try:
+        document = json.loads(path.read_text())
+    except ValueError as error:
+        raise FormatUnknown(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise FormatUnknown(f"{path} holds no object")
+    return document
+
+
+def records(document: dict[str, Any]) -> list[Record]:
+    """Return the rows of a document.
+
+    Raises:
+        FormatUnknown: it has another format than FORMAT.
+    """
+    if document.get("format") != FORMAT:
+        raise FormatUnknown(f"the format is {document.get('format')!r}, this version reads {FORMAT}")
+    return [_record(row) for row in document["rows"]]
+
+
+def _record(row: dict[str, Any]) -> Record:
+    link = None if row["network"] == "loopback" else row["network"]
+    names = ("what", "size_bytes", "workers", "reducers", "ring", "device")
+    return Record(
+        **{name: row[name] for name in names},
+        network=None if link is None else Network(*(link[name] for name in Network._fields)),
+        goodput_mbit=None if link is None else link["goodput_mbit"],
+        contenders={name: _contender(plain, row["size_bytes"]) for name, plain in row["contenders"].items()},
+    )
+
+
+def _contender(plain: dict[str, Any], size_bytes: int) -> Contender:
+    ratio = plain["ratio"]
+    return Contender(
+        turn_s=quartiles(plain["turns"]),
+        algbw_gb_s=quartiles([size_bytes / turn / 1e9 for turn in plain["turns"]]),
+        ratio=None if ratio is None else Quartiles(*(ratio[f"{name}"] for name in _RATIO)),
+        plain=plain,
+    )
+
+
+_RATIO = ("low_quartile", "median", "high_quartile")
+
+
+def quartiles(values: Sequence[float]) -> Quartiles:
+    """Return those of at least one value."""
+    if len(values) == 1:
+        return Quartiles(values[0], values[0], values[0])
+    return Quartiles(*statistics.quantiles(values, n=4, method="inclusive"))

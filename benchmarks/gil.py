@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -95,6 +96,7 @@ def measure(cluster: Cluster, settings: Settings) -> tuple[list[list[Turn]], dic
 
 def main() -> None:
     settings, path = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as timeout(1) sends: clean up
     # Slow is what is measured here; the warnings that name who is slow would bury the table.
     os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
     try:
@@ -103,7 +105,7 @@ def main() -> None:
     except RanksFailed as error:
         sys.exit(f"gil: {error}")
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(128 + signal.SIGINT)
     rows = [row(name, idle, kept) for name, kept in measured.items()]
     described = environment.describe()
     print(environment.summary(described))

@@ -18,7 +18,8 @@ METHOD = [
     "All ranks sleep until one agreed reading of the clock they share. A turn ends when the slowest rank has its "
     "last result.",
     "Every result of every turn is compared as a whole with the known sum, outside the timed region. Inputs are "
-    "integers, so that every order of adding gives the same exact sum.",
+    "integers, so that every order of adding gives the same exact sum. Training steps have real numbers: ours must "
+    "have the bits of the sum in rank order, a ring's may differ by the roundings.",
     "Every rank has one torch thread. All processes share the cores of the machine: on loopback the CPU is what is "
     "waited for, and the figures say how much work each way makes, not which is faster on a network.",
     "On shaped links every process has a network namespace of its own, on a link of the stated rate each way, with "

@@ -29,7 +29,7 @@ from benchmarks.flatness import (
     THREADS_ALLOWANCE,
     cells,
 )
-from benchmarks.soak_course import Course, Settings, SoakFailed, soak
+from benchmarks.soak_course import Course, Settings, SoakFailed, judged, soak
 from benchmarks.soak_load import WORKERS_MAX
 from benchmarks.table import markdown
 from worker_plugin.config import PluginConfig
@@ -99,6 +99,7 @@ def main() -> None:
             course.failure, code = f"failed: {error}", 1
         except KeyboardInterrupt:
             course.failure, code = f"interrupted after {course.seconds:.0f} s", 130
+        course.verdicts = judged(settings, course)
         print("\n".join(report(course, settings)), flush=True)
         if code == 130:
             break

@@ -72,10 +72,10 @@ class Course:
 
 
 def soak(settings: Settings, course: Course) -> None:
-    """Run one course and judge it.
+    """Run one course, until it ends or fails.
 
     Raises:
-        SoakFailed: there is nothing to judge.
+        SoakFailed: what it says.
     """
     with (
         closing(Reducers(settings.reducers)) as reducers,
@@ -94,8 +94,13 @@ def soak(settings: Settings, course: Course) -> None:
             for child in multiprocessing.active_children():
                 child.kill()
             raise
-    if course.series and len(course.series[0].seconds) >= SAMPLES_MIN:
-        course.verdicts = [judge(series, settings.rss_allowance_bytes) for series in course.series]
+
+
+def judged(settings: Settings, course: Course) -> list[Verdict]:
+    """Return the verdicts, also of a course that ended early; none if there are too few samples."""
+    if not course.series or min(len(series.seconds) for series in course.series) < SAMPLES_MIN:
+        return []
+    return [judge(series, settings.rss_allowance_bytes) for series in course.series]
 
 
 def _follow(settings: Settings, course: Course, ranks: Ranks, pids: dict[str, int]) -> None:

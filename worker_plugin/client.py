@@ -23,6 +23,7 @@ from reduction.model import Collective, Push, ReducerFrame
 from worker_plugin import fork
 from worker_plugin.bridge import Future, fail, make_future
 from worker_plugin.config import PluginConfig
+from worker_plugin.core import pace
 from worker_plugin.core.actions import (
     Action,
     Closed,
@@ -210,6 +211,7 @@ class Client:
             world_size=self._world_size,
             chunk_bytes=config.fixed_chunk_bytes,
             credit_bytes=config.credit_bytes,
+            aim=pace.GRPC if config.transport == "grpc" else pace.TCP,
             timeout_s=config.timeout_s,
             stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,
@@ -235,6 +237,7 @@ class Client:
         # gRPC keeps a connection open while anybody refers to a call or channel.
         self._streams.clear()
         self._endpoints.clear()
+        self.sinks.clear()
 
     def _issue(self, work: Work) -> None:
         if self._over.is_set():

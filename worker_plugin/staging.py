@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from reduction.errors import ClosedError
 from reduction.model import Collective
 
 from worker_plugin.bridge import Future, fail
@@ -128,6 +129,10 @@ class Staging:
                 step()
             except Exception:  # a callback of the user's, run by set_result, must not end this thread
                 log.exception("a copy or a callback of a future failed")
+            del step  # it may hold a collective's memory until the next one
+        # Whoever is called back holds us: a cycle that would keep all memory until garbage is collected.
+        self.pool = ArenaPool()
+        self._on_staged = fail_work
 
     def _stage(self, work: Work) -> None:
         try:
@@ -160,6 +165,11 @@ class Staging:
             self.pool.give(work.result)
             work.result = None
             work.result_bytes = _NOTHING
+
+
+def fail_work(work: Work) -> None:
+    """Refuse what comes after the end."""
+    fail(work.future, ClosedError("the state was closed; make a new one"))
 
 
 def _typed(buffer: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

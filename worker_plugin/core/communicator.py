@@ -59,7 +59,7 @@ from worker_plugin.core.actions import (
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
 from worker_plugin.core.link import Link, Phase
-from worker_plugin.core.pace import CHUNK_BYTES_FIRST, chunk_bytes_for
+from worker_plugin.core.pace import Aim, chunk_bytes_for
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.verdict import GiveUp, Reconfigure, View, judge
 from worker_plugin.core.window import Window
@@ -78,10 +78,11 @@ class Identity:
     host: str
     rank: int
     world_size: int
-    #: None: begin with pace.CHUNK_BYTES_FIRST, and choose once when the links are known.
+    #: None: begin with the aim's, and choose once when the links are known.
     chunk_bytes: int | None
     #: None: up to what reducers grant by default, adapted all the time.
     credit_bytes: int | None
+    aim: Aim
     timeout_s: float
     stall_warn_s: float
     join_timeout_s: float
@@ -104,10 +105,10 @@ class Communicator:
         self.identity = identity
         self.roster = Roster(addresses)
         self.window = Window()
-        is_paced = identity.credit_bytes is None
-        self.epochs = Epochs(identity.rank, identity.instance, self.roster, self.window, is_paced=is_paced)
+        aim = identity.aim if identity.credit_bytes is None else None
+        self.epochs = Epochs(identity.rank, identity.instance, self.roster, self.window, aim)
         #: The grid of rank 0's next configuration, and whether it still may change.
-        self.chunk_bytes = identity.chunk_bytes or CHUNK_BYTES_FIRST
+        self.chunk_bytes = identity.chunk_bytes or identity.aim.first_chunk_bytes
         self.is_tuned = identity.chunk_bytes is not None or identity.rank != 0
         self.state = State.OPEN
         self.error: ReductionError | None = None
@@ -266,8 +267,7 @@ class Communicator:
         paces = [
             link.lane.pace for link in self.roster if link.lane is not None and link.lane.pace is not None
         ]
-        rtt_s = max((link.rtt_s for link in self.roster.up), default=0.0)
-        chunk_bytes = chunk_bytes_for([rate for pace in paces for rate in pace.rates], rtt_s)
+        chunk_bytes = chunk_bytes_for([rate for pace in paces for rate in pace.rates], self.identity.aim)
         if chunk_bytes is None:
             return
         self.is_tuned = True

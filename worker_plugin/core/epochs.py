@@ -15,7 +15,7 @@ from reduction.model import Ack, Configuration, Hello, Result
 from worker_plugin.core.actions import Action, Deliver, PushChunk, Release, Send, Shut, Store
 from worker_plugin.core.lane import Lane
 from worker_plugin.core.link import Link
-from worker_plugin.core.pace import Pace
+from worker_plugin.core.pace import Aim, Pace
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.window import Window
 
@@ -27,10 +27,11 @@ class Epochs:
     """The membership and the pushes of one rank; a part of the `Communicator`."""
 
     def __init__(
-        self, rank: int, instance: bytes, roster: Roster, window: Window, *, is_paced: bool = False
+        self, rank: int, instance: bytes, roster: Roster, window: Window, aim: Aim | None = None
     ) -> None:
         self._rank = rank
-        self._is_paced = is_paced
+        #: What the credit is adapted to; None leaves it at what was granted.
+        self._aim = aim
         self.instance = instance
         self.roster = roster
         self.window = window
@@ -113,7 +114,9 @@ class Epochs:
                 f"{link.address} asks for collectives from {minimum} on; this rank has "
                 f"{self.window.released} to {self.window.held}"
             )
-        pace = Pace(configuration.chunk_bytes, link.credit_bytes, link.rtt_s) if self._is_paced else None
+        pace = None
+        if self._aim is not None:
+            pace = Pace(configuration.chunk_bytes, link.credit_bytes, self._aim.target_s)
         link.lane = Lane(configuration, index, link.credit_bytes, minimum, pace)
         if self._has_started:
             self.unstarted_since = None

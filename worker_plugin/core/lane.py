@@ -51,7 +51,7 @@ class Lane:
         self.chunk_bytes = configuration.chunk_bytes
         self.index = index
         self.pace = pace
-        self.credit_bytes = credit_bytes if pace is None else pace.credit_bytes
+        self.credit_bytes = credit_bytes
         self.pending: deque[Pending] = deque()
         self.in_flight = 0
         #: The next push is chunk `_chunk` of collective `seq`; this member's run there ends before `_stop`.
@@ -75,7 +75,7 @@ class Lane:
         start = self._chunk * self.chunk_bytes
         stop = min(start + self.chunk_bytes, self._nbytes)
         cost = layout.charge(stop - start)
-        if self.pending and self.in_flight + cost > self.credit_bytes:
+        if self.pending and not self._allows(cost):
             return None
         if self.pace is not None and not self.pending and triggered_at is None:
             self.pace.on_idle()
@@ -84,6 +84,11 @@ class Lane:
         self.pending.append(push)
         self.in_flight += cost
         return push
+
+    def _allows(self, cost: int) -> bool:
+        if self.pace is not None and self.in_flight + cost // 2 > self.pace.credit_bytes:
+            return False  # rounded to whole chunks: the pace says how much is good, not what is forbidden
+        return self.in_flight + cost <= self.credit_bytes
 
     def oldest(self, seq: int, chunk: int) -> Pending | None:
         """Return the oldest push, whose result must come next, if this is it."""
@@ -101,5 +106,4 @@ class Lane:
         if self.pace is not None:
             latency_s = None if push.triggered_at is None else now - push.triggered_at
             self.pace.on_result(push.cost, latency_s, now)
-            self.credit_bytes = self.pace.credit_bytes
         return push

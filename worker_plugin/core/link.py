@@ -40,8 +40,6 @@ class Link:
     busy_since: float | None = None
     incarnation: bytes = b""
     credit_bytes: int = 0
-    #: Round trip of the path in seconds, as far as the transport has measured it.
-    rtt_s: float = 0.0
     up_since: float = 0.0
     peers: dict[int, Peer] = field(default_factory=dict)
     #: When a rank was first reported lost, in a row.

@@ -1,93 +1,121 @@
 """How far pushes may run ahead of results, and how large a chunk should be: worked out from what the links do.
 
-What is under way must fill the path and no more. By Little's law, bytes under way = throughput x latency, so
-holding the latency of a push (until its result is back) at a target holds the queues at a fraction of a
-second of the link's rate, whatever that rate, the number of ranks or of reducers: enough that pushes and
-results overlap, and little enough for a switch that buffers a few milliseconds. More only builds queues: when
-those overflow, lost tails wait for TCP's 200 ms timer, and throughput collapses (measured: n=8 at 200 Mbit/s,
-2 x 32 KiB per reducer 183 Mbit/s, 2 x 64 KiB 74; CONTRIBUTING.md).
-
-Only pushes that a result triggered are measured. Others wait for ranks that are late, which is no queue.
+By Little's law, bytes under way = throughput x time under way. So the credit is the best rate that was seen
+lately times a time that is enough for pushes and results to overlap, and short enough for a switch that
+buffers some milliseconds. More only builds queues: when those overflow, lost tails wait for TCP's 200 ms
+timer, and throughput collapses. In that case, and when the others are slow, results take much longer than the
+time aimed at, and the credit shrinks until they no longer do. Measured figures: CONTRIBUTING.md, "Credit".
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from reduction import layout
 
-#: The latency that is aimed at, on top of the path's own, in seconds.
-TARGET_S = 0.006
-#: Chunks under way at the target.
-CHUNKS = 3
-#: Smaller chunks cost more CPU than they help, larger ones the caches.
-CHUNK_BYTES_LEAST = 32 * layout.KIB
+#: Chunks that are under way at the target.
+CHUNKS = 4
+#: Larger chunks gain nothing and leave the caches.
 CHUNK_BYTES_MOST = layout.MIB
-#: The grid before anything was measured.
-CHUNK_BYTES_FIRST = 64 * layout.KIB
-#: Bytes of results that a rate is taken from, and how many rates make a choice.
+#: Bytes of results that a rate is taken from; how many rates are kept of a stream, and make a choice of all.
 RATE_BYTES = 256 * layout.KIB
-RATES = 8
-#: The most that one round may change the credit by.
+RATES_KEPT = 32
+RATES_NEEDED = 8
+#: Results that take longer than so many times the target mean trouble.
+TROUBLE = 3.0
+#: And never less than so many times the shortest time that a push has taken.
+LONGER = 1.25
+#: How one round of results changes the credit.
 SHRINK, GROW = 0.5, 1.25
 
 
-class Pace:
-    """The credit of one stream in one epoch; between one chunk and what the reducer granted."""
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What suits a data plane."""
 
-    def __init__(self, chunk_bytes: int, granted_bytes: int, rtt_s: float) -> None:
+    #: How long a push should be under way until its result is back, in seconds.
+    target_s: float
+    #: The grid before anything was measured.
+    first_chunk_bytes: int
+    #: Smaller chunks cost more CPU than they help.
+    least_chunk_bytes: int
+
+
+TCP = Aim(target_s=0.016, first_chunk_bytes=64 * layout.KIB, least_chunk_bytes=32 * layout.KIB)
+#: A message costs several times the CPU.
+GRPC = Aim(target_s=0.040, first_chunk_bytes=256 * layout.KIB, least_chunk_bytes=128 * layout.KIB)
+
+
+class Pace:
+    """The good credit of one stream in one epoch; between one chunk and what the reducer granted."""
+
+    def __init__(self, chunk_bytes: int, granted_bytes: int, target_s: float) -> None:
         self.credit_bytes = min(granted_bytes, 2 * chunk_bytes)
         #: Payload bytes per second, each over RATE_BYTES without a pause; the latest ones.
-        self.rates: deque[float] = deque(maxlen=4 * RATES)
+        self.rates: deque[float] = deque(maxlen=RATES_KEPT)
         self._least = chunk_bytes
         self._most = granted_bytes
-        self._target_s = TARGET_S + rtt_s
+        self._target_s = target_s
+        self._least_latency_s = float("inf")
         self._round_bytes = 0
-        self._round_latency = 0.0
+        self._round_latency_s = 0.0
         self._round_count = 0
         self._stretch_bytes = 0
         self._stretch_at: float | None = None
 
     def on_result(self, cost: int, latency_s: float | None, now: float) -> None:
-        """Take note of a result; its latency is None if no result triggered its push."""
-        self._measure_rate(cost, now)
+        """Take note of a result; its latency is None if no result triggered its push.
+
+        Others wait for ranks that are late, which says nothing about the path.
+        """
+        if self._stretch_at is None:
+            self._stretch_at, self._stretch_bytes = now, 0
+        else:
+            self._stretch_bytes += cost
+            if self._stretch_bytes >= RATE_BYTES:
+                self.rates.append(self._stretch_bytes / max(now - self._stretch_at, 1e-6))
+                self._stretch_at, self._stretch_bytes = now, 0
         if latency_s is None:
             return
-        self._round_latency += latency_s
+        self._least_latency_s = min(self._least_latency_s, latency_s)
+        self._round_latency_s += latency_s
         self._round_count += 1
         self._round_bytes += cost
         if self._round_bytes >= self.credit_bytes:
-            mean_s = self._round_latency / self._round_count
-            change = min(max(self._target_s / max(mean_s, 1e-6), SHRINK), GROW)
-            self.credit_bytes = min(max(int(self.credit_bytes * change), self._least), self._most)
+            self._adapt(self._round_latency_s / self._round_count)
             self._round_bytes = self._round_count = 0
-            self._round_latency = 0.0
+            self._round_latency_s = 0.0
 
     def on_idle(self) -> None:
-        """Nothing is under way: the time until the next result says nothing."""
+        """Nothing is under way: the time until the next result is no rate."""
         self._stretch_at = None
 
-    def _measure_rate(self, cost: int, now: float) -> None:
-        if self._stretch_at is None:
-            self._stretch_at, self._stretch_bytes = now, 0
+    def _adapt(self, latency_s: float) -> None:
+        # A path that is longer than the target needs more under way, or the rate would sink round by round.
+        target_s = max(self._target_s, LONGER * self._least_latency_s)
+        if latency_s > TROUBLE * target_s:
+            self.credit_bytes = max(int(self.credit_bytes * SHRINK), self._least)
             return
-        self._stretch_bytes += cost
-        if self._stretch_bytes >= RATE_BYTES:
-            self.rates.append(self._stretch_bytes / max(now - self._stretch_at, 1e-6))
-            self._stretch_at, self._stretch_bytes = now, 0
+        best = int(good_rate(self.rates) * target_s) if self.rates else self._most
+        self.credit_bytes = max(min(int(self.credit_bytes * GROW), best, self._most), self._least)
 
 
-def chunk_bytes_for(rates: list[float], rtt_s: float) -> int | None:
-    """Return the chunk size, a power of two, of which CHUNKS are under way at the target on such streams.
+def good_rate(rates: Sequence[float]) -> float:
+    """Return a rate that the stream can hold: a high one, but not the highest, which a stall before it may explain."""
+    return sorted(rates)[len(rates) * 9 // 10]
 
-    Args:
-        rates: of the streams, in bytes per second. None is returned if there are too few.
-        rtt_s: of the path, in seconds.
+
+def chunk_bytes_for(rates: Sequence[float], aim: Aim) -> int | None:
+    """Return the chunk size, a power of two, of which about CHUNKS are under way on such streams.
+
+    None is returned if there are too few rates, in bytes per second.
     """
-    if len(rates) < RATES:
+    if len(rates) < RATES_NEEDED:
         return None
-    wanted = sorted(rates)[len(rates) // 2] * (TARGET_S + rtt_s) / CHUNKS
-    size = CHUNK_BYTES_LEAST
-    while size * 2 <= CHUNK_BYTES_MOST and size * 1.5 < wanted:
+    wanted = good_rate(rates) * aim.target_s / CHUNKS
+    size = aim.least_chunk_bytes
+    while size < CHUNK_BYTES_MOST and size * 1.5 < wanted:
         size *= 2
     return size

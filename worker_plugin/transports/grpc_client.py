@@ -141,7 +141,9 @@ class GrpcStream:
                 self._writer.cancel()
             self._call.cancel()
             self._call = None  # whoever keeps this stream must not keep the connection
-            self._sink.on_closed(error)
+            sink = self._sink
+            del self._sink  # nor, in a cycle, all that was received
+            sink.on_closed(error)
 
 
 def _text(error: grpc.RpcError) -> str:

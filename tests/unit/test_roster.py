@@ -32,6 +32,7 @@ from unit.rank_scene import (
 )
 
 from worker_plugin.core.actions import Fail, Log, Open, Shut
+from worker_plugin.core.events import Lost
 from worker_plugin.core.roster import BUSY_S
 
 
@@ -231,3 +232,31 @@ def test_a_member_known_by_incarnation_or_address_is_not_dialled_again():
     other_name = Member("reducer-a.example:1", incarnation("a"))
     scene.receive("a", Configure(Configuration(INSTANCE, 1, CHUNK, (other_name, *epoch(1, "b").members))))
     assert scene.tick(0.1) == []
+
+
+# ---- siblings: more processes behind one address ----
+
+
+def test_siblings_of_a_reducer_are_dialled_once():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
+    dialled = [action.address for action in scene.tick(1.0) if isinstance(action, Open)]
+    assert dialled == ["a:7", "a:8"]
+    scene.lose("a")
+    scene.tick(2.0)
+    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
+    assert [link.address for link in scene.core.roster] == ["a:1", "a:7", "a:8"]
+
+
+def test_siblings_of_a_former_life_are_given_up():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7,)))
+    scene.tick(1.0)
+    scene.handle(Lost(1, None))
+    scene.lose("a")
+    scene.tick(2.0)
+    scene.receive("a", Welcome(incarnation("x"), CREDIT, siblings=(9,)))
+    dialled = [action.address for action in scene.tick(60.0) if isinstance(action, Open)]
+    assert dialled == ["a:9"]

@@ -59,7 +59,7 @@ from worker_plugin.core.actions import (
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
 from worker_plugin.core.link import Link, Phase
-from worker_plugin.core.pace import Aim, chunk_bytes_for
+from worker_plugin.core.pace import TCP, Aim, chunk_bytes_for
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.verdict import GiveUp, Reconfigure, View, judge
 from worker_plugin.core.window import Window
@@ -82,7 +82,7 @@ class Identity:
     chunk_bytes: int | None
     #: None: up to what reducers grant by default, adapted all the time.
     credit_bytes: int | None
-    aim: Aim
+    aim: Aim = TCP
     timeout_s: float
     stall_warn_s: float
     join_timeout_s: float

@@ -189,8 +189,8 @@ class Epochs:
     ) -> bool:
         """Push the link's next chunk, if there is one and credit for it."""
         lane, configuration = link.lane, self.configuration
-        if lane is None or configuration is None:
-            return False
+        assert lane is not None  # the callers have looked
+        assert configuration is not None  # there is no lane without
         push = lane.next_push(self.window, triggered_at)
         if push is None:
             return False

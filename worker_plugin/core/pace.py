@@ -25,8 +25,8 @@ RATES_KEPT = 32
 RATES_NEEDED = 8
 #: Results that take longer than so many times the target mean trouble.
 TROUBLE = 3.0
-#: And never less than so many times the shortest time that a push has taken.
-LONGER = 1.25
+#: And never less than so many times the shortest time that a push has taken; with less one chunk would stay one.
+LONGER = 1.5
 #: How one round of results changes the credit.
 SHRINK, GROW = 0.5, 1.25
 
@@ -52,7 +52,8 @@ class Pace:
     """The good credit of one stream in one epoch; between one chunk and what the reducer granted."""
 
     def __init__(self, chunk_bytes: int, granted_bytes: int, target_s: float) -> None:
-        self.credit_bytes = min(granted_bytes, 2 * chunk_bytes)
+        #: Begins with one chunk, which shows best how long the path itself takes.
+        self.credit_bytes = chunk_bytes
         #: Payload bytes per second, each over RATE_BYTES without a pause; the latest ones.
         self.rates: deque[float] = deque(maxlen=RATES_KEPT)
         self._least = chunk_bytes

@@ -1,0 +1,183 @@
+"""The credit by rate, and the chunk size: what a path that behaves so makes of them."""
+
+import pytest
+from reduction.model import Collective, Configuration, DType, Hello, Member, ReduceOp, Result, Start
+from unit.rank_scene import INSTANCE, Scene, incarnation, send
+
+from worker_plugin.core import pace
+from worker_plugin.core.actions import Log, PushChunk
+from worker_plugin.core.events import Issued
+from worker_plugin.core.lane import Lane
+from worker_plugin.core.pace import GRPC, TCP, Pace, chunk_bytes_for
+from worker_plugin.core.window import Window
+
+KIB, MIB = 1024, 1 << 20
+CHUNK = 64 * KIB
+
+
+class Path:
+    """Takes `delay_s` each way and carries `rate` bytes a second; what is too much waits, and more is lost."""
+
+    def __init__(self, rate, delay_s=0.0, buffer_bytes=1 << 40):
+        self.rate, self.delay_s, self.buffer_bytes = rate, delay_s, buffer_bytes
+
+    def latency_s(self, under_way):
+        if under_way > self.buffer_bytes:
+            return 0.25  # a retransmission timer
+        return max(2 * self.delay_s, under_way / self.rate)
+
+    def drive(self, subject, chunk_bytes=CHUNK, seconds=20.0):
+        """Let results come, with as many chunks under way as the credit allows; return (credit, rate) at the end."""
+        now = 0.0
+        while now < seconds:
+            under_way = max(1, int(subject.credit_bytes / chunk_bytes + 0.5)) * chunk_bytes
+            latency_s = self.latency_s(under_way)
+            for _ in range(under_way // chunk_bytes):
+                now += latency_s * chunk_bytes / under_way
+                subject.on_result(chunk_bytes, latency_s, now)
+        return subject.credit_bytes, under_way / latency_s
+
+
+def paced(granted=4 * MIB, chunk=CHUNK):
+    return Pace(chunk, granted, TCP.target_s)
+
+
+def test_it_begins_with_one_chunk():
+    assert paced().credit_bytes == CHUNK
+
+
+@pytest.mark.parametrize("rate", [5e6, 15e6, 60e6, 200e6])
+def test_the_credit_is_rate_times_target(rate):
+    credit, reached = Path(rate, delay_s=0.001).drive(paced())
+    assert credit == pytest.approx(rate * TCP.target_s, rel=0.5)
+    assert reached >= 0.99 * rate
+
+
+def test_a_long_path_is_filled_although_the_target_is_shorter():
+    _, reached = Path(50e6, delay_s=0.04).drive(paced())
+    assert reached >= 0.9 * 50e6
+
+
+def test_never_more_than_was_granted():
+    credit, _ = Path(1e9, delay_s=0.001).drive(paced(granted=2 * MIB))
+    assert credit == 2 * MIB
+
+
+def test_never_less_than_one_chunk():
+    credit, _ = Path(1e5, delay_s=1.0).drive(paced())
+    assert credit >= CHUNK
+
+
+def test_a_path_that_loses_what_is_too_much_gets_less():
+    subject = paced()
+    Path(60e6, delay_s=0.001).drive(subject)
+    assert subject.credit_bytes > 600 * KIB
+    Path(60e6, delay_s=0.001, buffer_bytes=400 * KIB).drive(subject, seconds=1.0)
+    assert subject.credit_bytes <= 500 * KIB  # it tries again and again, a quarter more
+
+
+def test_pushes_that_no_result_triggered_say_nothing_of_the_path():
+    subject = paced()
+    for step in range(100):
+        subject.on_result(CHUNK, None, float(step))
+    assert subject.credit_bytes == CHUNK
+
+
+def test_a_pause_is_no_rate():
+    subject = paced()
+    subject.on_result(CHUNK, None, 0.0)
+    subject.on_idle()
+    for step in range(5):
+        subject.on_result(CHUNK, None, 1000.0 + step)
+    assert list(subject.rates) == [CHUNK]
+
+
+def test_the_chunk_size_follows_the_rate_by_powers_of_two():
+    def chosen(rate, aim=TCP):
+        return chunk_bytes_for([rate] * pace.RATES_NEEDED, aim)
+
+    assert [chosen(rate) for rate in (1e3, 3.1e6, 15.6e6, 60e6, 150e6, 1e12)] == [
+        32 * KIB,
+        32 * KIB,
+        64 * KIB,
+        256 * KIB,
+        512 * KIB,
+        MIB,
+    ]
+    assert chosen(1e3, GRPC) == GRPC.least_chunk_bytes
+    assert chunk_bytes_for([1e9] * (pace.RATES_NEEDED - 1), TCP) is None
+
+
+def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_granted():
+    def in_flight(paced_bytes, granted):
+        window = Window()
+        window.regrid(CHUNK)
+        window.issue(Collective(ReduceOp.SUM, DType.FLOAT32, 100 * CHUNK // 4, 7))
+        subject = Pace(CHUNK, granted, TCP.target_s)
+        subject.credit_bytes = paced_bytes
+        configuration = Configuration(INSTANCE, 1, CHUNK, (Member("a:1", incarnation("a")),))
+        lane = Lane(configuration, 0, granted, 0, subject)
+        while lane.next_push(window) is not None:
+            pass
+        return lane.in_flight / CHUNK
+
+    assert [in_flight(int(share * CHUNK), 10 * CHUNK) for share in (0.3, 1.4, 1.5, 2.4, 2.6)] == [1, 1, 2, 2, 3]
+    assert in_flight(3 * CHUNK, 2 * CHUNK) == 2
+
+
+# ---- rank 0 chooses the grid ----
+
+
+def measured(rate=60e6, **changes):
+    """Return a rank 0 that has reduced 4 MiB over a path of this rate, all done, and the last actions."""
+    fields = {"rank": 0, "reducers": "a", "chunk_bytes": None, "credit_bytes": None}
+    scene = Scene(**fields | changes)
+    scene.tick(0.0)
+    scene.welcome("a", credit=4 * MIB)
+    scene.peers("a", "PP")
+    scene.start("a")
+    pushes = scene.handle(Issued(Collective(ReduceOp.SUM, DType.FLOAT32, MIB, 7)))
+    now = 0.0
+    while pushes := [action for action in pushes if isinstance(action, PushChunk)]:
+        following = []
+        for push in pushes:
+            now += (push.stop - push.start) / rate
+            payload = memoryview(bytes(push.stop - push.start))
+            following += scene.receive("a", Result(1, 0, push.chunk, 1, payload), now)
+        pushes = following
+    return scene, now
+
+
+def test_rank_0_chooses_the_grid_once_when_it_is_idle():
+    scene, now = measured()
+    actions = scene.tick(now + 1)
+    configuration = Configuration(INSTANCE, 2, 256 * KIB, (Member("a:1", incarnation("a")),))
+    assert send("a", Hello(configuration, 1)) in actions
+    assert [action.text for action in actions if isinstance(action, Log)] == [
+        "epoch 2 with chunks of 262144 bytes, after measuring"
+    ]
+    scene.receive("a", Start(2, 1))
+    assert not any(isinstance(action, Log) for action in scene.tick(now + 2))
+
+
+def test_the_grid_stays_if_it_is_right():
+    scene, now = measured(rate=15e6)
+    assert not any(isinstance(action, Log) for action in scene.tick(now + 1))
+    assert scene.core.is_tuned
+
+
+@pytest.mark.parametrize("changes", [{"chunk_bytes": CHUNK}, {"credit_bytes": MIB, "chunk_bytes": CHUNK}])
+def test_explicit_sizes_stay(changes):
+    scene, now = measured(**changes)
+    scene.tick(now + 1)
+    assert scene.core.epochs.number == 1
+
+
+def test_too_little_was_measured():
+    scene = Scene(rank=0, reducers="a", chunk_bytes=None, credit_bytes=None).run()
+    scene.tick(1.0)
+    assert not scene.core.is_tuned
+
+
+def test_other_ranks_choose_nothing():
+    assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.is_tuned

@@ -3,7 +3,8 @@ memory where they belong.
 
 A message is a header of HEADER_BYTES, little-endian, and `length` bytes. Push and Result have their payload
 there and everything else in the header; all other frames are there as in the schema (`wire.py`). A connection
-begins with PREAMBLE and the key of the offer; the other side answers PREAMBLE (proto/README.md, "Data planes").
+begins with PREAMBLE and the key of the offer; the other side answers PREAMBLE, and with another PREAMBLE the
+stream has moved (proto/README.md, "Data planes").
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ MESSAGES_PER_WAKE = 8
 #: Most bytes to wait for before the kernel wakes us again within a payload. A frame that comes in packets of
 #: 1.4 KB would otherwise cost a wake-up and a hand-over of the GIL for every few of them.
 WAKE_BYTES_MAX = 1 << 18
+#: Silence after which the kernel sends a probe, in seconds.
+KEEPALIVE_S = 30
 _BUFFERS_PER_SEND = 64
 _NOTHING = memoryview(b"")
 
@@ -80,6 +83,16 @@ def result_header(result: Result) -> bytes:
 def control_header(length: int) -> bytes:
     """Return the header of any other frame, encoded in `length` bytes."""
     return _HEADER.pack(CONTROL, 0, 0, length, 0, 0, 0, 0, 0, 0)
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set what every data connection needs."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # The call's pings notice lost peers. These are for firewalls that forget a connection without traffic.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with contextlib.suppress(AttributeError):  # other systems have another name for it
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
 
 
 class Handler(Protocol):
@@ -204,6 +217,9 @@ class Connection:
             return
         except (OSError, ReductionError) as error:
             self.close(error)
+        except Exception as error:  # a bug of ours must cost one connection, and not be met again and again
+            self.close(error)
+            raise
 
     def _receive(self) -> bool:
         """Receive once; return whether there is likely to be more."""

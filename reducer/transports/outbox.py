@@ -1,8 +1,9 @@
 """What a stream's frames wait in until its peer takes them: the engine's `Sink` for every remote worker.
 
 A stream begins on its gRPC call. If the worker presents the key from the Welcome to the data port, the call
-carries one last frame, Moved, and everything after it goes over that connection, both ways. A rank that reads
-slowly fills its own outbox and nobody else's; credit bounds it, and a peer that goes past that is closed.
+carries one more frame, Moved, and everything after it goes over that connection, both ways; only the Abort for
+what ended the connection itself goes over the call again. A rank that reads slowly fills its own outbox and
+nobody else's; credit bounds it, and a peer that goes past that is closed.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Outbox:
             if self._data_port is not None:
                 self._key = self._data_port.offer(self._move)
                 frame = replace(frame, data_port=self._data_port.port, data_key=self._key)
-        if self._data is not None:
+        if self._data is not None and not self._data.connection.is_closed:
             self._data.send(frame)
             queued = self._data.connection.queued_bytes
         else:
@@ -146,7 +147,7 @@ class Outbox:
 
     def _move(self, sock: socket.socket) -> None:
         """Go on over a connection that has presented our key."""
-        if self._is_closed:
+        if self._is_closed or not self._key:
             sock.close()
             return
         self._queue(wire.reducer_frame_to_wire(Moved()))

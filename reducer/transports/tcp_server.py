@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 KEY_S = 10.0
 #: Connections that have not presented a key.
 STRANGERS_MAX = 256
+#: How long to take no connection when there is no descriptor for it, in seconds.
+PAUSE_S = 1.0
 _KEY_ID_BYTES = 16
 
 Attach = Callable[[socket.socket], None]
@@ -38,8 +40,7 @@ class DataPort:
         self.port = 0
         self._loop = asyncio.get_running_loop()
         self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[Attach | None], socket.socket] = {}
         #: By the first bytes of the key, so that the rest can be compared in constant time.
         self._offers: dict[bytes, tuple[bytes, Attach]] = {}
 
@@ -49,20 +50,22 @@ class DataPort:
         Raises:
             OSError: the address cannot be bound.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=1024)
+        families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] is for everybody, as for gRPC
+        self._listener = socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
-        self._accepting = self._loop.create_task(self._accept(self._listener))
+        self._resume()
 
     def stop(self) -> None:
         """Take no new connections; those that moved belong to their calls."""
-        if self._accepting is not None:
-            self._accepting.cancel()
         for stranger in self._strangers:
             stranger.cancel()
         if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
+            self._listener = None
 
     def offer(self, attach: Attach) -> bytes:
         """Return a new key; `attach` takes the socket of the one connection that presents it."""
@@ -74,40 +77,48 @@ class DataPort:
         """Forget an offer, taken or not."""
         self._offers.pop(key[:_KEY_ID_BYTES], None)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                sock, _ = await self._loop.sock_accept(listener)
-            except OSError as error:  # out of descriptors: those that we have must go on
-                log.warning("data port cannot accept reason=%s", error)
-                await asyncio.sleep(1)
-                continue
-            if len(self._strangers) >= STRANGERS_MAX:
-                log.warning("closed a data connection reason=%d others have shown no key yet", STRANGERS_MAX)
-                sock.close()
-                continue
-            task = self._loop.create_task(self._greet(sock))
-            self._strangers.add(task)
-            task.add_done_callback(self._strangers.discard)
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # whoever it was has left
+            return
+        except OSError as error:  # out of descriptors: those that we have must go on
+            log.warning("data port cannot accept reason=%s", error)
+            self._loop.remove_reader(listener.fileno())
+            self._loop.call_later(PAUSE_S, self._resume)
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            log.warning("closed a data connection reason=%d others have shown no key yet", STRANGERS_MAX)
+            sock.close()
+            return
+        task = self._loop.create_task(self._greet(sock))
+        self._strangers[task] = sock
+        task.add_done_callback(self._on_greeted)
 
-    async def _greet(self, sock: socket.socket) -> None:
-        attach: Attach | None = None
+    def _resume(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener.fileno(), self._accept, self._listener)
+
+    def _on_greeted(self, task: asyncio.Task[Attach | None]) -> None:
+        sock = self._strangers.pop(task)
+        attach = None if task.cancelled() else task.result()
+        if attach is None:
+            sock.close()
+        else:
+            attach(sock)
+
+    async def _greet(self, sock: socket.socket) -> Attach | None:
         try:
             async with asyncio.timeout(KEY_S):
-                attach = await self._let_in(sock)
+                return await self._let_in(sock)
         except TimeoutError:
             self._refuse(sock, f"no key within {KEY_S:g} s")
         except (OSError, MalformedFrame) as error:
             self._refuse(sock, str(error))
-        finally:
-            if attach is None:
-                sock.close()
-        if attach is not None:
-            attach(sock)
+        return None
 
     async def _let_in(self, sock: socket.socket) -> Attach:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tcp.prepare(sock)
         if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
             raise MalformedFrame("it does not begin as a data connection")
         key = await self._receive(sock, wire.DATA_KEY_BYTES)
@@ -116,6 +127,9 @@ class DataPort:
             raise MalformedFrame("its key is of no offer that is open")
         self.withdraw(key)
         await self._loop.sock_sendall(sock, tcp.PREAMBLE)
+        # Whoever did not wait for that, because it took too long, goes on over gRPC: the worker has the last word.
+        if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
+            raise MalformedFrame("it does not confirm the move")
         return attach
 
     async def _receive(self, sock: socket.socket, count: int) -> bytes:
@@ -123,7 +137,7 @@ class DataPort:
         while len(data) < count:
             more = await self._loop.sock_recv(sock, count - len(data))
             if not more:
-                raise ConnectionResetError("it ended before its key")
+                raise ConnectionResetError("it ended before it was let in")
             data += more
         return data
 

@@ -9,12 +9,12 @@ import inspect
 
 import pytest
 import uvloop
-from conformance.places import GrpcPlace, Place
+from conformance.places import ArenaPlace, GrpcPlace, Place, TcpPlace
 
 HANG_S = 30.0
 
 
-@pytest.fixture(params=[Place, GrpcPlace], ids=["engine", "grpc"])
+@pytest.fixture(params=[Place, GrpcPlace, TcpPlace, ArenaPlace], ids=["engine", "grpc", "tcp", "tcp-placed"])
 def place(request):
     return request.param()
 
@@ -24,6 +24,11 @@ def grpc_place():
     return GrpcPlace()
 
 
+@pytest.fixture
+def tcp_place():
+    return TcpPlace()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Run a coroutine test between the start and the stop of its place."""
@@ -31,7 +36,10 @@ def pytest_pyfunc_call(pyfuncitem):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
+    raised = []
+
     async def run():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
         place = next(value for value in arguments.values() if isinstance(value, Place))
         await place.start()
         try:
@@ -41,4 +49,5 @@ def pytest_pyfunc_call(pyfuncitem):
             await place.stop()
 
     uvloop.run(run())
+    assert not raised, raised
     return True

@@ -9,7 +9,7 @@ import asyncio
 
 import grpc
 import numpy as np
-from reduction import layout, wire
+from reduction import layout, tcp, wire
 from reduction.endpoint import ReducerEndpoint, ReducerStream
 from reduction.errors import ReductionError
 from reduction.model import (
@@ -30,29 +30,55 @@ from reduction.model import (
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import GrpcServer
+from reducer.transports.tcp_server import DataPort
 from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
+from worker_plugin.transports.tcp_client import TcpEndpoint
 
 CHUNK = 1024
 P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT
 
 
 class Recorder:
-    """A `Sink` that keeps what came, for a test that waits."""
+    """A `Sink` that keeps what came, for a test that waits. Payloads may come anywhere."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue = asyncio.Queue()
         self.closed: asyncio.Future[ReductionError | None] = asyncio.get_running_loop().create_future()
 
+    def place(self, epoch, seq, chunk, nbytes):
+        assert not self.closed.done(), "on_closed is the last call"
+
     def on_frame(self, frame):
         assert not self.closed.done(), "on_closed is the last call"
-        if isinstance(frame, Result):  # the payload is gone when this returns
-            frame = Result(
-                frame.epoch, frame.seq, frame.chunk, frame.minimum, memoryview(bytes(frame.payload))
-            )
         self.frames.put_nowait(frame)
 
     def on_closed(self, error):
         self.closed.set_result(error)  # raises when called twice
+
+
+class Arena(Recorder):
+    """A `PlacingSink` that has every payload in memory of its own, between bytes that must stay as they are."""
+
+    MARGIN = b"<margin>"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._placed: tuple[bytearray, memoryview] | None = None
+
+    def place(self, epoch, seq, chunk, nbytes):
+        super().place(epoch, seq, chunk, nbytes)
+        memory = bytearray(self.MARGIN + bytes(nbytes) + self.MARGIN)
+        self._placed = memory, memoryview(memory)[len(self.MARGIN) : len(self.MARGIN) + nbytes]
+        return self._placed[1]
+
+    def on_frame(self, frame):
+        if isinstance(frame, Result):
+            assert self._placed is not None, "a result without a place"
+            (memory, view), self._placed = self._placed, None
+            assert frame.payload is view, "it came elsewhere"
+            assert memory.startswith(self.MARGIN)
+            assert memory.endswith(self.MARGIN)
+        super().on_frame(frame)
 
 
 class Worker:
@@ -64,7 +90,7 @@ class Worker:
         self.place, self.job, self.rank, self.world_size = place, job, rank, world_size
         self.instance = f"{job}{life}".ljust(16, ".").encode()
         self.nonce = f"{job}{life}{rank}".ljust(16, ".").encode()
-        self.sink = Recorder()
+        self.sink = place.recorder()
         self.stream: ReducerStream = place.deaf_stream() if is_deaf else place.endpoint().open(self.sink)
 
     def send(self, frame) -> None:
@@ -159,19 +185,102 @@ class DeafGrpcStream:
         self._writer.cancel()
         self._call.cancel()
 
+    async def wait_closed(self) -> None:
+        await asyncio.wait((self._writer,))
+
     async def _write(self) -> None:
         while True:
             await self._call.write(await self._frames.get())
 
 
+class DeafTcpStream:
+    """A stream that moves to the data port, is written to, and never read after the answer to its key."""
+
+    def __init__(self, call, host: str) -> None:
+        self._call = call
+        self._host = host
+        self._frames: asyncio.Queue = asyncio.Queue()
+        self._writer = asyncio.create_task(self._write())
+
+    def send(self, frame) -> None:
+        self._frames.put_nowait(frame)
+
+    def close(self) -> None:
+        self._writer.cancel()
+        self._call.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.wait((self._writer,))
+
+    async def _write(self) -> None:
+        await self._call.write(wire.worker_frame_to_wire(await self._frames.get()))
+        welcome = wire.reducer_frame_from_wire(await self._call.read())
+        connection = await DataConnection.open(self._host, welcome.data_port, welcome.data_key)
+        try:
+            while True:
+                await connection.send(await self._frames.get())
+        finally:
+            connection.close()
+
+
+class DataConnection:
+    """A bare connection to a data port, for what a worker would never do."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def open(cls, host: str, port: int, key: bytes) -> DataConnection:
+        """Connect, show a key, wait for the answer, confirm it."""
+        connection = await cls.dial(host, port)
+        await connection.write(tcp.PREAMBLE + key)
+        assert await connection.reader.readexactly(len(tcp.PREAMBLE)) == tcp.PREAMBLE
+        await connection.write(tcp.PREAMBLE)
+        return connection
+
+    @classmethod
+    async def dial(cls, host: str, port: int) -> DataConnection:
+        """Connect."""
+        return cls(*await asyncio.open_connection(host, port, limit=1 << 12))
+
+    async def write(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def send(self, frame) -> None:
+        """Send a frame as a worker does."""
+        if isinstance(frame, Push):
+            await self.write(tcp.push_header(frame) + bytes(frame.payload))
+        else:
+            data = wire.worker_frame_to_wire(frame)
+            await self.write(tcp.control_header(len(data)) + data)
+
+    async def rest(self) -> bytes:
+        """Return what still comes; a reset counts as the end."""
+        data = b""
+        try:
+            while more := await self.reader.read(1 << 16):
+                data += more
+        except ConnectionResetError:
+            pass
+        return data
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
 class Place:
     """A reducer, and the way to it that the suite is run for."""
+
+    #: What workers receive with.
+    recorder: type[Recorder] = Recorder
 
     def __init__(self, memory_limit_bytes: int = 1 << 30) -> None:
         self.now = 100.0
         self.stirred = asyncio.Event()
         self.engine = Engine(memory_limit_bytes=memory_limit_bytes, clock=self._clock)
         self.incarnation = self.engine.table.incarnation
+        self.workers: list[Worker] = []
 
     async def start(self) -> None: ...
 
@@ -200,7 +309,8 @@ class Place:
 
     def worker(self, rank=0, *, job="job", world_size=2, life="", is_deaf=False) -> Worker:
         """Open a worker's stream; `life` tells a process from another one with the same job and rank."""
-        return Worker(self, job, rank, world_size, life, is_deaf=is_deaf)
+        self.workers.append(Worker(self, job, rank, world_size, life, is_deaf=is_deaf))
+        return self.workers[-1]
 
     async def running(self, world_size=2, *, job="job", life="", credit=64 * CHUNK, chunk_bytes=CHUNK):
         """Return workers of a job that may push."""
@@ -217,12 +327,15 @@ class Place:
 class GrpcPlace(Place):
     """The engine behind a gRPC server on loopback; each worker has a connection of its own."""
 
+    data_port: DataPort | None = None
+
     async def start(self) -> None:
-        self.server = GrpcServer(self.engine)
-        self.port = await self.server.start("127.0.0.1:0")
-        self.endpoints: list[GrpcEndpoint] = []
+        self.server = GrpcServer(self.engine, self.data_port)
+        self.port = self.server.bind("127.0.0.1:0")
+        await self.server.start()
+        self.endpoints: list[GrpcEndpoint | TcpEndpoint] = []
         self.channels: list[grpc.aio.Channel] = []
-        self.deaf: list[DeafGrpcStream] = []
+        self.deaf: list[DeafGrpcStream | DeafTcpStream] = []
 
     async def stop(self) -> None:
         for stream in self.deaf:
@@ -232,6 +345,8 @@ class GrpcPlace(Place):
         for channel in self.channels:
             await channel.close()
         await self.server.stop(0)
+        for worker in self.workers:
+            await worker.stream.wait_closed()
 
     def endpoint(self) -> ReducerEndpoint:
         self.endpoints.append(GrpcEndpoint(f"127.0.0.1:{self.port}"))
@@ -248,3 +363,47 @@ class GrpcPlace(Place):
     def deaf_stream(self) -> ReducerStream:
         self.deaf.append(DeafGrpcStream(self.call()))
         return self.deaf[-1]
+
+
+class TcpPlace(GrpcPlace):
+    """The same with a data port, to which every stream moves."""
+
+    #: Whether a stream that cannot move ends.
+    is_required = True
+
+    async def start(self) -> None:
+        self.ways = []
+        self.data_port = DataPort()
+        self.data_port.start("127.0.0.1", 0)
+        await super().start()
+
+    async def stop(self) -> None:
+        assert self.data_port is not None
+        for way in self.ways:
+            way.cut()
+        self.data_port.stop()
+        await super().stop()
+
+    def way(self, way):
+        """Have something between workers and reducer that goes with the place."""
+        self.ways.append(way)
+        return way
+
+    async def eventually(self, is_so) -> None:
+        """Let the loop run until something is so of which the engine hears nothing."""
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    def endpoint(self) -> ReducerEndpoint:
+        self.endpoints.append(TcpEndpoint(f"127.0.0.1:{self.port}", is_required=self.is_required))
+        return self.endpoints[-1]
+
+    def deaf_stream(self) -> ReducerStream:
+        self.deaf.append(DeafTcpStream(self.call(), "127.0.0.1"))
+        return self.deaf[-1]
+
+
+class ArenaPlace(TcpPlace):
+    """The same with workers that have a place for every payload."""
+
+    recorder = Arena

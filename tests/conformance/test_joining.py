@@ -12,7 +12,7 @@ from reduction.errors import (
     StaleInstance,
     UnsupportedVersion,
 )
-from reduction.model import PROTOCOL_VERSION, Abort, Ack, Configure, Peer, Peers, Start, Welcome
+from reduction.model import PROTOCOL_VERSION, Abort, Ack, Configure, Peer, Peers, Start
 
 
 async def refusal(worker, error_class):
@@ -25,7 +25,8 @@ async def refusal(worker, error_class):
 
 async def test_join_welcome_peers(place):
     zero, one = place.worker(0), place.worker(1)
-    assert await zero.welcome() == Welcome(place.incarnation, 64 * CHUNK)
+    welcome = await zero.welcome()
+    assert (welcome.incarnation, welcome.credit_bytes) == (place.incarnation, 64 * CHUNK)
     assert (await zero.expect(Peers)).draining is False
     await one.welcome()
     both = (Peer(0, zero.nonce, "host0", P), Peer(1, one.nonce, "host1", P))

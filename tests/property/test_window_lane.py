@@ -116,7 +116,7 @@ class World:
         return layout.deal(chunks, self.configuration.weights, seq)[index]
 
     def check_push(self, rank, index, push):
-        seq, chunk, start, stop, _ = push
+        seq, chunk, start, stop, *_ = push
         assert chunk in self.run(index, seq), "another member's chunk"
         numel = self.collectives[seq].numel
         assert (start, stop) == layout.chunk_span(chunk, numel, 8, self.configuration.chunk_bytes)

@@ -121,7 +121,13 @@ def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_grante
             pass
         return lane.in_flight / CHUNK
 
-    assert [in_flight(int(share * CHUNK), 10 * CHUNK) for share in (0.3, 1.4, 1.5, 2.4, 2.6)] == [1, 1, 2, 2, 3]
+    assert [in_flight(int(share * CHUNK), 10 * CHUNK) for share in (0.3, 1.4, 1.5, 2.4, 2.6)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
     assert in_flight(3 * CHUNK, 2 * CHUNK) == 2
 
 

@@ -492,3 +492,31 @@ def test_no_memory_for_a_frame_that_is_too_long(length):
     text = f"a frame of {length} bytes, allowed are {tcp.CONTROL_BYTES_MAX}"
     with pytest.raises(MalformedFrame, match=text):
         tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, length, 0, 0, 0, 0, 0, 0))
+
+
+def test_a_bug_of_the_handler_costs_one_connection():
+    def bug(header):
+        raise ZeroDivisionError("a bug")
+
+    async def test():
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        with connected() as (connection, handler, peer):
+            handler.on_payload = bug
+            peer.send(control(b"x"))
+            assert isinstance(await handler.end(), ZeroDivisionError)
+            assert connection.is_closed
+        assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
+
+    run(test())
+
+
+@pytest.mark.parametrize("knows_idle", [True, False])
+def test_a_prepared_socket_does_not_wait_and_is_kept_alive(knows_idle, monkeypatch):
+    if not knows_idle:
+        monkeypatch.delattr(socket, "TCP_KEEPIDLE")
+    with socket.socket() as sock:
+        tcp.prepare(sock)
+        assert not sock.getblocking()
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

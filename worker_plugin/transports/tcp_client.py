@@ -1,7 +1,7 @@
 """The TCP plane, worker side: a stream begins on gRPC, and moves to the reducer's data port if it offers one.
 
-    joining   Join goes out on gRPC; everything else waits for the Welcome
-    dialling  the Welcome offered a port: connect, show the key, wait for the answer
+    joining   Join goes out on gRPC; everything after it waits for the Welcome
+    dialling  the Welcome offered a port: connect, show the key, wait for the answer, confirm it
     on gRPC   no offer, or the port cannot be reached: everything goes on where it began
     on TCP    up: over the connection; down: first what still comes on gRPC, up to Moved, then the connection
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from typing import Any
 
 from reduction import layout, tcp, wire
 from reduction.endpoint import PlacingSink
@@ -60,8 +61,9 @@ class TcpStream:
         self._endpoint = endpoint
         self._sink = sink
         self._loop = asyncio.get_running_loop()
-        #: Frames that wait until it is known which way they go; None from then on.
-        self._waiting: list[WorkerFrame] | None = []
+        #: Frames that wait from the Join until it is known which way they go.
+        self._waiting: list[WorkerFrame] | None = None
+        self._has_joined = False
         self._dialling: asyncio.Task[None] | None = None
         self._connection: tcp.Connection | None = None
         self._error: ReductionError | None = None
@@ -79,12 +81,17 @@ class TcpStream:
         """Send a frame; a push's payload goes out from where it is."""
         if self._is_closing:
             return
-        if isinstance(frame, Join):
-            self._call.send(frame)
-        elif self._waiting is not None:
+        if self._waiting is not None:
             self._waiting.append(frame)
-        elif self._connection is None:
+        else:
+            self._send(frame)
+
+    def _send(self, frame: WorkerFrame) -> None:
+        if self._connection is None:
             self._call.send(frame)
+            if isinstance(frame, Join) and not self._has_joined:
+                self._has_joined = True
+                self._waiting = []
         elif isinstance(frame, Push):
             self._connection.send(tcp.push_header(frame), frame.payload)
         else:
@@ -92,14 +99,10 @@ class TcpStream:
             self._connection.send(tcp.control_header(len(data)), data)
 
     def close(self) -> None:
-        """End the stream after what was sent; what still waits for its way is dropped."""
+        """End the stream after what was sent; nothing is placed any more."""
         self._is_closing = True
-        if self._dialling is not None:
-            self._dialling.cancel()
-        if self._connection is not None:
-            self._connection.finish()
-        else:
-            self._call.close()
+        if self._dialling is None:  # or when it is known which way the last frames go
+            self._go_on()
 
     async def wait_closed(self) -> None:
         """Wait until `on_closed` was called."""
@@ -138,12 +141,16 @@ class TcpStream:
             self._dialling.cancel()
         if self._connection is None or self._connection.is_closed:
             self._finish()
+        elif not self._has_moved:
+            self._connection.close()
         else:
             self._timer = self._loop.call_later(LINGER_S, self._connection.close)
 
     # ---- moving ----
 
     def _on_welcome(self, welcome: Welcome) -> None:
+        if self._waiting is None:
+            return  # closed before, or a second Welcome
         if welcome.data_port and not self._endpoint.stays:
             self._dialling = self._loop.create_task(self._dial(welcome.data_port, welcome.data_key))
         elif self._endpoint.is_required:
@@ -176,13 +183,18 @@ class TcpStream:
         self._go_on()
 
     async def _connect(self, host: str, port: int, key: bytes) -> socket.socket:
-        family, kind, protocol, _, address = (
-            await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )[0]
-        sock = socket.socket(family, kind, protocol)
+        """Return a connection that has moved; of several addresses, the first that answers."""
+        failure = OSError(f"{host} has no address")
+        for family, _, _, _, address in await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                return await self._greet(socket.socket(family, socket.SOCK_STREAM), address, key)
+            except OSError as error:
+                failure = error
+        raise failure
+
+    async def _greet(self, sock: socket.socket, address: tuple[Any, ...], key: bytes) -> socket.socket:
         try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tcp.prepare(sock)
             await self._loop.sock_connect(sock, address)
             await self._loop.sock_sendall(sock, tcp.PREAMBLE + key)
             answer = b""
@@ -193,17 +205,25 @@ class TcpStream:
                 answer += more
             if answer != tcp.PREAMBLE:
                 raise MalformedFrame("it is no data port")
+            await self._loop.sock_sendall(sock, tcp.PREAMBLE)
         except BaseException:
             sock.close()
             raise
         return sock
 
     def _go_on(self) -> None:
-        """The way is known: send what has waited."""
+        """The way is known: send what has waited, and end if that was asked for."""
         self._dialling = None
         waiting, self._waiting = self._waiting or (), None
         for frame in waiting:
-            self.send(frame)
+            self._send(frame)
+        if not self._is_closing:
+            return
+        if self._connection is not None:
+            self._connection.divert()
+            self._connection.finish()
+        else:
+            self._call.close()
 
     # ---- from the connection ----
 
@@ -215,7 +235,9 @@ class TcpStream:
             raise MalformedFrame(
                 f"length of Result.payload is {header.length}, allowed are 0 to {layout.CHUNK_BYTES_MAX}"
             )
-        memory = self._sink.place(header.epoch, header.seq, header.chunk, header.length)
+        memory = None
+        if not self._is_closing:
+            memory = self._sink.place(header.epoch, header.seq, header.chunk, header.length)
         return memoryview(bytearray(header.length)) if memory is None else memory
 
     def on_message(self, header: tcp.Header, payload: memoryview) -> None:
@@ -233,14 +255,18 @@ class TcpStream:
             self._error = self._error or ReducerUnavailable(f"{self._endpoint.address}: {error}")
         if self._call_ended:
             self._finish()
-        else:  # the call's end brings the reason, if the reducer has one
-            self._call.close()
-            self._timer = self._loop.call_later(LINGER_S, self._call.cancel)
+        else:
+            self._end_call()
 
     def _fail(self, error: ReductionError) -> None:
         self._error = self._error or error
         self._is_closing = True
-        self._call.cancel()
+        self._end_call()
+
+    def _end_call(self) -> None:
+        """End the call, but take what still comes: the reducer's reason, if it has one."""
+        self._call.close()
+        self._timer = self._loop.call_later(LINGER_S, self._call.cancel)
 
     def _finish(self) -> None:
         self._is_closing = True

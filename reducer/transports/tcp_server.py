@@ -50,10 +50,8 @@ class DataPort:
         Raises:
             OSError: the address cannot be bound.
         """
-        families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-        family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
-        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] is for everybody, as for gRPC
-        self._listener = socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=1024)
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
         self._resume()
@@ -118,7 +116,8 @@ class DataPort:
         return None
 
     async def _let_in(self, sock: socket.socket) -> Attach:
-        tcp.prepare(sock)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
             raise MalformedFrame("it does not begin as a data connection")
         key = await self._receive(sock, wire.DATA_KEY_BYTES)
@@ -127,9 +126,6 @@ class DataPort:
             raise MalformedFrame("its key is of no offer that is open")
         self.withdraw(key)
         await self._loop.sock_sendall(sock, tcp.PREAMBLE)
-        # Whoever did not wait for that, because it took too long, goes on over gRPC: the worker has the last word.
-        if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
-            raise MalformedFrame("it does not confirm the move")
         return attach
 
     async def _receive(self, sock: socket.socket, count: int) -> bytes:
@@ -137,7 +133,7 @@ class DataPort:
         while len(data) < count:
             more = await self._loop.sock_recv(sock, count - len(data))
             if not more:
-                raise ConnectionResetError("it ended before it was let in")
+                raise ConnectionResetError("it ended before its key")
             data += more
         return data
 

@@ -50,8 +50,10 @@ class DataPort:
         Raises:
             OSError: the address cannot be bound.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=1024)
+        families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] is for everybody, as for gRPC
+        self._listener = socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
         self._resume()
@@ -116,8 +118,7 @@ class DataPort:
         return None
 
     async def _let_in(self, sock: socket.socket) -> Attach:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tcp.prepare(sock)
         if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
             raise MalformedFrame("it does not begin as a data connection")
         key = await self._receive(sock, wire.DATA_KEY_BYTES)

@@ -3,7 +3,8 @@ memory where they belong.
 
 A message is a header of HEADER_BYTES, little-endian, and `length` bytes. Push and Result have their payload
 there and everything else in the header; all other frames are there as in the schema (`wire.py`). A connection
-begins with PREAMBLE and the key of the offer; the other side answers PREAMBLE (proto/README.md, "Data planes").
+begins with PREAMBLE and the key of the offer; the other side answers PREAMBLE, and with another PREAMBLE the
+stream has moved (proto/README.md, "Data planes").
 """
 
 from __future__ import annotations

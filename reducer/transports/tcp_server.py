@@ -127,6 +127,9 @@ class DataPort:
             raise MalformedFrame("its key is of no offer that is open")
         self.withdraw(key)
         await self._loop.sock_sendall(sock, tcp.PREAMBLE)
+        # Whoever did not wait for that, because it took too long, goes on over gRPC: the worker has the last word.
+        if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
+            raise MalformedFrame("it does not confirm the move")
         return attach
 
     async def _receive(self, sock: socket.socket, count: int) -> bytes:
@@ -134,7 +137,7 @@ class DataPort:
         while len(data) < count:
             more = await self._loop.sock_recv(sock, count - len(data))
             if not more:
-                raise ConnectionResetError("it ended before its key")
+                raise ConnectionResetError("it ended before it was let in")
             data += more
         return data
 

@@ -17,8 +17,11 @@ HANG_S = 20.0
 WHAT = Collective(ReduceOp.SUM, DType.FLOAT32, 64, 7)
 
 
-def run(test, run_loop=uvloop.run):
-    """Run a coroutine, on the loop that production uses; the timeout is a guard against hangs only."""
+def run(test, run_loop=uvloop.run, bugs=()):
+    """Run a coroutine, on the loop that production uses; the timeout is a guard against hangs only.
+
+    `bugs` are the exceptions that the loop must have got from its callbacks.
+    """
 
     raised = []
 
@@ -28,7 +31,7 @@ def run(test, run_loop=uvloop.run):
             await test
 
     run_loop(bounded())
-    assert not raised, raised
+    assert [context.get("exception") for context in raised] == list(bugs), raised
 
 
 class Recorder:

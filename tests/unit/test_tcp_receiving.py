@@ -428,6 +428,24 @@ def test_a_message_that_is_refused_ends_the_connection(payload):
     run(test())
 
 
+@pytest.mark.parametrize("within", ["place", "payload"])
+def test_a_bug_in_the_owner_ends_the_connection_and_is_seen_once(within):
+    # It would be met again and again, as long as there is something to read.
+    bug = RuntimeError("a bug")
+
+    def fail(header):
+        raise bug
+
+    async def test():
+        with connected() as (connection, handler, peer):
+            setattr(handler, f"on_{within}", fail)
+            peer.send(result(0, b"payload") + result(1, b"payload"))
+            assert await handler.end() is bug
+            assert connection.is_closed
+
+    run(test(), bugs=[bug])
+
+
 @pytest.mark.parametrize("payload", [b"", b"payload"])
 def test_closing_from_within_a_message(payload):
     async def test():
@@ -469,6 +487,21 @@ def test_what_arrives_before_start_is_taken_then():
         peer.close()
 
     run(test())
+
+
+# ---- sockets ----
+
+
+def test_what_a_data_connection_needs_of_its_socket():
+    sock, peer = tcp_pair()
+    tcp.prepare(sock)
+    assert not sock.getblocking()
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    # Firewalls forget connections that were silent for as little as ten minutes.
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == tcp.KEEPALIVE_S < 600
+    sock.close()
+    peer.close()
 
 
 # ---- memory for frames without a place ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -39,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Open the report; keep pytest-benchmark's own table for --benchmark-verbose, ours has its numbers."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: hosts and processes must go
     config.option.benchmark_quiet = True
     config.stash[_REPORT] = Report()
 

@@ -1,6 +1,7 @@
 """Real `reducer serve` processes and real rank processes, for all integration tests.
 
     reducers(k)                addresses of k reducers that all tests share; checked after every test
+    reducer                    the first of them
     serve(*options)            a reducer of this test's own
     ranks.run(n, function)     call function(rank, ...) in n processes that all tests share (rank_main.py)
     fresh_ranks()              rank processes of this test's own, to be killed
@@ -54,6 +55,13 @@ def reducers(
             reducer.check()
     finally:
         _shared_reducers[:] = [reducer for reducer in _shared_reducers if not reducer.is_over]
+
+
+@pytest.fixture
+def reducer(reducers: Callable[[int], list[str]], _shared_reducers: list[Reducer]) -> Reducer:
+    """Return one of the reducers that all tests share, for its log and its process."""
+    reducers(1)
+    return _shared_reducers[0]
 
 
 @pytest.fixture

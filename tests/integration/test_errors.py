@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import queue
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 
 import grpc
 import pytest
 import torch
 import torch.distributed as dist
+from integration.raw import ID, RawStream, join
 from reduction import layout, wire
 from reduction.errors import (
     ClosedError,
@@ -23,23 +21,18 @@ from reduction.errors import (
     OutOfOrder,
     PeerLeft,
     ReducerUnavailable,
-    ReductionError,
     ResourceExhausted,
     UnsupportedVersion,
-    from_code,
 )
 from reduction.model import (
-    Abort,
     Ack,
     Collective,
     Configuration,
     DType,
     Hello,
-    Join,
     Member,
     Push,
     ReduceOp,
-    ReducerFrame,
     Start,
     Welcome,
 )
@@ -51,7 +44,6 @@ from worker_plugin import ReductionState, reduction_hook
 
 KIB = 1024
 SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
-ID = bytes(range(16))
 
 
 # ---- the healthy job ----
@@ -76,66 +68,6 @@ def healthy(ranks, reducers):
 
 
 # ---- what a worker would never send ----
-
-
-class RawStream:
-    """A Session call that sends what it is told to."""
-
-    def __init__(self, address: str) -> None:
-        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        options = [("grpc.max_send_message_length", -1)]
-        self._channel = grpc.insecure_channel(address, options=options)
-        method = self._channel.stream_stream(
-            f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
-        )
-        self._call = method(self._requests(), timeout=20)
-
-    def _requests(self) -> Iterator[bytes]:
-        while (data := self._frames.get()) is not None:
-            yield data
-
-    def send(self, *frames) -> None:
-        for frame in frames:
-            self._frames.put(frame if isinstance(frame, bytes) else wire.worker_frame_to_wire(frame))
-
-    def read(self) -> ReducerFrame:
-        return wire.reducer_frame_from_wire(next(self._call))
-
-    def read_until(self, kind: type) -> ReducerFrame:
-        while not isinstance(frame := self.read(), kind | Abort):
-            pass
-        assert isinstance(frame, kind), frame
-        return frame
-
-    def error(self) -> tuple[ReductionError | None, grpc.StatusCode, str]:
-        """Return the error of the Abort frame, and how the call ended."""
-        error = None
-        try:
-            while True:
-                frame = self.read()
-                if isinstance(frame, Abort):
-                    error = from_code(frame.code, frame.message)
-        except grpc.RpcError:
-            return error, self._call.code(), self._call.details()
-
-    def close(self) -> None:
-        self._frames.put(None)
-        self._call.cancel()
-        self._channel.close()
-
-
-def join(job: str, **changes) -> Join:
-    fields = {
-        "job": job,
-        "instance": ID,
-        "rank": 0,
-        "world_size": 1,
-        "nonce": os.urandom(16),
-        "host": "somewhere",
-        "minimum": 0,
-        "credit_bytes": layout.CREDIT_BYTES_DEFAULT,
-    }
-    return Join(**fields | changes)
 
 
 def raw_push(chunk: int = 0, numel: int = 4, nbytes: int = 16, epoch: int = 1, **changes: int) -> bytes:

@@ -31,7 +31,7 @@ def tcp_place():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Run a coroutine test between the start and the stop of its place."""
+    """Run a coroutine test, between the start and the stop of its place if it has one."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
@@ -40,13 +40,15 @@ def pytest_pyfunc_call(pyfuncitem):
 
     async def run():
         asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-        place = next(value for value in arguments.values() if isinstance(value, Place))
-        await place.start()
+        place = next((value for value in arguments.values() if isinstance(value, Place)), None)
+        if place is not None:
+            await place.start()
         try:
             async with asyncio.timeout(HANG_S):
                 await pyfuncitem.obj(**arguments)
         finally:
-            await place.stop()
+            if place is not None:
+                await place.stop()
 
     uvloop.run(run())
     assert not raised, raised

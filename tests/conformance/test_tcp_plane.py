@@ -7,14 +7,13 @@ import socket
 import grpc
 import numpy as np
 import pytest
-from conformance.places import CHUNK, Arena, DataConnection, G, L, P, Recorder
+from conformance.places import CHUNK, DataConnection, G, L, P
 from reduction import layout, tcp, wire
 from reduction.errors import MalformedFrame, ReducerUnavailable
 from reduction.model import Abort, DType, Goodbye, Hello, Join, Moved, Peers, ReduceOp, Result, Start, Welcome
 from relays import BAD_PORTS, Relay
 
 from reducer.transports import tcp_server
-from reducer.transports.grpc_server import SERVICE
 from worker_plugin.transports import tcp_client
 from worker_plugin.transports.grpc_client import GrpcEndpoint
 from worker_plugin.transports.tcp_client import TcpEndpoint
@@ -203,30 +202,6 @@ async def test_one_endpoint_may_have_several_streams(tcp_place):
     workers = await tcp_place.running(4)
     await works(workers)
     assert len({worker.stream.descriptor for worker in workers}) == 4
-
-
-async def test_moved_without_a_request(tcp_place):
-    frames = [Welcome(bytes(16), CHUNK), Moved()]
-
-    async def session(requests, context):
-        for frame in frames:
-            yield wire.reducer_frame_to_wire(frame)
-        await asyncio.Event().wait()
-
-    handlers = {"Session": grpc.stream_stream_rpc_method_handler(session)}
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    sink = Recorder()
-    endpoint = TcpEndpoint(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", is_required=False)
-    await server.start()
-    stream = endpoint.open(sink)
-    stream.send(Join("job", bytes(16), 0, 1, bytes(16), "host", 0, CHUNK))
-    error = await sink.closed
-    assert type(error) is MalformedFrame
-    assert "moved a stream that did not ask for it" in str(error)
-    await stream.wait_closed()
-    await endpoint.close()
-    await server.stop(0)
 
 
 async def moved_by_hand(place, *, world_size=1):
@@ -574,48 +549,3 @@ async def test_a_rank_that_never_reads_is_cut_off_at_a_limit(tcp_place, caplog):
     else:
         raise AssertionError("64 MiB of results wait for a rank that does not read")
     assert "bytes wait unread, the limit is" in caplog.text
-
-
-async def test_memory_given_to_a_payload_is_left_alone_after_close(tcp_place):
-    # The owner may need it for something else from then on; the link may even have another stream.
-    worker = tcp_place.worker()
-    worker.sink = sink = Arena()
-    server, accepted = None, asyncio.get_running_loop().create_future()
-
-    async def session(requests, context):
-        yield wire.reducer_frame_to_wire(Welcome(bytes(16), CHUNK, port, bytes(32)))
-        await accepted
-        yield wire.reducer_frame_to_wire(Moved())
-        await asyncio.Event().wait()
-
-    async def accept(reader, writer):
-        await reader.readexactly(len(tcp.PREAMBLE) + 32)
-        writer.write(tcp.PREAMBLE)
-        accepted.set_result((reader, writer))
-
-    listener = await asyncio.start_server(accept, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    handlers = {"Session": grpc.stream_stream_rpc_method_handler(session)}
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    endpoint = TcpEndpoint(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", is_required=True)
-    await server.start()
-    stream = endpoint.open(sink)
-    stream.send(Join("job", bytes(16), 0, 1, bytes(16), "host", 0, CHUNK))
-    _, writer = await accepted
-    result = Result(1, 0, 0, 0, memoryview(b"x" * 100))
-    writer.write(tcp.result_header(result) + bytes(50))
-    await tcp_place.eventually(lambda: sink._placed is not None)
-    memory = sink._placed[0]
-    stream.close()
-    before = bytes(memory)
-    sink._placed = None
-    arrived = asyncio.Event()
-    sink.on_frame = lambda frame: arrived.set()
-    writer.write(b"y" * 50)
-    await arrived.wait()
-    assert bytes(memory) == before
-    await endpoint.close()
-    writer.transport.abort()
-    listener.close()
-    await server.stop(0)

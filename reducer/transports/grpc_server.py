@@ -78,6 +78,7 @@ class GrpcServer:
         self._engine = engine
         self._data_port = data_port
         self._siblings: tuple[int, ...] = ()
+        self._outboxes: set[Outbox] = set()
         self._encoder = Encoder()
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=OPTIONS)
@@ -116,6 +117,9 @@ class GrpcServer:
 
     async def stop(self, grace_s: float) -> None:
         """End all streams."""
+        # Those that moved do not end with the server's calls, which gRPC would then cancel with an error in the log.
+        for outbox in list(self._outboxes):
+            outbox.drop()
         await self._server.stop(grace_s)
 
     async def _status(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
@@ -125,6 +129,7 @@ class GrpcServer:
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
         outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings)
+        self._outboxes.add(outbox)
         reader = asyncio.create_task(self._read(context, outbox))
         writer = asyncio.create_task(self._write(context, outbox))
         data = asyncio.create_task(outbox.data_ended.wait())
@@ -136,6 +141,7 @@ class GrpcServer:
                 context.set_code(STATUS.get(outbox.error.code, grpc.StatusCode.INTERNAL))
                 context.set_details(str(outbox.error))
         finally:
+            self._outboxes.discard(outbox)
             outbox.drop()
             for task in (reader, writer, data):
                 task.cancel()

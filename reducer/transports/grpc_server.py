@@ -17,7 +17,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from reduction import wire
-from reduction.errors import OutOfOrder, ReductionError
+from reduction.errors import OutOfOrder, ReducerUnavailable, ReductionError
 from reduction.v1 import reduction_pb2 as pb
 
 from reducer.engine import Engine
@@ -119,7 +119,7 @@ class GrpcServer:
         """End all streams."""
         # Those that moved do not end with the server's calls, which gRPC would then cancel with an error in the log.
         for outbox in list(self._outboxes):
-            outbox.drop()
+            outbox.drop(ReducerUnavailable("the reducer has stopped"))
         await self._server.stop(grace_s)
 
     async def _status(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:

@@ -92,9 +92,10 @@ class Outbox:
         """End the stream; what is queued still goes out."""
         self._stream.close()
 
-    def drop(self) -> None:
+    def drop(self, error: ReductionError | None = None) -> None:
         """End the stream; what is queued is lost."""
         self._stream.close()
+        self.error = self.error or error
         if self._data is not None:
             self._data.connection.close()
 

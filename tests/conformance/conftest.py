@@ -13,6 +13,9 @@ from conformance.places import ArenaPlace, GrpcPlace, Place, TcpPlace
 
 HANG_S = 30.0
 
+#: One loop for all tests: grpc.aio's poller, of which a process has one, still has events of a loop that is closed.
+RUNNER = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
 
 @pytest.fixture(params=[Place, GrpcPlace, TcpPlace, ArenaPlace], ids=["engine", "grpc", "tcp", "tcp-placed"])
 def place(request):
@@ -27,6 +30,10 @@ def grpc_place():
 @pytest.fixture
 def tcp_place():
     return TcpPlace()
+
+
+def pytest_unconfigure():
+    RUNNER.close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -49,7 +56,11 @@ def pytest_pyfunc_call(pyfuncitem):
         finally:
             if place is not None:
                 await place.stop()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
-    uvloop.run(run())
+    RUNNER.run(run())
     assert not raised, raised
     return True

@@ -497,8 +497,14 @@ async def test_a_server_that_stops_ends_all_streams(tcp_place):
 
 async def test_the_data_port_may_close_while_streams_go_on(tcp_place):
     workers = await tcp_place.running()
+    stranger = await DataConnection.dial("127.0.0.1", tcp_place.data_port.port)
+    await tcp_place.eventually(lambda: tcp_place.data_port._strangers)
     tcp_place.data_port.stop()
+    assert await stranger.rest() == b"", "nobody will ask for its key"
+    stranger.close()
     await works(workers)
+    with pytest.raises(ConnectionRefusedError):
+        await DataConnection.dial("127.0.0.1", tcp_place.data_port.port)
 
 
 @pytest.mark.parametrize("half", ["call", "data"])

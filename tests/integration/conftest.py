@@ -5,6 +5,7 @@
     serve(*options)            a reducer of this test's own
     ranks.run(n, function)     call function(rank, ...) in n processes that all tests share (rank_main.py)
     fresh_ranks()              rank processes of this test's own, to be killed
+    plane                      runs the test once over TCP and once over gRPC
 
 Nothing here waits without a deadline, and nothing is left behind.
 """
@@ -113,6 +114,13 @@ def fresh_ranks(tmp_path: Path) -> Iterator[Callable[[], Ranks]]:
     finally:
         for ranks in made:
             ranks.kill()
+
+
+@pytest.fixture(params=["tcp", "grpc"])
+def plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have all ranks use one data plane and no other; a test that asks for it runs once over each."""
+    monkeypatch.setattr(Ranks, "plane", request.param)
+    return request.param
 
 
 @pytest.fixture

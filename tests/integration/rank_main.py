@@ -149,10 +149,11 @@ def main() -> None:
     kept: dict[str, Any] = {}
     while True:
         try:
-            path, name, number, world_size, store, arguments = pickle.loads(connection.recv_bytes())
+            path, name, number, world_size, store, plane, arguments = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
         rank = Rank(number, world_size, connection, kept)
+        os.environ["REDUCTION_TRANSPORT"] = plane or ""
         try:
             if path not in modules:
                 modules[path] = _load(path)

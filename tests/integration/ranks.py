@@ -141,6 +141,9 @@ class RankProcess:
 class Ranks:
     """Processes that run functions of test modules; they stay for the next call, and so does torch."""
 
+    #: Data plane of states that ask for none; None is the product's default.
+    plane: str | None = None
+
     def __init__(self, directory: Path) -> None:
         self.processes: list[RankProcess] = []
         self._directory = directory
@@ -177,7 +180,7 @@ class Ranks:
         chosen = self.processes[first : first + count]
         path = inspect.getfile(function)
         for number, process in enumerate(chosen):
-            call = (path, function.__qualname__, number, count, store, arguments)
+            call = (path, function.__qualname__, number, count, store, self.plane, arguments)
             process.connection.send_bytes(pickle.dumps(call))
         self._call = Call(self, chosen, time.monotonic() + timeout_s)
         return self._call

@@ -317,6 +317,16 @@ def train_with_defaults(rank, reducers, again):
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_the_fold_of_all_ranks(ranks, reducers, job, name):
+    gradients(ranks, reducers, job, name)
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("name", ["default", "mixed dtypes", "rebuild, mixed, small chunks", "five reducers"])
+def test_gradients_are_the_fold_of_all_ranks_on_either_plane(ranks, reducers, job, name):
+    gradients(ranks, reducers, job, name)
+
+
+def gradients(ranks, reducers, job, name):
     case = CASES[name]
     digests = ranks.run(case.ranks, train, reducers(case.reducers), job, name)
     assert len(set(digests)) == 1

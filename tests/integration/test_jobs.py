@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 import torch
 import torch.distributed as dist
-from reduction.errors import JobBusy, RankTaken, StaleInstance
+from integration.ranks import Died
+from reduction.errors import JobBusy, RankTaken, StaleInstance, WorkerLost
 
 ROUNDS = 40
 
@@ -45,6 +49,24 @@ def run_until_killed(rank, reducers, job):
         rank.round(state, 100_000, step=step)
 
 
+def sum_until_one_is_killed(rank, reducers, job, victim):
+    """Return the error that ends it; the victim is killed by its own hand, with much under way."""
+    with rank.state(reducers, job, chunk_bytes=4096) as state:
+        for step in range(10):
+            rank.round(state, step=step)
+        rank.tell("running")
+        futures = [state.all_reduce(torch.ones(100_000)) for _ in range(20)]
+        if rank.number == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        error = None
+        for future in futures:
+            error = error or rank.error_of(lambda future=future: rank.wait(future))
+        # Those that were whole before the loss are right, and nothing is after it.
+        error = error or rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
+        assert state.error is error
+        return error
+
+
 def intrude(rank, reducers, job, identities):
     """Ranks 0 and 1 are a job; while it is live, the other processes claim to be (rank, world size) of it."""
     live = rank.number < 2
@@ -76,6 +98,18 @@ def claim(rank, reducers, job, claimed):
 # ---- tests ----
 
 
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_that_is_killed_is_named_to_all_others(ranks, fresh_ranks, reducers, job, victim):
+    call = fresh_ranks().begin(3, sum_until_one_is_killed, reducers(2), job, victim, group=False)
+    answers = call.answers()
+    assert isinstance(answers.pop(victim), Died)
+    for error in answers:
+        assert type(error) is WorkerLost
+        assert f"rank {victim}" in str(error)
+    ranks.run(2, lives, reducers(2), job, 1, group=False)  # the name is free
+
+
 def test_two_jobs_at_once(ranks, reducers, job):
     ranks.run(4, one_of_two_jobs, reducers(2), job, 2, group=False)
 
@@ -84,6 +118,7 @@ def test_name_again_after_a_clean_close(ranks, reducers, job):
     ranks.run(3, lives, reducers(2), job, 5, group=False)
 
 
+@pytest.mark.usefixtures("plane")
 def test_name_again_after_a_crash(ranks, fresh_ranks, reducers, job):
     crashing = fresh_ranks()
     call = crashing.begin(2, run_until_killed, reducers(2), job, group=False)

@@ -143,6 +143,7 @@ def hold(rank, reducers, job):
 # ---- hooks and reducers that stop, crash, come back ----
 
 
+@pytest.mark.usefixtures("plane")
 def test_the_hook_returns_while_a_reducer_is_stopped(ranks, serve, job):
     reducers = [serve(), serve()]
     addresses = [reducer.address for reducer in reducers]
@@ -152,6 +153,7 @@ def test_the_hook_returns_while_a_reducer_is_stopped(ranks, serve, job):
         assert took[len(took) // 2] < 0.1, f"median of {len(took)} calls; all: {took}"
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("end", ["kill", "stop and kill", "drain"])
 def test_a_reducer_of_two_goes_and_comes_back(ranks, serve, free_port, job, until, end):
     """Training goes on with the same bits, over one reducer and then over two again."""
@@ -178,6 +180,7 @@ def test_a_reducer_of_two_goes_and_comes_back(ranks, serve, free_port, job, unti
     assert answers[0] == answers[1] == answers[2]
 
 
+@pytest.mark.usefixtures("plane")
 def test_the_only_reducer_is_killed_and_restarted(ranks, serve, free_port, job):
     reducer = serve(bind=f"127.0.0.1:{free_port()}")
     call = ranks.begin(2, train_until_told, [reducer.address], job, {"join_timeout_s": 30})
@@ -314,6 +317,7 @@ def test_sigint_too(serve):
     assert reducer.end() == (0, "")
 
 
+@pytest.mark.usefixtures("plane")
 def test_sigterm_waits_for_a_job_that_has_no_other_reducer(ranks, serve, job):
     reducer = serve()
     call = ranks.begin(2, hold, [reducer.address], job, group=False)
@@ -332,6 +336,7 @@ def test_sigterm_waits_for_a_job_that_has_no_other_reducer(ranks, serve, job):
     assert reducer.end() == (0, "")  # no second signal: that would end it at once
 
 
+@pytest.mark.usefixtures("plane")
 def test_drain_timeout_bounds_the_wait(ranks, serve, job):
     reducer = serve("--drain-timeout", "0.5")
     call = ranks.begin(2, hold, [reducer.address], job, group=False)

@@ -28,7 +28,7 @@ def fetch(address: str, timeout_s: float) -> ReducerStatus:
 
 def render(address: str, status: ReducerStatus) -> None:
     """Print a table for people."""
-    console = Console()
+    console = Console(markup=False, highlight=False)  # a job may be called [bold]
     if not console.is_terminal:  # a pipe has no width to fit into
         console.width = PIPE_WIDTH
     state = "draining" if status.draining else "serving"

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import select
 import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from integration.children import START_S, Log, environment
 
 READY = "listening on "
+
+
+def reducer_command(*arguments: str) -> str:
+    """Return what the `reducer` command prints."""
+    command = [sys.executable, "-m", "reducer", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+def status_of(address: str) -> dict[str, Any]:
+    """Return what the `status` command says of the process at HOST:PORT."""
+    return json.loads(reducer_command("status", address, "--json"))
 
 
 class Reducer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -20,68 +19,15 @@ import torch
 import torch.distributed as dist
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from integration.reducers import reducer_command, status_of
+from integration.training import Trainer, train_until_told
 
 from worker_plugin import reduction_hook
 
 SERVICE = "reduction.v1.Reduction"
 
 
-def reducer_command(*arguments: str) -> str:
-    """Return what the `reducer` command prints."""
-    command = [sys.executable, "-m", "reducer", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-
-
-def status_of(address: str) -> dict:
-    return json.loads(reducer_command("status", address, "--json"))
-
-
 # ---- training in the ranks ----
-
-
-class Trainer:
-    """A DDP model whose every gradient is checked."""
-
-    def __init__(self, rank, state, hook=reduction_hook) -> None:
-        torch.manual_seed(2)
-        self.rank = rank
-        self.model = nn.Sequential(
-            nn.Linear(50, 400), nn.ReLU(), nn.Linear(400, 60), nn.Tanh(), nn.Linear(60, 5)
-        )
-        self.ddp = DistributedDataParallel(self.model, bucket_cap_mb=0.02)
-        self.ddp.register_comm_hook(state, hook)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
-        self.steps = 0
-
-    def step(self) -> None:
-        def loss_of(model: nn.Module, rank: int) -> torch.Tensor:
-            return model(self.rank.values(rank, (6, 50), step=self.steps)).square().mean()
-
-        expected = self.rank.mean_gradients(self.model, loss_of)
-        self.optimizer.zero_grad()
-        loss_of(self.ddp, self.rank.number).backward()
-        for (name, parameter), gradient in zip(self.model.named_parameters(), expected, strict=True):
-            assert torch.equal(parameter.grad, gradient), f"step {self.steps}: {name} is wrong"
-        self.optimizer.step()
-        self.steps += 1
-
-
-def train_until_told(rank, reducers, job, settings):
-    """Tell of every tenth step; go on until the test says stop."""
-    with rank.state(reducers, job, **settings) as state:
-        trainer = Trainer(rank, state)
-        stop = torch.zeros(1)
-        while not stop:
-            trainer.step()
-            if rank.number == 0 and trainer.steps % 10 == 0:
-                rank.tell(trainer.steps)
-            if rank.number == 0 and rank.has_news:
-                stop += rank.hear()
-            dist.broadcast(stop, 0)
-        assert state.error is None
-    return [parameter.detach().sum().item() for parameter in trainer.model.parameters()]
 
 
 def train_beside_stopped_reducer(rank, reducers, job, pid):

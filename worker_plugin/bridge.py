@@ -32,6 +32,8 @@ def check(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
             f"a tensor of shape {tuple(tensor.shape)} and stride {tensor.stride()} is not contiguous; "
             f"pass tensor.contiguous()"
         )
+    if tensor.is_neg():
+        raise ConfigError("a tensor with the negative bit cannot be reduced; pass tensor.resolve_neg()")
     if tensor.device.type not in ("cpu", "cuda"):
         raise ConfigError(f"a tensor on {tensor.device} cannot be reduced; cpu and cuda can")
     dtype = _DTYPES.get(tensor.dtype)

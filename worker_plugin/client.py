@@ -99,6 +99,8 @@ class Client:
         #: Whether the loop takes no more collectives.
         self._ended = False
         self._issued = 0
+        #: Whether collectives take the way over the staging thread.
+        self._stages = False
         self._works: dict[int, Work] = {}
         self._core: Communicator | None = None
         self._early: list[Event] = []
@@ -131,7 +133,11 @@ class Client:
                 raise self._final.with_traceback(None)  # or each raise would make it longer
             work = Work(self._issued, collective, tensor.detach(), future, ready)
             self._issued += 1
-            self._staging.stage(work)
+            self._stages |= tensor.is_cuda
+            if self._stages:  # and so does whatever comes after it, to stay in order
+                self._staging.stage(work)
+            else:
+                self._loop.call_soon_threadsafe(self._begin, work)
         return future
 
     def begin_close(self) -> None:
@@ -239,6 +245,13 @@ class Client:
         self._endpoints.clear()
         self.sinks.clear()
 
+    def _begin(self, work: Work) -> None:
+        try:
+            self._staging.begin(work)
+        except Exception:  # out of memory, perhaps
+            log.exception("no private memory for a collective")
+        self._issue(work)
+
     def _issue(self, work: Work) -> None:
         if self._over.is_set():
             self._staging.fail(work, self._final or ClosedError(CLOSED))
@@ -325,7 +338,7 @@ class Client:
         return TcpEndpoint(address, is_required=self._config.transport == "tcp")
 
     def _push(self, action: PushChunk) -> None:
-        payload = self._works[action.seq].contribution_bytes[action.start : action.stop]
+        payload = self._works[action.seq].payload(action.start, action.stop)
         push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload)
         self._streams[action.link].send(push)
 

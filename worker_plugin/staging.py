@@ -1,8 +1,10 @@
-"""The copies between the user's tensors and the private memory of a collective, on a thread of their own.
+"""A collective's private memory, and the copies between it and the user's tensor.
 
-In: a tensor becomes a contribution, which stays as it is until every rank holds the result. Out: a whole
-result goes into the tensor and the future completes. One queue for both and for failures, so that once a
-user sees an error nothing is written to a tensor any more: late data cannot reach a later step.
+In: a tensor becomes a contribution, which stays as it is until every rank holds the result. From the CPU that
+happens chunk by chunk, when a chunk is pushed: the copy is hidden behind the network, and sent while it is in
+the cache. From a GPU it happens as a whole, on a thread of its own. Out, on that thread: a whole result goes into
+the tensor and the future completes. Failures pass through the same queue, so that once a user sees an error
+nothing is written to a tensor any more: late data cannot reach a later step.
 """
 
 from __future__ import annotations
@@ -44,6 +46,15 @@ class Work:
     #: The bytes of both; made once, because Tensor.numpy() takes longer than all else about a chunk.
     contribution_bytes: memoryview = _NOTHING
     result_bytes: memoryview = _NOTHING
+    #: The tensor's bytes while they may not be in the contribution yet; empty once they are.
+    tensor_bytes: memoryview = _NOTHING
+
+    def payload(self, start: int, stop: int) -> memoryview:
+        """Return bytes of the contribution, to be pushed."""
+        if self.tensor_bytes:
+            # Again in another epoch: harmless, the tensor is as it was until the result is delivered.
+            self.contribution_bytes[start:stop] = self.tensor_bytes[start:stop]
+        return self.contribution_bytes[start:stop]
 
 
 class ArenaPool:
@@ -105,8 +116,14 @@ class Staging:
         """Copy the tensor to private memory, then call `on_staged`."""
         self._queue.put(lambda: self._stage(work))
 
+    def begin(self, work: Work) -> None:
+        """Let pushes copy the tensor, which is on the CPU. Loop thread."""
+        self._allot(work)
+        work.tensor_bytes = _bytes_of(work.tensor.reshape(-1).view(torch.uint8))
+
     def deliver(self, work: Work) -> None:
         """Copy the result to the tensor and complete the future."""
+        work.tensor_bytes = _NOTHING  # there is a result, so all was pushed
         self._queue.put(lambda: self._deliver(work))
 
     def fail(self, work: Work, error: Exception) -> None:
@@ -138,12 +155,18 @@ class Staging:
         try:
             if work.ready is not None:
                 work.ready.synchronize()
-            contribution = self.pool.take(work.tensor.nbytes)
-            _typed(contribution, work.tensor).copy_(work.tensor)
-            work.contribution = contribution
-            work.contribution_bytes = contribution.numpy().data
+            self._allot(work)
+            assert work.contribution is not None
+            _typed(work.contribution, work.tensor).copy_(work.tensor)
+        except Exception:
+            work.contribution = None
+            raise
         finally:
             self._on_staged(work)
+
+    def _allot(self, work: Work) -> None:
+        work.contribution = self.pool.take(work.tensor.nbytes)
+        work.contribution_bytes = _bytes_of(work.contribution)
 
     def _deliver(self, work: Work) -> None:
         assert work.result is not None
@@ -170,6 +193,10 @@ class Staging:
 def fail_work(work: Work) -> None:
     """Refuse what comes after the end."""
     fail(work.future, ClosedError("the state was closed; make a new one"))
+
+
+def _bytes_of(buffer: torch.Tensor) -> memoryview:
+    return buffer.numpy().data
 
 
 def _typed(buffer: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

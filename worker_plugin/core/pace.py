@@ -45,7 +45,7 @@ class Aim:
 
 TCP = Aim(target_s=0.016, first_chunk_bytes=64 * layout.KIB, least_chunk_bytes=32 * layout.KIB)
 #: A message costs several times the CPU.
-GRPC = Aim(target_s=0.040, first_chunk_bytes=256 * layout.KIB, least_chunk_bytes=128 * layout.KIB)
+GRPC = Aim(target_s=0.200, first_chunk_bytes=512 * layout.KIB, least_chunk_bytes=256 * layout.KIB)
 
 
 class Pace:

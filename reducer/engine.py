@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: How often time passes for the core, in seconds.
 TICK_S = 0.025
+#: Events that mean nothing once their stream is over. (A union in the hot path would be made anew each time.)
+_OF_STREAMS = (Received, Rejected)
 
 
 class Engine:
@@ -134,7 +136,7 @@ class Engine:
         while self._events:
             event = self._events[0]
             try:
-                if not isinstance(event, Received | Rejected) or event.stream in self._sinks:
+                if not isinstance(event, _OF_STREAMS) or event.stream in self._sinks:
                     for action in self.table.handle(event, self._clock()):
                         self._perform(action)
             except Exception:  # a bug of ours must cost one job, not all

@@ -9,11 +9,16 @@ time and fits on a small machine).
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from numpy.typing import NDArray
 from reduction.model import DType, ReduceOp
 
 Array = NDArray[np.generic]
+
+# Inf and NaN are data here. `np.errstate` around every sum would cost more than half of one of 64 KiB.
+warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"reducer\.kernels")
 
 _NATIVE: dict[DType, np.dtype[np.generic]] = {
     DType.FLOAT32: np.dtype("<f4"),
@@ -43,21 +48,20 @@ def start(accumulator: Array, payload: memoryview, dtype: DType) -> None:
 
 def add(accumulator: Array, payload: memoryview, dtype: DType) -> None:
     """Add the next contribution, element by element; integers wrap around, Inf and NaN propagate."""
-    with np.errstate(all="ignore"):
-        if (native := _NATIVE.get(dtype)) is not None:
-            np.add(accumulator, np.frombuffer(payload, native), out=accumulator)
-            return
-        values = np.frombuffer(payload, "<u2" if dtype is DType.BFLOAT16 else "<f2")
-        scratch = np.empty(min(_BLOCK, len(values)), np.float32)
-        for begin in range(0, len(values), _BLOCK):
-            block = values[begin : begin + _BLOCK]
-            wide = scratch[: len(block)]
-            if dtype is DType.BFLOAT16:
-                np.left_shift(block, 16, out=wide.view(np.uint32), dtype=np.uint32, casting="unsafe")
-            else:
-                np.copyto(wide, block)
-            target = accumulator[begin : begin + _BLOCK]
-            np.add(target, wide, out=target)
+    if (native := _NATIVE.get(dtype)) is not None:
+        np.add(accumulator, np.frombuffer(payload, native), out=accumulator)
+        return
+    values = np.frombuffer(payload, "<u2" if dtype is DType.BFLOAT16 else "<f2")
+    scratch = np.empty(min(_BLOCK, len(values)), np.float32)
+    for begin in range(0, len(values), _BLOCK):
+        block = values[begin : begin + _BLOCK]
+        wide = scratch[: len(block)]
+        if dtype is DType.BFLOAT16:
+            np.left_shift(block, 16, out=wide.view(np.uint32), dtype=np.uint32, casting="unsafe")
+        else:
+            np.copyto(wide, block)
+        target = accumulator[begin : begin + _BLOCK]
+        np.add(target, wide, out=target)
 
 
 def finish(
@@ -69,15 +73,14 @@ def finish(
         accumulator: changed in place; holds the result itself where no rounding is needed.
         out: memory for 16-bit results, None for the others.
     """
-    with np.errstate(all="ignore"):
-        if op is ReduceOp.AVG:
-            np.divide(accumulator, world_size, out=accumulator, casting="unsafe")
-        if out is None:
-            return accumulator.view(np.uint8).data
-        if dtype is DType.FLOAT16:
-            np.copyto(np.frombuffer(out, "<f2"), accumulator, casting="unsafe")
-        else:
-            _round_to_bfloat16(accumulator.view(np.uint32), np.frombuffer(out, "<u2"))
+    if op is ReduceOp.AVG:
+        np.divide(accumulator, world_size, out=accumulator, casting="unsafe")
+    if out is None:
+        return accumulator.view(np.uint8).data
+    if dtype is DType.FLOAT16:
+        np.copyto(np.frombuffer(out, "<f2"), accumulator, casting="unsafe")
+    else:
+        _round_to_bfloat16(accumulator.view(np.uint32), np.frombuffer(out, "<u2"))
     return out
 
 

@@ -189,6 +189,9 @@ class Connection:
                 self._queue.clear()
                 return
             self.queued_bytes -= sent
+            if not self.queued_bytes:  # nearly always
+                self._queue.clear()
+                break
             for buffer in buffers:
                 if sent < len(buffer):
                     self._queue[0] = memoryview(buffer)[sent:]

@@ -260,7 +260,10 @@ class Communicator:
         self._leave_if_done(now, actions)
 
     def _tune(self, now: float, actions: list[Action]) -> None:
-        """Rank 0 chooses the grid once, between collectives, when it has seen what the links do."""
+        """Rank 0 chooses the grid between collectives, when it has seen what the links do.
+
+        It looks again as long as the chunks grow: larger ones may show that the links can do more.
+        """
         configuration = self.epochs.configuration
         if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
             return
@@ -270,7 +273,7 @@ class Communicator:
         chunk_bytes = chunk_bytes_for([rate for pace in paces for rate in pace.rates], self.identity.aim)
         if chunk_bytes is None:
             return
-        self.is_tuned = True
+        self.is_tuned = chunk_bytes <= configuration.chunk_bytes
         if chunk_bytes != configuration.chunk_bytes:
             self.chunk_bytes = chunk_bytes
             epoch = configuration.epoch + 1

@@ -33,7 +33,7 @@ assert _HEADER.size == HEADER_BYTES
 MESSAGES_PER_WAKE = 8
 #: Most bytes to wait for before the kernel wakes us again within a payload. A frame that comes in packets of
 #: 1.4 KB would otherwise cost a wake-up and a hand-over of the GIL for every few of them.
-WAKE_BYTES_MAX = 1 << 18
+WAKE_BYTES_MAX = 1 << 20
 #: Silence after which the kernel sends a probe, in seconds.
 KEEPALIVE_S = 30
 _BUFFERS_PER_SEND = 64

@@ -262,7 +262,8 @@ class Communicator:
     def _tune(self, now: float, actions: list[Action]) -> None:
         """Rank 0 chooses the grid between collectives, when it has seen what the links do.
 
-        It looks again as long as the chunks grow: larger ones may show that the links can do more.
+        It looks again as long as the chunks grow: larger ones may show that the links can do more. They never
+        shrink again after that: a rate that one large chunk at a time has reached says too little.
         """
         configuration = self.epochs.configuration
         if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
@@ -273,8 +274,10 @@ class Communicator:
         chunk_bytes = chunk_bytes_for([rate for pace in paces for rate in pace.rates], self.identity.aim)
         if chunk_bytes is None:
             return
-        self.is_tuned = chunk_bytes <= configuration.chunk_bytes
-        if chunk_bytes != configuration.chunk_bytes:
+        grows = chunk_bytes > configuration.chunk_bytes
+        has_grown = configuration.chunk_bytes > self.identity.aim.first_chunk_bytes
+        self.is_tuned = not grows
+        if grows or (chunk_bytes < configuration.chunk_bytes and not has_grown):
             self.chunk_bytes = chunk_bytes
             epoch = configuration.epoch + 1
             actions.append(Log(_INFO, f"epoch {epoch} with chunks of {chunk_bytes} bytes, after measuring"))

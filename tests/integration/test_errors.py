@@ -286,6 +286,7 @@ def bad_arguments(rank, reducers, job):
         (torch.ones(3, dtype=torch.int64), AVG),
         (torch.ones(3), dist.ReduceOp.MAX),
         (torch.ones(3, device="meta"), SUM),
+        (torch._neg_view(torch.ones(3)), SUM),
     ]
     with rank.state(reducers, job) as state:
         rank.round(state)
@@ -309,6 +310,7 @@ def test_bad_arguments_raise_at_the_call(ranks, reducers, job):
         "int64",
         "MAX",
         "meta",
+        "resolve_neg",
     ]
     _, errors = ranks.run(2, bad_arguments, reducers(2), job, group=False)
     for text, error in zip(texts, errors, strict=True):

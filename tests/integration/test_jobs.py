@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -151,3 +153,47 @@ def test_a_rank_is_claimed_twice_at_the_start(ranks, reducers, job, claimed):
     answers = ranks.run(3, claim, reducers(2), job, claimed)
     assert any(isinstance(answer, JobBusy | StaleInstance) for answer in answers), answers
     assert all(answer == [2.0, 2.0, 2.0] for answer in answers if isinstance(answer, list)), answers
+
+
+# ---- a slow rank ----
+
+
+def issue_with_one_slow(rank, reducers, job, credit_bytes):
+    """All issue 8 collectives of 4 MiB; the last rank waits for each and then ten times as long again."""
+    is_slow = rank.number == rank.world_size - 1
+    with rank.state(reducers, job, credit_bytes=credit_bytes) as state:
+        rank.round(state)
+        rank.tell("running")
+        rank.hear()
+        futures = []
+        for step in range(8):
+            started = time.perf_counter()
+            futures.append(state.all_reduce(rank.values(rank.number, (1 << 20,), step=step)))
+            if is_slow:
+                rank.wait(futures[-1])
+                time.sleep(10 * (time.perf_counter() - started))
+        for step, future in enumerate(futures):
+            rows = [rank.values(other, (1 << 20,), step=step) for other in range(rank.world_size)]
+            assert torch.equal(rank.wait(future), rank.fold(rows, dist.ReduceOp.SUM))
+        assert state.error is None
+
+
+def peak_bytes(pid):
+    """Return the most memory that a process ever had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
+
+
+@pytest.mark.usefixtures("plane")
+def test_a_slow_rank_costs_the_reducer_no_memory(ranks, serve, job):
+    """28 MiB of each of the fast ranks wait for the slow one, in the ranks: credit bounds the reducer."""
+    n, credit_bytes, fixed_bytes = 3, 1 << 20, 12 << 20
+    reducer = serve()
+    call = ranks.begin(n, issue_with_one_slow, [reducer.address], job, credit_bytes, group=False)
+    for number in range(n):
+        assert call.hear(number) == "running"
+    before = peak_bytes(reducer.pid)
+    for number in range(n):
+        call.tell(number, "go")
+    call.answers()
+    assert peak_bytes(reducer.pid) - before <= 2 * n * credit_bytes + fixed_bytes

@@ -142,28 +142,67 @@ def measured(rate=60e6, **changes):
     scene.welcome("a", credit=4 * MIB)
     scene.peers("a", "PP")
     scene.start("a")
-    pushes = scene.handle(Issued(Collective(ReduceOp.SUM, DType.FLOAT32, MIB, 7)))
-    now = 0.0
+    return scene, reduce(scene, rate, 0.0)
+
+
+def reduce(scene, rate, now):
+    """Reduce 4 MiB more over a path of this rate; return the time after it."""
+    epoch, seq = scene.core.epochs.number, scene.core.window.issued
+    pushes = scene.handle(Issued(Collective(ReduceOp.SUM, DType.FLOAT32, MIB, 7)), now)
     while pushes := [action for action in pushes if isinstance(action, PushChunk)]:
         following = []
         for push in pushes:
             now += (push.stop - push.start) / rate
             payload = memoryview(bytes(push.stop - push.start))
-            following += scene.receive("a", Result(1, 0, push.chunk, 1, payload), now)
+            following += scene.receive("a", Result(epoch, seq, push.chunk, seq + 1, payload), now)
         pushes = following
-    return scene, now
+    return now
 
 
-def test_rank_0_chooses_the_grid_once_when_it_is_idle():
+def chosen(actions):
+    """Return what the log says of a new grid."""
+    return [action.text for action in actions if isinstance(action, Log)]
+
+
+def test_rank_0_chooses_the_grid_when_it_is_idle():
     scene, now = measured()
     actions = scene.tick(now + 1)
     configuration = Configuration(INSTANCE, 2, 256 * KIB, (Member("a:1", incarnation("a")),))
     assert send("a", Hello(configuration, 1)) in actions
-    assert [action.text for action in actions if isinstance(action, Log)] == [
-        "epoch 2 with chunks of 262144 bytes, after measuring"
-    ]
+    assert chosen(actions) == ["epoch 2 with chunks of 262144 bytes, after measuring"]
     scene.receive("a", Start(2, 1))
-    assert not any(isinstance(action, Log) for action in scene.tick(now + 2))
+    assert not chosen(scene.tick(now + 2)), "nothing was measured since"
+
+
+def test_the_grid_may_grow_again():
+    """Larger chunks may show that the links can do more."""
+    scene, now = measured()
+    assert chosen(scene.tick(now))
+    scene.receive("a", Start(2, 1), now)
+    now = reduce(scene, 600e6, now)
+    assert chosen(scene.tick(now)) == ["epoch 3 with chunks of 1048576 bytes, after measuring"]
+    scene.receive("a", Start(3, 2), now)
+    for _ in range(3):
+        now = reduce(scene, 600e6, now)
+    assert not chosen(scene.tick(now))
+    assert scene.core.is_tuned
+
+
+def test_a_grid_that_has_grown_never_shrinks():
+    """One large chunk at a time reaches a low rate, which says nothing about small ones."""
+    scene, now = measured()
+    assert chosen(scene.tick(now))
+    scene.receive("a", Start(2, 1), now)
+    now = reduce(scene, 1e6, now)
+    assert not chosen(scene.tick(now))
+    assert scene.core.is_tuned
+    assert scene.core.epochs.number == 2
+
+
+def test_the_first_guess_may_shrink_once():
+    scene, now = measured(rate=5e6)
+    assert chosen(scene.tick(now)) == ["epoch 2 with chunks of 32768 bytes, after measuring"]
+    assert scene.core.is_tuned
 
 
 def test_the_grid_stays_if_it_is_right():

@@ -174,7 +174,7 @@ class Watch:
             assert owned, "a deserted job"
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(st.booleans(), st.lists(NOISE, max_size=40))
 def test_noise(is_steady, script):
     watch = Watch()

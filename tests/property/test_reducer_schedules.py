@@ -127,7 +127,7 @@ def check_the_end(world):
     assert (world.table.jobs, world.table.streams, world.sums) == ({}, {}, {})
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(JOBS, st.binary(min_size=400, max_size=2000))
 def test_every_schedule_comes_to_the_right_sums(jobs, schedule):
     world = World(*jobs)
@@ -137,7 +137,7 @@ def test_every_schedule_comes_to_the_right_sums(jobs, schedule):
     check_the_end(world)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(JOBS, st.binary(min_size=200, max_size=600), st.binary(max_size=600))
 def test_draining_lets_live_jobs_go_on(jobs, before, after):
     world = World(*jobs)
@@ -153,7 +153,7 @@ def test_draining_lets_live_jobs_go_on(jobs, before, after):
         check_the_end(world)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 4), NUMELS, st.binary(min_size=400, max_size=2000))
 def test_a_job_that_loses_its_last_streams_leaves_nothing_behind(world_size, numels, schedule):
     world = World((world_size, numels), (world_size, numels))

@@ -131,7 +131,7 @@ STEPS = [World.push] * 6 + [World.result] * 6 + [World.issue] * 2 + [World.relea
 RARE = World.new_epoch
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(
     st.integers(1, 4),
     SIZES,

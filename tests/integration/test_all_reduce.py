@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -300,7 +301,32 @@ def forked_child_uses_state(rank, reducers, job):
     return _exit_code(child, 30)
 
 
+def freed_without_gc(rank, reducers, job):
+    """Return whether a closed communicator was gone without the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        # Not `rank.state`, which keeps it.
+        state = ReductionState(reducers, job=job, rank=rank.number, world_size=rank.world_size)
+        rank.round(state, 1 << 20)
+        client = weakref.ref(state._client)
+        state.close()
+        del state
+        deadline = time.monotonic() + 10
+        while client() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return client() is None
+    finally:
+        gc.enable()
+
+
 # ---- tests ----
+
+
+@pytest.mark.usefixtures("plane")
+def test_a_closed_communicator_is_freed_without_the_garbage_collector(ranks, reducers, job):
+    """It holds as much memory as the gradients; a reference cycle would keep that for long."""
+    assert ranks.run(2, freed_without_gc, reducers(2), job, group=False) == [True, True]
 
 
 @pytest.mark.usefixtures("plane")

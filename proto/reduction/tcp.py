@@ -43,7 +43,7 @@ KEEPALIVE_S = 30
 #: not. The time follows the path's round trip all the same: this is only the least. Linux 6.15 can do it; include/
 #: uapi/linux/tcp.h has the numbers, Python's socket module not yet.
 TCP_RTO_MIN_US, TCP_DELACK_MAX_US = 45, 46
-RTO_MIN_US, DELACK_MAX_US = 20_000, 5_000
+_LINUX_OPTIONS = {TCP_RTO_MIN_US: 20_000, TCP_DELACK_MAX_US: 5_000} if sys.platform == "linux" else {}
 _BUFFERS_PER_SEND = 64
 _NOTHING = memoryview(b"")
 
@@ -101,10 +101,9 @@ def prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with contextlib.suppress(AttributeError):  # other systems have another name for it
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
-    if sys.platform == "linux":
+    for option, value_us in _LINUX_OPTIONS.items():
         with contextlib.suppress(OSError):  # an older kernel
-            sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MIN_US, RTO_MIN_US)
-            sock.setsockopt(socket.IPPROTO_TCP, TCP_DELACK_MAX_US, DELACK_MAX_US)
+            sock.setsockopt(socket.IPPROTO_TCP, option, value_us)
 
 
 class Handler(Protocol):

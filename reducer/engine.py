@@ -27,7 +27,7 @@ from reducer.core.table import Table
 log = logging.getLogger(__name__)
 
 #: How often time passes for the core, in seconds.
-TICK_S = 0.025
+TICK_S = 0.04
 #: Events that mean nothing once their stream is over. (A union in the hot path would be made anew each time.)
 _OF_STREAMS = (Received, Rejected)
 

@@ -48,8 +48,8 @@ from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
 log = logging.getLogger(__name__)
 
-#: How often time passes for the core, in seconds.
-TICK_S = 0.025
+#: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
+TICK_S = 0.04
 CLOSED = "the state was closed; make a new one"
 #: How long close() waits beside close_timeout_s: for streams, the embedded reducer and the last copies, in seconds.
 CLOSE_EXTRA_S = 8.0
@@ -112,6 +112,7 @@ class Client:
         self._lookups: set[asyncio.Task[None]] = set()
         self._embedded: EmbeddedReducer | None = None
         self._loop = io_loop()
+        self._timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
         self._done = threading.Event()
         self._staging = Staging(ArenaPool(), self._on_staged)
@@ -227,12 +228,10 @@ class Client:
         early, self._early = self._early, []
         for event in early:
             self.handle(event)
-        while not self._over.is_set():
-            self.handle(Tick())
-            try:
-                await asyncio.wait_for(self._over.wait(), TICK_S)
-            except TimeoutError:
-                continue
+        self._tick()
+        await self._over.wait()
+        if self._timer is not None:
+            self._timer.cancel()
         for stream in self._streams.values():
             stream.close()
         if self._streams:
@@ -244,6 +243,11 @@ class Client:
         self._streams.clear()
         self._endpoints.clear()
         self.sinks.clear()
+
+    def _tick(self) -> None:
+        if not self._over.is_set():
+            self.handle(Tick())
+            self._timer = self._loop.call_later(TICK_S, self._tick)
 
     def _begin(self, work: Work) -> None:
         try:

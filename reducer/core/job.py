@@ -56,8 +56,8 @@ from reduction.model import (
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey
 from reducer.core.slot import Slot
 
-#: How long news of the minimum waits for a Result to ride on, in seconds.
-MINIMUM_DELAY_S = 0.05
+#: How long news of the minimum waits for a Result to ride on, in seconds; with a tick, 50 ms at most.
+MINIMUM_DELAY_S = 0.01
 
 
 class JobFailed(Exception):

@@ -92,15 +92,15 @@ def to_all(frame, *ranks):
 # ---- the minimum ----
 
 
-def test_the_minimum_rises_with_the_slowest_rank_and_is_told_after_50_ms():
+def test_the_minimum_rises_with_the_slowest_rank_and_is_told_after_10_ms():
     scene = Scene(3)
     assert scene.receive(0, Ack(5), now=1.0) == []
     assert scene.receive(1, Ack(4), now=1.0) == []
     assert scene.tick(2.0) == []
     assert scene.receive(2, Ack(3), now=3.0) == []
-    assert scene.receive(2, Ack(4), now=3.04) == []
-    assert scene.tick(3.049) == []
-    assert scene.tick(3.05) == to_all(Minimum(4), 0, 1, 2)
+    assert scene.receive(2, Ack(4), now=3.008) == []
+    assert scene.tick(3.009) == []
+    assert scene.tick(3.01) == to_all(Minimum(4), 0, 1, 2)
     assert scene.tick(9.0) == []
 
 

@@ -233,6 +233,6 @@ def test_time_passes_for_every_job():
     running(table, job="other", first_stream=20)
     for stream in (10, 11, 20, 21):
         receive(table, stream, Ack(1), now=1.0)
-    assert table.handle(Tick(), 1.04) == []
-    assert table.handle(Tick(), 1.06) == [Send(stream, Minimum(1)) for stream in (10, 11, 20, 21)]
+    assert table.handle(Tick(), 1.009) == []
+    assert table.handle(Tick(), 1.011) == [Send(stream, Minimum(1)) for stream in (10, 11, 20, 21)]
     assert table.handle(Tick(), 9.0) == []

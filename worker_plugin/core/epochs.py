@@ -19,8 +19,8 @@ from worker_plugin.core.pace import Aim, Pace
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.window import Window
 
-#: How long an acknowledgement waits for a push to ride on, in seconds.
-ACK_DELAY_S = 0.05
+#: How long an acknowledgement waits for a push to ride on, in seconds; with a tick, 50 ms at most.
+ACK_DELAY_S = 0.01
 
 
 class Epochs:

@@ -8,12 +8,15 @@ queue, and share nothing but `_final` and `_ended`, under a lock. A fourth looks
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
+import os
 import secrets
 import socket
 import threading
 import time
+import weakref
 
 import numpy as np
 import torch
@@ -42,7 +45,7 @@ from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Receive
 from worker_plugin.discovery.embedded import EmbeddedReducer
 from worker_plugin.discovery.meeting import Meeting, Place
 from worker_plugin.loop import io_loop
-from worker_plugin.staging import ArenaPool, Staging, Work
+from worker_plugin.staging import CLOSED, ArenaPool, Staging, Work
 from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
@@ -50,7 +53,6 @@ log = logging.getLogger(__name__)
 
 #: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
 TICK_S = 0.04
-CLOSED = "the state was closed; make a new one"
 #: How long close() waits beside close_timeout_s: for streams, the embedded reducer and the last copies, in seconds.
 CLOSE_EXTRA_S = 8.0
 #: How long streams may take to send their last frames, in seconds.
@@ -114,9 +116,9 @@ class Client:
         self._loop = io_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
-        self._done = threading.Event()
         self._staging = Staging(ArenaPool(), self._on_staged)
         fork.register(self)
+        _clients.add(self)
         threading.Thread(target=self._discover, name="reduction-discovery", daemon=True).start()
 
     # ---- the user's thread ----
@@ -153,8 +155,7 @@ class Client:
         From a callback of a future it returns at once, because that runs on a thread which is needed.
         """
         self.begin_close()
-        if not self._staging.is_current:
-            self._done.wait(self._config.close_timeout_s + CLOSE_EXTRA_S)
+        self._staging.join(self._config.close_timeout_s + CLOSE_EXTRA_S)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`."""
@@ -199,13 +200,7 @@ class Client:
                 self._ended = True
                 self._final = self._final or ClosedError(CLOSED)
             await asyncio.sleep(0)  # what was handed over before `_ended`
-            self._staging.finish(self._finish)
-
-    def _finish(self) -> None:
-        """The end, on the staging thread, after its last copy."""
-        if self._embedded is not None:
-            self._embedded.stop()
-        self._done.set()
+            self._staging.finish(None if self._embedded is None else self._embedded.stop)
 
     async def _serve(self, place: Place) -> None:
         config = self._config
@@ -373,3 +368,24 @@ class Client:
         task = self._loop.create_task(look())
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
+
+
+#: Those of this process that have not ended.
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Leave in good order at exit, with states that were dropped as well.
+
+    Not only for the others' sake: the interpreter ends a thread that comes back from C++, as the staging thread does
+    all the time, in a way that C++ answers with abort().
+    """
+    clients = list(_clients)
+    for client in clients:
+        client.begin_close()
+    for client in clients:
+        client.close()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_clients.clear)

@@ -24,6 +24,7 @@ from worker_plugin.bridge import Future, fail
 
 log = logging.getLogger(__name__)
 
+CLOSED = "the state was closed; make a new one"
 #: Free buffers are kept up to the most that was in use at once, seen over this many takes.
 PEAK_TAKES = 256
 
@@ -41,6 +42,7 @@ class Work:
     future: Future
     #: Recorded on the stream that wrote the tensor; None on the CPU.
     ready: torch.cuda.Event | None
+    #: None until the tensor is in it, or is copied there by `payload`.
     contribution: torch.Tensor | None = None
     result: torch.Tensor | None = None
     #: The bytes of both; made once, because Tensor.numpy() takes longer than all else about a chunk.
@@ -48,6 +50,11 @@ class Work:
     result_bytes: memoryview = _NOTHING
     #: The tensor's bytes while they may not be in the contribution yet; empty once they are.
     tensor_bytes: memoryview = _NOTHING
+
+    def own(self, contribution: torch.Tensor) -> None:
+        """Take private memory; from here on chunks can be pushed."""
+        self.contribution_bytes = _bytes_of(contribution)
+        self.contribution = contribution
 
     def payload(self, start: int, stop: int) -> memoryview:
         """Return bytes of the contribution, to be pushed."""
@@ -118,8 +125,8 @@ class Staging:
 
     def begin(self, work: Work) -> None:
         """Let pushes copy the tensor, which is on the CPU. Loop thread."""
-        self._allot(work)
         work.tensor_bytes = _bytes_of(work.tensor.reshape(-1).view(torch.uint8))
+        work.own(self.pool.take(work.tensor.nbytes))
 
     def deliver(self, work: Work) -> None:
         """Copy the result to the tensor and complete the future."""
@@ -130,15 +137,16 @@ class Staging:
         """Complete the future with an error; the tensor is not touched any more."""
         self._queue.put(lambda: None if work.future.done() else fail(work.future, error))
 
-    def finish(self, last: Callable[[], None]) -> None:
+    def finish(self, last: Callable[[], None] | None) -> None:
         """Do what was asked for so far, then `last`, and end."""
-        self._queue.put(last)
+        if last is not None:
+            self._queue.put(last)
         self._queue.put(None)
 
-    @property
-    def is_current(self) -> bool:
-        """Whether the caller runs on this thread, as callbacks of futures do."""
-        return threading.current_thread() is self._thread
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end; not on this thread itself, where callbacks of futures run."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while (step := self._queue.get()) is not None:
@@ -155,18 +163,11 @@ class Staging:
         try:
             if work.ready is not None:
                 work.ready.synchronize()
-            self._allot(work)
-            assert work.contribution is not None
-            _typed(work.contribution, work.tensor).copy_(work.tensor)
-        except Exception:
-            work.contribution = None
-            raise
+            contribution = self.pool.take(work.tensor.nbytes)
+            _typed(contribution, work.tensor).copy_(work.tensor)
+            work.own(contribution)
         finally:
             self._on_staged(work)
-
-    def _allot(self, work: Work) -> None:
-        work.contribution = self.pool.take(work.tensor.nbytes)
-        work.contribution_bytes = _bytes_of(work.contribution)
 
     def _deliver(self, work: Work) -> None:
         assert work.result is not None
@@ -192,7 +193,7 @@ class Staging:
 
 def fail_work(work: Work) -> None:
     """Refuse what comes after the end."""
-    fail(work.future, ClosedError("the state was closed; make a new one"))
+    fail(work.future, ClosedError(CLOSED))
 
 
 def _bytes_of(buffer: torch.Tensor) -> memoryview:

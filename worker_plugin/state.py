@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import weakref
@@ -21,6 +20,7 @@ from worker_plugin.bridge import Future, check
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig, build
 from worker_plugin.discovery.meeting import Meeting
+from worker_plugin.staging import CLOSED
 
 _SHAPE, _BUCKET = 1, 2
 
@@ -150,7 +150,6 @@ class ReductionState:
             client = self._client
         if client is not None:
             client.close()
-            atexit.unregister(client.close)
 
     def __enter__(self) -> ReductionState:
         return self
@@ -175,7 +174,7 @@ class ReductionState:
             self._reset()  # forked: this process makes its own communicator
         with self._lock:
             if self._is_closed:
-                raise ClosedError("the state was closed; make a new one")
+                raise ClosedError(CLOSED)
             if self._client is None:
                 self._client = self._connect()
             return self._client
@@ -196,11 +195,5 @@ class ReductionState:
             raise ConfigError(f"rank is {rank}, it must be 0 to {world_size - 1} (world size {world_size})")
         client = Client(self.config, rank, world_size, Meeting(self.config, store, world_size))
         # A state that is dropped without close() leaves in the background; one that is kept, at exit.
-        atexit.register(client.close)
-        weakref.finalize(self, _drop, client).atexit = False
+        weakref.finalize(self, client.begin_close).atexit = False
         return client
-
-
-def _drop(client: Client) -> None:
-    client.begin_close()
-    atexit.unregister(client.close)

@@ -1,12 +1,10 @@
 """The credit by rate, and the chunk size: what a path that behaves so makes of them."""
 
 import pytest
-from reduction.model import Collective, Configuration, DType, Hello, Member, ReduceOp, Result, Start
-from unit.rank_scene import INSTANCE, Scene, incarnation, send
+from reduction.model import Collective, Configuration, DType, Member, ReduceOp
+from unit.rank_scene import INSTANCE, incarnation
 
 from worker_plugin.core import pace
-from worker_plugin.core.actions import Log, PushChunk
-from worker_plugin.core.events import Issued
 from worker_plugin.core.lane import Lane
 from worker_plugin.core.pace import GRPC, TCP, Pace, chunk_bytes_for
 from worker_plugin.core.window import Window
@@ -129,100 +127,3 @@ def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_grante
         3,
     ]
     assert in_flight(3 * CHUNK, 2 * CHUNK) == 2
-
-
-# ---- rank 0 chooses the grid ----
-
-
-def measured(rate=60e6, **changes):
-    """Return a rank 0 that has reduced 4 MiB over a path of this rate, all done, and the last actions."""
-    fields = {"rank": 0, "reducers": "a", "chunk_bytes": None, "credit_bytes": None}
-    scene = Scene(**fields | changes)
-    scene.tick(0.0)
-    scene.welcome("a", credit=4 * MIB)
-    scene.peers("a", "PP")
-    scene.start("a")
-    return scene, reduce(scene, rate, 0.0)
-
-
-def reduce(scene, rate, now):
-    """Reduce 4 MiB more over a path of this rate; return the time after it."""
-    epoch, seq = scene.core.epochs.number, scene.core.window.issued
-    pushes = scene.handle(Issued(Collective(ReduceOp.SUM, DType.FLOAT32, MIB, 7)), now)
-    while pushes := [action for action in pushes if isinstance(action, PushChunk)]:
-        following = []
-        for push in pushes:
-            now += (push.stop - push.start) / rate
-            payload = memoryview(bytes(push.stop - push.start))
-            following += scene.receive("a", Result(epoch, seq, push.chunk, seq + 1, payload), now)
-        pushes = following
-    return now
-
-
-def chosen(actions):
-    """Return what the log says of a new grid."""
-    return [action.text for action in actions if isinstance(action, Log)]
-
-
-def test_rank_0_chooses_the_grid_when_it_is_idle():
-    scene, now = measured()
-    actions = scene.tick(now + 1)
-    configuration = Configuration(INSTANCE, 2, 256 * KIB, (Member("a:1", incarnation("a")),))
-    assert send("a", Hello(configuration, 1)) in actions
-    assert chosen(actions) == ["epoch 2 with chunks of 262144 bytes, after measuring"]
-    scene.receive("a", Start(2, 1))
-    assert not chosen(scene.tick(now + 2)), "nothing was measured since"
-
-
-def test_the_grid_may_grow_again():
-    """Larger chunks may show that the links can do more."""
-    scene, now = measured()
-    assert chosen(scene.tick(now))
-    scene.receive("a", Start(2, 1), now)
-    now = reduce(scene, 600e6, now)
-    assert chosen(scene.tick(now)) == ["epoch 3 with chunks of 1048576 bytes, after measuring"]
-    scene.receive("a", Start(3, 2), now)
-    for _ in range(3):
-        now = reduce(scene, 600e6, now)
-    assert not chosen(scene.tick(now))
-    assert scene.core.is_tuned
-
-
-def test_a_grid_that_has_grown_never_shrinks():
-    """One large chunk at a time reaches a low rate, which says nothing about small ones."""
-    scene, now = measured()
-    assert chosen(scene.tick(now))
-    scene.receive("a", Start(2, 1), now)
-    now = reduce(scene, 1e6, now)
-    assert not chosen(scene.tick(now))
-    assert scene.core.is_tuned
-    assert scene.core.epochs.number == 2
-
-
-def test_the_first_guess_may_shrink_once():
-    scene, now = measured(rate=5e6)
-    assert chosen(scene.tick(now)) == ["epoch 2 with chunks of 32768 bytes, after measuring"]
-    assert scene.core.is_tuned
-
-
-def test_the_grid_stays_if_it_is_right():
-    scene, now = measured(rate=15e6)
-    assert not any(isinstance(action, Log) for action in scene.tick(now + 1))
-    assert scene.core.is_tuned
-
-
-@pytest.mark.parametrize("changes", [{"chunk_bytes": CHUNK}, {"credit_bytes": MIB, "chunk_bytes": CHUNK}])
-def test_explicit_sizes_stay(changes):
-    scene, now = measured(**changes)
-    scene.tick(now + 1)
-    assert scene.core.epochs.number == 1
-
-
-def test_too_little_was_measured():
-    scene = Scene(rank=0, reducers="a", chunk_bytes=None, credit_bytes=None).run()
-    scene.tick(1.0)
-    assert not scene.core.is_tuned
-
-
-def test_other_ranks_choose_nothing():
-    assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.is_tuned

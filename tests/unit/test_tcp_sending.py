@@ -1,6 +1,7 @@
 """The TCP plane's connection: everything goes out in order and once, however slowly the peer reads."""
 
 import asyncio
+import sys
 
 import pytest
 from reduction import tcp
@@ -255,5 +256,43 @@ def test_a_finish_that_waits_when_the_peer_goes():
             connection.finish()
             reset(peer)
             assert isinstance(await handler.end(), OSError)
+
+    run(test())
+
+
+# ---- what was lost ----
+
+
+class TcpInfo:
+    """A socket whose kernel says how much was sent again, and how much of that for nothing."""
+
+    def __init__(self, total_retrans, dsack_dups, length=248):
+        self._info = bytearray(length)
+        self._info[100:104] = total_retrans.to_bytes(4, sys.byteorder)
+        self._info[216:220] = dsack_dups.to_bytes(4, sys.byteorder)
+
+    def fileno(self):
+        return -1
+
+    def getsockopt(self, level, option, length):
+        return bytes(self._info[:length])
+
+
+@pytest.mark.parametrize(("sent_again", "for_nothing", "lost"), [(0, 0, 0), (7, 2, 5), (2, 3, 0)])
+def test_what_was_sent_again_in_vain_was_not_lost(sent_again, for_nothing, lost):
+    assert tcp.Connection(TcpInfo(sent_again, for_nothing), None, None).lost == lost
+
+
+def test_an_old_kernel_tells_nothing():
+    assert tcp.Connection(TcpInfo(7, 2, length=192), None, None).lost == 0
+
+
+@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
+def test_nothing_is_lost_on_the_way_to_this_process(make):
+    async def test():
+        with connected(make) as (connection, _, _):
+            assert connection.lost == 0
+            connection.close()
+            assert connection.lost == 0
 
     run(test())

@@ -58,8 +58,10 @@ from worker_plugin.core.actions import (
 )
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
+from worker_plugin.core.grid import Grid
+from worker_plugin.core.grid import Phase as GridPhase
 from worker_plugin.core.link import Link, Phase
-from worker_plugin.core.pace import TCP, Aim, chunk_bytes_for
+from worker_plugin.core.pace import TCP, Aim
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.verdict import GiveUp, Reconfigure, View, judge
 from worker_plugin.core.window import Window
@@ -78,7 +80,7 @@ class Identity:
     host: str
     rank: int
     world_size: int
-    #: None: begin with the aim's, and choose once when the links are known.
+    #: None: begin with the aim's, and let `Grid` choose.
     chunk_bytes: int | None
     #: None: up to what reducers grant by default, adapted all the time.
     credit_bytes: int | None
@@ -107,9 +109,7 @@ class Communicator:
         self.window = Window()
         aim = identity.aim if identity.credit_bytes is None else None
         self.epochs = Epochs(identity.rank, identity.instance, self.roster, self.window, aim)
-        #: The grid of rank 0's next configuration, and whether it still may change.
-        self.chunk_bytes = identity.chunk_bytes or identity.aim.first_chunk_bytes
-        self.is_tuned = identity.chunk_bytes is not None or identity.rank != 0
+        self.grid = Grid(identity.chunk_bytes, identity.aim, is_mine=identity.rank == 0)
         self.state = State.OPEN
         self.error: ReductionError | None = None
         self.started_at: float | None = None
@@ -146,8 +146,8 @@ class Communicator:
                 raise error
             case Close():
                 self._on_close(now, actions)
-            case Tick():
-                self._on_tick(now, actions)
+            case Tick(lost):
+                self._on_tick(lost, now, actions)
 
     # ---- the user's side ----
 
@@ -246,7 +246,7 @@ class Communicator:
 
     # ---- time ----
 
-    def _on_tick(self, now: float, actions: list[Action]) -> None:
+    def _on_tick(self, lost: int, now: float, actions: list[Action]) -> None:
         if self.started_at is None:
             self.started_at = self.roster.alone_since = now
         self.roster.dial(now, self._join(), actions)
@@ -255,33 +255,22 @@ class Communicator:
         self._check_progress(now, actions)
         if not (self.epochs.is_calm and self.roster.is_calm):
             self._judge(now, actions)
-        if not self.is_tuned:
-            self._tune(now, actions)
+        if self.grid.phase is not GridPhase.SETTLED:
+            self._tune(lost, now, actions)
         self._leave_if_done(now, actions)
 
-    def _tune(self, now: float, actions: list[Action]) -> None:
-        """Rank 0 chooses the grid between collectives, when it has seen what the links do.
-
-        It looks again as long as the chunks grow: larger ones may show that the links can do more. They never
-        shrink again after that: a rate that one large chunk at a time has reached says too little.
-        """
+    def _tune(self, lost: int, now: float, actions: list[Action]) -> None:
+        """Rank 0 may choose another grid between collectives."""
         configuration = self.epochs.configuration
         if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
             return
         paces = [
             link.lane.pace for link in self.roster if link.lane is not None and link.lane.pace is not None
         ]
-        chunk_bytes = chunk_bytes_for([rate for pace in paces for rate in pace.rates], self.identity.aim)
-        if chunk_bytes is None:
-            return
-        grows = chunk_bytes > configuration.chunk_bytes
-        has_grown = configuration.chunk_bytes > self.identity.aim.first_chunk_bytes
-        self.is_tuned = not grows
-        if grows or (chunk_bytes < configuration.chunk_bytes and not has_grown):
-            self.chunk_bytes = chunk_bytes
-            epoch = configuration.epoch + 1
-            actions.append(Log(_INFO, f"epoch {epoch} with chunks of {chunk_bytes} bytes, after measuring"))
-            self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=chunk_bytes), now, actions)
+        if self.grid.look(configuration.epoch, paces, lost):
+            size, epoch = self.grid.chunk_bytes, configuration.epoch + 1
+            actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
+            self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now, actions)
 
     def _check_progress(self, now: float, actions: list[Action]) -> None:
         """Warn once about the oldest collective that is not done, and give it up in the end."""
@@ -336,7 +325,7 @@ class Communicator:
                 where = ", ".join(link.address for link in links)
                 level = _INFO if self.epochs.broken_since is None else _WARNING
                 actions.append(Log(level, f"epoch {epoch} with {len(links)} reducers ({where}): {reason}"))
-                configuration = Configuration(self.epochs.instance, epoch, self.chunk_bytes, members)
+                configuration = Configuration(self.epochs.instance, epoch, self.grid.chunk_bytes, members)
                 self.epochs.enter(configuration, now, actions)
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error

@@ -48,5 +48,8 @@ class Close:
 class Tick:
     """Time has passed; comes every few tens of milliseconds. The first one starts dialling."""
 
+    #: Packets that this rank's data connections have lost so far, where that is known.
+    lost: int = 0
+
 
 Event: TypeAlias = Issued | Received | Lost | Broke | Close | Tick

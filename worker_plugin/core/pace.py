@@ -39,13 +39,25 @@ class Aim:
     target_s: float
     #: The grid before anything was measured.
     first_chunk_bytes: int
-    #: Smaller chunks cost more CPU than they help.
+    #: Smaller chunks cost more CPU than they help,
     least_chunk_bytes: int
+    #: unless they keep chunks from being lost; then this is the limit.
+    finest_chunk_bytes: int
 
 
-TCP = Aim(target_s=0.016, first_chunk_bytes=64 * layout.KIB, least_chunk_bytes=32 * layout.KIB)
+TCP = Aim(
+    target_s=0.016,
+    first_chunk_bytes=64 * layout.KIB,
+    least_chunk_bytes=32 * layout.KIB,
+    finest_chunk_bytes=16 * layout.KIB,
+)
 #: A message costs several times the CPU.
-GRPC = Aim(target_s=0.200, first_chunk_bytes=512 * layout.KIB, least_chunk_bytes=256 * layout.KIB)
+GRPC = Aim(
+    target_s=0.200,
+    first_chunk_bytes=512 * layout.KIB,
+    least_chunk_bytes=256 * layout.KIB,
+    finest_chunk_bytes=256 * layout.KIB,
+)
 
 
 class Pace:
@@ -54,6 +66,8 @@ class Pace:
     def __init__(self, chunk_bytes: int, granted_bytes: int, target_s: float) -> None:
         #: Begins with one chunk, which shows best how long the path itself takes.
         self.credit_bytes = chunk_bytes
+        #: How many have come.
+        self.results = 0
         #: Payload bytes per second, each over RATE_BYTES without a pause; the latest ones.
         self.rates: deque[float] = deque(maxlen=RATES_KEPT)
         self._least = chunk_bytes
@@ -71,6 +85,7 @@ class Pace:
 
         Others wait for ranks that are late, which says nothing about the path.
         """
+        self.results += 1
         if self._stretch_at is None:
             self._stretch_at, self._stretch_bytes = now, 0
         else:

@@ -92,6 +92,11 @@ class GrpcStream:
         """Do nothing: gRPC receives into memory of its own."""
 
     @property
+    def lost(self) -> int:
+        """0: gRPC does not tell."""
+        return 0
+
+    @property
     def descriptor(self) -> int:
         """-1: gRPC does not tell; `fork` finds its sockets by their addresses."""
         return -1

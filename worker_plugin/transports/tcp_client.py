@@ -114,6 +114,11 @@ class TcpStream:
             self._connection.divert()
 
     @property
+    def lost(self) -> int:
+        """Packets lost on the connection, as far as is known."""
+        return 0 if self._connection is None else self._connection.lost
+
+    @property
     def descriptor(self) -> int:
         """The connection's, -1 if there is none; for `fork`."""
         return -1 if self._connection is None else self._connection.fileno()

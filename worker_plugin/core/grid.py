@@ -1,0 +1,107 @@
+"""Rank 0's choice of the grid: how large a chunk is. It changes between collectives, with a new epoch.
+
+    phase      what is known                                       left when
+    GUESSING   nothing, or that larger chunks show faster links    the rate asks for no larger chunk
+    WATCHING   the chunks suit the rate; do they suit the queues?  too many are lost: half the size is tried
+    TRYING     half the size was lost less                         it was measured: faster, watch again; or go back
+    SETTLED    the user chose, another rank does, or it went back  never
+
+Chunks that suit the rate may still not fit into the switches' queues: n of them meet on the link of one reducer.
+Then some are lost, and each costs a retransmission timeout, as nothing comes after it that would tell.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Sequence
+
+from worker_plugin.core.pace import Aim, Pace, chunk_bytes_for
+
+#: Results between two looks at what was lost.
+LOOK_RESULTS = 256
+#: More lost packets than this, per chunk, are too many. Rank 0 at n=8, 200 Mbit/s, chunks of 32 KiB: queues of 5 ms
+#: lose 0.011 to 0.022 per chunk, queues of 20 ms none.
+LOST_MOST = 0.004
+#: How much faster half the size must be, since it costs more CPU.
+BETTER = 1.1
+
+
+class Phase(enum.Enum):
+    """What the grid waits for."""
+
+    GUESSING = "guessing"
+    WATCHING = "watching"
+    TRYING = "trying"
+    SETTLED = "settled"
+
+
+class Grid:
+    """The chunk size of rank 0's next configuration.
+
+    Args:
+        chunk_bytes: the user's choice; None leaves it to the links.
+        aim: of the data plane.
+        is_mine: whether this rank is the one that chooses.
+    """
+
+    def __init__(self, chunk_bytes: int | None, aim: Aim, *, is_mine: bool) -> None:
+        self.chunk_bytes = chunk_bytes or aim.first_chunk_bytes
+        self.phase = Phase.GUESSING if is_mine and chunk_bytes is None else Phase.SETTLED
+        self._aim = aim
+        #: Epoch, results in it, and lost packets at the last look that counted.
+        self._seen = (0, 0, 0)
+        #: Bytes per second with chunks of twice the size.
+        self._rate_before = 0.0
+
+    def look(self, epoch: int, paces: Sequence[Pace], lost: int) -> bool:
+        """Return whether `chunk_bytes` has changed; to be asked while no collective is in flight.
+
+        Args:
+            epoch: the present one.
+            paces: of all its streams.
+            lost: packets that this rank's data connections have lost so far.
+        """
+        rates = [rate for pace in paces for rate in pace.rates]
+        if self.phase is Phase.GUESSING:
+            return self._guess(rates)
+        if self.phase is Phase.SETTLED:
+            return False
+        results = sum(pace.results for pace in paces)
+        if self._seen[0] != epoch:
+            self._seen = epoch, results, lost
+        count = results - self._seen[1]
+        if count < LOOK_RESULTS or not rates:
+            return False
+        share = (lost - self._seen[2]) / count
+        self._seen = epoch, results, lost
+        if self.phase is Phase.TRYING:
+            return self._judge(statistics.median(rates))
+        if share <= LOST_MOST or self.chunk_bytes // 2 < self._aim.finest_chunk_bytes:
+            return False
+        self._rate_before = statistics.median(rates)
+        return self._change(self.chunk_bytes // 2, Phase.TRYING)
+
+    def _guess(self, rates: Sequence[float]) -> bool:
+        """Choose by rate, and again as long as chunks grow: larger ones may show that the links can do more.
+
+        They never shrink again after that: a rate that one large chunk at a time has reached says too little.
+        """
+        size = chunk_bytes_for(rates, self._aim)
+        if size is None:
+            return False
+        if size > self.chunk_bytes:
+            return self._change(size, Phase.GUESSING)
+        has_grown = self.chunk_bytes > self._aim.first_chunk_bytes
+        return self._change(self.chunk_bytes if has_grown else size, Phase.WATCHING)
+
+    def _judge(self, rate: float) -> bool:
+        if rate >= BETTER * self._rate_before:
+            return self._change(self.chunk_bytes, Phase.WATCHING)
+        return self._change(self.chunk_bytes * 2, Phase.SETTLED)
+
+    def _change(self, chunk_bytes: int, phase: Phase) -> bool:
+        has_changed = chunk_bytes != self.chunk_bytes
+        self.chunk_bytes = chunk_bytes
+        self.phase = phase
+        return has_changed

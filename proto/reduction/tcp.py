@@ -18,6 +18,7 @@ from collections import deque
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from reduction import layout
 from reduction.errors import MalformedFrame, ReductionError
 from reduction.model import Push, Result
 
@@ -107,6 +108,24 @@ def prepare(sock: socket.socket) -> None:
     for option, value_us in _LINUX_OPTIONS.items():
         with contextlib.suppress(OSError):  # an older kernel
             sock.setsockopt(socket.IPPROTO_TCP, option, value_us)
+
+
+async def receive_exactly(
+    loop: asyncio.AbstractEventLoop, sock: socket.socket, count: int, ended: str
+) -> bytes:
+    """Return `count` bytes, of what comes before the messages.
+
+    Raises:
+        ConnectionResetError: the peer ended the connection; its text is `ended`.
+        OSError: it broke.
+    """
+    data = b""
+    while len(data) < count:
+        more = await loop.sock_recv(sock, count - len(data))
+        if not more:
+            raise ConnectionResetError(ended)
+        data += more
+    return data
 
 
 class Handler(Protocol):
@@ -284,6 +303,14 @@ class Connection:
         if count != self._wake_bytes:
             self._wake_bytes = count
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+
+def check_payload(header: Header, frame: str) -> None:
+    """Raise MalformedFrame if the payload of a Push or Result is longer than any chunk."""
+    if header.length > layout.CHUNK_BYTES_MAX:
+        raise MalformedFrame(
+            f"length of {frame}.payload is {header.length}, allowed are 0 to {layout.CHUNK_BYTES_MAX}"
+        )
 
 
 def control_payload(header: Header) -> memoryview:

@@ -14,7 +14,7 @@ import secrets
 import socket
 from collections.abc import Callable
 
-from reduction import layout, tcp, wire
+from reduction import tcp, wire
 from reduction.errors import MalformedFrame
 from reduction.model import Push, ReducerFrame, Result
 
@@ -133,13 +133,7 @@ class DataPort:
         return attach
 
     async def _receive(self, sock: socket.socket, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = await self._loop.sock_recv(sock, count - len(data))
-            if not more:
-                raise ConnectionResetError("it ended before it was let in")
-            data += more
-        return data
+        return await tcp.receive_exactly(self._loop, sock, count, "it ended before it was let in")
 
     @staticmethod
     def _refuse(sock: socket.socket, reason: str) -> None:
@@ -176,10 +170,7 @@ class DataSession:
         """See `tcp.Handler`."""
         if header.kind != tcp.PUSH:
             return tcp.control_payload(header)
-        if header.length > layout.CHUNK_BYTES_MAX:
-            raise MalformedFrame(
-                f"length of Push.payload is {header.length}, allowed are 0 to {layout.CHUNK_BYTES_MAX}"
-            )
+        tcp.check_payload(header, "Push")
         return self._pool.take(header.length)
 
     def on_message(self, header: tcp.Header, payload: memoryview) -> None:

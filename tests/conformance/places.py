@@ -179,30 +179,6 @@ class DeafGrpcStream:
         self._writer = asyncio.create_task(self._write())
 
     def send(self, frame) -> None:
-        self._frames.put_nowait(wire.worker_frame_to_wire(frame))
-
-    def close(self) -> None:
-        self._writer.cancel()
-        self._call.cancel()
-
-    async def wait_closed(self) -> None:
-        await asyncio.wait((self._writer,))
-
-    async def _write(self) -> None:
-        while True:
-            await self._call.write(await self._frames.get())
-
-
-class DeafTcpStream:
-    """A stream that moves to the data port, is written to, and never read after the answer to its key."""
-
-    def __init__(self, call, host: str) -> None:
-        self._call = call
-        self._host = host
-        self._frames: asyncio.Queue = asyncio.Queue()
-        self._writer = asyncio.create_task(self._write())
-
-    def send(self, frame) -> None:
         self._frames.put_nowait(frame)
 
     def close(self) -> None:
@@ -213,7 +189,22 @@ class DeafTcpStream:
         await asyncio.wait((self._writer,))
 
     async def _write(self) -> None:
+        while True:
+            await self._write_one()
+
+    async def _write_one(self) -> None:
         await self._call.write(wire.worker_frame_to_wire(await self._frames.get()))
+
+
+class DeafTcpStream(DeafGrpcStream):
+    """A stream that moves to the data port, is written to, and never read after the answer to its key."""
+
+    def __init__(self, call, host: str) -> None:
+        super().__init__(call)
+        self._host = host
+
+    async def _write(self) -> None:
+        await self._write_one()
         welcome = wire.reducer_frame_from_wire(await self._call.read())
         connection = await DataConnection.open(self._host, welcome.data_port, welcome.data_key)
         try:
@@ -221,6 +212,23 @@ class DeafTcpStream:
                 await connection.send(await self._frames.get())
         finally:
             connection.close()
+
+
+async def cut_off_a_deaf_rank(place: GrpcPlace) -> None:
+    """Push with a rank that never reads, until its stream is ended; that must be before 64 MiB wait for it."""
+    reader, deaf = place.worker(0), place.worker(1, is_deaf=True)
+    deaf.join(credit_bytes=layout.MIB)
+    await reader.welcome(credit_bytes=layout.MIB)
+    await reader.peers(P, P)
+    for worker in (reader, deaf):
+        worker.hello(chunk_bytes=layout.MIB)
+    await reader.next(Start)
+    for seq in range(64):
+        for worker in (reader, deaf):
+            worker.push(np.ones(layout.MIB // 4, np.float32), seq)
+        if isinstance(await reader.next(Result | Peers), Peers):
+            return
+    raise AssertionError("64 MiB of results wait for a rank that does not read")
 
 
 class DataConnection:

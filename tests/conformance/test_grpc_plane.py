@@ -5,19 +5,18 @@ import asyncio
 import grpc
 import numpy as np
 import pytest
-from conformance.places import CHUNK, L, P, Recorder
+from conformance.places import CHUNK, L, P, Recorder, cut_off_a_deaf_rank
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from reduction import layout, wire
 from reduction.errors import MalformedFrame, ReducerUnavailable
-from reduction.model import Abort, Peers, Result, Start
+from reduction.model import Abort
 from reduction.v1 import reduction_pb2 as pb
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import SERVICE, GrpcServer
 from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
 
-MIB = 1 << 20
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -90,20 +89,7 @@ async def test_a_refused_join_ends_with_the_status_of_its_error(grpc_place, chan
 
 
 async def test_a_rank_that_never_reads_is_cut_off_at_a_limit(grpc_place):
-    reader, deaf = grpc_place.worker(0), grpc_place.worker(1, is_deaf=True)
-    deaf.join(credit_bytes=MIB)
-    await reader.welcome(credit_bytes=MIB)
-    await reader.peers(P, P)
-    for worker in (reader, deaf):
-        worker.hello(chunk_bytes=MIB)
-    await reader.next(Start)
-    for seq in range(64):
-        for worker in (reader, deaf):
-            worker.push(np.ones(MIB // 4, np.float32), seq)
-        if isinstance(await reader.next(Result | Peers), Peers):
-            break
-    else:
-        raise AssertionError("64 MiB of results wait for a rank that does not read")
+    await cut_off_a_deaf_rank(grpc_place)
 
 
 # ---- a reducer that is not there, or goes away, or is none ----

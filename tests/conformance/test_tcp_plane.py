@@ -7,10 +7,10 @@ import socket
 import grpc
 import numpy as np
 import pytest
-from conformance.places import CHUNK, DataConnection, G, L, P
+from conformance.places import CHUNK, DataConnection, G, L, P, cut_off_a_deaf_rank
 from reduction import layout, tcp, wire
 from reduction.errors import MalformedFrame, ReducerUnavailable
-from reduction.model import Abort, DType, Goodbye, Hello, Join, Moved, Peers, ReduceOp, Result, Start, Welcome
+from reduction.model import Abort, DType, Goodbye, Hello, Join, Moved, Peers, ReduceOp, Start, Welcome
 from relays import BAD_PORTS, Relay
 
 from reducer.transports import tcp_server
@@ -540,18 +540,5 @@ async def test_either_half_that_is_cut_ends_the_stream_once(tcp_place, half, bus
 
 
 async def test_a_rank_that_never_reads_is_cut_off_at_a_limit(tcp_place, caplog):
-    reader, deaf = tcp_place.worker(0), tcp_place.worker(1, is_deaf=True)
-    deaf.join(credit_bytes=MIB)
-    await reader.welcome(credit_bytes=MIB)
-    await reader.peers(P, P)
-    for worker in (reader, deaf):
-        worker.hello(chunk_bytes=MIB)
-    await reader.next(Start)
-    for seq in range(64):
-        for worker in (reader, deaf):
-            worker.push(np.ones(MIB // 4, np.float32), seq)
-        if isinstance(await reader.next(Result | Peers), Peers):
-            break
-    else:
-        raise AssertionError("64 MiB of results wait for a rank that does not read")
+    await cut_off_a_deaf_rank(tcp_place)
     assert "bytes wait unread, the limit is" in caplog.text

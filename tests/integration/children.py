@@ -17,6 +17,11 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
 
 
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state: T is stopped, Z ended and not waited for."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 class Log:
     """A process's stderr in a file; complains about new lines that show a bug of ours."""
 

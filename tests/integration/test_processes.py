@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from integration.children import state_of
 from integration.reducers import reducer_command, status_of
 from integration.training import Trainer, train_until_told
 
@@ -60,7 +61,7 @@ def train_beside_stopped_reducer(rank, reducers, job, pid):
             returned.clear()
             if rank.number == 0:
                 os.kill(pid, signal.SIGSTOP)
-                while _state_of(pid) != "T":
+                while state_of(pid) != "T":
                     time.sleep(0.001)
             dist.barrier()
             resumer = threading.Thread(target=resume_when_all_returned, args=(step,))
@@ -70,11 +71,6 @@ def train_beside_stopped_reducer(rank, reducers, job, pid):
             assert not resumer.is_alive()
         assert state.error is None
     return took
-
-
-def _state_of(pid: int) -> str:
-    """Return the letter of the process's state; T is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def hold(rank, reducers, job):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
+from integration.children import state_of
 from integration.reducers import reducer_command, status_of
 from integration.training import train_until_told
 
@@ -17,7 +19,7 @@ def siblings_of(pid: int) -> list[int]:
 
 def is_gone(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return state_of(pid) == "Z"
     except OSError:
         return True
 
@@ -31,7 +33,7 @@ def bytes_at(address: str) -> int:
     """Return what has come from the only job; 0 if there is none, or nobody answers."""
     try:
         return sum(job["received_bytes"] for job in status_of(address)["jobs"])
-    except Exception:
+    except subprocess.CalledProcessError:
         return 0
 
 

@@ -553,3 +553,33 @@ def test_a_prepared_socket_does_not_wait_and_is_kept_alive(knows_idle, monkeypat
         assert not sock.getblocking()
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+# ---- before the messages ----
+
+
+def test_exactly_so_many_bytes_come_however_they_arrive():
+    async def test():
+        loop = asyncio.get_running_loop()
+        here, there = socket.socketpair()
+        with here, there:
+            here.setblocking(False)
+            there.sendall(b"pre")
+            receiving = asyncio.create_task(tcp.receive_exactly(loop, here, 8, "it went away"))
+            await asyncio.sleep(0)
+            there.sendall(b"amble" + b"and more")
+            assert await receiving == b"preamble"
+            there.shutdown(socket.SHUT_WR)
+            with pytest.raises(ConnectionResetError, match="it went away"):
+                await tcp.receive_exactly(loop, here, 9, "it went away")
+
+    run(test())
+
+
+def test_a_payload_is_no_longer_than_a_chunk_can_be():
+    def header(length):
+        return tcp.Header(tcp.PUSH, 0, 0, length, 0, 0, 0, 0, 0, 0)
+
+    tcp.check_payload(header(layout.CHUNK_BYTES_MAX), "Push")
+    with pytest.raises(MalformedFrame, match=r"length of Push.payload is 4194305, allowed are 0 to 4194304"):
+        tcp.check_payload(header(layout.CHUNK_BYTES_MAX + 1), "Push")

@@ -15,7 +15,7 @@ import logging
 import socket
 from typing import Any
 
-from reduction import layout, tcp, wire
+from reduction import tcp, wire
 from reduction.endpoint import PlacingSink
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
@@ -202,12 +202,7 @@ class TcpStream:
             tcp.prepare(sock)
             await self._loop.sock_connect(sock, address)
             await self._loop.sock_sendall(sock, tcp.PREAMBLE + key)
-            answer = b""
-            while len(answer) < len(tcp.PREAMBLE):
-                more = await self._loop.sock_recv(sock, len(tcp.PREAMBLE) - len(answer))
-                if not more:
-                    raise ConnectionResetError("it refused our key")
-                answer += more
+            answer = await tcp.receive_exactly(self._loop, sock, len(tcp.PREAMBLE), "it refused our key")
             if answer != tcp.PREAMBLE:
                 raise MalformedFrame("it is no data port")
             await self._loop.sock_sendall(sock, tcp.PREAMBLE)
@@ -236,10 +231,7 @@ class TcpStream:
         """See `tcp.Handler`."""
         if header.kind != tcp.RESULT:
             return tcp.control_payload(header)
-        if header.length > layout.CHUNK_BYTES_MAX:
-            raise MalformedFrame(
-                f"length of Result.payload is {header.length}, allowed are 0 to {layout.CHUNK_BYTES_MAX}"
-            )
+        tcp.check_payload(header, "Result")
         memory = None
         if not self._is_closing:
             memory = self._sink.place(header.epoch, header.seq, header.chunk, header.length)

@@ -27,6 +27,8 @@ MAIN = [FOUR, EIGHT]
 #: From two workers on, with as many reducers: a ring's time grows, ours should not.
 PAIRS = [Shape(workers=2, reducers=2, link=link) for link in (FAST, SLOW)]
 MORE = [Shape(workers=count, reducers=count, link=SLOW) for count in (3, 4, 6)]
+#: The same where two cores are fast enough for all processes.
+MORE += [Shape(workers=count, reducers=count, link=Link(rate_mbit=100)) for count in (2, 8)]
 #: The main two with other queues: what credit must suit.
 QUEUES = [
     replace(shape, link=replace(link, latency_ms=latency_ms))

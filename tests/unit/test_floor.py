@@ -1,0 +1,17 @@
+"""The kernel's part of the cost of loopback: everything arrives, whatever the chunk size."""
+
+import pytest
+
+from benchmarks import floor
+
+
+@pytest.mark.parametrize(("nbytes", "chunk"), [(1 << 20, 1 << 16), (100_001, 4096), (10, 4096)])
+def test_all_bytes_arrive_and_both_sides_are_measured(nbytes, chunk):
+    """The receiver answers only when it has everything."""
+    assert all(seconds >= 0 for seconds in floor.move(nbytes, chunk))
+
+
+def test_a_row_for_each_chunk_size():
+    (first, second) = floor.rows(1 << 22, [1 << 16, 1 << 20], rounds=1)
+    assert (first[0], second[0]) == ("64 KiB", "1024 KiB")
+    assert all(len(row) == 4 for row in (first, second))

@@ -1,7 +1,7 @@
 """Cut first, then deal: which bytes are a chunk, and which reducer owns it.
 
 A collective is cut into chunks on a grid that depends on nothing but its size and the configuration's
-`chunk_bytes`; the chunks are then dealt to the reducers in contiguous runs, the shards. Losing a reducer
+`chunk_bytes`, finer if it is small; the chunks are then dealt to the reducers in contiguous runs, the shards. Losing a reducer
 changes owners and never a chunk's borders, so results from before and after fit together.
 
 Dealing starts at member `seq mod k`. So chunk 0 of every collective, and an empty collective has just that
@@ -22,6 +22,11 @@ MIB = 1 << 20
 CHUNK_BYTES_MULTIPLE = KIB
 CHUNK_BYTES_MIN = KIB
 CHUNK_BYTES_MAX = 4 * MIB
+#: A collective of fewer chunks is cut finer, into so many: in one chunk it would go to one reducer alone, whose link
+#: then carries n times as much as it could. But each message costs CPU: no finer than a chunk by so much, and
+PIECES = 8
+#: no finer than this.
+PIECE_BYTES_MIN = 32 * KIB
 
 #: Per worker and reducer. A rank's credit is never less than one chunk.
 CREDIT_BYTES_MAX = 1024 * MIB
@@ -37,16 +42,25 @@ MEMBERS_MAX = 1024
 NUMEL_MAX = 1 << 39
 
 
+@lru_cache(maxsize=4096)  # asked for with every chunk
+def grid_bytes(nbytes: int, chunk_bytes: int) -> int:
+    """Return the chunk size of a collective of `nbytes`: `chunk_bytes`, or less if it is small."""
+    fine = max(PIECE_BYTES_MIN, -(-chunk_bytes // PIECES), -(-nbytes // PIECES))
+    return min(chunk_bytes, -(-fine // CHUNK_BYTES_MULTIPLE) * CHUNK_BYTES_MULTIPLE)
+
+
 def chunk_count(numel: int, itemsize: int, chunk_bytes: int) -> int:
     """Return the number of chunks of a collective; an empty one has one empty chunk."""
-    return max(1, -(-numel * itemsize // chunk_bytes))
+    total = numel * itemsize
+    return max(1, -(-total // grid_bytes(total, chunk_bytes)))
 
 
 def chunk_span(chunk: int, numel: int, itemsize: int, chunk_bytes: int) -> tuple[int, int]:
     """Return the byte range [start, stop) of a chunk within its collective."""
     total = numel * itemsize
-    start = min(chunk * chunk_bytes, total)
-    return start, min(start + chunk_bytes, total)
+    size = grid_bytes(total, chunk_bytes)
+    start = min(chunk * size, total)
+    return start, min(start + size, total)
 
 
 def deal(chunks: int, weights: tuple[int, ...], seq: int) -> tuple[range, ...]:

@@ -46,9 +46,41 @@ def test_spans_follow_each_other_and_cover_everything(numel, itemsize, kib):
     spans = [layout.chunk_span(chunk, numel, itemsize, chunk_bytes) for chunk in some]
     assert spans[0][0] == 0
     assert spans[-1][1] == numel * itemsize
-    assert all(stop - start == chunk_bytes for start, stop in spans[:-1])
-    assert 0 <= spans[-1][1] - spans[-1][0] <= chunk_bytes
+    size = layout.grid_bytes(numel * itemsize, chunk_bytes)
+    assert all(stop - start == size for start, stop in spans[:-1])
+    assert 0 <= spans[-1][1] - spans[-1][0] <= size
     assert count > 50 or all(left[1] == right[0] for left, right in pairwise(spans))
+
+
+KIB = layout.KIB
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "chunk_bytes", "size"),
+    [
+        (8 * 64 * KIB, 64 * KIB, 64 * KIB),  # enough chunks
+        (8 * 64 * KIB - 1, 64 * KIB, 64 * KIB),  # 8 of them, the last one shorter
+        (256 * KIB, 64 * KIB, 32 * KIB),
+        (255 * KIB + 1, 64 * KIB, 32 * KIB),  # whole KiB
+        (64 * KIB, 64 * KIB, 32 * KIB),  # no finer than 32 KiB
+        (0, 64 * KIB, 32 * KIB),
+        (64 * KIB, 1024 * KIB, 128 * KIB),  # nor than an eighth of a chunk
+        (2048 * KIB, 1024 * KIB, 256 * KIB),
+        (64 * KIB, 9 * KIB, 9 * KIB),  # a grid that is fine already
+        (100, 297 * KIB, 38 * KIB),  # 37.125 KiB
+    ],
+)
+def test_small_collectives_are_cut_finer(nbytes, chunk_bytes, size):
+    assert layout.grid_bytes(nbytes, chunk_bytes) == size
+
+
+@given(nbytes=st.integers(0, 1 << 24), kib=st.integers(1, 4096))
+def test_the_grid_of_a_collective_is_a_grid(nbytes, kib):
+    chunk_bytes = kib * KIB
+    size = layout.grid_bytes(nbytes, chunk_bytes)
+    assert layout.CHUNK_BYTES_MIN <= size <= chunk_bytes
+    assert size % layout.CHUNK_BYTES_MULTIPLE == 0
+    assert layout.chunk_count(nbytes, 1, chunk_bytes) <= max(layout.PIECES, -(-nbytes // chunk_bytes))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Lane:
         pace: Pace | None = None,
     ) -> None:
         self.weights = configuration.weights
-        self.chunk_bytes = configuration.chunk_bytes
+        self._chunk_bytes = configuration.chunk_bytes
         self.index = index
         self.pace = pace
         self.credit_bytes = credit_bytes
@@ -57,8 +57,9 @@ class Lane:
         #: The next push is chunk `_chunk` of collective `seq`; this member's run there ends before `_stop`.
         self.seq = first
         self._chunk = self._stop = 0
-        #: Bytes of collective `seq`; -1 until it is issued.
+        #: Bytes of collective `seq`, -1 until it is issued, and of its chunks.
         self._nbytes = -1
+        self._grid_bytes = 0
 
     def next_push(self, window: Window, triggered_at: float | None = None) -> Pending | None:
         """Return the next push that credit allows, and count it; or None."""
@@ -70,10 +71,11 @@ class Lane:
                 return None
             issue = window.issues[self.seq]
             self._nbytes = issue.collective.nbytes
+            self._grid_bytes = layout.grid_bytes(self._nbytes, self._chunk_bytes)
             run = layout.deal(len(issue.here), self.weights, self.seq)[self.index]
             self._chunk, self._stop = run.start, run.stop
-        start = self._chunk * self.chunk_bytes
-        stop = min(start + self.chunk_bytes, self._nbytes)
+        start = self._chunk * self._grid_bytes
+        stop = min(start + self._grid_bytes, self._nbytes)
         cost = layout.charge(stop - start)
         if self.pending and not self._allows(cost):
             return None

@@ -114,6 +114,7 @@ class Client:
         self._lookups: set[asyncio.Task[None]] = set()
         self._embedded: EmbeddedReducer | None = None
         self._loop = io_loop()
+        #: Of the next tick.
         self._timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
         self._staging = Staging(ArenaPool(), self._on_staged)
@@ -227,6 +228,7 @@ class Client:
         await self._over.wait()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         for stream in self._streams.values():
             stream.close()
         if self._streams:
@@ -241,9 +243,9 @@ class Client:
 
     def _tick(self) -> None:
         if not self._over.is_set():
+            self._timer = self._loop.call_later(TICK_S, self._tick)  # first: time must go on, whatever follows
             is_choosing = self._rank == 0 and self._config.fixed_chunk_bytes is None
             self.handle(Tick(sum(stream.lost for stream in self._streams.values()) if is_choosing else 0))
-            self._timer = self._loop.call_later(TICK_S, self._tick)
 
     def _begin(self, work: Work) -> None:
         try:

@@ -243,7 +243,8 @@ class Client:
 
     def _tick(self) -> None:
         if not self._over.is_set():
-            self._timer = self._loop.call_later(TICK_S, self._tick)  # first: time must go on, whatever follows
+            # First, because time must go on whatever follows.
+            self._timer = self._loop.call_later(TICK_S, self._tick)
             is_choosing = self._rank == 0 and self._config.fixed_chunk_bytes is None
             self.handle(Tick(sum(stream.lost for stream in self._streams.values()) if is_choosing else 0))
 

@@ -1,8 +1,8 @@
 """Cut first, then deal: which bytes are a chunk, and which reducer owns it.
 
 A collective is cut into chunks on a grid that depends on nothing but its size and the configuration's
-`chunk_bytes`, finer if it is small; the chunks are then dealt to the reducers in contiguous runs, the shards. Losing a reducer
-changes owners and never a chunk's borders, so results from before and after fit together.
+`chunk_bytes`, finer if it is small; the chunks are then dealt to the reducers in contiguous runs, the shards.
+Losing a reducer changes owners and never a chunk's borders, so results from before and after fit together.
 
 Dealing starts at member `seq mod k`. So chunk 0 of every collective, and an empty collective has just that
 one, goes to a member that all ranks know from seq alone: two ranks that disagree on size or type always

@@ -87,6 +87,7 @@ class Engine:
                 sent_bytes=job.sent_bytes,
                 chunk_bytes=job.configuration.chunk_bytes if job.configuration else 0,
                 credit_bytes=job.credit_bytes,
+                under_way_bytes=max((view.outstanding for view in job.ranks.values()), default=0),
             )
             for job in table.jobs.values()
         )

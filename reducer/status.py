@@ -43,6 +43,7 @@ def render(address: str, status: ReducerStatus) -> None:
         "held by all",
         "open slots",
         "chunk KiB",
+        "under way KiB",
         "in MiB",
         "out MiB",
     )
@@ -55,6 +56,7 @@ def render(address: str, status: ReducerStatus) -> None:
             str(job.minimum),
             str(job.open_slots),
             str(job.chunk_bytes // 1024),
+            str(job.under_way_bytes // 1024),
             _mib(job.received_bytes),
             _mib(job.sent_bytes),
         )

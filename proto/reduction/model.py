@@ -267,6 +267,8 @@ class JobStatus:
     sent_bytes: int
     chunk_bytes: int
     credit_bytes: int
+    #: The most that a rank has pushed and not got back, at this moment.
+    under_way_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

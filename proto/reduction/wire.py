@@ -185,6 +185,7 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
             sent_bytes=job.sent_bytes,
             chunk_bytes=job.chunk_bytes,
             credit_bytes=job.credit_bytes,
+            under_way_bytes=job.under_way_bytes,
         )
         for job in status.jobs
     ]
@@ -221,6 +222,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
             sent_bytes=job.sent_bytes,
             chunk_bytes=job.chunk_bytes,
             credit_bytes=job.credit_bytes,
+            under_way_bytes=job.under_way_bytes,
         )
         for job in status.jobs
     )

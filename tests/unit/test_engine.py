@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from reduction import layout
 from reduction.errors import MalformedFrame
 from reduction.model import (
     Abort,
@@ -348,6 +349,20 @@ def test_status_and_need():
     ]
     stream.close()
     assert not engine.is_needed
+
+
+def test_status_shows_how_much_of_the_credit_is_used():
+    engine = make_engine()
+    _, streams = running(engine, 2)
+
+    def under_way():
+        return engine.status().jobs[0].under_way_bytes
+
+    assert under_way() == 0
+    streams[1].send(push())
+    assert under_way() == layout.CHARGE_MIN
+    streams[0].send(push())
+    assert under_way() == 0
 
 
 def test_a_job_without_a_configuration_shows_no_chunk_size():

@@ -117,6 +117,7 @@ JOBS = st.builds(
     sent_bytes=U64,
     chunk_bytes=U32,
     credit_bytes=U64,
+    under_way_bytes=U64,
 )
 STATUSES = st.builds(
     model.ReducerStatus,

@@ -306,7 +306,7 @@ class StatusResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., siblings: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes")
+    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes", "under_way_bytes")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -319,6 +319,7 @@ class JobStatus(_message.Message):
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_BYTES_FIELD_NUMBER: _ClassVar[int]
     job: str
     world_size: int
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
@@ -331,4 +332,5 @@ class JobStatus(_message.Message):
     sent_bytes: int
     chunk_bytes: int
     credit_bytes: int
-    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+    under_way_bytes: int
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., under_way_bytes: _Optional[int] = ...) -> None: ...

@@ -24,7 +24,7 @@ CHUNK_BYTES_MIN = KIB
 CHUNK_BYTES_MAX = 4 * MIB
 #: A collective of fewer chunks is cut finer, into so many: in one chunk it would go to one reducer alone, whose link
 #: then carries n times as much as it could. But each message costs CPU: no finer than a chunk by so much, and
-PIECES = 8
+PIECES = 4
 #: no finer than this.
 PIECE_BYTES_MIN = 32 * KIB
 

@@ -58,16 +58,16 @@ KIB = layout.KIB
 @pytest.mark.parametrize(
     ("nbytes", "chunk_bytes", "size"),
     [
-        (8 * 64 * KIB, 64 * KIB, 64 * KIB),  # enough chunks
-        (8 * 64 * KIB - 1, 64 * KIB, 64 * KIB),  # 8 of them, the last one shorter
-        (256 * KIB, 64 * KIB, 32 * KIB),
-        (255 * KIB + 1, 64 * KIB, 32 * KIB),  # whole KiB
+        (4 * 64 * KIB, 64 * KIB, 64 * KIB),  # enough chunks
+        (4 * 64 * KIB - 1, 64 * KIB, 64 * KIB),  # 4 of them, the last one shorter
+        (160 * KIB, 64 * KIB, 40 * KIB),
+        (157 * KIB, 64 * KIB, 40 * KIB),  # whole KiB
         (64 * KIB, 64 * KIB, 32 * KIB),  # no finer than 32 KiB
         (0, 64 * KIB, 32 * KIB),
-        (64 * KIB, 1024 * KIB, 128 * KIB),  # nor than an eighth of a chunk
-        (2048 * KIB, 1024 * KIB, 256 * KIB),
+        (64 * KIB, 1024 * KIB, 256 * KIB),  # nor than a quarter of a chunk
+        (2048 * KIB, 1024 * KIB, 512 * KIB),
         (64 * KIB, 9 * KIB, 9 * KIB),  # a grid that is fine already
-        (100, 297 * KIB, 38 * KIB),  # 37.125 KiB
+        (100, 297 * KIB, 75 * KIB),  # 74.25 KiB
     ],
 )
 def test_small_collectives_are_cut_finer(nbytes, chunk_bytes, size):

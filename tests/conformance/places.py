@@ -225,7 +225,7 @@ async def cut_off_a_deaf_rank(place: GrpcPlace) -> None:
     await reader.next(Start)
     for seq in range(64):
         for worker in (reader, deaf):
-            worker.push(np.ones(layout.MIB // 4, np.float32), seq)
+            worker.push(np.ones(layout.MIB // 4, np.float32), seq, numel=layout.MIB)
         if isinstance(await reader.next(Result | Peers), Peers):
             return
     raise AssertionError("64 MiB of results wait for a rank that does not read")

@@ -152,6 +152,6 @@ async def test_a_rank_that_does_not_read_stalls_nobody_else(place):
     others = await place.running(job="others")
     for seq in range(8):
         for worker in (reader, deaf):
-            worker.push(np.ones(mib // 4, np.float32), seq)
+            worker.push(np.ones(mib // 4, np.float32), seq, numel=mib)
         assert (await reader.result(seq)).sum() == mib // 2
         await works(others, seq)

@@ -456,7 +456,7 @@ async def test_an_abort_and_all_before_it_arrive_before_the_end(tcp_place):
     zero, one = await tcp_place.running(credit=2 * MIB, chunk_bytes=MIB)
     for seq in range(2):
         for worker in (zero, one):
-            worker.push(np.ones(MIB // 4, np.float32), seq)
+            worker.push(np.ones(MIB // 4, np.float32), seq, numel=MIB)
     one.push(np.ones(3, np.float32), 2, numel=4)
     assert (await one.result(0)).sum() == MIB // 2
     assert (await one.result(1)).sum() == MIB // 2
@@ -531,7 +531,7 @@ async def test_either_half_that_is_cut_ends_the_stream_once(tcp_place, half, bus
         data.hold_answers()
         for seq in range(1, 5):
             for worker in (zero, one):
-                worker.push(np.ones(MIB // 4, np.float32), seq)
+                worker.push(np.ones(MIB // 4, np.float32), seq, numel=MIB)
         for seq in range(1, 5):
             await zero.result(seq)
     (calls if half == "call" else data).cut()

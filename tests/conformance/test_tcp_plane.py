@@ -454,9 +454,13 @@ async def test_an_end_in_the_middle_of_a_message(tcp_place, cut):
 
 async def test_an_abort_and_all_before_it_arrive_before_the_end(tcp_place):
     zero, one = await tcp_place.running(credit=2 * MIB, chunk_bytes=MIB)
-    for seq in range(2):
-        for worker in (zero, one):
+    for worker in (zero, one):
+        for seq in range(2):
             worker.push(np.ones(MIB // 4, np.float32), seq, numel=MIB)
+        # Or the other rank's error comes before this one's pushes, and there is no result.
+        await tcp_place.eventually(
+            lambda least=(worker.rank + 1) * 2 * MIB: tcp_place.engine.received_bytes >= least
+        )
     one.push(np.ones(3, np.float32), 2, numel=4)
     assert (await one.result(0)).sum() == MIB // 2
     assert (await one.result(1)).sum() == MIB // 2

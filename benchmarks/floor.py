@@ -27,7 +27,10 @@ def sink(listener: socket.socket, answers: Connection, nbytes: int, chunk: int) 
     buffer = memoryview(bytearray(chunk))
     begin, count = time.process_time(), 0
     while count < nbytes:
-        count += peer.recv_into(buffer[: min(chunk, nbytes - count)], 0, socket.MSG_WAITALL)
+        received = peer.recv_into(buffer[: min(chunk, nbytes - count)], 0, socket.MSG_WAITALL)
+        if not received:
+            raise ConnectionResetError(f"the sender ended after {count} of {nbytes} bytes")
+        count += received
     answers.send(time.process_time() - begin)
 
 
@@ -60,6 +63,11 @@ def rows(nbytes: int, chunks: list[int], rounds: int) -> list[list[str]]:
     return lines
 
 
+def sizes(text: str) -> list[int]:
+    """Return the bytes of a comma-separated list."""
+    return [size(part) for part in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.floor",
@@ -67,12 +75,13 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--size", type=size, default=size("512MiB"))
-    parser.add_argument("--chunks", default="64KiB,256KiB,1MiB", help="bytes of a call, comma-separated")
+    parser.add_argument(
+        "--chunks", type=sizes, default="64KiB,256KiB,1MiB", help="bytes of a call, comma-separated"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    chunks = [size(text) for text in arguments.chunks.split(",")]
     head = ["chunk", "send, CPU s/GB", "receive, CPU s/GB", "both"]
-    print("\n".join(markdown(head, rows(arguments.size, chunks, arguments.rounds))))
+    print("\n".join(markdown(head, rows(arguments.size, arguments.chunks, arguments.rounds))))
 
 
 if __name__ == "__main__":

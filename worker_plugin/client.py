@@ -245,8 +245,8 @@ class Client:
         if not self._over.is_set():
             # First, because time must go on whatever follows.
             self._timer = self._loop.call_later(TICK_S, self._tick)
-            is_choosing = self._rank == 0 and self._config.fixed_chunk_bytes is None
-            self.handle(Tick(sum(stream.lost for stream in self._streams.values()) if is_choosing else 0))
+            is_asked = self._core is not None and self._core.grid.counts_losses
+            self.handle(Tick(sum(stream.lost for stream in self._streams.values()) if is_asked else 0))
 
     def _begin(self, work: Work) -> None:
         try:

@@ -214,15 +214,21 @@ class DeafTcpStream(DeafGrpcStream):
             connection.close()
 
 
-async def cut_off_a_deaf_rank(place: GrpcPlace) -> None:
-    """Push with a rank that never reads, until its stream is ended; that must be before 64 MiB wait for it."""
+async def beside_a_deaf_rank(place: Place, credit_bytes: int) -> tuple[Worker, Worker]:
+    """Return a rank and one that never reads, in an epoch with chunks of 1 MiB that has started."""
     reader, deaf = place.worker(0), place.worker(1, is_deaf=True)
-    deaf.join(credit_bytes=layout.MIB)
-    await reader.welcome(credit_bytes=layout.MIB)
+    deaf.join(credit_bytes=credit_bytes)
+    await reader.welcome(credit_bytes=credit_bytes)
     await reader.peers(P, P)
     for worker in (reader, deaf):
         worker.hello(chunk_bytes=layout.MIB)
     await reader.next(Start)
+    return reader, deaf
+
+
+async def cut_off_a_deaf_rank(place: GrpcPlace) -> None:
+    """Push with a rank that never reads, until its stream is ended; that must be before 64 MiB wait for it."""
+    reader, deaf = await beside_a_deaf_rank(place, layout.MIB)
     for seq in range(64):
         for worker in (reader, deaf):
             worker.push(np.ones(layout.MIB // 4, np.float32), seq, numel=layout.MIB)

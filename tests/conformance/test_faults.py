@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from conformance.places import CHUNK, L, P
+from conformance.places import CHUNK, L, P, beside_a_deaf_rank
 from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder, PeerLeft, WorkerLost
-from reduction.model import Abort, DType, Goodbye, ReduceOp, Start
+from reduction.model import Abort, DType, Goodbye, ReduceOp
 
 
 async def works(workers, seq):
@@ -142,13 +142,7 @@ async def test_close_is_idempotent_and_later_frames_are_dropped(place):
 async def test_a_rank_that_does_not_read_stalls_nobody_else(place):
     # 8 MiB of results wait for the deaf rank, more than any buffer on the way takes.
     mib = 1 << 20
-    reader, deaf = place.worker(0), place.worker(1, is_deaf=True)
-    deaf.join(credit_bytes=2 * mib)
-    await reader.welcome(credit_bytes=2 * mib)
-    await reader.peers(P, P)
-    for worker in (reader, deaf):
-        worker.hello(chunk_bytes=mib)
-    await reader.next(Start)
+    reader, deaf = await beside_a_deaf_rank(place, 2 * mib)
     others = await place.running(job="others")
     for seq in range(8):
         for worker in (reader, deaf):

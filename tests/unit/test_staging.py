@@ -11,9 +11,9 @@ from worker_plugin.bridge import make_future
 from worker_plugin.staging import PEAK_TAKES, ArenaPool, Staging, Work
 
 
-def work_of(tensor, seq=0):
+def work_of(tensor):
     what = Collective(ReduceOp.SUM, DType.FLOAT32, tensor.numel(), 0)
-    return Work(seq, what, tensor, make_future(tensor), None)
+    return Work(0, what, tensor, make_future(tensor), None)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_after_an_error_nothing_is_written(staging):
     assert torch.equal(work.tensor, torch.zeros(8))
 
 
-def test_a_callback_that_raises_does_not_end_the_thread(staging, caplog):
+def test_a_callback_that_raises_does_not_end_the_thread(staging):
     first, second = work_of(torch.zeros(8)), work_of(torch.zeros(8))
     first.future.add_done_callback(lambda _: 1 / 0)
     for work in (first, second):

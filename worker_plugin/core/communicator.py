@@ -59,7 +59,6 @@ from worker_plugin.core.actions import (
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
 from worker_plugin.core.grid import Grid
-from worker_plugin.core.grid import Phase as GridPhase
 from worker_plugin.core.link import Link, Phase
 from worker_plugin.core.pace import TCP, Aim
 from worker_plugin.core.roster import Roster
@@ -255,7 +254,7 @@ class Communicator:
         self._check_progress(now, actions)
         if not (self.epochs.is_calm and self.roster.is_calm):
             self._judge(now, actions)
-        if self.grid.phase is not GridPhase.SETTLED:
+        if not self.grid.is_settled:
             self._tune(lost, now, actions)
         self._leave_if_done(now, actions)
 

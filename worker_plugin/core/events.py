@@ -48,7 +48,7 @@ class Close:
 class Tick:
     """Time has passed; comes every few tens of milliseconds. The first one starts dialling."""
 
-    #: Packets that this rank's data connections have lost so far, where that is known.
+    #: Packets that this rank's data connections have lost so far, where that is known and `Grid.counts_losses`.
     lost: int = 0
 
 

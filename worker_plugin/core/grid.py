@@ -54,18 +54,28 @@ class Grid:
         #: Bytes per second with chunks of twice the size.
         self._rate_before = 0.0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing changes any more."""
+        return self.phase is Phase.SETTLED
+
+    @property
+    def counts_losses(self) -> bool:
+        """Whether the next look asks how much was lost."""
+        return self.phase in (Phase.WATCHING, Phase.TRYING)
+
     def look(self, epoch: int, paces: Sequence[Pace], lost: int) -> bool:
         """Return whether `chunk_bytes` has changed; to be asked while no collective is in flight.
 
         Args:
             epoch: the present one.
             paces: of all its streams.
-            lost: packets that this rank's data connections have lost so far.
+            lost: packets that this rank's data connections have lost so far, if `counts_losses`.
         """
         rates = [rate for pace in paces for rate in pace.rates]
         if self.phase is Phase.GUESSING:
             return self._guess(rates)
-        if self.phase is Phase.SETTLED:
+        if not self.counts_losses:
             return False
         results = sum(pace.results for pace in paces)
         if self._seen[0] != epoch:

@@ -20,7 +20,7 @@ from reduction.model import DType, JobStatus, Join, Push, ReducerStatus, Result,
 
 from reducer import kernels
 from reducer.buffers import BufferPool, is_leased
-from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey
+from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
 from reducer.core.table import Table
 
@@ -88,6 +88,8 @@ class Engine:
                 chunk_bytes=job.configuration.chunk_bytes if job.configuration else 0,
                 credit_bytes=job.credit_bytes,
                 under_way_bytes=max((view.outstanding for view in job.ranks.values()), default=0),
+                last=job.waits.last(),
+                waits=job.waits.times(),
             )
             for job in table.jobs.values()
         )
@@ -169,6 +171,8 @@ class Engine:
                     sink.on_closed(error)
             case Discard(slot):
                 self._accumulators.pop(slot, None)
+            case Warn(text):
+                log.warning("%s", text)
 
     def _fold(self, slot: SlotKey, dtype: DType, payloads: tuple[memoryview, ...]) -> None:
         accumulator = self._accumulators.get(slot)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import grpc
 from reduction import wire
-from reduction.model import ReducerStatus
+from reduction.model import LastRank, ReducerStatus
 from rich.console import Console
 from rich.table import Column, Table
 
 from reducer.transports.grpc_server import SERVICE
 
-PIPE_WIDTH = 200
+PIPE_WIDTH = 240
+#: Of the ranks that others wait for.
+LAST_RANKS = 3
 
 
 def fetch(address: str, timeout_s: float) -> ReducerStatus:
@@ -46,6 +48,8 @@ def render(address: str, status: ReducerStatus) -> None:
         "under way KiB",
         "in MiB",
         "out MiB",
+        "wait p50/p99 ms",
+        Column("last rank: share of chunks", overflow="fold"),
     )
     for job in status.jobs:
         present = sum(peer.presence.name == "PRESENT" for peer in job.peers)
@@ -59,8 +63,17 @@ def render(address: str, status: ReducerStatus) -> None:
             str(job.under_way_bytes // 1024),
             _mib(job.received_bytes),
             _mib(job.sent_bytes),
+            f"{job.waits.p50_s * 1e3:.1f}/{job.waits.p99_s * 1e3:.1f}",
+            _latest(job.last),
         )
     console.print(table if status.jobs else "no jobs")
+
+
+def _latest(last: tuple[LastRank, ...]) -> str:
+    """Return the ranks that were most often the last to push a chunk."""
+    chunks = sum(one.chunks for one in last)
+    most = sorted(last, key=lambda one: one.chunks, reverse=True)[:LAST_RANKS]
+    return ", ".join(f"{one.rank}: {one.chunks / chunks:.0%}" for one in most)
 
 
 def _mib(count: int) -> str:

@@ -6,6 +6,7 @@ Push and Result go through `framing.py`, which keeps protobuf from copying their
 from __future__ import annotations
 
 import enum
+import math
 from functools import lru_cache
 from typing import TypeVar, cast
 
@@ -130,6 +131,15 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
         case model.Peers(peers, draining):
             seen = pb.Peers(peers=map(_peer_to_pb, peers), draining=draining)
             return pb.ReducerFrame(peers=seen).SerializeToString()
+        case model.Waiting():
+            waiting = pb.Waiting(
+                seq=frame.seq,
+                chunk=frame.chunk,
+                waited_s=frame.waited_s,
+                count=frame.count,
+                missing=map(_peer_to_pb, frame.missing),
+            )
+            return pb.ReducerFrame(waiting=waiting).SerializeToString()
         case model.Abort():
             return pb.ReducerFrame(abort=_abort_to_pb(frame)).SerializeToString()
 
@@ -160,6 +170,8 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
         case "peers":
             _require("Peers.peers", len(message.peers.peers), 0, layout.WORLD_SIZE_MAX)
             return model.Peers(tuple(map(_peer_from_pb, message.peers.peers)), message.peers.draining)
+        case "waiting":
+            return _waiting_from_pb(message.waiting)
         case "abort":
             return _abort_from_pb(message.abort)
         case _:
@@ -186,6 +198,10 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
             chunk_bytes=job.chunk_bytes,
             credit_bytes=job.credit_bytes,
             under_way_bytes=job.under_way_bytes,
+            last=[pb.LastRank(rank=one.rank, chunks=one.chunks, waited_s=one.waited_s) for one in job.last],
+            waits=pb.Waits(
+                p50_s=job.waits.p50_s, p90_s=job.waits.p90_s, p99_s=job.waits.p99_s, max_s=job.waits.max_s
+            ),
         )
         for job in status.jobs
     ]
@@ -223,6 +239,8 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
             chunk_bytes=job.chunk_bytes,
             credit_bytes=job.credit_bytes,
             under_way_bytes=job.under_way_bytes,
+            last=tuple(model.LastRank(one.rank, one.chunks, one.waited_s) for one in job.last),
+            waits=model.WaitTimes(job.waits.p50_s, job.waits.p90_s, job.waits.p99_s, job.waits.max_s),
         )
         for job in status.jobs
     )
@@ -328,6 +346,15 @@ def _welcome_from_pb(welcome: pb.Welcome) -> model.Welcome:
         welcome.data_key,
         tuple(welcome.siblings),
     )
+
+
+def _waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
+    _require("number of Waiting.missing", len(waiting.missing), 0, model.WAITED_FOR_MAX)
+    _require("Waiting.count", waiting.count, len(waiting.missing), layout.WORLD_SIZE_MAX)
+    if not 0 <= waiting.waited_s < math.inf:  # nor NaN
+        raise MalformedFrame(f"Waiting.waited_s is {waiting.waited_s}, allowed are seconds from 0")
+    missing = tuple(map(_peer_from_pb, waiting.missing))
+    return model.Waiting(waiting.seq, waiting.chunk, waiting.waited_s, waiting.count, missing)
 
 
 def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:

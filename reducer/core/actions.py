@@ -61,4 +61,11 @@ class Discard:
     slot: SlotKey
 
 
-Action: TypeAlias = Send | Close | Fold | Publish | Discard
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell the operator."""
+
+    text: str
+
+
+Action: TypeAlias = Send | Close | Fold | Publish | Discard | Warn

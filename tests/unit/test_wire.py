@@ -24,12 +24,14 @@ from reduction.model import (
     ReduceOp,
     Result,
     Start,
+    Waiting,
     Welcome,
 )
 from reduction.v1 import reduction_pb2 as pb
 
 U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)
+SECONDS = st.floats(min_value=0, allow_infinity=False)
 IDS = st.binary(min_size=16, max_size=16)
 HOSTS = st.text(max_size=60)
 PAYLOADS = st.one_of(st.just(b""), st.binary(max_size=300)).map(memoryview)
@@ -101,6 +103,14 @@ REDUCER_FRAMES = st.one_of(
     RESULTS,
     st.builds(Minimum, minimum=U64),
     st.builds(Peers, peers=st.lists(PEERS, max_size=4).map(tuple), draining=st.booleans()),
+    st.builds(
+        Waiting,
+        seq=U64,
+        chunk=U32,
+        waited_s=SECONDS,
+        count=st.integers(model.WAITED_FOR_MAX, layout.WORLD_SIZE_MAX),
+        missing=st.lists(PEERS, max_size=model.WAITED_FOR_MAX).map(tuple),
+    ),
     ABORTS,
 )
 JOBS = st.builds(
@@ -118,6 +128,8 @@ JOBS = st.builds(
     chunk_bytes=U32,
     credit_bytes=U64,
     under_way_bytes=U64,
+    last=st.lists(st.builds(model.LastRank, rank=U32, chunks=U64, waited_s=SECONDS), max_size=3).map(tuple),
+    waits=st.builds(model.WaitTimes, p50_s=SECONDS, p90_s=SECONDS, p99_s=SECONDS, max_s=SECONDS),
 )
 STATUSES = st.builds(
     model.ReducerStatus,

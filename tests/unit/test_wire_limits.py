@@ -1,5 +1,7 @@
 """Every field's limit: the edge passes, one step further is MalformedFrame and names field and value."""
 
+import math
+
 import pytest
 from reduction import layout, tcp, wire
 from reduction.errors import MalformedFrame
@@ -45,6 +47,11 @@ def push(*, payload=b"", **changes):
 def peer(**changes):
     fields = {"rank": 0, "nonce": ID, "host": "host", "presence": Presence.PRESENT}
     return pb.Peers(peers=[pb.Peer(**fields | changes)])
+
+
+def waiting(**changes):
+    missing = pb.Peer(rank=0, nonce=ID, host="host", presence=Presence.PRESENT)
+    return pb.Waiting(**{"waited_s": 1.0, "count": 1, "missing": [missing]} | changes)
 
 
 def welcome(**changes):
@@ -157,6 +164,13 @@ def test_a_join_of_another_version_is_not_judged_by_this_versions_limits():
         ({"peers": peer(nonce=b"1")}, "Peer.nonce has 1 bytes, it must have 16"),
         ({"peers": peer(host="h" * 256)}, "length of Peer.host is 256, allowed are 0 to 255"),
         ({"peers": peer(presence=0)}, "Peer.presence is 0; this version knows 1 PRESENT, 2 LOST, 3 LEFT"),
+        ({"waiting": waiting(count=4097)}, "Waiting.count is 4097, allowed are 1 to 4096"),
+        ({"waiting": waiting(count=0)}, "Waiting.count is 0, allowed are 1 to 4096"),
+        ({"waiting": waiting(missing=[pb.Peer()] * 9)}, "number of Waiting.missing is 9, allowed are 0 to 8"),
+        ({"waiting": waiting(missing=[pb.Peer()])}, "Peer.nonce has 0 bytes"),
+        ({"waiting": waiting(waited_s=-1.0)}, "Waiting.waited_s is -1.0, allowed are seconds from 0"),
+        ({"waiting": waiting(waited_s=math.nan)}, "Waiting.waited_s is nan"),
+        ({"waiting": waiting(waited_s=math.inf)}, "Waiting.waited_s is inf"),
         ({"peers": pb.Peers(peers=[pb.Peer()] * 4097)}, "Peers.peers is 4097, allowed are 0 to 4096"),
     ],
 )

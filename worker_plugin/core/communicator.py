@@ -9,6 +9,7 @@ failed    an error ended it; all reducers have heard it        -
 event                  what follows
 Welcome                Hello, if the reducer is a member (epochs.py)
 Peers                  whom that reducer sees: input of `judge` (verdict.py)
+Waiting                whom that reducer waits for: for warnings and timeouts (stalls.py)
 Configure (newer)      enter the epoch (epochs.py)
 Start, Result, Minimum (epochs.py)
 Abort, on a live link  fail with that error, and tell the other reducers
@@ -26,7 +27,6 @@ from dataclasses import dataclass, replace
 
 from reduction.errors import (
     ClosedError,
-    CollectiveTimeout,
     OutOfOrder,
     PeerLeft,
     ProtocolError,
@@ -46,6 +46,7 @@ from reduction.model import (
     Peers,
     Result,
     Start,
+    Waiting,
     Welcome,
 )
 
@@ -62,6 +63,7 @@ from worker_plugin.core.grid import Grid
 from worker_plugin.core.link import Link, Phase
 from worker_plugin.core.pace import TCP, Aim
 from worker_plugin.core.roster import Roster
+from worker_plugin.core.stalls import Stalls
 from worker_plugin.core.verdict import GiveUp, Reconfigure, View, judge
 from worker_plugin.core.window import Window
 
@@ -113,8 +115,13 @@ class Communicator:
         self.error: ReductionError | None = None
         self.started_at: float | None = None
         self.close_due: float | None = None
-        #: The last collective that a warning was given for.
-        self.warned_seq: int | None = None
+        self.stalls = Stalls(
+            identity.rank,
+            self.roster,
+            self.window,
+            stall_warn_s=identity.stall_warn_s,
+            timeout_s=identity.timeout_s,
+        )
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
@@ -222,6 +229,8 @@ class Communicator:
             case Start(epoch, minimum):
                 self.epochs.on_start(link, epoch, minimum, now, actions)
                 self._leave_if_done(now, actions)
+            case Waiting():
+                link.waiting = frame
             case Welcome():
                 self.roster.on_welcome(link, frame, now, actions)
                 self.epochs.greet(link, actions)
@@ -251,7 +260,7 @@ class Communicator:
         self.roster.dial(now, self._join(), actions)
         if self.epochs.ack_due is not None and now >= self.epochs.ack_due:
             self.epochs.acknowledge(actions)
-        self._check_progress(now, actions)
+        self.stalls.check(now, actions)
         if not (self.epochs.is_calm and self.roster.is_calm):
             self._judge(now, actions)
         if not self.grid.is_settled:
@@ -270,24 +279,6 @@ class Communicator:
             size, epoch = self.grid.chunk_bytes, configuration.epoch + 1
             actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
             self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now, actions)
-
-    def _check_progress(self, now: float, actions: list[Action]) -> None:
-        """Warn once about the oldest collective that is not done, and give it up in the end."""
-        seq = self.window.held
-        oldest = self.window.issues.get(seq)
-        if oldest is None or oldest.pushed_at is None:
-            return
-        waited = now - oldest.pushed_at
-        where = ", ".join(link.address for link in self.roster if link.lane is not None and link.lane.pending)
-        text = (
-            f"collective {seq} ({oldest.collective}) is not done {waited:.0f} s after its first push: "
-            f"{oldest.missing} of {len(oldest.here)} chunks are missing, from {where or 'no reducer'}"
-        )
-        if waited >= self.identity.timeout_s:
-            raise CollectiveTimeout(text)
-        if waited >= self.identity.stall_warn_s and self.warned_seq != seq:
-            self.warned_seq = seq
-            actions.append(Log(_WARNING, text))
 
     def _join(self) -> Join:
         who = self.identity

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from reduction.errors import ReductionError
-from reduction.model import Peer, Peers, Presence
+from reduction.model import Peer, Peers, Presence, Waiting
 
 from worker_plugin.core.lane import Lane
 
@@ -53,6 +53,8 @@ class Link:
     lane: Lane | None = None
     #: What the reducer has been told that this rank holds.
     acked: int = 0
+    #: What the reducer said last of whom it waits for.
+    waiting: Waiting | None = None
 
     @property
     def is_up(self) -> bool:
@@ -87,6 +89,7 @@ class Link:
         self.lost_since = {}
         self.is_full = False
         self.is_draining = False
+        self.waiting = None
 
     def see(self, news: Peers, now: float) -> set[int]:
         """Take a report; return the ranks that were present before and are lost now."""

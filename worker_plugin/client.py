@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from worker_plugin.core.actions import (
     Action,
     Closed,
     Deliver,
+    Embed,
     Fail,
     Log,
     Open,
@@ -41,8 +43,7 @@ from worker_plugin.core.actions import (
     Store,
 )
 from worker_plugin.core.communicator import Communicator, Identity
-from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
-from worker_plugin.discovery.embedded import EmbeddedReducer
+from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, Received, Tick
 from worker_plugin.discovery.meeting import Meeting, Place
 from worker_plugin.loop import io_loop
 from worker_plugin.staging import CLOSED, ArenaPool, Staging, Work
@@ -112,7 +113,8 @@ class Client:
         self._placed: dict[int, tuple[int, memoryview]] = {}
         self._reducer_addresses: set[tuple[str, int]] = set()
         self._lookups: set[asyncio.Task[None]] = set()
-        self._embedded: EmbeddedReducer | None = None
+        #: Where the job meets; another one after a fallback.
+        self._places: list[Place] = []
         self._loop = io_loop()
         #: Of the next tick.
         self._timer: asyncio.TimerHandle | None = None
@@ -161,7 +163,8 @@ class Client:
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`."""
         descriptors = [stream.descriptor for stream in self._streams.values()]
-        descriptors += [] if self._embedded is None else self._embedded.descriptors
+        for place in self._places:
+            descriptors += [] if place.embedded is None else place.embedded.descriptors
         return self._reducer_addresses, [number for number in descriptors if number >= 0]
 
     # ---- the staging and discovery threads ----
@@ -174,24 +177,40 @@ class Client:
         fail(work.future, self._final or ClosedError(CLOSED))
 
     def _discover(self) -> None:
-        """Look for job and reducers, which may block; then let the loop take over."""
+        """Look for job and reducers; then let the loop take over."""
+        asyncio.run_coroutine_threadsafe(self._live(self._ask(self._meeting.agree)), self._loop)
+
+    def _fall_back(self) -> None:
+        """Have rank 0 start a reducer, because none is left; on a thread of its own."""
+        self._loop.call_soon_threadsafe(self._on_fallback, self._ask(self._meeting.fall_back))
+
+    def _ask(self, question: Callable[[PluginConfig, int, int], Place]) -> Place | ReductionError:
+        """Ask the meeting, which may block."""
         try:
-            place: Place | ReductionError = self._meeting.agree(self._config, self._rank, self._world_size)
+            return question(self._config, self._rank, self._world_size)
         except ReductionError as error:
-            place = error
+            return error
         except Exception as error:
             log.exception("discovery failed")
-            place = LocalProtocolError(f"discovery failed: {error!r}")
-        asyncio.run_coroutine_threadsafe(self._live(place), self._loop)
+            return LocalProtocolError(f"discovery failed: {error!r}")
 
     # ---- the loop thread ----
+
+    def _on_fallback(self, place: Place | ReductionError) -> None:
+        if isinstance(place, ReductionError):
+            self.handle(Broke(place))
+        elif self._over.is_set():  # nobody needs it any more
+            threading.Thread(target=place.stop, name="reduction-fallback", daemon=True).start()
+        else:
+            self._places.append(place)
+            self.handle(FellBack(place.addresses[0]))
 
     async def _live(self, place: Place | ReductionError) -> None:
         try:
             if isinstance(place, ReductionError):
                 self._fail(place)
                 return
-            self._embedded = place.embedded
+            self._places.append(place)
             await self._serve(place)
         except Exception as error:
             log.exception("the communicator failed")
@@ -201,7 +220,11 @@ class Client:
                 self._ended = True
                 self._final = self._final or ClosedError(CLOSED)
             await asyncio.sleep(0)  # what was handed over before `_ended`
-            self._staging.finish(None if self._embedded is None else self._embedded.stop)
+            self._staging.finish(self._leave_places)
+
+    def _leave_places(self) -> None:
+        for place in self._places:
+            place.stop()
 
     async def _serve(self, place: Place) -> None:
         config = self._config
@@ -219,6 +242,8 @@ class Client:
             stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,
             close_timeout_s=config.close_timeout_s,
+            on_reducer_loss=config.on_reducer_loss,
+            may_fall_back=config.fallback is not None,
         )
         self._core = Communicator(identity, place.addresses)
         early, self._early = self._early, []
@@ -330,6 +355,8 @@ class Client:
                 self._streams[link].close()
             case Fail(error):
                 self._fail(error)
+            case Embed():
+                threading.Thread(target=self._fall_back, name="reduction-fallback", daemon=True).start()
             case Closed():
                 self._over.set()
             case Log(level, text):

@@ -40,8 +40,8 @@ class PluginConfig:
     def __post_init__(self) -> None:
         _check_choice("transport", self.transport, ("auto", "tcp", "grpc"))
         _check_choice("wire_dtype", self.wire_dtype, (None,))
-        _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard",))
-        _check_choice("fallback", self.fallback, (None,))
+        _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard", "wait", "raise"))
+        _check_choice("fallback", self.fallback, (None, "embedded"))
         for name in ("timeout_s", "stall_warn_s", "join_timeout_s", "close_timeout_s"):
             if not 0 < getattr(self, name) <= SECONDS_MAX:
                 raise ConfigError(

@@ -37,8 +37,10 @@ class ReductionState:
         world_size: number of ranks; from torch.distributed if not given.
         transport: "auto" or "grpc".
         wire_dtype: None, the tensor's own.
-        on_reducer_loss: "reshard", the others take over.
-        fallback: None.
+        on_reducer_loss: "reshard", the others take over at once, and take a lost one in again when it is back;
+            "wait", for all of them at their addresses, up to `join_timeout_s`; "raise". Rank 0's counts.
+        fallback: "embedded", rank 0 starts a private reducer on its host when none has been there for
+            `join_timeout_s`; all ranks must run on that host. None, the job fails then.
         timeout_s: seconds from a collective's first push to CollectiveTimeout.
         stall_warn_s: seconds after which a collective that is not done is logged as a warning.
         join_timeout_s: seconds to wait for reducers and ranks, at the start and after losing all.

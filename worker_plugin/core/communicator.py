@@ -16,6 +16,7 @@ Abort, on a live link  fail with that error, and tell the other reducers
 Abort, on a Join       dial again or fail (roster.py)
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
+FellBack               dial the reducer that rank 0 has started, because none was left
 Close                  wait until nobody needs this rank, then Goodbye
 """
 
@@ -53,18 +54,19 @@ from reduction.model import (
 from worker_plugin.core.actions import (
     Action,
     Closed,
+    Embed,
     Fail,
     Log,
     Send,
 )
 from worker_plugin.core.epochs import Epochs
-from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
+from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, Received, Tick
 from worker_plugin.core.grid import Grid
 from worker_plugin.core.link import Link, Phase
 from worker_plugin.core.pace import TCP, Aim
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.stalls import Stalls
-from worker_plugin.core.verdict import GiveUp, Reconfigure, View, judge
+from worker_plugin.core.verdict import FallBack, GiveUp, Reconfigure, View, judge
 from worker_plugin.core.window import Window
 
 _INFO, _WARNING = 20, 30
@@ -90,6 +92,10 @@ class Identity:
     stall_warn_s: float
     join_timeout_s: float
     close_timeout_s: float
+    #: "reshard", "wait" or "raise"; rank 0's counts.
+    on_reducer_loss: str = "reshard"
+    #: Whether rank 0 may start a reducer when none is left.
+    may_fall_back: bool = False
 
 
 class State(enum.Enum):
@@ -115,6 +121,7 @@ class Communicator:
         self.error: ReductionError | None = None
         self.started_at: float | None = None
         self.close_due: float | None = None
+        self.has_fallen_back = False
         self.stalls = Stalls(
             identity.rank,
             self.roster,
@@ -150,6 +157,9 @@ class Communicator:
                 self._on_lost(self.roster[number], error, now, actions)
             case Broke(error):
                 raise error
+            case FellBack(address):
+                self.roster.add_fallback(address)
+                self._restart_clocks(now)
             case Close():
                 self._on_close(now, actions)
             case Tick(lost):
@@ -307,6 +317,9 @@ class Communicator:
             is_idle=self.window.is_idle,
             join_timeout_s=self.identity.join_timeout_s,
             timeout_s=self.identity.timeout_s,
+            on_reducer_loss=self.identity.on_reducer_loss,
+            may_fall_back=self.identity.may_fall_back and not self.has_fallen_back,
+            has_fallen_back=self.has_fallen_back,
         )
         match judge(view):
             case Reconfigure(links, reason):
@@ -319,6 +332,17 @@ class Communicator:
                 self.epochs.enter(configuration, now, actions)
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error
+            case FallBack(reason) if self.state is not State.CLOSING:
+                self.has_fallen_back = True
+                self._restart_clocks(now)
+                text = f"{reason}; rank 0 starts a reducer on its own host for this job (fallback='embedded')"
+                actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
+
+    def _restart_clocks(self, now: float) -> None:
+        """Wait for reducers as if the wait began now."""
+        self.started_at = self.roster.alone_since = now
+        if self.epochs.broken_since is not None:
+            self.epochs.broken_since = now
 
     def _fail(self, error: ReductionError, actions: list[Action]) -> None:
         """End with an error here, and through the reducers everywhere."""

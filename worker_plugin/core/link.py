@@ -32,6 +32,8 @@ class Link:
     phase: Phase = Phase.DOWN
     #: The link whose Welcome named this one as a sibling.
     parent: int | None = None
+    #: Whether it leads to the reducer that rank 0 started when no other was left.
+    is_fallback: bool = False
     dials: int = 0
     dial_at: float = 0.0
     #: Why it is down, or was refused.

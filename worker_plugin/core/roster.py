@@ -111,6 +111,10 @@ class Roster:
         if self.alone_since is None and not self.up:
             self.alone_since = now
 
+    def add_fallback(self, address: str) -> None:
+        """Make a link to the reducer that rank 0 has started because no other is left."""
+        self.links.append(Link(len(self.links), address, is_fallback=True))
+
     def add(self, configuration: Configuration) -> None:
         """Make links for members that nobody here leads to.
 

@@ -13,9 +13,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import numpy as np
-from reduction import __version__
+from reduction import __version__, checksum
 from reduction.endpoint import Sink
-from reduction.errors import ReductionError
+from reduction.errors import DataCorrupted, ReductionError
 from reduction.model import DType, JobStatus, Join, Push, ReducerStatus, Result, WorkerFrame
 
 from reducer import kernels
@@ -111,12 +111,22 @@ class Engine:
             return
         match frame:
             case Push(payload=payload):
+                if self.table.checks(stream) and not self._is_intact(stream, frame):
+                    return
                 self.received_bytes += payload.nbytes
             case Join():
                 log.info(
                     "join job=%s rank=%d/%d host=%s", frame.job, frame.rank, frame.world_size, frame.host
                 )
         self._handle(Received(stream, frame))
+
+    def _is_intact(self, stream: int, push: Push) -> bool:
+        try:
+            checksum.check(push)
+        except DataCorrupted as error:
+            self.reject(stream, error)
+            return False
+        return True
 
     def reject(self, stream: int, error: ReductionError) -> None:
         """End a stream whose peer broke a rule that the transport watches over."""
@@ -198,7 +208,8 @@ class Engine:
         rounds = dtype.itemsize != accumulator.itemsize
         out = self.pool.take(accumulator.size * dtype.itemsize) if rounds else None
         payload = kernels.finish(accumulator, out, dtype, action.collective.op, action.world_size)
-        result = Result(action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload)
+        what = action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload
+        result = Result(*what, checksum.of_result(*what) if action.checksums else None)
         for stream in action.streams:
             if (sink := self._sinks.get(stream)) is not None:
                 sink.on_frame(result)

@@ -21,8 +21,9 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from reduction.errors import ClosedError, LocalProtocolError, ReductionError
-from reduction.model import Collective, Push, ReducerFrame
+from reduction import checksum
+from reduction.errors import ClosedError, DataCorrupted, LocalProtocolError, ReductionError
+from reduction.model import Collective, Push, ReducerFrame, Result
 
 from worker_plugin import fork
 from worker_plugin.bridge import Future, fail, make_future
@@ -70,7 +71,7 @@ class LinkSink:
     def on_frame(self, frame: ReducerFrame) -> None:
         """See `Sink.on_frame`."""
         if self._client.sinks.get(self._link) is self:
-            self._client.handle(Received(self._link, frame))
+            self._client.receive(self._link, frame)
 
     def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
         """See `PlacingSink.place`."""
@@ -244,6 +245,7 @@ class Client:
             close_timeout_s=config.close_timeout_s,
             on_reducer_loss=config.on_reducer_loss,
             may_fall_back=config.fallback is not None,
+            checksums=config.checksums,
         )
         self._core = Communicator(identity, place.addresses)
         early, self._early = self._early, []
@@ -307,6 +309,18 @@ class Client:
                     Broke(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
                 )
 
+    def receive(self, link: int, frame: ReducerFrame) -> None:
+        """Let the core take a frame, if it is what the reducer sent."""
+        if isinstance(frame, Result) and self._core is not None and self._core.epochs.checks:
+            try:
+                checksum.check(frame)
+            except DataCorrupted as error:  # the next epoch brings it again
+                del self.sinks[link]
+                self._streams[link].close()
+                self.handle(Lost(link, error))
+                return
+        self.handle(Received(link, frame))
+
     def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
         """Return where a result that begins to arrive belongs, if it is one that the core needs."""
         start = None if self._core is None else self._core.place(link, epoch, seq, chunk, nbytes)
@@ -369,7 +383,10 @@ class Client:
 
     def _push(self, action: PushChunk) -> None:
         payload = self._works[action.seq].payload(action.start, action.stop)
-        push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload)
+        crc = None
+        if self._core is not None and self._core.epochs.checks:
+            crc = checksum.of_push(action.epoch, action.seq, action.chunk, action.held, payload)
+        push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)
         self._streams[action.link].send(push)
 
     def _fail(self, error: ReductionError) -> None:

@@ -36,6 +36,8 @@ class PluginConfig:
     chunk_bytes: int | None = None
     #: None: adapted all the time.
     credit_bytes: int | None = None
+    #: Whether pushes and results have checksums; rank 0's counts.
+    checksums: bool = False
 
     def __post_init__(self) -> None:
         _check_choice("transport", self.transport, ("auto", "tcp", "grpc"))
@@ -129,6 +131,7 @@ _PARSE: Mapping[str, Callable[[str], object]] = {
     "close_timeout_s": float,
     "chunk_bytes": int,
     "credit_bytes": int,
+    "checksums": {"0": False, "1": True}.__getitem__,
 }
 
 
@@ -148,4 +151,6 @@ def build(arguments: Mapping[str, Any], environ: Mapping[str, str] = os.environ)
                 values[name] = _PARSE.get(name, str)(environ[variable])
             except ValueError:
                 raise ConfigError(f"{variable} is {environ[variable]!r}, which is no number") from None
+            except KeyError:
+                raise ConfigError(f"{variable} is {environ[variable]!r}, it must be 0 or 1") from None
     return PluginConfig(**values)

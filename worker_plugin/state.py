@@ -47,6 +47,7 @@ class ReductionState:
         close_timeout_s: seconds that `close` waits for ranks that may still need this one.
         chunk_bytes: bytes per message, a multiple of 1024; rank 0's counts.
         credit_bytes: bytes pushed to one reducer ahead of its results.
+        checksums: whether every push and result has a CRC-32C; one that does not fit is sent again. Rank 0's counts.
 
     Every setting can also be given as REDUCTION_<NAME>; an explicit argument wins.
 
@@ -71,6 +72,7 @@ class ReductionState:
         close_timeout_s: float | None = None,
         chunk_bytes: int | None = None,
         credit_bytes: int | None = None,
+        checksums: bool | None = None,
     ) -> None:
         self.config: PluginConfig = build(
             {
@@ -88,6 +90,7 @@ class ReductionState:
                 "close_timeout_s": close_timeout_s,
                 "chunk_bytes": chunk_bytes,
                 "credit_bytes": credit_bytes,
+                "checksums": checksums,
             }
         )
         self._reset()

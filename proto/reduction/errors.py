@@ -9,7 +9,8 @@
     |   |-- ResourceExhausted             the reducer's memory limit does not allow one more job
     |   |-- JobBusy                       a live job already has this name
     |   |   `-- RankTaken                 a live process already is this rank of the job
-    |   `-- CollectiveTimeout             a collective did not finish within timeout_s
+    |   |-- CollectiveTimeout             a collective did not finish within timeout_s
+    |   `-- DataCorrupted                 a checksum does not fit; the stream is opened again, and it is sent again
     |-- ProtocolError                     do not retry: somebody has a bug or another version
     |   |-- LocalProtocolError            this process
     |   `-- RemoteProtocolError           the other side
@@ -82,6 +83,12 @@ class CollectiveTimeout(RetryableError):
     """A collective did not finish within `timeout_s` of its first push."""
 
     code = 6
+
+
+class DataCorrupted(RetryableError):
+    """A push or result arrived with another checksum than its content has; it ends the stream, not the job."""
+
+    code = 16
 
 
 class ProtocolError(ReductionError):
@@ -158,6 +165,7 @@ _BY_CODE: dict[int, type[ReductionError]] = {
         StaleInstance,
         WorkerLost,
         PeerLeft,
+        DataCorrupted,
     )
 }
 

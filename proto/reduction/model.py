@@ -98,6 +98,8 @@ class Configuration:
     epoch: int
     chunk_bytes: int
     members: tuple[Member, ...]
+    #: Whether every Push and Result has a checksum.
+    checksums: bool = False
 
     @property
     def weights(self) -> tuple[int, ...]:
@@ -148,6 +150,8 @@ class Push:
     collective: Collective
     held: int
     payload: memoryview
+    #: `checksum.of_push`, None if the configuration asks for none.
+    crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,8 @@ class Result:
     chunk: int
     minimum: int
     payload: memoryview
+    #: `checksum.of_result`, None if the configuration asks for none.
+    crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,13 @@ _E = TypeVar("_E", bound=enum.IntEnum)
 def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
     """Encode a frame; the only copy of a payload is the one into the returned bytes."""
     match frame:
-        case model.Push(epoch, seq, chunk, collective, held, payload):
+        case model.Push(epoch, seq, chunk, collective, held, payload, crc):
             head = pb.Push(
                 epoch=epoch,
                 seq=seq,
                 chunk=chunk,
                 held=held,
+                crc32c=crc,
                 collective=pb.Collective(
                     op=cast(pb.ReduceOp, collective.op),
                     dtype=cast(pb.DType, collective.dtype),
@@ -108,8 +109,8 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
 def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
     """Encode a frame; the only copy of a payload is the one into the returned bytes."""
     match frame:
-        case model.Result(epoch, seq, chunk, minimum, payload):
-            head = pb.Result(epoch=epoch, seq=seq, chunk=chunk, minimum=minimum)
+        case model.Result(epoch, seq, chunk, minimum, payload, crc):
+            head = pb.Result(epoch=epoch, seq=seq, chunk=chunk, minimum=minimum, crc32c=crc)
             return framing.join(_RESULT, head.SerializeToString(), payload)
         case model.Welcome():
             welcome = pb.Welcome(
@@ -362,12 +363,14 @@ def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:
     agreed = collective(
         push.collective.op, push.collective.dtype, push.collective.numel, push.collective.fingerprint
     )
-    return model.Push(push.epoch, push.seq, push.chunk, agreed, push.held, payload)
+    crc = push.crc32c if push.HasField("crc32c") else None
+    return model.Push(push.epoch, push.seq, push.chunk, agreed, push.held, payload, crc)
 
 
 def _result_from_pb(result: pb.Result, payload: memoryview) -> model.Result:
     _require("length of Result.payload", payload.nbytes, 0, layout.CHUNK_BYTES_MAX)
-    return model.Result(result.epoch, result.seq, result.chunk, result.minimum, payload)
+    crc = result.crc32c if result.HasField("crc32c") else None
+    return model.Result(result.epoch, result.seq, result.chunk, result.minimum, payload, crc)
 
 
 def _configuration_to_pb(configuration: model.Configuration) -> pb.Configuration:
@@ -379,6 +382,7 @@ def _configuration_to_pb(configuration: model.Configuration) -> pb.Configuration
             pb.Member(address=member.address, incarnation=member.incarnation, weight=member.weight)
             for member in configuration.members
         ],
+        checksums=configuration.checksums,
     )
 
 
@@ -399,7 +403,9 @@ def _configuration_from_pb(message: pb.Configuration) -> model.Configuration:
     if len({member.incarnation for member in message.members}) != len(message.members):
         raise MalformedFrame("Configuration.members names a reducer twice")
     members = (model.Member(member.address, member.incarnation, member.weight) for member in message.members)
-    return model.Configuration(message.instance, message.epoch, message.chunk_bytes, tuple(members))
+    return model.Configuration(
+        message.instance, message.epoch, message.chunk_bytes, tuple(members), message.checksums
+    )
 
 
 def _peer_to_pb(peer: model.Peer) -> pb.Peer:

@@ -52,6 +52,8 @@ class Publish:
     epoch: int
     minimum: int
     streams: tuple[int, ...]
+    #: Whether the Result has a checksum.
+    checksums: bool = False
 
 
 @dataclass(frozen=True, slots=True)

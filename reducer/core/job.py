@@ -275,8 +275,11 @@ class Job:
                 view.outstanding -= cost
             self.minimum_due = None
             streams = self._audience()
+            checks = self.checks
             self.sent_bytes += nbytes * len(streams)
-            actions.append(Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams))
+            actions.append(
+                Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams, checks)
+            )
         return actions
 
     def _audience(self) -> tuple[int, ...]:
@@ -389,6 +392,11 @@ class Job:
     def is_deserted(self) -> bool:
         """Whether no rank has a stream here."""
         return not any(view.stream is not None for view in self.ranks.values())
+
+    @property
+    def checks(self) -> bool:
+        """Whether pushes and results of this epoch have checksums."""
+        return self.configuration is not None and self.configuration.checksums
 
     @property
     def needs_us(self) -> bool:

@@ -68,6 +68,7 @@ STATUS = {
     11: grpc.StatusCode.ABORTED,
     12: grpc.StatusCode.ABORTED,
     13: grpc.StatusCode.ABORTED,
+    16: grpc.StatusCode.DATA_LOSS,
 }
 
 

@@ -69,6 +69,7 @@ def test_callers_can_catch_by_what_to_do():
         errors.JobBusy,
         errors.RankTaken,
         errors.CollectiveTimeout,
+        errors.DataCorrupted,
     }
     assert {cls for cls in CODED if issubclass(cls, JobAborted)} == {
         errors.StaleInstance,

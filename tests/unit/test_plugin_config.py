@@ -25,6 +25,7 @@ def test_defaults_are_the_documented_ones():
         "close_timeout_s": 5.0,
         "chunk_bytes": None,
         "credit_bytes": None,
+        "checksums": False,
     }
 
 
@@ -43,6 +44,7 @@ def test_every_setting_can_come_from_the_environment():
         "REDUCTION_CLOSE_TIMEOUT_S": "4e-1",
         "REDUCTION_CHUNK_BYTES": "2048",
         "REDUCTION_CREDIT_BYTES": "4096",
+        "REDUCTION_CHECKSUMS": "1",
     }
     assert build({}, environ) == PluginConfig(
         reducers=("10.0.0.5:50051", "dns:reducers:50051"),
@@ -58,7 +60,14 @@ def test_every_setting_can_come_from_the_environment():
         close_timeout_s=0.4,
         chunk_bytes=2048,
         credit_bytes=4096,
+        checksums=True,
     )
+
+
+def test_a_switch_is_0_or_1():
+    assert build({}, {"REDUCTION_CHECKSUMS": "0"}) == PluginConfig()
+    with pytest.raises(ConfigError, match="REDUCTION_CHECKSUMS is 'yes', it must be 0 or 1"):
+        build({}, {"REDUCTION_CHECKSUMS": "yes"})
 
 
 def test_an_explicit_argument_wins_and_none_means_not_given():

@@ -57,6 +57,7 @@ CONFIGURATIONS = st.builds(
     epoch=st.integers(1, (1 << 63) - 1),
     chunk_bytes=st.integers(1, 4096).map(lambda kib: kib * layout.CHUNK_BYTES_MULTIPLE),
     members=st.lists(MEMBERS, min_size=1, max_size=5, unique_by=lambda member: member.incarnation).map(tuple),
+    checksums=st.booleans(),
 )
 JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
     lambda world_size: st.builds(
@@ -71,8 +72,11 @@ JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
         credit_bytes=CREDITS,
     )
 )
-PUSHES = st.builds(Push, epoch=U64, seq=U64, chunk=U32, collective=COLLECTIVES, held=U64, payload=PAYLOADS)
-RESULTS = st.builds(Result, epoch=U64, seq=U64, chunk=U32, minimum=U64, payload=PAYLOADS)
+CRCS = st.none() | U32
+PUSHES = st.builds(
+    Push, epoch=U64, seq=U64, chunk=U32, collective=COLLECTIVES, held=U64, payload=PAYLOADS, crc32c=CRCS
+)
+RESULTS = st.builds(Result, epoch=U64, seq=U64, chunk=U32, minimum=U64, payload=PAYLOADS, crc32c=CRCS)
 PEERS = st.builds(
     Peer,
     rank=st.integers(0, layout.WORLD_SIZE_MAX - 1),
@@ -151,6 +155,8 @@ def fill(message, value):
         if descriptor.is_repeated:
             for item in ours:
                 fill(theirs.add(), item)
+        elif ours is None:
+            assert descriptor.has_presence
         elif descriptor.message_type is not None:
             theirs.SetInParent()
             fill(theirs, ours)

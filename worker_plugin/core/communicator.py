@@ -12,7 +12,7 @@ Peers                  whom that reducer sees: input of `judge` (verdict.py)
 Waiting                whom that reducer waits for: for warnings and timeouts (stalls.py)
 Configure (newer)      enter the epoch (epochs.py)
 Start, Result, Minimum (epochs.py)
-Abort, on a live link  fail with that error, and tell the other reducers
+Abort, on a live link  fail with that error, and tell the other reducers; data was damaged: stream lost
 Abort, on a Join       dial again or fail (roster.py)
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 
 from reduction.errors import (
     ClosedError,
+    DataCorrupted,
     OutOfOrder,
     PeerLeft,
     ProtocolError,
@@ -58,6 +59,7 @@ from worker_plugin.core.actions import (
     Fail,
     Log,
     Send,
+    Shut,
 )
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, Received, Tick
@@ -96,6 +98,8 @@ class Identity:
     on_reducer_loss: str = "reshard"
     #: Whether rank 0 may start a reducer when none is left.
     may_fall_back: bool = False
+    #: Whether pushes and results have checksums; rank 0's counts.
+    checksums: bool = False
 
 
 class State(enum.Enum):
@@ -247,6 +251,10 @@ class Communicator:
 
     def _on_abort(self, link: Link, abort: Abort, now: float, actions: list[Action]) -> None:
         error = from_code(abort.code, abort.message)
+        if isinstance(error, DataCorrupted):  # the next epoch brings it again
+            self._on_lost(link, error, now, actions)
+            actions.append(Shut(link.id))
+            return
         if link.phase is not Phase.OPENING:
             raise error
         self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
@@ -328,7 +336,9 @@ class Communicator:
                 where = ", ".join(link.address for link in links)
                 level = _INFO if self.epochs.broken_since is None else _WARNING
                 actions.append(Log(level, f"epoch {epoch} with {len(links)} reducers ({where}): {reason}"))
-                configuration = Configuration(self.epochs.instance, epoch, self.grid.chunk_bytes, members)
+                configuration = Configuration(
+                    self.epochs.instance, epoch, self.grid.chunk_bytes, members, self.identity.checksums
+                )
                 self.epochs.enter(configuration, now, actions)
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error

@@ -240,7 +240,9 @@ class TcpStream:
     def on_message(self, header: tcp.Header, payload: memoryview) -> None:
         """See `tcp.Handler`."""
         if header.kind == tcp.RESULT:
-            self._sink.on_frame(Result(header.epoch, header.seq, header.chunk, header.mark, payload))
+            self._sink.on_frame(
+                Result(header.epoch, header.seq, header.chunk, header.mark, payload, header.checksum)
+            )
         else:
             self._sink.on_frame(wire.reducer_frame_from_wire(bytes(payload)))
 

@@ -31,6 +31,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_WORKER_LOST: _ClassVar[ErrorCode]
     ERROR_CODE_PEER_LEFT: _ClassVar[ErrorCode]
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
+    ERROR_CODE_DATA_CORRUPTED: _ClassVar[ErrorCode]
 
 class ReduceOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -66,6 +67,7 @@ ERROR_CODE_STALE_INSTANCE: ErrorCode
 ERROR_CODE_WORKER_LOST: ErrorCode
 ERROR_CODE_PEER_LEFT: ErrorCode
 ERROR_CODE_INTERNAL: ErrorCode
+ERROR_CODE_DATA_CORRUPTED: ErrorCode
 REDUCE_OP_UNSPECIFIED: ReduceOp
 REDUCE_OP_SUM: ReduceOp
 REDUCE_OP_AVG: ReduceOp
@@ -124,20 +126,22 @@ class Hello(_message.Message):
     def __init__(self, configuration: _Optional[_Union[Configuration, _Mapping]] = ..., held: _Optional[int] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("epoch", "seq", "chunk", "collective", "held", "payload")
+    __slots__ = ("epoch", "seq", "chunk", "collective", "held", "crc32c", "payload")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     seq: int
     chunk: int
     collective: Collective
     held: int
+    crc32c: int
     payload: bytes
-    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., collective: _Optional[_Union[Collective, _Mapping]] = ..., held: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., collective: _Optional[_Union[Collective, _Mapping]] = ..., held: _Optional[int] = ..., crc32c: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Collective(_message.Message):
     __slots__ = ("op", "dtype", "numel", "fingerprint")
@@ -214,18 +218,20 @@ class Start(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., minimum: _Optional[int] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("epoch", "seq", "chunk", "minimum", "payload")
+    __slots__ = ("epoch", "seq", "chunk", "minimum", "crc32c", "payload")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     seq: int
     chunk: int
     minimum: int
+    crc32c: int
     payload: bytes
-    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., minimum: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., minimum: _Optional[int] = ..., crc32c: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Minimum(_message.Message):
     __slots__ = ("minimum",)
@@ -268,16 +274,18 @@ class Peer(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ...) -> None: ...
 
 class Configuration(_message.Message):
-    __slots__ = ("instance", "epoch", "chunk_bytes", "members")
+    __slots__ = ("instance", "epoch", "chunk_bytes", "members", "checksums")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
     instance: bytes
     epoch: int
     chunk_bytes: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, instance: _Optional[bytes] = ..., epoch: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    checksums: bool
+    def __init__(self, instance: _Optional[bytes] = ..., epoch: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., checksums: _Optional[bool] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("address", "incarnation", "weight")

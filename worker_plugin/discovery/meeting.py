@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import Store
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.addresses import configured, resolve
 from worker_plugin.discovery.embedded import EmbeddedReducer, loopback_id
+from worker_plugin.security import OPEN, Access, access_of, private_access
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ class Place:
 
     job: str
     addresses: tuple[str, ...]
+    access: Access = OPEN
     embedded: EmbeddedReducer | None = None
 
 
@@ -53,7 +55,7 @@ class Meeting:
         job = config.job or self._job(store, rank, world_size)
         addresses = configured(config)
         if addresses is not None:
-            return Place(job, resolve(addresses, config.join_timeout_s))
+            return Place(job, resolve(addresses, config.join_timeout_s), access_of(config, job))
         if world_size > 1 and store is None:
             raise ConfigError(
                 "no reducers are configured: pass reducers=, set REDUCTION_REDUCERS, or initialise "
@@ -66,7 +68,8 @@ class Meeting:
         answer = self._get(store, "address", "rank 0 to start the embedded reducer")
         if answer.startswith(_FAILED):
             raise ConfigError(answer.removeprefix(_FAILED))
-        return Place(job, (answer,))
+        address, _, token = answer.partition(" ")
+        return Place(job, (address,), private_access(token))
 
     def _job(self, store: Store | None, rank: int, world_size: int) -> str:
         job = f"run-{uuid.uuid4()}"
@@ -96,8 +99,9 @@ class Meeting:
             raise
         log.info("no reducers are configured: rank 0 runs one at %s for this job", embedded.address)
         if store is not None:
-            store.set(f"{self._prefix}address", embedded.address)
-        return Place(job, (embedded.address,), embedded)
+            # Who can read the store could be a rank anyway.
+            store.set(f"{self._prefix}address", f"{embedded.address} {embedded.token}")
+        return Place(job, (embedded.address,), private_access(embedded.token), embedded)
 
     def _get(self, store: Store, key: str, whom: str) -> str:
         try:

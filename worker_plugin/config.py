@@ -62,6 +62,8 @@ class PluginConfig:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
         if self.job is not None and not 1 <= _utf8_bytes("job", self.job) <= wire.JOB_NAME_BYTES_MAX:
             raise ConfigError(f"job {self.job!r} must have 1 to {wire.JOB_NAME_BYTES_MAX} bytes")
+        if self.job is not None and not self.job.isprintable():
+            raise ConfigError(f"job {self.job!r} has characters that cannot be printed")
         self._check_sizes()
         if self.tls is not None and self.transport == "tcp":
             raise ConfigError(

@@ -36,10 +36,10 @@ async def _handshake(address: str, tls: TlsFiles | None) -> str | None:
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not accepted here: {error.verify_message}"
-    except ssl.SSLEOFError:
-        return None  # it may be about to end
     except ssl.SSLError as error:
-        return None if tls is None else f"it does not speak TLS as we do ({error.reason})"
+        if tls is None or isinstance(error, ssl.SSLEOFError):  # who hangs up may be about to end
+            return None
+        return f"it does not speak TLS as we do ({error.reason})"
     try:
         if tls is None:
             return "it wants TLS, and no certificate, private key and CA are set here"

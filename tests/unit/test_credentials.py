@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 from cryptography.hazmat.primitives import serialization
 from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
-from unit.certificates import Authority
 
 NAMES = ("--tls-cert", "--tls-key", "--tls-ca")
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_missing_or_no_pem_is_named(authority, tmp_path, field, c
 def test_a_key_of_another_certificate(authority):
     ours, theirs = authority.files(), authority.files("else.example")
     with pytest.raises(
-        ConfigError, match="cannot be used as certificate and private key: .*KEY_VALUES_MISMATCH"
+        ConfigError, match=r"cannot be used as certificate and private key: .*KEY_VALUES_MISMATCH"
     ):
         replace(ours, key=theirs.key).read()
 

@@ -6,9 +6,9 @@ import ssl
 from collections.abc import Callable
 
 import pytest
+from certificates import Authority
 from reduction.credentials import TlsFiles
 from reduction.handshake import why_refused
-from unit.certificates import Authority
 
 #: What an HTTP/2 server says first: SETTINGS.
 HELLO = b"\0\0\0\4\0\0\0\0\0"

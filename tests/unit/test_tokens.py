@@ -71,7 +71,7 @@ def test_a_wrong_line_is_named_and_not_shown(token_file, content, text):
 
 
 def test_no_such_file(tmp_path):
-    with pytest.raises(ConfigError, match="token file .*/nowhere cannot be read: No such file or directory"):
+    with pytest.raises(ConfigError, match=r"token file .*/nowhere cannot be read: No such file or directory"):
         read_tokens(str(tmp_path / "nowhere"))
 
 

@@ -47,7 +47,7 @@ STREAMS_PER_CONNECTION_MAX = 64
 #: Streams of all connections together.
 STREAMS_MAX = 8192
 #: Of these, those that have sent no Join. Each may make gRPC hold one frame of FRAME_BYTES_MAX.
-STRANGERS_MAX = 512
+STRANGERS_MAX = 256
 #: More than streams, so that one too many hears why; the rest is for health checks and status.
 CONNECTIONS_MAX = STREAMS_MAX + 1024
 

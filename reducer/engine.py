@@ -16,7 +16,7 @@ import numpy as np
 from reduction import __version__, checksum
 from reduction.endpoint import Sink
 from reduction.errors import DataCorrupted, ReductionError
-from reduction.model import DType, JobStatus, Join, Push, ReducerStatus, Result, WorkerFrame
+from reduction.model import PROTOCOL_VERSION, DType, JobStatus, Join, Push, ReducerStatus, Result, WorkerFrame
 
 from reducer import kernels
 from reducer.buffers import BufferPool, is_leased
@@ -114,7 +114,7 @@ class Engine:
                 if self.table.checks(stream) and not self._is_intact(stream, frame):
                     return
                 self.received_bytes += payload.nbytes
-            case Join():
+            case Join() if frame.protocol == PROTOCOL_VERSION:  # of another nothing has been checked
                 log.info(
                     "join job=%s rank=%d/%d host=%s", frame.job, frame.rank, frame.world_size, frame.host
                 )

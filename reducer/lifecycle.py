@@ -9,9 +9,12 @@ import os
 import signal
 import sys
 
+from reduction.tokens import read_tokens
+
 from reducer.config import ReducerConfig
 from reducer.engine import TICK_S, Engine
 from reducer.metrics import serve_metrics
+from reducer.security import server_credentials
 from reducer.siblings import Siblings
 from reducer.transports.grpc_server import GrpcServer
 from reducer.transports.tcp_server import DataPort
@@ -31,15 +34,20 @@ async def serve(config: ReducerConfig) -> None:
 
     Raises:
         BindError: an address cannot be bound.
+        ConfigError: a certificate, private key or token file cannot be used.
     """
+    credentials = None if config.tls is None else server_credentials(config.tls)
+    tokens = None if config.token_file is None else read_tokens(config.token_file)
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each)
     siblings = Siblings(config)
     try:
         if config.metrics_port is not None:
             serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
-        data_port = DataPort()
-        data_port.start(config.host, config.data_port)
-        server = GrpcServer(engine, data_port)
+        data_port = None
+        if credentials is None:  # it would go on in clear
+            data_port = DataPort()
+            data_port.start(config.host, config.data_port)
+        server = GrpcServer(engine, data_port, credentials=credentials, tokens=tokens)
         port = server.bind(config.bind)
         await siblings.start()
         await server.start(siblings.ports)
@@ -65,9 +73,11 @@ async def serve(config: ReducerConfig) -> None:
     ticker = asyncio.create_task(_tick(engine, unneeded))
     print(f"listening on {config.address(port)}", flush=True)
     log.info(
-        "serving address=%s data_port=%d siblings=%s memory_limit=%d",
+        "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s memory_limit=%d",
         config.address(port),
-        data_port.port,
+        "off" if data_port is None else data_port.port,
+        "off" if credentials is None else "on",
+        "off" if tokens is None else "on",
         siblings.ports,
         config.memory_limit_bytes_each,
     )
@@ -82,7 +92,8 @@ async def serve(config: ReducerConfig) -> None:
         log.info("stopping %s", "drained" if unneeded.is_set() else "with jobs left")
     finally:
         ticker.cancel()
-        data_port.stop()
+        if data_port is not None:
+            data_port.stop()
         await asyncio.gather(server.stop(0.5), siblings.stop())
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+
 import grpc
 from reduction import wire
+from reduction.credentials import TlsFiles
+from reduction.handshake import why_refused
 from reduction.model import LastRank, ReducerStatus
+from reduction.tokens import TokenTable, read_tokens, to_metadata
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -15,17 +21,52 @@ PIPE_WIDTH = 240
 LAST_RANKS = 3
 
 
-def fetch(address: str, timeout_s: float) -> ReducerStatus:
+class NoAnswer(Exception):
+    """No answer in time, no reducer there, or one that refuses us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What to show to the reducer."""
+
+    tls: TlsFiles | None = None
+    tokens: TokenTable | None = None
+
+    @classmethod
+    def of(cls, tls: TlsFiles | None, token_file: str | None) -> Access:
+        """Read the token file.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        return cls(tls, None if token_file is None else read_tokens(token_file))
+
+
+def fetch(address: str, timeout_s: float, access: Access) -> ReducerStatus:
     """Return the answer of the reducer at HOST:PORT.
 
     Raises:
-        grpc.RpcError: no answer in time, or no reducer.
+        NoAnswer: there is none; it says why.
+        ConfigError: a certificate or private key cannot be used.
         MalformedFrame: an answer that is none.
     """
-    with grpc.insecure_channel(address) as channel:
+    metadata = to_metadata(None if access.tokens is None else access.tokens.of_any_job())
+    with _channel(address, access.tls) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/Status")
-        data = call(b"", timeout=timeout_s)
+        try:
+            data = call(b"", timeout=timeout_s, metadata=metadata)
+        except grpc.RpcError as error:
+            reason = asyncio.run(why_refused(address, access.tls))
+            detail = error.details() if isinstance(error, grpc.Call) else error
+            raise NoAnswer(reason or detail) from None
     return wire.status_from_wire(data)
+
+
+def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(address)
+    key, cert, ca = tls.read()
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert))
 
 
 def render(address: str, status: ReducerStatus) -> None:

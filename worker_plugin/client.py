@@ -47,6 +47,7 @@ from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, Received, Tick
 from worker_plugin.discovery.meeting import Meeting, Place
 from worker_plugin.loop import io_loop
+from worker_plugin.security import OPEN, Access
 from worker_plugin.staging import CLOSED, ArenaPool, Staging, Work
 from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
@@ -116,6 +117,10 @@ class Client:
         self._lookups: set[asyncio.Task[None]] = set()
         #: Where the job meets; another one after a fallback.
         self._places: list[Place] = []
+        self._access = OPEN
+        #: What the reducers of these addresses want to see instead.
+        self._private: dict[str, Access] = {}
+        self._transport = config.transport
         self._loop = io_loop()
         #: Of the next tick.
         self._timer: asyncio.TimerHandle | None = None
@@ -204,6 +209,7 @@ class Client:
             threading.Thread(target=place.stop, name="reduction-fallback", daemon=True).start()
         else:
             self._places.append(place)
+            self._private[place.addresses[0]] = place.access
             self.handle(FellBack(place.addresses[0]))
 
     async def _live(self, place: Place | ReductionError) -> None:
@@ -229,6 +235,11 @@ class Client:
 
     async def _serve(self, place: Place) -> None:
         config = self._config
+        self._access = place.access
+        if place.access.tls is not None and self._transport == "auto":
+            self._transport = "grpc"
+            text = "with TLS everything goes over gRPC: the TCP data plane, which costs less CPU, is not encrypted"
+            log.warning("job %s rank %d: %s", place.job, self._rank, text)
         identity = Identity(
             job=place.job,
             instance=secrets.token_bytes(16) if self._rank == 0 else b"",
@@ -238,7 +249,7 @@ class Client:
             world_size=self._world_size,
             chunk_bytes=config.fixed_chunk_bytes,
             credit_bytes=config.credit_bytes,
-            aim=pace.GRPC if config.transport == "grpc" else pace.TCP,
+            aim=pace.GRPC if self._transport == "grpc" else pace.TCP,
             timeout_s=config.timeout_s,
             stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,
@@ -377,9 +388,10 @@ class Client:
                 log.log(level, "job %s rank %d: %s", self._job, self._rank, text)
 
     def _endpoint(self, address: str) -> GrpcEndpoint | TcpEndpoint:
-        if self._config.transport == "grpc":
-            return GrpcEndpoint(address)
-        return TcpEndpoint(address, is_required=self._config.transport == "tcp")
+        access = self._private.get(address, self._access)
+        if self._transport == "grpc":
+            return GrpcEndpoint(address, access)
+        return TcpEndpoint(address, is_required=self._transport == "tcp", access=access)
 
     def _push(self, action: PushChunk) -> None:
         payload = self._works[action.seq].payload(action.start, action.stop)

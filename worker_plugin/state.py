@@ -35,7 +35,7 @@ class ReductionState:
         job: name that is the same on all ranks and no other live job's; made up by rank 0 if not given.
         rank: this rank; from torch.distributed if not given.
         world_size: number of ranks; from torch.distributed if not given.
-        transport: "auto" or "grpc".
+        transport: "auto", "tcp" or "grpc"; with TLS "auto" is "grpc".
         wire_dtype: None, the tensor's own.
         on_reducer_loss: "reshard", the others take over at once, and take a lost one in again when it is back;
             "wait", for all of them at their addresses, up to `join_timeout_s`; "raise". Rank 0's counts.
@@ -48,6 +48,10 @@ class ReductionState:
         chunk_bytes: bytes per message, a multiple of 1024; rank 0's counts.
         credit_bytes: bytes pushed to one reducer ahead of its results.
         checksums: whether every push and result has a CRC-32C; one that does not fit is sent again. Rank 0's counts.
+        tls_cert: this worker's certificate (chain), a PEM file. With TLS everything goes over gRPC.
+        tls_key: its private key.
+        tls_ca: the CA's certificates that a reducer's must lead to. All three or none.
+        token_file: file with a line JOB:TOKEN for the job, or *:TOKEN for any. See SECURITY.md.
 
     Every setting can also be given as REDUCTION_<NAME>; an explicit argument wins.
 
@@ -73,6 +77,10 @@ class ReductionState:
         chunk_bytes: int | None = None,
         credit_bytes: int | None = None,
         checksums: bool | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        tls_ca: str | None = None,
+        token_file: str | None = None,
     ) -> None:
         self.config: PluginConfig = build(
             {
@@ -91,6 +99,10 @@ class ReductionState:
                 "chunk_bytes": chunk_bytes,
                 "credit_bytes": credit_bytes,
                 "checksums": checksums,
+                "tls_cert": tls_cert,
+                "tls_key": tls_key,
+                "tls_ca": tls_ca,
+                "token_file": token_file,
             }
         )
         self._reset()

@@ -3,10 +3,11 @@
     ReductionError
     |-- ConfigError (also ValueError)     fix the argument, setting or command line
     |-- ClosedError                       the state was closed: make a new one
+    |-- Unauthenticated                   fix token or certificates: one side does not accept the other's
     |-- RetryableError                    try again later with a new state; nothing is wrong with the job
     |   |-- ReducerUnavailable            no reducer could be reached in time
     |   |-- ReducerDraining               the reducer is about to stop and takes no new jobs
-    |   |-- ResourceExhausted             the reducer's memory limit does not allow one more job
+    |   |-- ResourceExhausted             a limit of the reducer does not allow one more job or stream
     |   |-- JobBusy                       a live job already has this name
     |   |   `-- RankTaken                 a live process already is this rank of the job
     |   |-- CollectiveTimeout             a collective did not finish within timeout_s
@@ -45,6 +46,12 @@ class ClosedError(ReductionError):
     """The communicator was closed; make a new state."""
 
 
+class Unauthenticated(ReductionError):
+    """A token is missing or wrong, or one side does not accept the other's certificate."""
+
+    code = 15
+
+
 class RetryableError(ReductionError):
     """Nothing is wrong with the job itself: the same call may succeed later, on a new state."""
 
@@ -62,7 +69,7 @@ class ReducerDraining(RetryableError):
 
 
 class ResourceExhausted(RetryableError):
-    """The memory that the job asks for does not fit under the reducer's limit."""
+    """One more job or stream would pass a limit of the reducer; the message names it."""
 
     code = 3
 
@@ -152,6 +159,7 @@ class PeerLeft(JobAborted):
 _BY_CODE: dict[int, type[ReductionError]] = {
     error.code: error
     for error in (
+        Unauthenticated,
         ReducerUnavailable,
         ReducerDraining,
         ResourceExhausted,

@@ -304,6 +304,12 @@ def _require_id(field: str, value: bytes) -> None:
         raise MalformedFrame(f"{field} has {len(value)} bytes, it must have 16")
 
 
+def _require_printable(field: str, value: str) -> None:
+    # They stand in logs and on the operator's terminal, which a peer must not write lines to.
+    if not value.isprintable():
+        raise MalformedFrame(f"{field} is {value!r}, which has characters that cannot be printed")
+
+
 def _join_from_pb(join: pb.Join) -> model.Join:
     # The version comes first: another version's limits may differ, and it must hear "version".
     if join.protocol == model.PROTOCOL_VERSION:
@@ -314,6 +320,8 @@ def _join_from_pb(join: pb.Join) -> model.Join:
             )
         _require("length of Join.job", len(join.job.encode()), 1, JOB_NAME_BYTES_MAX)
         _require("length of Join.host", len(join.host.encode()), 0, HOST_BYTES_MAX)
+        _require_printable("Join.job", join.job)
+        _require_printable("Join.host", join.host)
         _require_id("Join.nonce", join.nonce)
         if join.instance or join.rank == 0:
             _require_id("Join.instance", join.instance)

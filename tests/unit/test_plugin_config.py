@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from reduction import layout
+from reduction.credentials import TlsFiles
 from reduction.errors import ConfigError
 
 from worker_plugin.config import PluginConfig, build, split_addresses
@@ -26,6 +27,10 @@ def test_defaults_are_the_documented_ones():
         "chunk_bytes": None,
         "credit_bytes": None,
         "checksums": False,
+        "tls_cert": None,
+        "tls_key": None,
+        "tls_ca": None,
+        "token_file": None,
     }
 
 
@@ -45,6 +50,10 @@ def test_every_setting_can_come_from_the_environment():
         "REDUCTION_CHUNK_BYTES": "2048",
         "REDUCTION_CREDIT_BYTES": "4096",
         "REDUCTION_CHECKSUMS": "1",
+        "REDUCTION_TLS_CERT": "/run/worker.pem",
+        "REDUCTION_TLS_KEY": "/run/worker.key",
+        "REDUCTION_TLS_CA": "/run/ca.pem",
+        "REDUCTION_TOKEN_FILE": "/run/tokens",
     }
     assert build({}, environ) == PluginConfig(
         reducers=("10.0.0.5:50051", "dns:reducers:50051"),
@@ -61,6 +70,10 @@ def test_every_setting_can_come_from_the_environment():
         chunk_bytes=2048,
         credit_bytes=4096,
         checksums=True,
+        tls_cert="/run/worker.pem",
+        tls_key="/run/worker.key",
+        tls_ca="/run/ca.pem",
+        token_file="/run/tokens",
     )
 
 
@@ -125,6 +138,15 @@ def test_wrong_variables_are_named(environ, text):
         ({"chunk_bytes": 1025}, "chunk_bytes is 1025, it must be a multiple of 1024"),
         ({"credit_bytes": 512}, "credit_bytes is 512, allowed are 1024 (one chunk) to 1073741824"),
         ({"credit_bytes": (1 << 30) + 1}, "credit_bytes is 1073741825, allowed are"),
+        (
+            {"tls_cert": "c"},
+            "tls_key and tls_ca is missing: TLS needs tls_cert, tls_key, tls_ca, all three or none",
+        ),
+        (
+            {"tls_cert": "c", "tls_key": "k", "tls_ca": "a", "transport": "tcp"},
+            "transport is 'tcp', which TLS does not cover",
+        ),
+        ({"job": "two\nlines"}, "job 'two\\nlines' has characters that cannot be printed"),
         ({"reducers": ()}, "the list of reducers is empty: name at least one HOST:PORT"),
         ({"reducers": ("a:1", "a:1")}, "the list of reducers names an address twice: a:1, a:1"),
         ({"reducers": ("a" * 254 + ":1",)}, f"reducer '{'a' * 254}:1' is longer than 255 bytes"),
@@ -140,6 +162,13 @@ def test_wrong_values_are_named_with_their_limit(values, text):
 def test_transports(transport):
     assert build({}, {"REDUCTION_TRANSPORT": transport}).transport == transport
     assert PluginConfig(transport=transport).transport == transport
+
+
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
+def test_tls_over_grpc(transport):
+    config = PluginConfig(tls_cert="c", tls_key="k", tls_ca="a", transport=transport)
+    assert config.tls == TlsFiles("c", "k", "a")
+    assert PluginConfig(transport=transport).tls is None
 
 
 @pytest.mark.parametrize("variable", ["REDUCTION_JOB", "REDUCTION_REDUCERS"])

@@ -99,6 +99,8 @@ def test_values_at_the_edge_pass(message):
         (join(job=""), "length of Join.job is 0, allowed are 1 to 200"),
         (join(job="ü" * 101), "length of Join.job is 202, allowed are 1 to 200"),
         (join(host="h" * 256), "length of Join.host is 256, allowed are 0 to 255"),
+        (join(job="a\nb"), "Join.job is 'a\\nb', which has characters that cannot be printed"),
+        (join(host="\x1b[2J"), "Join.host is '\\x1b[2J', which has characters that cannot be printed"),
         (join(nonce=ID[:15]), "Join.nonce has 15 bytes, it must have 16"),
         (join(instance=ID + b"x"), "Join.instance has 17 bytes, it must have 16"),
         (join(rank=0, instance=b""), "Join.instance has 0 bytes, it must have 16"),

@@ -13,7 +13,7 @@ Waiting                whom that reducer waits for: for warnings and timeouts (s
 Configure (newer)      enter the epoch (epochs.py)
 Start, Result, Minimum (epochs.py)
 Abort, on a live link  fail with that error, and tell the other reducers; data was damaged: stream lost
-Abort, on a Join       dial again or fail (roster.py)
+Abort, on a Join       dial again or fail (roster.py); the same if TLS or a proxy refuses it
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
 FellBack               dial the reducer that rank 0 has started, because none was left
@@ -33,6 +33,7 @@ from reduction.errors import (
     PeerLeft,
     ProtocolError,
     ReductionError,
+    Unauthenticated,
     from_code,
 )
 from reduction.layout import CREDIT_BYTES_DEFAULT
@@ -264,6 +265,10 @@ class Communicator:
             return
         if isinstance(error, ProtocolError):
             raise error  # dialling again would bring the same bytes
+        if (
+            isinstance(error, Unauthenticated) and not link.is_up
+        ):  # TLS or a proxy refused us, without an Abort
+            self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
         if link.is_up and self.epochs.is_member(link):
             self.epochs.note_broken(now)
             actions.append(Log(_WARNING, f"lost the stream to {link.address}: {error or 'it ended'}"))

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import Store
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.addresses import configured, resolve
 from worker_plugin.discovery.embedded import EmbeddedReducer, loopback_id
+from worker_plugin.security import OPEN, Access, access_of, private_access
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ class Place:
 
     job: str
     addresses: tuple[str, ...]
+    access: Access = OPEN
     embedded: EmbeddedReducer | None = None
 
     def stop(self) -> None:
@@ -61,7 +63,7 @@ class Meeting:
         job = config.job or self._job(store, rank, world_size)
         addresses = configured(config)
         if addresses is not None:
-            return Place(job, resolve(addresses, config.join_timeout_s))
+            return Place(job, resolve(addresses, config.join_timeout_s), access_of(config, job))
         if world_size > 1 and store is None:
             raise ConfigError(
                 "no reducers are configured: pass reducers=, set REDUCTION_REDUCERS, or initialise "
@@ -96,7 +98,8 @@ class Meeting:
         answer = self._get(store, f"{part}address", "rank 0 to start the embedded reducer")
         if answer.startswith(_FAILED):
             raise ConfigError(answer.removeprefix(_FAILED))
-        return Place("", (answer,))
+        address, _, token = answer.partition(" ")
+        return Place("", (address,), private_access(token))
 
     def _job(self, store: Store | None, rank: int, world_size: int) -> str:
         job = f"run-{uuid.uuid4()}"
@@ -125,8 +128,9 @@ class Meeting:
                 store.set(f"{self._prefix}{part}address", f"{_FAILED}{error}")
             raise
         if store is not None:
-            store.set(f"{self._prefix}{part}address", embedded.address)
-        return Place("", (embedded.address,), embedded)
+            # Who can read the store could be a rank anyway.
+            store.set(f"{self._prefix}{part}address", f"{embedded.address} {embedded.token}")
+        return Place("", (embedded.address,), private_access(embedded.token), embedded)
 
     def _get(self, store: Store, key: str, whom: str) -> str:
         try:

@@ -31,6 +31,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_WORKER_LOST: _ClassVar[ErrorCode]
     ERROR_CODE_PEER_LEFT: _ClassVar[ErrorCode]
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
+    ERROR_CODE_UNAUTHENTICATED: _ClassVar[ErrorCode]
     ERROR_CODE_DATA_CORRUPTED: _ClassVar[ErrorCode]
 
 class ReduceOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -67,6 +68,7 @@ ERROR_CODE_STALE_INSTANCE: ErrorCode
 ERROR_CODE_WORKER_LOST: ErrorCode
 ERROR_CODE_PEER_LEFT: ErrorCode
 ERROR_CODE_INTERNAL: ErrorCode
+ERROR_CODE_UNAUTHENTICATED: ErrorCode
 ERROR_CODE_DATA_CORRUPTED: ErrorCode
 REDUCE_OP_UNSPECIFIED: ReduceOp
 REDUCE_OP_SUM: ReduceOp

@@ -5,6 +5,7 @@
     |-- ClosedError                       the state was closed: make a new one
     |-- RetryableError                    try again later with a new state; nothing is wrong with the job
     |   |-- ReducerUnavailable            no reducer could be reached in time
+    |   |   `-- ReducerAbsent             nobody listens on its address: its process is gone
     |   |-- ReducerDraining               the reducer is about to stop and takes no new jobs
     |   |-- ResourceExhausted             the reducer's memory limit does not allow one more job
     |   |-- JobBusy                       a live job already has this name
@@ -52,6 +53,10 @@ class ReducerUnavailable(RetryableError):
     """No reducer could be reached in time; the message lists the addresses tried."""
 
     code = 1
+
+
+class ReducerAbsent(ReducerUnavailable):
+    """The reducer's host answered that nobody listens there: no process, and not only a lost connection."""
 
 
 class ReducerDraining(RetryableError):

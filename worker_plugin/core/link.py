@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from reduction.errors import ReductionError
+from reduction.errors import ReducerAbsent, ReductionError
 from reduction.model import Peer, Peers, Presence
 
 from worker_plugin.core.lane import Lane
@@ -36,6 +36,8 @@ class Link:
     dial_at: float = 0.0
     #: Why it is down, or was refused.
     error: ReductionError | None = None
+    #: Whether the last dial found that nobody listens there.
+    is_absent: bool = False
     #: When a Join was first refused in a row because the name is busy.
     busy_since: float | None = None
     incarnation: bytes = b""
@@ -74,6 +76,7 @@ class Link:
         self.up_since = now
         self.dials = 0
         self.error = None
+        self.is_absent = False
         self.busy_since = None
         self.acked = 0
 
@@ -81,6 +84,7 @@ class Link:
         """The stream ended; the next dial is set."""
         self.phase = Phase.DOWN
         self.error = error or self.error
+        self.is_absent = isinstance(error, ReducerAbsent)
         self.dial_at = now + REDIAL_S[min(self.dials, len(REDIAL_S) - 1)]
         self.lane = None
         self.peers = {}

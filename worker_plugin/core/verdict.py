@@ -9,6 +9,8 @@ The reason comes with the verdict, for the log.
     rank 0, a stream broke     all members see all ranks again        -> same members, new epoch
                                after grace_s, some members see all    -> those
                                none does, but a non-member            -> those
+                               no grace for a member whose process is known to be gone: its address has another
+                               one now, or the dial found nobody there
     all, after the grace       a rank is gone at every live reducer   -> WorkerLost
                                a rank has left, and we wait for more  -> PeerLeft
     all, after join_timeout_s  no epoch yet, or none that started     -> ReducerUnavailable
@@ -143,12 +145,12 @@ def _membership(view: View) -> Verdict | None:
         return None
     if len(whole) == len(members):
         return Reconfigure(tuple(whole), "a stream broke, and all are there again")
-    # A member whose address runs another process now is gone for good: no need to wait for it.
-    addresses = {link.address for link in by_incarnation.values()}
+    # A member whose process is gone never comes back: no need to wait for it.
+    gone = {link.address for link in view.links if link.is_up or link.is_absent}
     may_return = [
         member.address
         for link, member in zip(members, view.configuration.members, strict=True)
-        if link not in whole and (link is not None or member.address not in addresses)
+        if link not in whole and (link is not None or member.address not in gone)
     ]
     if may_return and view.now < view.broken_since + GRACE_S:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections import deque
 from typing import Any
@@ -18,7 +19,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 import grpc
 from reduction import wire
 from reduction.endpoint import Sink
-from reduction.errors import ReducerUnavailable, ReductionError
+from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError
 from reduction.model import WorkerFrame
 from reduction.v1 import reduction_pb2 as pb
 
@@ -41,6 +42,8 @@ OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 ]
+
+_REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 class GrpcEndpoint:
@@ -133,9 +136,9 @@ class GrpcStream:
                 self._sink.on_frame(wire.reducer_frame_from_wire(data))
             code = await self._call.code()
             if code is not grpc.StatusCode.OK:
-                error = ReducerUnavailable(f"{self._address}: {code.name}: {await self._call.details()}")
+                error = _unavailable(self._address, f"{code.name}: {await self._call.details()}")
         except grpc.RpcError as failure:
-            error = ReducerUnavailable(f"{self._address}: {_text(failure)}")
+            error = _unavailable(self._address, _text(failure))
         except asyncio.CancelledError:
             pass
         except ReductionError as malformed:
@@ -149,6 +152,16 @@ class GrpcStream:
             sink = self._sink
             del self._sink  # nor, in a cycle, all that was received
             sink.on_closed(error)
+
+
+def _unavailable(address: str, text: str) -> ReducerUnavailable:
+    """Return the error of a call that failed.
+
+    gRPC gives the reason of a connection that failed as text only, in the words of strerror(3). Words that are not
+    found cost the grace that any lost stream has (core/verdict.py).
+    """
+    kind = ReducerAbsent if text.endswith(_REFUSED) else ReducerUnavailable
+    return kind(f"{address}: {text}")
 
 
 def _text(error: grpc.RpcError) -> str:

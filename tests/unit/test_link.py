@@ -42,11 +42,11 @@ def test_welcome_brings_it_up():
 def test_dials_in_a_row_come_slower_and_slower_until_a_welcome():
     link = Link(0, "a:1")
     pauses = []
-    for _ in range(8):
+    for _ in range(26):
         link.open()
         link.down(None, 100.0)
         pauses.append(round(link.dial_at - 100.0, 3))
-    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert pauses == [0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0, 1.0, 1.0]
     link.open()
     link.welcome(A, 4096, 200.0)
     link.down(None, 300.0)

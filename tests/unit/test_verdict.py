@@ -204,7 +204,9 @@ def test_a_member_whose_address_nobody_listens_on_is_gone_at_once(phase):
     b.is_absent = True
     assert judge(broken(a, b)) == Reconfigure((a,), "lost b:1")
     assert judge(broken(a, b, down("c"), configuration=epoch("a", "b", "c"))) == Keep(), "c may come back"
-    assert judge(broken(link("a", "PL", since=100.0), b)) == Keep(), "a is not lost: rank 1 may come back to it"
+    assert judge(broken(link("a", "PL", since=100.0), b)) == Keep(), (
+        "a is not lost: rank 1 may come back to it"
+    )
 
 
 def test_with_no_member_left_a_spare_takes_over():

@@ -10,8 +10,9 @@ from reduction.model import Peer, Peers, Presence
 
 from worker_plugin.core.lane import Lane
 
-#: Pause before the n-th dial in a row, in seconds; the last one repeats.
-REDIAL_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+#: Pause before the n-th dial in a row, in seconds; the last one repeats. A supervisor has a killed reducer back within
+#: a second, and with no other one the job waits for this dial; later a pause is a fraction of what was waited already.
+REDIAL_S = (0.0, 0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0)
 
 
 class Phase(enum.Enum):

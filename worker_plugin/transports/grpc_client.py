@@ -37,7 +37,7 @@ OPTIONS = [
     # gRPC's own back-off would grow to 120 s; the core decides when to dial.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 5_000),  # also the time that a connection may take
-    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 200),
     # One connection per endpoint, so that a failed one is never shared with another job's.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),

@@ -91,7 +91,11 @@ class FaultyRelay(Way):
         return self._up.struck + self._down.struck
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target_port)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target_port)
+        except OSError:  # a relay cannot refuse any more
+            reset(writer)
+            return
         self._writers.append(back)
         ways = [
             asyncio.create_task(self._pass_on(reader, back, self._up)),

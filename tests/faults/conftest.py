@@ -42,6 +42,12 @@ class Detour:
         self.calls.set(up=up, down=down)
         self.data.set(up=up, down=down)
 
+    def reset(self) -> None:
+        """Reset all connections, with what is held; new ones have no fault."""
+        for relay in (self.calls, self.data):
+            relay.reset()
+            relay.set()
+
     def cut(self) -> None:
         """Reset all connections, and take no more."""
         self.calls.cut()

@@ -14,7 +14,9 @@ from benchmarks.hosts import LOOPBACK, Host
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 
-_READY = "listening on "
+#: How a reducer's first line begins, when it serves.
+READY = "listening on "
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -22,7 +24,7 @@ class Reducers:
     """`count` reducer processes, on loopback or each on its own of `hosts`. They end when this process does."""
 
     def __init__(self, count: int, hosts: Sequence[Host] = ()) -> None:
-        self._processes = [_start(host) for host in hosts or [LOOPBACK] * count]
+        self._processes = [start(host) for host in hosts or [LOOPBACK] * count]
         try:
             #: HOST:PORT of each.
             self.addresses = [_address(process) for process in self._processes]
@@ -54,10 +56,11 @@ class Reducers:
                 pipe.close()
 
 
-def _start(host: Host) -> subprocess.Popen[str]:
-    command = [*host.prefix, sys.executable, "-m", "reducer", "serve", "--bind", f"{host.address}:0"]
+def start(host: Host, port: int = 0, *, log_level: str = "warning") -> subprocess.Popen[str]:
+    """Start one; it says on stdout when it serves, and ends with its stdin."""
+    command = [*host.prefix, sys.executable, "-m", "reducer", "serve", "--bind", f"{host.address}:{port}"]
     command += ["--workers", "1"]  # k counts processes
-    command += ["--stop-with-stdin", "--log-level", "warning", "--drain-timeout", "2"]
+    command += ["--stop-with-stdin", "--log-level", log_level, "--drain-timeout", "2"]
     if host != LOOPBACK:
         command.append("--insecure")
     # Ctrl-C is the test process's: the ranks must still be able to end what they are in.
@@ -70,9 +73,9 @@ def _address(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
     line = process.stdout.readline() if ready else ""
-    if not line.startswith(_READY):
+    if not line.startswith(READY):
         raise RuntimeError(f"a reducer did not start within {START_TIMEOUT_S:g} s; it said {line!r}")
-    return line.removeprefix(_READY).strip()
+    return line.removeprefix(READY).strip()
 
 
 def _cpu_s(pid: int) -> float:

@@ -16,16 +16,24 @@ from typing import Any
 ANSWER_S = 10.0
 
 
+def reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection by RST; what was written and is not gone yet is lost."""
+    with contextlib.suppress(OSError):  # it is closed already
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()
+
+
 class Way:
     """Listens on loopback until it is cut."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.count = 0
         self._writers: list[asyncio.StreamWriter] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._server: asyncio.Server = self._there(self._listen(host))
+        self._server: asyncio.Server = self._there(self._listen(host, port))
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
@@ -39,16 +47,13 @@ class Way:
     def _there(self, call: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result(ANSWER_S)
 
-    async def _listen(self, host: str) -> asyncio.Server:
-        return await asyncio.start_server(self._accept, host, 0)
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        return await asyncio.start_server(self._accept, host, port)
 
     async def _cut(self) -> None:
         self._server.close()
         for writer in self._writers:
-            with contextlib.suppress(OSError):  # it is closed already
-                linger = struct.pack("ii", 1, 0)
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            writer.transport.abort()
+            reset(writer)
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()

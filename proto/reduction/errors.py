@@ -6,6 +6,7 @@
     |-- Unauthenticated                   fix token or certificates: one side does not accept the other's
     |-- RetryableError                    try again later with a new state; nothing is wrong with the job
     |   |-- ReducerUnavailable            no reducer could be reached in time
+    |   |   `-- ReducerAbsent             nobody listens on its address: its process is gone
     |   |-- ReducerDraining               the reducer is about to stop and takes no new jobs
     |   |-- ResourceExhausted             a limit of the reducer does not allow one more job or stream
     |   |-- JobBusy                       a live job already has this name
@@ -60,6 +61,10 @@ class ReducerUnavailable(RetryableError):
     """No reducer could be reached in time; the message lists the addresses tried."""
 
     code = 1
+
+
+class ReducerAbsent(ReducerUnavailable):
+    """The reducer's host answered that nobody listens there: no process, and not only a lost connection."""
 
 
 class ReducerDraining(RetryableError):

@@ -9,9 +9,10 @@ from conformance.places import CHUNK, L, P, Recorder, cut_off_a_deaf_rank
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from reduction import layout, wire
-from reduction.errors import MalformedFrame, ReducerUnavailable
+from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable
 from reduction.model import Abort
 from reduction.v1 import reduction_pb2 as pb
+from relays import StrangePort
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import SERVICE, GrpcServer
@@ -100,8 +101,18 @@ async def test_an_address_where_nobody_listens(grpc_place):
     worker = grpc_place.worker()
     worker.join()
     error = await worker.sink.closed
-    assert type(error) is ReducerUnavailable
+    assert type(error) is ReducerAbsent
     assert str(error).startswith(f"127.0.0.1:{grpc_place.port}: UNAVAILABLE: ")
+
+
+async def test_an_address_where_somebody_else_listens_is_not_called_absent():
+    port = StrangePort(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    endpoint = GrpcEndpoint(f"127.0.0.1:{port.port}")
+    sink = Recorder()
+    endpoint.open(sink)
+    assert type(await sink.closed) is ReducerUnavailable
+    await endpoint.close()
+    port.cut()
 
 
 async def test_a_server_that_stops_ends_all_streams(grpc_place):

@@ -59,6 +59,12 @@ class Call:
         """Send a value to a rank that waits for one, or will."""
         self._processes[index].connection.send_bytes(pickle.dumps(value))
 
+    def wait_for(self, *indices: int) -> None:
+        """Wait until these ranks have answered."""
+        while not set(indices) <= self._answers.keys():
+            if not self._receive():
+                self._give_up(f"ranks {indices} have not answered")
+
     def answers(self) -> list[Any]:
         """Wait for all ranks; return what they returned, or `Died`. A rank's exception fails the test."""
         while not self.is_done:

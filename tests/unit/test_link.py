@@ -1,6 +1,6 @@
 """A link: one rank's view of one reducer."""
 
-from reduction.errors import ReducerUnavailable
+from reduction.errors import ReducerAbsent, ReducerUnavailable
 from reduction.model import Peer, Peers, Presence
 
 from worker_plugin.core.link import REDIAL_S, Link, Phase
@@ -42,15 +42,32 @@ def test_welcome_brings_it_up():
 def test_dials_in_a_row_come_slower_and_slower_until_a_welcome():
     link = Link(0, "a:1")
     pauses = []
-    for _ in range(8):
+    for _ in range(26):
         link.open()
         link.down(None, 100.0)
         pauses.append(round(link.dial_at - 100.0, 3))
-    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert pauses == [0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0, 1.0, 1.0]
     link.open()
     link.welcome(A, 4096, 200.0)
     link.down(None, 300.0)
     assert link.dial_at == 300.0 + REDIAL_S[0] == 300.0
+
+
+def test_it_is_absent_from_a_dial_that_found_nobody_until_the_next_one_says_otherwise():
+    link = link_up(P)
+    link.down(ReducerUnavailable("reset"), 5.0)
+    assert not link.is_absent
+    link.open()
+    link.down(ReducerAbsent("refused"), 5.0)
+    assert link.is_absent
+    link.open()
+    assert link.is_absent, "the next dial has no answer yet"
+    link.down(ReducerUnavailable("timeout"), 6.0)
+    assert not link.is_absent
+    link.down(ReducerAbsent("refused"), 7.0)
+    link.open()
+    link.welcome(B, 4096, 8.0)
+    assert not link.is_absent
 
 
 def test_down_forgets_what_belonged_to_the_stream():

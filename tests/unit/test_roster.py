@@ -221,14 +221,14 @@ def test_what_cannot_be_reached_is_dialled_again_ever_more_slowly():
     scene.tick(0.0)
     dialled = []
     now = 0.0
-    for _ in range(8):
+    for _ in range(26):
         scene.lose("a", ReducerUnavailable("refused"), now)
         pause = 0.0
         while not scene.tick(now + pause):
             pause = round(pause + 0.05, 2)
         dialled.append(pause)
         now = 0.0
-    assert dialled == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert dialled == [0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0, 1.0, 1.0]
 
 
 def test_nobody_reachable_is_an_error_after_the_join_timeout_that_lists_the_addresses():

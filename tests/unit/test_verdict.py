@@ -198,6 +198,17 @@ def test_a_member_whose_address_has_another_process_now_is_gone_at_once():
     assert judge(broken(a, reborn)) == Reconfigure((a,), "lost b:1")
 
 
+@pytest.mark.parametrize("phase", [Phase.DOWN, Phase.OPENING])
+def test_a_member_whose_address_nobody_listens_on_is_gone_at_once(phase):
+    a, b = link("a"), link("b", phase=phase)
+    b.is_absent = True
+    assert judge(broken(a, b)) == Reconfigure((a,), "lost b:1")
+    assert judge(broken(a, b, down("c"), configuration=epoch("a", "b", "c"))) == Keep(), "c may come back"
+    assert judge(broken(link("a", "PL", since=100.0), b)) == Keep(), (
+        "a is not lost: rank 1 may come back to it"
+    )
+
+
 def test_with_no_member_left_a_spare_takes_over():
     c = link("c")
     assert judge(broken(down("a"), down("b"), c, ago=GRACE_S)) == Reconfigure((c,), "lost a:1, b:1")

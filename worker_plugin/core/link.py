@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from reduction.errors import ReductionError
+from reduction.errors import ReducerAbsent, ReductionError
 from reduction.model import Peer, Peers, Presence, Waiting
 
 from worker_plugin.core.lane import Lane
 
-#: Pause before the n-th dial in a row, in seconds; the last one repeats.
-REDIAL_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+#: Pause before the n-th dial in a row, in seconds; the last one repeats. A supervisor has a killed reducer back within
+#: a second, and with no other one the job waits for this dial; later a pause is a fraction of what was waited already.
+REDIAL_S = (0.0, 0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0)
 
 
 class Phase(enum.Enum):
@@ -38,6 +39,8 @@ class Link:
     dial_at: float = 0.0
     #: Why it is down, or was refused.
     error: ReductionError | None = None
+    #: Whether the last dial found that nobody listens there.
+    is_absent: bool = False
     #: When a Join was first refused in a row because the name is busy.
     busy_since: float | None = None
     incarnation: bytes = b""
@@ -78,6 +81,7 @@ class Link:
         self.up_since = now
         self.dials = 0
         self.error = None
+        self.is_absent = False
         self.busy_since = None
         self.acked = 0
 
@@ -85,6 +89,7 @@ class Link:
         """The stream ended; the next dial is set."""
         self.phase = Phase.DOWN
         self.error = error or self.error
+        self.is_absent = isinstance(error, ReducerAbsent)
         self.dial_at = now + REDIAL_S[min(self.dials, len(REDIAL_S) - 1)]
         self.lane = None
         self.peers = {}

@@ -9,8 +9,10 @@ The reason comes with the verdict, for the log.
     rank 0, a stream broke     all members see all ranks again        -> same members, new epoch
         "reshard"              after grace_s, some members see all    -> those
                                none does, but a non-member            -> those
+                               no grace for a member whose process is known to be gone: its address has another
+                               one now, or the dial found nobody there
         "wait"                 all members' addresses see all         -> those, in their new lives too
-        "raise"                after grace_s                          -> ReducerUnavailable
+        "raise"                after the same grace                   -> ReducerUnavailable
     all, after the grace       a rank is gone at every live reducer   -> WorkerLost
                                a rank has left, and we wait for more  -> PeerLeft
     all, after join_timeout_s  no epoch yet, or none that started     -> ReducerUnavailable
@@ -176,9 +178,9 @@ def _membership(view: View) -> Verdict | None:
     ]
     if view.on_reducer_loss == "wait":
         return _in_new_lives(view.configuration, others, whole)
-    # A member whose address runs another process now is gone for good: no need to wait for it.
-    addresses = {link.address for link in by_incarnation.values()}
-    may_return = any(link is not None or address not in addresses for link, address in lost)
+    # A member whose process is gone never comes back: no need to wait for it.
+    gone = {link.address for link in view.links if link.is_up or link.is_absent}
+    may_return = any(link is not None or address not in gone for link, address in lost)
     if may_return and view.now < view.broken_since + GRACE_S:
         return None
     names = ", ".join(address for _, address in lost)

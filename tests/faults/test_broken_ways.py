@@ -1,0 +1,96 @@
+"""The way between a worker and a reducer does what boxes in between do: it cuts, trickles, delays, repeats."""
+
+from __future__ import annotations
+
+import pytest
+from faulty_relay import Fault
+from reduction.errors import ReductionError
+
+CHUNK = 4096
+
+
+def step_by_step(rank, addresses, job, settings):
+    """Check so many sums as the test says, each time it says so; return the error that ended it, if one did."""
+    with rank.state(addresses[rank.number], job, chunk_bytes=CHUNK, **settings) as state:
+        step = 0
+        rank.tell("there")
+        while count := rank.hear():
+            for _ in range(count):
+                error = rank.error_of(lambda step=step: rank.round(state, 5_000, step))
+                step += 1
+                if error is not None:
+                    assert state.error is error, f"a wrong sum, or {error!r}"
+                    rank.tell("ended")
+                    return error
+            rank.tell("done")
+        return None
+
+
+class Pair:
+    """Two ranks and a reducer; rank 1 takes a detour."""
+
+    def __init__(self, ranks, reducer, way, job, **settings) -> None:
+        self.way = way
+        addresses = [reducer.address], [way.address]
+        self.call = ranks.begin(2, step_by_step, addresses, job, settings, group=False)
+        assert [self.call.hear(0), self.call.hear(1)] == ["there", "there"]
+
+    def steps(self, count: int) -> list[str]:
+        """Let both check so many sums; return how it went."""
+        for rank in range(2):
+            self.call.tell(rank, count)
+        return [self.call.hear(rank) for rank in range(2)]
+
+    def end(self) -> list[ReductionError | None]:
+        """Let both leave; return their errors."""
+        for rank in range(2):
+            self.call.tell(rank, 0)
+        return self.call.answers()
+
+
+@pytest.fixture
+def pair(ranks, faulty_reducer, detour, job):
+    def make(**settings) -> Pair:
+        reducer = faulty_reducer()
+        return Pair(ranks, reducer[0], detour(reducer), job, **settings)
+
+    return make
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize("count", [30, CHUNK + 30, 3 * CHUNK])
+def test_a_frame_that_ends_in_the_middle(pair, direction, count):
+    """Part of a frame, then a reset: the stream is dialled again, and the sums are the same."""
+    both = pair()
+    assert both.steps(3) == ["done", "done"]
+    both.way.set(**{direction: Fault(truncate_after=count)})
+    assert both.steps(5) == ["done", "done"]
+    assert both.way.calls.struck + both.way.data.struck >= 1
+    assert both.end() == [None, None]
+
+
+@pytest.mark.usefixtures("plane")
+def test_a_way_that_trickles_is_only_slow(pair):
+    both = pair()
+    assert both.steps(3) == ["done", "done"]
+    slow = Fault(bytes_per_s=60_000)
+    both.way.set(up=slow, down=slow)
+    assert both.steps(3) == ["done", "done"]  # 60 KB each way
+    late = Fault(delay_s=0.05)
+    both.way.set(up=late, down=late)
+    assert both.steps(3) == ["done", "done"]
+    both.way.set()
+    assert both.steps(3) == ["done", "done"]
+    assert both.end() == [None, None]
+
+
+@pytest.mark.usefixtures("plane")
+def test_a_way_that_lets_next_to_nothing_pass_is_an_error_in_time(pair):
+    """A few bytes a second: not even a ping comes through, or a chunk never ends. Nobody hangs, nobody crashes."""
+    both = pair(timeout_s=6.0, join_timeout_s=6.0)
+    assert both.steps(3) == ["done", "done"]
+    both.way.set(up=Fault(bytes_per_s=100), down=Fault(bytes_per_s=100))
+    assert both.steps(1) == ["ended", "ended"]
+    for error in both.call.answers():
+        assert isinstance(error, ReductionError)

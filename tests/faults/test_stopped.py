@@ -1,0 +1,91 @@
+"""Processes that are stopped, for a while or for good: nobody hears from them, and their sockets stay open."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from integration.children import state_of
+from integration.reducers import status_of
+from integration.training import train_until_told
+from reduction.errors import CollectiveTimeout
+
+#: Longer than a worker waits for a reducer's answer to a ping; nobody may take a rank for lost by then.
+STOPPED_S = 8.0
+
+
+def sum_until_error(rank, reducers, job, settings):
+    """Check one sum after the other; return the error that ends it, and when it came."""
+    with rank.state(reducers, job, **settings) as state:
+        for step in range(5):
+            rank.round(state, 10_000, step)
+        rank.tell("running")
+        step = 5
+        while (error := rank.error_of(lambda step=step: rank.round(state, 10_000, step))) is None:
+            step += 1
+        assert state.error is error
+        return error, time.monotonic()
+
+
+def received_bytes(address):
+    """Return what the one job on a reducer has pushed there in all its epochs, and its epoch."""
+    [job] = status_of(address)["jobs"] or [{"received_bytes": 0, "epoch": 0}]
+    return job["received_bytes"], job["epoch"]
+
+
+@pytest.mark.usefixtures("plane")
+def test_a_stopped_reducer_is_left_and_taken_in_again_when_it_goes_on(ranks, serve, job, until, stopped):
+    stays, stops = serve(), serve()
+    call = ranks.begin(2, train_until_told, [stays.address, stops.address], job, {"chunk_bytes": 4096})
+    call.hear(0)
+    stopped(stops.pid)
+    steps = call.hear(0)
+    while call.hear(0) < steps + 30:  # without it: the trainers check every gradient
+        pass
+    assert state_of(stops.pid) == "T"
+    _, epoch = received_bytes(stays.address)
+    assert epoch == 2
+    os.kill(stops.pid, signal.SIGCONT)
+    until(lambda: received_bytes(stops.address)[1] > epoch, "the epoch that takes it in")
+    before, _ = received_bytes(stops.address)
+    until(lambda: received_bytes(stops.address)[0] > before, "pushes to it")
+    call.tell(0, 1)
+    answers = call.answers()
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_worker_that_was_stopped_for_a_while_is_only_late(ranks, reducers, job, stopped, victim):
+    call = ranks.begin(3, train_until_told, reducers(2), job, {"chunk_bytes": 4096})
+    call.hear(0)
+    pid = ranks.processes[victim].process.pid
+    stopped(pid)
+    time.sleep(STOPPED_S)  # what is tested, not what is waited for
+    assert not call.is_done
+    os.kill(pid, signal.SIGCONT)
+    steps = call.hear(0)
+    while call.hear(0) < steps + 20:
+        pass
+    call.tell(0, 1)
+    answers = call.answers()
+    assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.usefixtures("plane")
+def test_a_worker_that_stays_stopped_is_a_timeout_on_all_others(ranks, reducers, job, stopped):
+    settings = {"timeout_s": 4.0, "stall_warn_s": 1.0}
+    call = ranks.begin(3, sum_until_error, reducers(2), job, settings, group=False)
+    assert [call.hear(rank) for rank in range(3)] == ["running"] * 3
+    pid = ranks.processes[1].process.pid
+    stopped(pid)
+    stopped_at = time.monotonic()
+    call.wait_for(0, 2)
+    os.kill(pid, signal.SIGCONT)  # it hears of it, too
+    answers = call.answers()
+    for error, at in answers:
+        assert type(error) is CollectiveTimeout
+        assert "after its first push" in str(error)
+        assert at - stopped_at >= settings["timeout_s"]

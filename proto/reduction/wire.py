@@ -21,8 +21,14 @@ HOST_BYTES_MAX = 255
 MESSAGE_CHARS_MAX = 2000
 DATA_KEY_BYTES = 32
 SIBLINGS_MAX = 255
-#: Largest frame on the wire: a chunk and its header, or a configuration with MEMBERS_MAX members.
+#: Largest frame on the wire: a chunk and its header.
 FRAME_BYTES_MAX = layout.CHUNK_BYTES_MAX + 256 * layout.KIB
+#: Frames that are no plain Push or Result: the largest are a Hello with MEMBERS_MAX members, 0.3 MB, and a Peers with
+#: WORLD_SIZE_MAX ranks, 1.2 MB. A field of two bytes may become an object of 62, so these bound what decoding takes.
+WORKER_CONTROL_BYTES_MAX = 320 * layout.KIB
+REDUCER_CONTROL_BYTES_MAX = 2 * layout.MIB
+#: Jobs of a Status; gRPC takes no more than 4 MiB of them.
+STATUS_JOBS_MAX = 1 << 16
 
 _PUSH = pb.WorkerFrame.PUSH_FIELD_NUMBER
 _RESULT = pb.ReducerFrame.RESULT_FIELD_NUMBER
@@ -85,6 +91,7 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
     split = framing.split(data, _PUSH)
     if split is not None:
         return _push_from_pb(_parse(pb.Push, split[0]), split[1])
+    _require("length of a worker frame that is no Push", len(data), 0, WORKER_CONTROL_BYTES_MAX)
     message = _parse(pb.WorkerFrame, data)
     match message.WhichOneof("body"):
         case "join":
@@ -154,6 +161,7 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
     split = framing.split(data, _RESULT)
     if split is not None:
         return _result_from_pb(_parse(pb.Result, split[0]), split[1])
+    _require("length of a reducer frame that is no Result", len(data), 0, REDUCER_CONTROL_BYTES_MAX)
     message = _parse(pb.ReducerFrame, data)
     match message.WhichOneof("body"):
         case "welcome":
@@ -222,9 +230,10 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
     """Decode the answer of the Status call.
 
     Raises:
-        MalformedFrame: not a StatusResponse.
+        MalformedFrame: not a StatusResponse, or a field outside its limits.
     """
     status = _parse(pb.StatusResponse, data)
+    _require("number of StatusResponse.jobs", len(status.jobs), 0, STATUS_JOBS_MAX)
     jobs = (
         model.JobStatus(
             job=job.job,

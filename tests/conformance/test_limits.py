@@ -9,10 +9,10 @@ from conformance.places import GrpcPlace, TcpPlace
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from reduction import wire
 from reduction.errors import ResourceExhausted
-from reduction.model import Abort, Welcome
-from reduction.v1 import reduction_pb2 as pb
+from reduction.model import Abort, Join, Welcome
 
-from reducer.transports.grpc_server import Limits
+from reducer.transports.grpc_server import STREAMS_PER_CONNECTION_MAX, Limits
+from worker_plugin.transports.grpc_client import METHOD
 
 
 @pytest.fixture(params=[GrpcPlace, TcpPlace], ids=["grpc", "tcp"])
@@ -79,10 +79,9 @@ async def test_many_at_once_get_all_the_room_there_is(three_streams):
     channel = three_streams.channel()
 
     async def join(number):
-        call = channel.stream_stream("/reduction.v1.Reduction/Session")()
-        fields = {"protocol": 1, "job": f"job-{number}", "instance": bytes(16), "world_size": 1}
-        message = pb.Join(**fields, nonce=bytes(16), credit_bytes=4096)
-        await call.write(pb.WorkerFrame(join=message).SerializeToString())
+        call = channel.stream_stream(METHOD)()
+        frame = Join(f"job-{number}", bytes(16), 0, 1, bytes(16), "", 0, 4096)
+        await call.write(wire.worker_frame_to_wire(frame))
         return call, wire.reducer_frame_from_wire(await call.read())
 
     answers = await asyncio.gather(*(join(number) for number in range(40)))
@@ -125,3 +124,26 @@ async def test_one_connection_too_many(five_connections):
             codes.append(error.code())
     assert codes == [grpc.StatusCode.OK, grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE]
     await works(members)
+
+
+async def test_one_stream_too_many_on_one_connection_waits(grpc_place):
+    channel = grpc_place.channel()
+    joins = [
+        Join(f"job-{number}", bytes(16), 0, 1, bytes(16), "", 0, 4096)
+        for number in range(STREAMS_PER_CONNECTION_MAX + 1)
+    ]
+
+    async def welcomed(join):
+        call = channel.stream_stream(METHOD)()
+        await call.write(wire.worker_frame_to_wire(join))
+        assert isinstance(wire.reducer_frame_from_wire(await call.read()), Welcome)
+        return call
+
+    calls = [await welcomed(join) for join in joins[:-1]]
+    last = asyncio.create_task(welcomed(joins[-1]))
+    # Another connection's answer comes after what the first one could have got.
+    await grpc_place.worker(0, job="elsewhere", world_size=1).welcome()
+    assert len(grpc_place.engine.table.jobs) == STREAMS_PER_CONNECTION_MAX + 1
+    assert not last.done()
+    calls[0].cancel()
+    await last

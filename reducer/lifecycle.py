@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 
@@ -16,7 +17,7 @@ from reducer.engine import TICK_S, Engine
 from reducer.metrics import serve_metrics
 from reducer.security import server_credentials
 from reducer.siblings import Siblings
-from reducer.transports.grpc_server import GrpcServer
+from reducer.transports.grpc_server import GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ async def serve(config: ReducerConfig) -> None:
         BindError: an address cannot be bound.
         ConfigError: a certificate, private key or token file cannot be used.
     """
+    _allow_descriptors(2 * Limits().connections)  # a stream may have one on each plane
     credentials = None if config.tls is None else server_credentials(config.tls)
     tokens = None if config.token_file is None else read_tokens(config.token_file)
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each)
@@ -95,6 +97,14 @@ async def serve(config: ReducerConfig) -> None:
         if data_port is not None:
             data_port.stop()
         await asyncio.gather(server.stop(0.5), siblings.stop())
+
+
+def _allow_descriptors(count: int) -> None:
+    """Use what the system allows, up to `count`: shells and services begin with 1024, which 500 ranks over TCP need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _on_signal(stop: asyncio.Event) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -44,12 +44,19 @@ LINGER_S = 5.0
 JOIN_S = 10.0
 #: A worker's state opens one.
 STREAMS_PER_CONNECTION_MAX = 64
-#: Streams of all connections together.
-STREAMS_MAX = 8192
-#: Of these, those that have sent no Join. Each may make gRPC hold one frame of FRAME_BYTES_MAX.
-STRANGERS_MAX = 256
-#: More than streams, so that one too many hears why; the rest is for health checks and status.
-CONNECTIONS_MAX = STREAMS_MAX + 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one server takes at a time; what is past it is refused, and the others are served."""
+
+    #: Streams of all connections together.
+    streams: int = 8192
+    #: Of these, those that have sent no Join. Each may make gRPC hold one frame of FRAME_BYTES_MAX.
+    strangers: int = 256
+    #: More than streams, so that one too many hears why; the rest is for health checks and status.
+    connections: int = 8192 + 1024
+
 
 OPTIONS = [
     # Two servers on one port without an error is what SO_REUSEPORT would give.
@@ -63,7 +70,6 @@ OPTIONS = [
     ("grpc.http2.ping_timeout_ms", 86_400_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-    ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
     # Connections without a call, and those that have not come as far as HTTP/2.
     ("grpc.max_connection_idle_ms", 60_000),
     ("grpc.server_handshake_timeout_ms", 30_000),
@@ -100,8 +106,7 @@ class GrpcServer:
         data_port: offered to workers, if there is one.
         credentials: None serves in clear.
         tokens: None asks nobody for a token.
-        streams_max: streams that may be open.
-        strangers_max: of these, those that have sent no Join.
+        limits: how much of everything.
     """
 
     def __init__(
@@ -111,21 +116,23 @@ class GrpcServer:
         *,
         credentials: grpc.ServerCredentials | None = None,
         tokens: TokenTable | None = None,
-        streams_max: int = STREAMS_MAX,
-        strangers_max: int = STRANGERS_MAX,
+        limits: Limits = Limits(),
     ) -> None:
         self._engine = engine
         self._data_port = data_port
         self._credentials = credentials
         self._tokens = tokens
-        self._streams_max = streams_max
-        self._strangers_max = strangers_max
+        self._limits = limits
         self._strangers = 0
         self._siblings: tuple[int, ...] = ()
         self._outboxes: set[Outbox] = set()
         self._encoder = Encoder()
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=OPTIONS)
+        # Of the calls, too: a health check may watch for ever.
+        self._server = grpc.aio.server(
+            options=[*OPTIONS, ("grpc.max_allowed_incoming_connections", limits.connections)],
+            maximum_concurrent_rpcs=limits.connections,
+        )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Session": grpc.stream_stream_rpc_method_handler(self._session),
             "Status": grpc.unary_unary_rpc_method_handler(self._status),
@@ -179,7 +186,7 @@ class GrpcServer:
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
         outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings)
-        is_full = len(self._outboxes) >= self._streams_max
+        is_full = len(self._outboxes) >= self._limits.streams
         self._outboxes.add(outbox)
         reader = asyncio.create_task(self._read(context, outbox, is_full))
         writer = asyncio.create_task(self._write(context, outbox))
@@ -206,7 +213,7 @@ class GrpcServer:
         try:
             if is_full:
                 raise ResourceExhausted(
-                    f"{self._streams_max} streams are open, which is this reducer's limit: try another, or later"
+                    f"{self._limits.streams} streams are open, which is this reducer's limit: try another, or later"
                 )
             frame = await self._first_frame(context)
             while frame is not None:
@@ -222,7 +229,7 @@ class GrpcServer:
         Raises:
             ReductionError: too many others have sent none, or this one may not join.
         """
-        if self._strangers >= self._strangers_max:
+        if self._strangers >= self._limits.strangers:
             raise ResourceExhausted(
                 f"{self._strangers} streams have sent no Join yet, which is this reducer's limit: try again"
             )

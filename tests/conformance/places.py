@@ -29,7 +29,7 @@ from reduction.model import (
 )
 
 from reducer.engine import Engine
-from reducer.transports.grpc_server import GrpcServer
+from reducer.transports.grpc_server import GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
 from worker_plugin.transports.tcp_client import TcpEndpoint
@@ -351,9 +351,10 @@ class GrpcPlace(Place):
     """The engine behind a gRPC server on loopback; each worker has a connection of its own."""
 
     data_port: DataPort | None = None
+    limits = Limits()
 
     async def start(self) -> None:
-        self.server = GrpcServer(self.engine, self.data_port)
+        self.server = GrpcServer(self.engine, self.data_port, limits=self.limits)
         self.port = self.server.bind("127.0.0.1:0")
         await self.server.start()
         self.endpoints: list[GrpcEndpoint | TcpEndpoint] = []

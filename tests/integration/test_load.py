@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from pathlib import Path
 
 from integration import crowd
@@ -10,6 +11,7 @@ from reduction.errors import ResourceExhausted
 
 from reducer.core.table import reservation
 from reducer.status import Access, fetch
+from reducer.transports.grpc_server import Limits
 from worker_plugin.loop import io_loop
 
 JOBS, CONNECTIONS, ROUNDS = 8, 64, 3
@@ -25,6 +27,18 @@ STREAM_BYTES = 64 << 10
 def rss_bytes(pid: int) -> int:
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmRSS" in line]
     return int(line.split()[1]) << 10
+
+
+def test_a_reducer_takes_all_descriptors_that_it_may_have(serve):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        reducer = serve()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    wanted = 2 * Limits().connections
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    assert resource.prlimit(reducer.pid, resource.RLIMIT_NOFILE) == (allowed, hard)
 
 
 def run_crowd(rank, address, plane, job):

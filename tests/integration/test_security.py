@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -371,3 +372,20 @@ def test_files_that_cannot_be_used(authority, tmp_path):
         assert (ended.returncode, ended.stdout) == (2, ""), arguments
         assert text in ended.stderr
         assert OURS not in ended.stderr
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl command")
+def test_the_certificates_of_the_manual(ranks, serve, tmp_path):
+    manual = (Path(__file__).parents[2] / "SECURITY.md").read_text()
+    make = manual.split("```sh\n")[1].split("```")[0]
+    subprocess.run(["sh", "-ec", make], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in [*tmp_path.glob("*.key"), tmp_path / "tokens"])
+    files = {name: str(tmp_path / name) for name in ("ca.pem", "reducer.pem", "reducer.key", "tokens")}
+    reducer = serve(
+        *("--tls-cert", files["reducer.pem"], "--tls-key", files["reducer.key"], "--tls-ca", files["ca.pem"]),
+        *("--token-file", files["tokens"]),
+    )
+    shown = {"tls_cert": str(tmp_path / "worker.pem"), "tls_key": str(tmp_path / "worker.key")}
+    shown |= {"tls_ca": files["ca.pem"], "token_file": files["tokens"]}
+    for host in ("127.0.0.1", "localhost"):
+        ranks.run(2, one_round, [f"{host}:{reducer.port}"], "my-job", shown, group=False)

@@ -34,6 +34,8 @@ U64 = st.integers(0, (1 << 64) - 1)
 SECONDS = st.floats(min_value=0, allow_infinity=False)
 IDS = st.binary(min_size=16, max_size=16)
 HOSTS = st.text(max_size=60)
+#: What can be printed.
+VISIBLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
 PAYLOADS = st.one_of(st.just(b""), st.binary(max_size=300)).map(memoryview)
 CREDITS = st.integers(layout.CHUNK_BYTES_MIN, layout.CREDIT_BYTES_MAX)
 ABORTS = st.builds(Abort, code=st.integers(0, 20), message=st.text(max_size=100))
@@ -62,12 +64,12 @@ CONFIGURATIONS = st.builds(
 JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
     lambda world_size: st.builds(
         Join,
-        job=st.text(min_size=1, max_size=50),
+        job=st.text(VISIBLE, min_size=1, max_size=50),
         instance=IDS,
         rank=st.integers(0, world_size - 1),
         world_size=st.just(world_size),
         nonce=IDS,
-        host=HOSTS,
+        host=st.text(VISIBLE, max_size=60),
         minimum=U64,
         credit_bytes=CREDITS,
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import random
 import selectors
 import signal
@@ -49,7 +50,7 @@ class State(enum.Enum):
     DOWN = "down"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Struck:
     """A strike that was carried out."""
 
@@ -58,6 +59,8 @@ class Struck:
     reducer: int
     #: How many others served at that moment.
     others: int
+    #: When it served again.
+    back_s: float = math.inf
 
 
 class _Reducer:
@@ -67,6 +70,14 @@ class _Reducer:
         #: When `state` ends by itself: the restart, the SIGCONT, or the latest moment to have started or ended.
         self.due_s = 0.0
         self.process: subprocess.Popen[str] | None = None
+        #: The strike that it has not come back from.
+        self.struck: Struck | None = None
+
+    def serves(self, now: float) -> None:
+        """It is there, for the first time or again."""
+        self.state, self.due_s = State.SERVING, math.inf
+        if self.struck is not None:
+            self.struck.back_s, self.struck = now, None
 
 
 class ChaosReducers:
@@ -83,7 +94,9 @@ class ChaosReducers:
         self.struck: list[Struck] = []
         self.restarts = 0
         self._planned: list[Strike] = []
-        self._began_s: float | None = None
+        #: Seconds of the schedule that have passed, None before it, and the last look at the clock.
+        self._passed_s: float | None = None
+        self._looked_s = 0.0
         self._selector = selectors.DefaultSelector()
         self._ends = threading.Event()
         self._over = threading.Event()
@@ -101,7 +114,8 @@ class ChaosReducers:
         """Begin a schedule now."""
         self._over.clear()
         self._planned = list(planned)
-        self._began_s = time.monotonic()
+        self._looked_s = time.monotonic()
+        self._passed_s = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -147,10 +161,8 @@ class ChaosReducers:
 
     def _next_due_s(self) -> float:
         due_s = [reducer.due_s for reducer in self._reducers] + [time.monotonic() + _LOOK_S]
-        if self._planned and self._began_s is not None:
-            # A strike that is late waits for a reducer to serve, which shows on its stdout.
-            at_s = self._began_s + self._planned[0].at_s
-            due_s += [at_s] if at_s > time.monotonic() else []
+        if self._planned and self._passed_s is not None and self._serving:
+            due_s.append(self._looked_s + self._planned[0].at_s - self._passed_s)
         return min(due_s)
 
     def _on_due(self, reducer: _Reducer, now: float) -> None:
@@ -160,7 +172,7 @@ class ChaosReducers:
             case State.STOPPED:
                 assert reducer.process is not None
                 reducer.process.send_signal(signal.SIGCONT)
-                reducer.state, reducer.due_s = State.SERVING, float("inf")
+                reducer.serves(now)
             case State.STARTING | State.ENDING:
                 raise ReducersFailed(
                     f"{LOOPBACK.address}:{reducer.port} was {reducer.state.value} for too long"
@@ -169,7 +181,7 @@ class ChaosReducers:
                 pass
 
     def _start(self, reducer: _Reducer, now: float) -> None:
-        self.restarts += self._began_s is not None
+        self.restarts += self._passed_s is not None
         reducer.process = start(LOOPBACK, reducer.port, log_level="error")
         assert reducer.process.stdout is not None
         self._selector.register(reducer.process.stdout, selectors.EVENT_READ, reducer)
@@ -181,7 +193,7 @@ class ChaosReducers:
         assert reducer.process.stdout is not None
         line = reducer.process.stdout.readline()
         if line.startswith(READY) and reducer.state is State.STARTING:
-            reducer.state, reducer.due_s = State.SERVING, float("inf")
+            reducer.serves(now)
         elif reducer.state is State.ENDING and not line:
             self._reap(reducer)
             reducer.state, reducer.due_s = State.DOWN, now + self._restart_after_s
@@ -192,27 +204,35 @@ class ChaosReducers:
             )
 
     def _strike_what_is_due(self, now: float) -> None:
-        if self._began_s is None or self._over.is_set():
+        if self._passed_s is None or self._over.is_set():
             return
-        serving = [index for index, one in enumerate(self._reducers) if one.state is State.SERVING]
+        serving = self._serving
+        if serving:
+            self._passed_s += now - self._looked_s
+        self._looked_s = now
         if not self._planned:
             if len(serving) == len(self._reducers):
                 self._over.set()
             return
         strike = self._planned[0]
-        if now < self._began_s + strike.at_s or not serving:
+        if self._passed_s < strike.at_s or not serving:
             return
         self._planned.pop(0)
         count = len(self._reducers)
         index = min(serving, key=lambda one: (one - strike.reducer) % count)
         reducer = self._reducers[index]
         assert reducer.process is not None
-        self.struck.append(Struck(time.monotonic(), index, len(serving) - 1))
+        reducer.struck = Struck(time.monotonic(), index, len(serving) - 1)
+        self.struck.append(reducer.struck)
         reducer.process.send_signal(self._signal)
         if self._signal is signal.SIGSTOP:
             reducer.state, reducer.due_s = State.STOPPED, now + self._stop_for_s
         else:
             reducer.state, reducer.due_s = State.ENDING, now + STOP_TIMEOUT_S
+
+    @property
+    def _serving(self) -> list[int]:
+        return [index for index, one in enumerate(self._reducers) if one.state is State.SERVING]
 
     def _reap(self, reducer: _Reducer) -> None:
         process, reducer.process = reducer.process, None

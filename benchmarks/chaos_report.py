@@ -5,6 +5,8 @@ A strike is felt in two ways:
 next step     from the signal to the next end of a step of the job (its last rank's). A step that had its results
               already ends as if nothing had happened, so this may be short
 whole step    from the signal to the end of the first step that began after it: never less than what it cost
+
+To be read against the time until the reducer served again, which the job has to wait for if it was the only one.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import Any, NamedTuple
 from benchmarks import environment
 from benchmarks.chaos_course import Course, Settings, Training
 from benchmarks.table import markdown
+
+_COLUMNS = {"next step": "next_step_s", "whole step": "whole_step_s", "reducer back": "back_s"}
 
 #: Of the JSON; raised when a field changes its meaning.
 FORMAT = 1
@@ -33,6 +37,7 @@ class Felt(NamedTuple):
     others: int
     next_step_s: float
     whole_step_s: float
+    back_s: float
 
 
 class Spread(NamedTuple):
@@ -50,7 +55,7 @@ def felt(course: Course) -> list[Felt]:
     for strike in course.struck:
         following = training.done_s[bisect.bisect_right(training.done_s, strike.at_s)]
         whole = training.done_s[bisect.bisect_left(training.begun_s, strike.at_s)]
-        times = following - strike.at_s, whole - strike.at_s
+        times = (end - strike.at_s for end in (following, whole, strike.back_s))
         rows.append(Felt(strike.at_s - first, strike.reducer, strike.others, *times))
     return rows
 
@@ -79,11 +84,11 @@ def lines(settings: Settings, course: Course) -> list[str]:
         ]
     for name, group in groups:
         cells = [f"{len(group)}"]
-        for times in ([row.next_step_s for row in group], [row.whole_step_s for row in group]):
-            cells += [f"{value:.3f}" for value in spread(times)]
+        for column in _COLUMNS.values():
+            cells += [f"{value:.3f}" for value in spread([getattr(row, column) for row in group])]
         table.append([name, *cells])
     head = ["s from the signal", "count"]
-    head += [f"{what}: {which}" for what in ("next step", "whole step") for which in ("median", "p95", "max")]
+    head += [f"{what}: {which}" for what in _COLUMNS for which in ("median", "p95", "max")]
     disturbed, reference = course.disturbed, course.reference
     return [
         f"{len(rows)} x SIG{settings.signal}, one every {settings.every_s:g} s on average, {course.restarts} restarts "
@@ -116,8 +121,7 @@ def document(settings: Settings, course: Course | None, failure: str) -> dict[st
         "undisturbed_s": course.reference.seconds,
         "goodput": goodput(course),
         "restarts": course.restarts,
-        "next_step_s": spread([row.next_step_s for row in rows])._asdict(),
-        "whole_step_s": spread([row.whole_step_s for row in rows])._asdict(),
+        **{name: spread([getattr(row, name) for row in rows])._asdict() for name in _COLUMNS.values()},
         "strikes": [row._asdict() for row in rows],
     }
 

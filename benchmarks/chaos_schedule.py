@@ -13,7 +13,8 @@ JITTER = (0.5, 1.5)
 class Strike:
     """One signal to one reducer."""
 
-    #: Seconds since the schedule began.
+    #: Seconds since the schedule began in which at least one reducer served. So a kill of the only one never waits
+    #: for it to be back: it would hit in the first moment of its new life, again and again.
     at_s: float
     #: Index of the reducer. If that one is down at the moment, the next one that serves is struck in its place.
     reducer: int

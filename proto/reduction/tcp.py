@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 import sys
@@ -280,7 +281,8 @@ class Connection:
         try:
             for _ in range(MESSAGES_PER_WAKE):
                 if self.is_closed or not self._receive():
-                    return
+                    break
+            self._end_if_reset()
         except BlockingIOError:
             return
         except (OSError, ReductionError) as error:
@@ -288,6 +290,18 @@ class Connection:
         except Exception as error:  # a bug of ours must cost one connection, and not be met again and again
             self.close(error)
             raise
+
+    def _end_if_reset(self) -> None:
+        """Take what came before a reset, and raise it.
+
+        A reset that came together with data is reported once, with the data, and never again: libuv, under uvloop,
+        polls a socket with an error no more (github.com/libuv/libuv/pull/3797).
+        """
+        number = 0 if self.is_closed else self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number:
+            while not self.is_closed and self._receive():
+                pass
+            raise OSError(number, os.strerror(number))
 
     def _receive(self) -> bool:
         """Receive once; return whether there is likely to be more."""

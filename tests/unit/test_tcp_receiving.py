@@ -395,6 +395,36 @@ def test_a_reset():
     run(test())
 
 
+@pytest.mark.parametrize("part", [1, 30, tcp.HEADER_BYTES, tcp.HEADER_BYTES + 3])
+@pytest.mark.parametrize("whole", [0, 1, 3 * tcp.MESSAGES_PER_WAKE])
+def test_a_reset_that_comes_together_with_data(whole, part):
+    """The loop reports both at once and no more after that: all whole messages come, and then the end."""
+
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            for seq in range(whole):
+                peer.send(result(seq, b"payload"))
+            peer.send(result(whole, b"payload")[:part])
+            reset(peer)
+            assert isinstance(await handler.end(), ConnectionResetError)
+            assert [header.seq for header, _ in handler.messages] == list(range(whole))
+            assert connection.is_closed
+
+    run(test())
+
+
+def test_a_reset_between_two_messages_ends_it_too():
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            peer.send(b"".join(result(seq, b"payload") for seq in range(3 * tcp.MESSAGES_PER_WAKE)))
+            reset(peer)
+            await handler.end()
+            assert len(handler.messages) == 3 * tcp.MESSAGES_PER_WAKE
+            assert connection.is_closed
+
+    run(test())
+
+
 def test_a_header_that_has_no_place_ends_the_connection():
     refused = MalformedFrame("no place")
 

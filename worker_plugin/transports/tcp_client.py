@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 #: How long the way to the data port may take, in seconds.
 DIAL_S = 3.0
-#: How long one half of a stream may outlive the other, in seconds.
-LINGER_S = 1.0
+#: How long one half of a stream may outlive the other, in seconds. Well below the grace that a rank has to dial again
+#: (core/verdict.py); a reason for the end that comes later than this is told at the next Join as well.
+LINGER_S = 0.3
 
 
 class TcpEndpoint:

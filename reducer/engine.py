@@ -88,8 +88,8 @@ class Engine:
                 chunk_bytes=job.configuration.chunk_bytes if job.configuration else 0,
                 credit_bytes=job.credit_bytes,
                 under_way_bytes=max((view.outstanding for view in job.ranks.values()), default=0),
-                last=job.waits.last(),
-                waits=job.waits.times(),
+                last=job.stragglers.last(),
+                waits=job.stragglers.times(),
             )
             for job in table.jobs.values()
         )

@@ -28,17 +28,14 @@ from dataclasses import dataclass, field
 from reduction import layout
 from reduction.errors import (
     CollectiveMismatch,
-    MalformedFrame,
     OutOfOrder,
     PeerLeft,
     ReductionError,
     from_code,
 )
 from reduction.model import (
-    WAITED_FOR_MAX,
     Abort,
     Ack,
-    Collective,
     Configuration,
     Configure,
     Goodbye,
@@ -50,21 +47,16 @@ from reduction.model import (
     Presence,
     Push,
     Start,
-    Waiting,
     Welcome,
     WorkerFrame,
 )
 
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
-from reducer.core.slot import Slot
-from reducer.core.waits import Waits
+from reducer.core.slot import Slot, check_chunk
+from reducer.core.stragglers import Stragglers
 
 #: How long news of the minimum waits for a Result to ride on, in seconds; with a tick, 50 ms at most.
 MINIMUM_DELAY_S = 0.01
-#: How long a chunk waits before the ranks hear for whom, and between such news, in seconds.
-WAITING_NEWS_S = 0.5
-#: How long a chunk waits before the operator hears for whom, in seconds; the default of workers, too.
-STALL_WARN_S = 5.0
 
 
 class JobFailed(Exception):
@@ -121,11 +113,7 @@ class Job:
     #: Payload of all pushes that counted, and of all results.
     received_bytes: int = 0
     sent_bytes: int = 0
-    waits: Waits = field(default_factory=Waits)
-    #: When ranks may next hear whom a chunk waits for.
-    news_due: float = 0.0
-    #: The last collective that the operator was warned of.
-    warned_seq: int | None = None
+    stragglers: Stragglers = field(default_factory=Stragglers)
 
     # ---- streams come and go ----
 
@@ -245,7 +233,8 @@ class Job:
         slot = self.slots.get((push.seq, push.chunk))
         nbytes = push.payload.nbytes
         if slot is None or not slot.expects(push.collective, nbytes):
-            self._check_chunk(rank, push.collective, push)
+            assert self.configuration is not None  # our own state: `started` implies it
+            check_chunk(rank, push, self.configuration, self.index)
         cost = layout.charge(nbytes)
         if view.outstanding and view.outstanding + cost > self.credit_bytes:
             raise OutOfOrder(
@@ -270,7 +259,7 @@ class Job:
             actions.append(Fold(key, push.collective, payloads))
         if slot.is_complete:
             del self.slots[push.seq, push.chunk]
-            self.waits.note(rank, now - slot.opened_at)
+            self.stragglers.note(rank, now - slot.opened_at)
             for view in self.ranks.values():
                 view.outstanding -= cost
             self.minimum_due = None
@@ -293,25 +282,6 @@ class Job:
         ]
         first = self.index % len(present) if present else 0
         return (*present[first:], *present[:first])
-
-    def _check_chunk(self, rank: int, collective: Collective, push: Push) -> None:
-        """Raise MalformedFrame unless this chunk exists, is ours and has the right size."""
-        configuration = self.configuration
-        assert configuration is not None  # our own state: `started` implies it
-        itemsize = collective.dtype.itemsize
-        chunks = layout.chunk_count(collective.numel, itemsize, configuration.chunk_bytes)
-        run = layout.deal(chunks, configuration.weights, push.seq)[self.index]
-        if push.chunk not in run:
-            raise MalformedFrame(
-                f"rank {rank} pushed chunk {push.chunk} of collective {push.seq} ({collective}) to the reducer "
-                f"of chunks {run.start} to {run.stop - 1} of {chunks}"
-            )
-        start, stop = layout.chunk_span(push.chunk, collective.numel, itemsize, configuration.chunk_bytes)
-        if push.payload.nbytes != stop - start:
-            raise MalformedFrame(
-                f"rank {rank} pushed {push.payload.nbytes} bytes as chunk {push.chunk} of collective "
-                f"{push.seq} ({collective}), the chunk has {stop - start}"
-            )
 
     def _on_held(self, rank: int, held: int, now: float) -> None:
         view = self.ranks[rank]
@@ -338,27 +308,17 @@ class Job:
 
     def on_tick(self, now: float) -> list[Action]:
         """Send the minimum by itself when no Result carried it, and tell whom the oldest chunk waits for."""
-        actions: list[Action] = self._news(now) if self.slots and now >= self.news_due else []
+        actions: list[Action] = []
+        if self.slots:
+            key, slot = next(iter(self.slots.items()))  # they finish in the order in which they were opened
+            news, text = self.stragglers.news(key, slot, self.peers, now)
+            if news is not None:
+                actions += [Send(stream, news) for stream in self._streams()]
+            if text:
+                actions.append(Warn(f"job {self.name!r}: {text}"))
         if self.minimum_due is not None and now >= self.minimum_due:
             self.minimum_due = None
             actions += [Send(stream, Minimum(self.minimum)) for stream in self._streams()]
-        return actions
-
-    def _news(self, now: float) -> list[Action]:
-        (seq, chunk), slot = next(
-            iter(self.slots.items())
-        )  # they finish in the order in which they were opened
-        waited_s = now - slot.opened_at
-        if waited_s < WAITING_NEWS_S:
-            return []
-        self.news_due = now + WAITING_NEWS_S
-        missing = [peer for peer in self.peers() if not slot.has(peer.rank)]
-        news = Waiting(seq, chunk, waited_s, len(missing), tuple(missing[:WAITED_FOR_MAX]))
-        actions: list[Action] = [Send(stream, news) for stream in self._streams()]
-        if waited_s >= STALL_WARN_S and seq != self.warned_seq:
-            self.warned_seq = seq
-            text = f"collective {seq} ({slot.collective}) has waited {waited_s:.0f} s for {news}"
-            actions.append(Warn(f"job {self.name!r}: {text}"))
         return actions
 
     # ---- what the Table asks ----

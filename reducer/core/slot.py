@@ -7,8 +7,9 @@ contributions. Payloads are opaque here.
 
 from __future__ import annotations
 
-from reduction.errors import CollectiveMismatch, OutOfOrder
-from reduction.model import Collective
+from reduction import layout
+from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder
+from reduction.model import Collective, Configuration, Push
 
 
 class Slot:
@@ -67,3 +68,26 @@ class Slot:
             ready.append(self.kept.pop(self.folded))
             self.folded += 1
         return tuple(ready)
+
+
+def check_chunk(rank: int, push: Push, configuration: Configuration, index: int) -> None:
+    """Check that a chunk exists, belongs to member `index` of the configuration, and has the right size.
+
+    Raises:
+        MalformedFrame: it does not.
+    """
+    collective = push.collective
+    itemsize = collective.dtype.itemsize
+    chunks = layout.chunk_count(collective.numel, itemsize, configuration.chunk_bytes)
+    run = layout.deal(chunks, configuration.weights, push.seq)[index]
+    if push.chunk not in run:
+        raise MalformedFrame(
+            f"rank {rank} pushed chunk {push.chunk} of collective {push.seq} ({collective}) to the reducer "
+            f"of chunks {run.start} to {run.stop - 1} of {chunks}"
+        )
+    start, stop = layout.chunk_span(push.chunk, collective.numel, itemsize, configuration.chunk_bytes)
+    if push.payload.nbytes != stop - start:
+        raise MalformedFrame(
+            f"rank {rank} pushed {push.payload.nbytes} bytes as chunk {push.chunk} of collective "
+            f"{push.seq} ({collective}), the chunk has {stop - start}"
+        )

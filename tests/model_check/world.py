@@ -23,8 +23,8 @@ from reduction.model import Collective, DType, Push, ReduceOp, Result
 
 from reducer.core import actions as ra
 from reducer.core import events as re
+from reducer.core.stragglers import Stragglers
 from reducer.core.table import Table
-from reducer.core.waits import Waits
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
 from worker_plugin.core.communicator import Communicator, Identity, State
@@ -204,7 +204,7 @@ class World:
                 actions = self._perform_on_reducer(box, actions)
                 for job in box.core.jobs.values():
                     job.minimum_due = None if job.minimum_due is None else 0.0
-                    job.waits = Waits()  # statistics of the past decide nothing
+                    job.stragglers = Stragglers()  # statistics of the past decide nothing
             known = self._memory[key] = (self._number(box), actions)
         return known
 

@@ -79,4 +79,4 @@ def test_who_was_last_is_counted():
     for rank, now in [(2, 1.0), (0, 1.5), (1, 3.0)]:
         scene.push(rank, now=now)
     (job,) = scene.table.jobs.values()
-    assert [(one.rank, one.chunks, one.waited_s) for one in job.waits.last()] == [(1, 1, 2.0)]
+    assert [(one.rank, one.chunks, one.waited_s) for one in job.stragglers.last()] == [(1, 1, 2.0)]

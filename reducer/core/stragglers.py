@@ -1,0 +1,62 @@
+"""Who keeps others waiting at a reducer: news of the present for ranks and operator, statistics of the past."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from reduction.model import WAITED_FOR_MAX, LastRank, Peer, Waiting, WaitTimes
+
+from reducer.core.slot import Slot
+
+#: Chunks that the percentiles are about.
+LATEST = 1024
+#: How long a chunk waits before the ranks hear for whom, and between such news, in seconds.
+NEWS_S = 0.5
+#: How long a chunk waits before the operator hears for whom, in seconds; the default of workers, too.
+WARN_S = 5.0
+
+
+class Stragglers:
+    """Of one job. All times in seconds, from a chunk's first push to its last."""
+
+    def __init__(self) -> None:
+        self._news_due = 0.0
+        self._warned_seq: int | None = None
+        self._chunks: dict[int, int] = {}
+        self._seconds: dict[int, float] = {}
+        self._latest: deque[float] = deque(maxlen=LATEST)
+
+    def note(self, rank: int, waited_s: float) -> None:
+        """A chunk is complete: `rank` was the last to push it."""
+        self._chunks[rank] = self._chunks.get(rank, 0) + 1
+        self._seconds[rank] = self._seconds.get(rank, 0.0) + waited_s
+        self._latest.append(waited_s)
+
+    def last(self) -> tuple[LastRank, ...]:
+        """Return what was noted, by rank, ascending."""
+        return tuple(LastRank(rank, self._chunks[rank], self._seconds[rank]) for rank in sorted(self._chunks))
+
+    def times(self) -> WaitTimes:
+        """Return percentiles over the latest chunks, by nearest rank; zeros before the first."""
+        if not self._latest:
+            return WaitTimes()
+        times = sorted(self._latest)
+        p50_s, p90_s, p99_s = (times[(len(times) - 1) * percent // 100] for percent in (50, 90, 99))
+        return WaitTimes(p50_s, p90_s, p99_s, times[-1])
+
+    def news(
+        self, key: tuple[int, int], slot: Slot, peers: Callable[[], tuple[Peer, ...]], now: float
+    ) -> tuple[Waiting | None, str]:
+        """Return what the ranks should hear of the oldest chunk, and the operator; None, "" if nothing."""
+        waited_s = now - slot.opened_at
+        if waited_s < NEWS_S or now < self._news_due:
+            return None, ""
+        self._news_due = now + NEWS_S
+        seq, chunk = key
+        missing = [peer for peer in peers() if not slot.has(peer.rank)]
+        news = Waiting(seq, chunk, waited_s, len(missing), tuple(missing[:WAITED_FOR_MAX]))
+        if waited_s < WARN_S or seq == self._warned_seq:
+            return news, ""
+        self._warned_seq = seq
+        return news, f"collective {seq} ({slot.collective}) has waited {waited_s:.0f} s for {news}"

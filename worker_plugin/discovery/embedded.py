@@ -46,9 +46,11 @@ class EmbeddedReducer:
         # Through a pipe: everybody can see a command line.
         reading, writing = os.pipe()
         command += ["--stop-with-stdin", "--log-level", "warning", "--token-file", f"/dev/fd/{reading}"]
-        with open(reading, "rb"), open(writing, "w") as file:
-            file.write(f"*:{self.token}\n")
-            file.flush()
+        with open(reading, "rb"):
+            with open(
+                writing, "w"
+            ) as file:  # closed before anybody can inherit it, and so keep the reader waiting
+                file.write(f"*:{self.token}\n")
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

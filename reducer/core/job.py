@@ -306,7 +306,8 @@ class Job:
         view = self.ranks[rank]
         self.minimum = max(self.minimum, goodbye.minimum)
         self._on_held(rank, goodbye.held, now)
-        self.left.append(rank)
+        if rank not in self.left:  # it may have come back before
+            self.left.append(rank)
         for (seq, _), slot in self.slots.items():
             self._check_left(seq, slot)
         assert view.stream is not None  # its frame has just come on it

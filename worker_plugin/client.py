@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import numpy as np
 import torch
@@ -114,7 +114,7 @@ class Client:
         #: Where the result that arrives on a link is being received, if that is where it belongs.
         self._placed: dict[int, tuple[int, memoryview]] = {}
         self._reducer_addresses: set[tuple[str, int]] = set()
-        self._lookups: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         #: Where the job meets; another one after a fallback.
         self._places: list[Place] = []
         self._access = OPEN
@@ -370,6 +370,9 @@ class Client:
                 self._streams[link].send(frame)
             case Open(link, address, join):
                 endpoint = self._endpoints.get(link)
+                if endpoint is not None and endpoint.address != address:  # of a sibling that is gone
+                    self._run(endpoint.close())
+                    endpoint = None
                 if endpoint is None:
                     endpoint = self._endpoints[link] = self._endpoint(address)
                 sink = self.sinks[link] = LinkSink(self, link)
@@ -421,13 +424,17 @@ class Client:
         host, _, port = address.rpartition(":")
 
         async def look() -> None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # a member's address may be no HOST:PORT
                 answers = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
                 self._reducer_addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
 
-        task = self._loop.create_task(look())
-        self._lookups.add(task)
-        task.add_done_callback(self._lookups.discard)
+        self._run(look())
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        """Let something happen beside the rest; the loop itself would let a task without references vanish."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 #: Those of this process that have not ended.

@@ -8,6 +8,7 @@ release, no rank fails; and from every state all ranks can still hold everything
 from __future__ import annotations
 
 import pytest
+from model_check.checking import check
 from model_check.explorer import Violation, explore
 from model_check.world import World
 from reduction.model import Presence
@@ -15,20 +16,6 @@ from reduction.model import Presence
 from reducer.core.job import Job
 from worker_plugin.core.communicator import Communicator, State
 from worker_plugin.core.window import Window
-
-SECONDS_MAX = 1200
-
-
-def check(world: World, states_max: int | None = None, *, is_settled: bool = True, **faults: int) -> None:
-    start = world.settled(**faults) if is_settled else world.start(**faults)
-    report = explore(
-        start, world.successors, world.is_goal, states_max=states_max or 10**9, seconds_max=SECONDS_MAX
-    )
-    print(f"{report.states} states, {report.goals} ends, {report.seconds:.0f} s")
-    assert report.violation is None, "\n".join((report.violation[0], *report.violation[1]))
-    assert report.stuck is None, "\n".join(("nobody can go on after", *report.stuck[1]))
-    assert report.goals > 0
-    assert report.is_complete or states_max is not None, "ran out of time"
 
 
 def test_joining_without_faults() -> None:

@@ -15,10 +15,12 @@ import copy
 import enum
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from model_check.explorer import Violation
-from reduction.errors import WorkerLost
+from model_check.faults import faults
+from model_check.state import Payload, State_, Stream, put
+from reduction.errors import ReducerUnavailable, ReductionError, WorkerLost
 from reduction.model import Collective, DType, Push, ReduceOp, Result
 
 from reducer.core import actions as ra
@@ -29,7 +31,7 @@ from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
 from worker_plugin.core.communicator import Communicator, Identity, State
 
-EARLY, LATE, CLOSE_LATE = 0.06, 2.0, 6.0
+EARLY, LATE, CLOSE_LATE, JOIN_LATE = 0.06, 2.0, 6.0, 61.0
 CHUNK_BYTES = 1024
 _TIMES = (
     "dial_at",
@@ -41,37 +43,6 @@ _TIMES = (
     "busy_since",
     "pushed_at",
 )
-
-
-class Payload(NamedTuple):
-    """Stands for bytes: which contributions were added, in which order."""
-
-    parts: tuple[tuple[int, int, int], ...]  # (rank, seq, chunk)
-    nbytes: int
-
-
-class Stream(NamedTuple):
-    """A connection and what is under way on it."""
-
-    number: int
-    rank: int
-    reducer: int
-    up: tuple[Any, ...] = ()
-    down: tuple[Any, ...] = ()
-    rank_end: bool = True
-    reducer_end: bool = True
-    is_cut: bool = False
-
-
-class State_(NamedTuple):
-    """One state of everything."""
-
-    ranks: tuple[int, ...]
-    reducers: tuple[int, ...]  # -1 is a dead one
-    streams: tuple[Stream, ...]
-    crashes: int
-    restarts: int
-    cuts: int
 
 
 @dataclass
@@ -124,6 +95,9 @@ class World:
         numel: int = 257,  # int32: a chunk of 1024 bytes and one of 4
         credit_bytes: int = 2 * CHUNK_BYTES,
         is_hasty: bool = True,
+        mortal: int | None = None,
+        may_lack_reducers: bool = False,
+        is_mute: bool = False,
     ) -> None:
         self.n, self.k = ranks, reducers
         self.collectives = collectives
@@ -131,6 +105,13 @@ class World:
         #: Whether the grace may run out while a re-dial is still possible. With one reducer that would be
         #: the loss of a worker, which is an error and not what is checked here.
         self.is_hasty = is_hasty
+        #: The rank that dies, if there is a death: then all others may fail, but only with an error that names it.
+        self.mortal = mortal
+        #: Whether ranks may give up joining for want of a reducer that has died for good.
+        self.may_lack_reducers = may_lack_reducers
+        #: Whether a dial to a reducer that has died for good gets no answer. Otherwise it is refused, again and again,
+        #: which multiplies the states.
+        self.is_mute = is_mute
         self.collective = Collective(ReduceOp.SUM, DType.INT32, numel, 7)
         self.chunks = max(1, -(-numel * 4 // CHUNK_BYTES))
         self._boxes: list[Any] = []
@@ -140,11 +121,11 @@ class World:
 
     # ---- the start ----
 
-    def start(self, *, crashes: int = 0, restarts: int = 0, cuts: int = 0) -> State_:
+    def start(self, **budget: int) -> State_:
         """Return the state in which nobody has done anything."""
         ranks = tuple(self._number(RankBox(self._communicator(rank), set())) for rank in range(self.n))
-        reducers = tuple(self._new_reducer(index, 0) for index in range(self.k))
-        return State_(ranks, reducers, (), crashes, restarts, cuts)
+        reducers = tuple(self.new_reducer(index, 0) for index in range(self.k))
+        return State_(ranks, reducers, (), **budget)
 
     def settled(self, **budget: int) -> State_:
         """Return the state in which all have joined and the first epoch has started."""
@@ -153,12 +134,18 @@ class World:
             joining = (
                 step
                 for label, step in self.successors(state)
-                if "issues" not in label and not label.startswith(("cut", "crash", "late"))
+                if "issues" not in label and not label.startswith(("cut", "crash", "death", "late"))
             )
             following = next(joining, None)
             if following is None:
                 return state
             state = following
+
+    def after(self, state: State_, *labels: str) -> State_:
+        """Return the state after these steps, each the first whose label begins so."""
+        for label in labels:
+            state = next(after for name, after in self.successors(state) if name.startswith(label))
+        return state
 
     def _communicator(self, rank: int) -> Communicator:
         identity = Identity(
@@ -177,7 +164,7 @@ class World:
         )
         return Communicator(identity, [f"reducer{index}" for index in range(self.k)])
 
-    def _new_reducer(self, index: int, life: int) -> int:
+    def new_reducer(self, index: int, life: int) -> int:
         incarnation = bytes([index, life]) * 8
         return self._number(ReducerBox(Table(incarnation=incarnation, memory_limit_bytes=1 << 40), {}))
 
@@ -231,9 +218,7 @@ class World:
                         action.epoch, action.seq, action.chunk, action.collective, action.held, payload
                     )
                     rest.append(wa.Send(action.link, push))
-                case wa.Fail(error) if box.core.window.held < self.collectives:
-                    raise Violation(f"rank {box.core.identity.rank} failed: {type(error).__name__}: {error}")
-                case wa.Fail():
+                case wa.Fail() if box.core.window.held == self.collectives:
                     # It has everything: to it, a rank whose Goodbye was lost looks like one that died.
                     rest.append(wa.Closed())
                 case wa.Release() | wa.Log():
@@ -272,20 +257,20 @@ class World:
         steps = list(self._steps(state))
         yield from steps
         if not steps:
-            for rank in range(self.n):
+            for rank in self._alive(state):
                 if self._boxes[state.ranks[rank]].core.state is State.CLOSING:
                     yield from self._tick(state, rank, "late in closing", CLOSE_LATE)
 
     def _steps(self, state: State_) -> Iterator[tuple[str, State_]]:
         yield from self._frame_steps(state)
-        for rank in range(self.n):
+        for rank in self._alive(state):
             yield from self._rank_steps(state, rank)
         for index, number in enumerate(state.reducers):
             if number >= 0 and any(
                 job.minimum_due is not None for job in self._boxes[number].core.jobs.values()
             ):
                 yield f"reducer {index} ticks", self._reducer(state, index, re.Tick(), 0.05)
-        yield from self._faults(state)
+        yield from faults(self, state)
 
     def _frame_steps(self, state: State_) -> Iterator[tuple[str, State_]]:
         for stream in state.streams:
@@ -293,21 +278,21 @@ class World:
             if stream.up and stream.reducer_end:
                 frame, rest = stream.up[0], stream._replace(up=stream.up[1:])
                 after = self._reducer(
-                    _put(state, rest), stream.reducer, re.Received(stream.number, frame), 0.0
+                    put(state, rest), stream.reducer, re.Received(stream.number, frame), 0.0
                 )
                 yield f"{name}: up {_short(frame)}", after
             elif stream.reducer_end and (stream.is_cut or not stream.rank_end):
-                after = _put(state, stream._replace(reducer_end=False))
+                after = put(state, stream._replace(reducer_end=False))
                 yield (
                     f"{name}: reducer sees the end",
                     self._reducer(after, stream.reducer, re.Lost(stream.number), 0.0),
                 )
             if stream.down and stream.rank_end:
                 frame, rest = stream.down[0], stream._replace(down=stream.down[1:])
-                after = self._rank(_put(state, rest), stream.rank, we.Received(stream.reducer, frame), 0.0)
+                after = self._rank(put(state, rest), stream.rank, we.Received(stream.reducer, frame), 0.0)
                 yield f"{name}: down {_short(frame)}", after
             elif stream.rank_end and (stream.is_cut or not stream.reducer_end):
-                after = _put(state, stream._replace(rank_end=False))
+                after = put(state, stream._replace(rank_end=False))
                 yield (
                     f"{name}: rank sees the end",
                     self._rank(after, stream.rank, we.Lost(stream.reducer, None), 0.0),
@@ -325,6 +310,8 @@ class World:
         yield from self._tick(state, rank, "early", EARLY)
         if self.is_hasty or (self._is_quiet(state) and not self._may_redial(state)):
             yield from self._tick(state, rank, "late", LATE)
+        if self._lacks_reducers(state) and (not core.epochs.number or max(state.reducers) < 0):
+            yield from self._tick(state, rank, "late in joining", JOIN_LATE)
 
     def _tick(self, state: State_, rank: int, name: str, now: float) -> Iterator[tuple[str, State_]]:
         after = self._rank(state, rank, we.Tick(), now)
@@ -340,42 +327,15 @@ class World:
         }
         alive = [index for index in range(self.k) if state.reducers[index] >= 0]
         live = [
-            rank for rank in range(self.n) if self._boxes[state.ranks[rank]].core.state is not State.CLOSED
+            rank
+            for rank in self._alive(state)
+            if self._boxes[state.ranks[rank]].core.state not in (State.CLOSED, State.FAILED)
         ]
         return any((rank, index) not in standing for rank in live for index in alive)
 
     def _is_quiet(self, state: State_) -> bool:
         """Whether nothing is under way and nobody could do more: only then do five seconds pass."""
         return all(not stream.up and not stream.down for stream in state.streams)
-
-    def _faults(self, state: State_) -> Iterator[tuple[str, State_]]:
-        for index, number in enumerate(state.reducers):
-            reducers = list(state.reducers)
-            if number >= 0 and state.crashes:
-                reducers[index] = -1
-                for loses_tails in (True, False):
-                    streams = tuple(
-                        stream._replace(
-                            up=(), down=() if loses_tails else stream.down, reducer_end=False, is_cut=True
-                        )
-                        if stream.reducer == index
-                        else stream
-                        for stream in state.streams
-                    )
-                    after = state._replace(
-                        reducers=tuple(reducers), streams=_tidy(streams), crashes=state.crashes - 1
-                    )
-                    yield f"crash of reducer {index}{' losing tails' * loses_tails}", after
-            elif number < 0 and state.restarts:
-                reducers[index] = self._new_reducer(index, state.restarts)
-                after = state._replace(reducers=tuple(reducers), restarts=state.restarts - 1)
-                yield f"restart of reducer {index}", after
-        for stream in state.streams if state.cuts else ():
-            if stream.rank_end and stream.reducer_end and not stream.is_cut:
-                for side in ("up", "down"):
-                    broken = stream._replace(is_cut=True, **{side: ()})
-                    after = _put(state, broken)._replace(cuts=state.cuts - 1)
-                    yield f"cut rank {stream.rank} - reducer {stream.reducer}, {side} lost", after
 
     # ---- performing ----
 
@@ -386,22 +346,26 @@ class World:
         state = state._replace(ranks=tuple(ranks))
         for action in actions:
             match action:
+                case wa.Open(link) if self.is_mute and state.reducers[link] < 0 and not state.restarts:
+                    pass
                 case wa.Open(link, _, join):
                     free = next(i for i in range(99) if all(s.number != i for s in state.streams))
                     is_dead = state.reducers[link] < 0
                     stream = Stream(
-                        free, rank, link, () if is_dead else (join,), (), True, not is_dead, is_dead
+                        free, rank, link, () if is_dead else (join,), (), True, not is_dead, is_dead, is_dead
                     )
                     state = state._replace(streams=tuple(sorted((*state.streams, stream))))
                 case wa.Send(link, frame):
                     for stream in state.streams:
                         if (stream.rank, stream.reducer) == (rank, link) and stream.rank_end:
-                            if not stream.is_cut and stream.reducer_end:
-                                state = _put(state, stream._replace(up=(*stream.up, frame)))
-                case wa.Closed():
+                            if not stream.is_up_cut and stream.reducer_end:
+                                state = put(state, stream._replace(up=(*stream.up, frame)))
+                case wa.Closed() | wa.Fail():
+                    if isinstance(action, wa.Fail):
+                        self._check_failure(state, rank, action.error)
                     for stream in state.streams:
                         if stream.rank == rank:
-                            state = _put(state, stream._replace(rank_end=False, down=()))
+                            state = put(state, stream._replace(rank_end=False, down=()))
         return state
 
     def _reducer(self, state: State_, index: int, event: Any, now: float) -> State_:
@@ -415,33 +379,48 @@ class World:
                 continue
             match action:
                 case ra.Send(_, frame):
-                    if stream.rank_end and stream.reducer_end and not stream.is_cut:
-                        state = _put(state, stream._replace(down=(*stream.down, frame)))
+                    if stream.rank_end and stream.reducer_end and not stream.is_down_cut:
+                        state = put(state, stream._replace(down=(*stream.down, frame)))
                 case ra.Close(_, error):
-                    if error is not None and not isinstance(error, WorkerLost):
+                    relayed = (WorkerLost, ReducerUnavailable) if self._lacks_reducers(state) else WorkerLost
+                    if error is not None and not isinstance(error, relayed):
                         raise Violation(f"reducer {index} refused rank {stream.rank}: {error}")
-                    state = _put(state, stream._replace(reducer_end=False, up=()))
+                    state = put(state, stream._replace(reducer_end=False, up=()))
         return state
 
     def is_goal(self, state: State_) -> bool:
-        """Whether every rank has closed after holding everything, or can do nothing for want of reducers."""
-        cores = [self._boxes[number].core for number in state.ranks]
-        ends = (State.CLOSED, State.FAILED)
-        if all(core.state in ends and core.window.held == self.collectives for core in cores):
+        """Whether every rank that lives has closed or failed, or can do nothing for want of reducers."""
+        cores = [self._boxes[state.ranks[rank]].core for rank in self._alive(state)]
+        # Who failed without holding everything had a reason, or `_check_failure` had said so.
+        if all(core.state in (State.CLOSED, State.FAILED) for core in cores):
             return True
+        if self.mortal is not None or self.may_lack_reducers:
+            return False
         return all(number < 0 for number in state.reducers) and not state.restarts
 
+    def _alive(self, state: State_) -> list[int]:
+        return [rank for rank in range(self.n) if state.ranks[rank] >= 0]
 
-def _put(state: State_, changed: Stream) -> State_:
-    return state._replace(
-        streams=_tidy(
-            tuple(changed if stream.number == changed.number else stream for stream in state.streams)
-        )
-    )
+    def _is_gone(self, state: State_, rank: int) -> bool:
+        number = state.ranks[rank]
+        return number < 0 or self._boxes[number].core.state is State.FAILED
+
+    def _lacks_reducers(self, state: State_) -> bool:
+        return self.may_lack_reducers and not state.restarts and min(state.reducers) < 0
+
+    def _check_failure(self, state: State_, rank: int, error: ReductionError) -> None:
+        """Raise Violation unless a rank that does not hold everything has a reason, and says it."""
+        gone = [other for other in range(self.n) if self._is_gone(state, other)]
+        if any(rank_is_named(error, other) for other in gone):
+            return
+        if isinstance(error, ReducerUnavailable) and self._lacks_reducers(state):
+            return
+        raise Violation(f"rank {rank} failed: {type(error).__name__}: {error}")
 
 
-def _tidy(streams: tuple[Stream, ...]) -> tuple[Stream, ...]:
-    return tuple(stream for stream in streams if stream.rank_end or stream.reducer_end)
+def rank_is_named(error: ReductionError, rank: int | None) -> bool:
+    """Whether the error says that this rank is lost, and where it was."""
+    return isinstance(error, WorkerLost) and f"rank {rank} (host{rank}) is gone" in str(error)
 
 
 def _forget_times(core: Communicator) -> None:

@@ -268,3 +268,11 @@ def test_counters_count_what_was_taken_and_what_was_sent():
         scene.push(rank)
     scene.push(0, seq=1)
     assert (scene.job.received_bytes, scene.job.sent_bytes) == (4 * 12, 3 * 12)
+
+
+def test_a_rank_that_leaves_again_and_again_is_noted_once():
+    scene = Scene()
+    for stream in range(10, 20):
+        scene.join(1, stream)
+        scene.receive(stream, Goodbye(0, 0))
+    assert scene.job.left == [1]

@@ -32,8 +32,9 @@ from unit.rank_scene import (
     send,
 )
 
+from worker_plugin.core import roster
 from worker_plugin.core.actions import Fail, Log, Open, Shut
-from worker_plugin.core.events import Lost
+from worker_plugin.core.events import Lost, Received
 from worker_plugin.core.roster import BUSY_S
 
 
@@ -295,3 +296,51 @@ def test_siblings_of_a_former_life_are_given_up():
     scene.receive("a", Welcome(incarnation("x"), CREDIT, siblings=(9,)))
     dialled = [action.address for action in scene.tick(60.0) if isinstance(action, Open)]
     assert dialled == ["a:9"]
+
+
+def test_a_sibling_takes_the_place_of_one_of_the_former_life():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    for life in range(20):
+        scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(2 * life + 7, 2 * life + 8)), now=life)
+        scene.tick(life + 0.5)
+        scene.lose("a", now=life + 0.5)
+        scene.handle(Lost(1, None), now=life + 0.5)
+        scene.handle(Lost(2, None), now=life + 0.5)
+        scene.tick(life + 0.9)
+    assert {link.address for link in scene.core.roster} == {"a:1", "a:45", "a:46"}
+    assert [link.id for link in scene.core.roster] == [0, 1, 2]
+
+
+# ---- reducers that name more and more others ----
+
+
+def test_a_reducer_whose_siblings_have_siblings_without_end_is_an_error(monkeypatch):
+    monkeypatch.setattr(roster, "LINKS_MAX", 600)
+    scene = Scene(reducers="a")
+    actions, number = scene.tick(0.0), 0
+    while not (actions and isinstance(actions[-1], Fail)):
+        siblings = tuple(range(255 * number + 2, 255 * number + 257))
+        actions = scene.handle(
+            Received(number, Welcome(number.to_bytes(16), CREDIT, siblings=siblings)), number
+        )
+        scene.tick(number + 0.5)
+        number += 1
+    assert failure(actions)[0] is OutOfOrder
+    assert "more than the 600 links that a rank may have" in failure(actions)[1]
+    assert len(scene.core.roster.links) == 600
+
+
+def test_configurations_of_unknown_members_without_end_are_an_error(monkeypatch):
+    monkeypatch.setattr(roster, "LINKS_MAX", 600)
+    scene = Scene(rank=1, reducers="a")
+    scene.tick(0.0)
+    actions, number = scene.welcome("a"), 0
+    while not (actions and isinstance(actions[-1], Fail)):
+        names = range(100 * number, 100 * number + 100)
+        members = tuple(Member(f"m{name}:1", name.to_bytes(16)) for name in names)
+        number += 1
+        actions = scene.receive("a", Configure(Configuration(INSTANCE, number, CHUNK, members)))
+    assert failure(actions)[0] is OutOfOrder
+    assert number == 6
+    assert len(scene.core.roster.links) == 600

@@ -18,12 +18,14 @@ from collections.abc import Iterable, Iterator
 
 from reduction.errors import (
     JobBusy,
+    OutOfOrder,
     ReducerDraining,
     ReductionError,
     ResourceExhausted,
     StaleInstance,
     Unauthenticated,
 )
+from reduction.layout import MEMBERS_MAX
 from reduction.model import Configuration, Join, Peer, Welcome
 
 from worker_plugin.core.actions import Action, Log, Open, Shut
@@ -31,6 +33,8 @@ from worker_plugin.core.link import Link, Phase
 
 #: How long a Join is repeated when the job's name or rank is still taken by its last life, in seconds.
 BUSY_S = 3.0
+#: Links of one rank. Its own addresses are the user's affair; this bounds what reducers name: siblings, and members.
+LINKS_MAX = 4 * MEMBERS_MAX
 _WARNING = 30
 
 
@@ -86,14 +90,28 @@ class Roster:
         self._add_siblings(link, welcome.siblings)
 
     def _add_siblings(self, link: Link, ports: Iterable[int]) -> None:
-        """Make links for the other processes behind an address; those of its former life are given up."""
+        """Make links for the other processes behind an address, in place of those of its former life."""
         host = link.address.rpartition(":")[0]
         wanted = {f"{host}:{port}" for port in ports}
         for other in self.links:
             if other.parent == link.id and other.address not in wanted and not other.is_up:
                 other.phase = Phase.RETIRED
+        spare = [other.id for other in self.links if other.parent == link.id and other.address not in wanted]
+        spare = [number for number in spare if self.links[number].phase is Phase.RETIRED]
         for address in sorted(wanted - {other.address for other in self.links}):
-            self.links.append(Link(len(self.links), address, parent=link.id))
+            if spare:
+                number = spare.pop()
+                self.links[number] = Link(number, address, parent=link.id)
+            else:
+                self._add(address, link.id)
+
+    def _add(self, address: str, parent: int | None = None) -> None:
+        if len(self.links) >= LINKS_MAX:
+            raise OutOfOrder(
+                f"the reducers name more and more others: {address} would be one more than the {LINKS_MAX} "
+                f"links that a rank may have"
+            )
+        self.links.append(Link(len(self.links), address, parent=parent))
 
     def on_refusal(self, link: Link, error: ReductionError, now: float, *, is_running: bool) -> None:
         """A Join was refused; the stream is about to end.
@@ -133,4 +151,4 @@ class Roster:
         known = {link.incarnation for link in self.up} | {link.address for link in self.links}
         for member in configuration.members:
             if member.incarnation not in known and member.address not in known:
-                self.links.append(Link(len(self.links), member.address))
+                self._add(member.address)

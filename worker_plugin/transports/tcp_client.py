@@ -176,7 +176,8 @@ class TcpStream:
         try:
             async with asyncio.timeout(DIAL_S):
                 sock = await self._connect(host, port, key)
-        except (OSError, MalformedFrame) as error:  # TimeoutError is an OSError
+        # TimeoutError is an OSError; a host that is no name is a UnicodeError.
+        except (OSError, UnicodeError, MalformedFrame) as error:
             reason = str(error) or f"no answer within {DIAL_S:g} s"
             text = f"{self._endpoint.address} offers a data port, {port}, that cannot be used: {reason}"
             if self._endpoint.is_required:

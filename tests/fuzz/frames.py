@@ -1,0 +1,130 @@
+"""Frames that meet: few ids, few sizes, so that what one stream says concerns what another one said.
+
+They are the seeds that fuzzing starts from, and what mutation takes its values from.
+"""
+
+from __future__ import annotations
+
+from reduction import layout, tcp, wire
+from reduction.model import (
+    Abort,
+    Ack,
+    Collective,
+    Configuration,
+    Configure,
+    DType,
+    Goodbye,
+    Hello,
+    JobStatus,
+    Join,
+    Member,
+    Minimum,
+    Moved,
+    Peer,
+    Peers,
+    Presence,
+    Push,
+    ReduceOp,
+    ReducerFrame,
+    ReducerStatus,
+    Result,
+    Start,
+    Welcome,
+    WorkerFrame,
+)
+
+INCARNATION, OTHER = b"this reducer....", b"another reducer."
+LIFE, NEXT_LIFE = b"the first life..", b"the second life."
+NONCES = (b"process 0.......", b"process 1.......")
+KEY = b"the key of the one data offer..."
+CHUNK = layout.CHUNK_BYTES_MIN
+CREDIT = 4 * CHUNK
+#: Three chunks, the last one short.
+SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 600, 7)
+SIZES = (1024, 1024, 352)
+MEMBERS = (Member("a:1", INCARNATION), Member("b:1", OTHER))
+ALONE = Configuration(LIFE, 1, CHUNK, MEMBERS[:1])
+
+_HALF = Collective(ReduceOp.AVG, DType.BFLOAT16, 8, 9)
+PEERS = tuple(Peer(rank, NONCES[rank], f"h{rank}", Presence.PRESENT) for rank in (0, 1))
+_GONE = Peer(1, NONCES[1], "h1", Presence.LOST)
+_LEFT = Peer(1, NONCES[1], "h1", Presence.LEFT)
+
+
+def join(rank: int, world_size: int = 2) -> Join:
+    """Return a rank's Join of the job "left"."""
+    return Join("left", LIFE if rank == 0 else b"", rank, world_size, NONCES[rank], f"h{rank}", 0, CREDIT)
+
+
+def push(chunk: int, seq: int = 0, epoch: int = 1) -> Push:
+    """Return a push of a chunk of SUM."""
+    return Push(epoch, seq, chunk, SUM, 0, memoryview(bytes(SIZES[chunk])))
+
+
+def result(chunk: int, seq: int = 0, epoch: int = 1) -> Result:
+    """Return the result of a chunk of SUM."""
+    return Result(epoch, seq, chunk, 0, memoryview(bytes(SIZES[chunk])))
+
+
+WORKER_FRAMES: tuple[WorkerFrame, ...] = (
+    join(0),
+    join(1),
+    Join("right", NEXT_LIFE, 0, 1, NONCES[1], "h", 3, CREDIT, protocol=2),
+    Hello(ALONE, 0),
+    Hello(Configuration(LIFE, 2, 2 * CHUNK, MEMBERS), 1),
+    push(0),
+    push(2, seq=1, epoch=2),
+    Push(1, 0, 0, _HALF, 0, memoryview(bytes(16))),
+    Push(1, 1, 0, Collective(ReduceOp.SUM, DType.INT64, 0, 0), 1, memoryview(b"")),
+    Ack(1),
+    Goodbye(1, 1),
+    Abort(12, "rank 1 is gone"),
+)
+REDUCER_FRAMES: tuple[ReducerFrame, ...] = (
+    Welcome(INCARNATION, CREDIT),
+    Welcome(OTHER, CREDIT, 50052, KEY, (50053, 50054)),
+    Moved(),
+    Configure(ALONE),
+    Configure(Configuration(LIFE, 2, 2 * CHUNK, MEMBERS)),
+    Start(1, 0),
+    Start(2, 1),
+    result(0),
+    result(2, seq=1, epoch=2),
+    Minimum(1),
+    Peers(PEERS, False),
+    Peers((PEERS[0], _GONE), True),
+    Peers((PEERS[0], _LEFT), False),
+    Abort(4, "busy"),
+    Abort(12, "rank 1 is gone"),
+)
+STATUS = ReducerStatus(
+    version="0.1.0",
+    incarnation=INCARNATION,
+    uptime_seconds=1.5,
+    draining=True,
+    memory_reserved_bytes=1 << 20,
+    memory_limit_bytes=1 << 32,
+    jobs=(JobStatus("left", 2, (*PEERS, _GONE), 1, True, 1, 2, 3, 4, 5, 1024, 4096, 6),),
+    siblings=(50053,),
+)
+
+
+def to_wire(frame: WorkerFrame | ReducerFrame) -> bytes:
+    """Encode a frame of either side; an Abort as one of the reducer's."""
+    if isinstance(frame, (Join, Hello, Push, Ack, Goodbye)):
+        return wire.worker_frame_to_wire(frame)
+    return wire.reducer_frame_to_wire(frame)
+
+
+def message(frame: WorkerFrame | ReducerFrame) -> bytes:
+    """Return a frame as it goes over the TCP plane."""
+    if isinstance(frame, Push):
+        return tcp.push_header(frame) + frame.payload
+    if isinstance(frame, Result):
+        return tcp.result_header(frame) + frame.payload
+    data = to_wire(frame)
+    return tcp.control_header(len(data)) + data
+
+
+WORKER_BYTES = tuple(map(wire.worker_frame_to_wire, WORKER_FRAMES))
+REDUCER_BYTES = tuple(map(wire.reducer_frame_to_wire, REDUCER_FRAMES))

@@ -1,0 +1,49 @@
+"""Bytes to frames: only MalformedFrame, and what is accepted means the same to the generated classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reduction import model, wire
+from reduction.errors import MalformedFrame
+from reduction.v1 import reduction_pb2 as pb
+
+
+def worker_frame(data: bytes) -> None:
+    """What a worker sent, as on the gRPC call and in a control message of the TCP plane."""
+    frame = _decoded(wire.worker_frame_from_wire, data)
+    if frame is None:
+        return
+    again = wire.worker_frame_to_wire(frame)
+    assert wire.worker_frame_from_wire(again) == frame, "it must survive the way back"
+    if isinstance(frame, model.Push):
+        push = pb.WorkerFrame.FromString(data).push
+        assert (push.payload, push.seq, push.held) == (frame.payload, frame.seq, frame.held)
+
+
+def reducer_frame(data: bytes) -> None:
+    """What a reducer sent."""
+    frame = _decoded(wire.reducer_frame_from_wire, data)
+    if frame is None:
+        return
+    again = wire.reducer_frame_to_wire(frame)
+    assert wire.reducer_frame_from_wire(again) == frame, "it must survive the way back"
+    if isinstance(frame, model.Result):
+        result = pb.ReducerFrame.FromString(data).result
+        assert (result.payload, result.seq, result.minimum) == (frame.payload, frame.seq, frame.minimum)
+
+
+def status(data: bytes) -> None:
+    """The answer of a Status call, which `reducer status` reads."""
+    answer = _decoded(wire.status_from_wire, data)
+    if answer is not None:
+        # Encoded, because an uptime of NaN is not equal to itself.
+        again = wire.status_to_wire(answer)
+        assert wire.status_to_wire(wire.status_from_wire(again)) == again
+
+
+def _decoded(from_wire: Callable[[bytes], object], data: bytes) -> object:
+    try:
+        return from_wire(data)
+    except MalformedFrame:
+        return None

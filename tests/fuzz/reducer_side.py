@@ -1,0 +1,167 @@
+"""A whole reducer before workers that send anything: over gRPC calls, and over the data port.
+
+Whatever comes, it must not log a failed event (that is how the engine contains a bug), must not keep more than it
+reserved, must say nothing that a worker cannot decode, and must end every stream that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fuzz import frames, scripts
+from fuzz.bugs import HANG_S, Bugs, run
+from reduction import tcp, wire
+from reduction.errors import ReductionError
+from reduction.model import Join, Welcome
+
+from reducer.core.table import JOB_FIXED_BYTES
+from reducer.engine import Engine
+from reducer.transports.outbox import Encoder, Outbox
+from reducer.transports.tcp_server import DataPort
+
+MEMORY_LIMIT_BYTES = 8 << 20
+STREAMS = 4
+
+
+class _Seat:
+    """One worker's place: its outbox, and what came out of it."""
+
+    def __init__(self, engine: Engine, data_port: DataPort | None = None) -> None:
+        self.outbox = Outbox(engine, Encoder(), data_port)
+        self.welcome: Welcome | None = None
+        self.is_over = False
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for data in self.outbox.drain():
+            frame = wire.reducer_frame_from_wire(data)  # or the worker could not read it
+            if isinstance(frame, Welcome):
+                self.welcome = frame
+        self.is_over = True
+
+    def receive(self, data: bytes) -> None:
+        """Do what the gRPC server does with a message of the call."""
+        try:
+            frame = wire.worker_frame_from_wire(data)
+        except ReductionError as error:
+            self.outbox.reject(error)
+        else:
+            self.outbox.receive(frame)
+
+    async def end(self) -> None:
+        """End the stream from this side; everything that belongs to it must end."""
+        self.outbox.close()
+        async with asyncio.timeout(HANG_S):
+            await self._reader
+        self.outbox.drop()
+
+
+def session(data: bytes) -> None:
+    """Messages on several gRPC calls. Operations: 0-4 a message, 5 a new call, 6 time passes, 7 drain."""
+    run(_session(scripts.decode(data)))
+
+
+async def _session(script: list[scripts.Record]) -> None:
+    clock = itertools.count()
+    with _engine(lambda: next(clock) * 0.03) as engine:
+        seats = [_Seat(engine) for _ in range(STREAMS)]
+        for operation, argument, data in script:
+            place = argument % STREAMS
+            match operation % 8:
+                case 5:
+                    await seats[place].end()
+                    seats[place] = _Seat(engine)
+                case 6:
+                    engine.tick()
+                case 7:
+                    engine.drain()
+                case _:
+                    seats[place].receive(data)
+            await asyncio.sleep(0)  # the writers' turn
+            _check_memory(engine)
+            if seats[place].is_over:  # a worker would dial again
+                await seats[place].end()
+                seats[place] = _Seat(engine)
+        for seat in seats:
+            await seat.end()
+        assert not engine.table.jobs, "a job without streams"
+        assert not engine.table.streams, "a stream that has ended"
+
+
+def data_port(data: bytes) -> None:
+    """One connection to the data port. The first byte: 0 the greeting is ours, 1 it is the input; + 2 x pieces."""
+    run(_data_port(data[0] if data else 0, data[1:]))
+
+
+async def _data_port(how: int, data: bytes) -> None:
+    with _engine() as engine:
+        port = DataPort()
+        port.start("127.0.0.1", 0)
+        seat = _Seat(engine, port)
+        seat.outbox.receive(Join("left", frames.LIFE, 0, 1, frames.NONCES[0], "h", 0, 1 << 16))
+        await asyncio.sleep(0)
+        assert seat.welcome is not None
+        with _connected(port.port) as sock:
+            await _talk(sock, seat, how, data)
+        await seat.end()
+        port.stop()
+        async with asyncio.timeout(HANG_S):
+            while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - greetings have no event
+                await asyncio.sleep(0)
+
+
+async def _talk(sock: socket.socket, seat: _Seat, how: int, data: bytes) -> None:
+    """Greet, send the bytes in pieces, end our direction, and wait until the reducer has ended its own."""
+    loop = asyncio.get_running_loop()
+    assert seat.welcome is not None
+    try:
+        async with asyncio.timeout(HANG_S):
+            if how % 2 == 0:
+                await loop.sock_sendall(sock, tcp.PREAMBLE + seat.welcome.data_key)
+                assert await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE), "no answer") == tcp.PREAMBLE
+                data = tcp.PREAMBLE + data
+            step = max(1, len(data) // (how // 2 % 8 + 1))
+            for start in range(0, len(data), step):
+                await loop.sock_sendall(sock, data[start : start + step])
+                await asyncio.sleep(0)
+            sock.shutdown(socket.SHUT_WR)
+            while await loop.sock_recv(sock, 1 << 16):
+                pass
+            if seat.outbox.has_moved:
+                await seat.outbox.data_ended.wait()
+    except TimeoutError:
+        raise  # it hangs
+    except OSError:
+        pass  # it has refused us
+
+
+@contextmanager
+def _connected(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.setblocking(False)
+        # Reset at the end: thousands of connections a second would leave no port free otherwise.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        yield sock
+
+
+@contextmanager
+def _engine(*clock: object) -> Iterator[Engine]:
+    engine = Engine(memory_limit_bytes=MEMORY_LIMIT_BYTES, **({"clock": clock[0]} if clock else {}))
+    engine.table.incarnation = frames.INCARNATION
+    with Bugs("reducer") as bugs:
+        yield engine
+        _check_memory(engine)
+    bugs.raise_first()
+
+
+def _check_memory(engine: Engine) -> None:
+    table = engine.table
+    assert table.memory_reserved_bytes <= table.memory_limit_bytes
+    for job in table.jobs.values():
+        kept = sum(view.nbytes for slot in job.slots.values() for view in slot.kept.values())
+        assert kept <= job.reserved_bytes - JOB_FIXED_BYTES
+        assert len(job.left) <= job.world_size

@@ -1,0 +1,250 @@
+"""A rank before reducers that send anything: its core alone, and with the TCP plane below it.
+
+Whatever comes, the core must not raise, must not complete a result in part, twice or with bytes of a wrong size, must
+not push what it has released, and must not make links without end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from fuzz import frames, scripts
+from fuzz.bugs import HANG_S, Bugs, run
+from reduction import tcp, wire
+from reduction.errors import MalformedFrame, ReductionError
+from reduction.model import Moved, ReducerFrame, Welcome, WorkerFrame
+
+from worker_plugin.core.actions import (
+    Action,
+    Closed,
+    Deliver,
+    Fail,
+    Open,
+    PushChunk,
+    Release,
+    Send,
+    Shut,
+    Store,
+)
+from worker_plugin.core.communicator import Communicator, Identity
+from worker_plugin.core.events import Close, Event, Issued, Lost, Received, Tick
+from worker_plugin.core.roster import LINKS_MAX
+from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
+
+COLLECTIVES_MAX = 8
+_CHUNKS = len(frames.SIZES)
+
+
+class _Rank:
+    """Does what the client does with a core, and holds the actions against what must always be true."""
+
+    def __init__(self, rank: int, world_size: int, reducers: int) -> None:
+        identity = Identity(
+            job="left",
+            instance=frames.LIFE if rank == 0 else b"",
+            nonce=frames.NONCES[rank],
+            host=f"h{rank}",
+            rank=rank,
+            world_size=world_size,
+            chunk_bytes=frames.CHUNK,
+            credit_bytes=frames.CREDIT,
+            timeout_s=600.0,
+            stall_warn_s=5.0,
+            join_timeout_s=60.0,
+            close_timeout_s=5.0,
+        )
+        self.core = Communicator(identity, [f"{letter}:1" for letter in "ab"[:reducers]])
+        self.now = 0.0
+        #: Links that have a stream.
+        self.open: set[int] = set()
+        #: Of these, links whose stream ends when what was sent has left.
+        self.shut: set[int] = set()
+        #: Links that ever had one.
+        self.known: set[int] = set()
+        self.is_over = False
+        self._bytes: dict[int, bytearray] = {}
+        self._delivered: set[int] = set()
+        self._released: set[int] = set()
+
+    def take(self, event: Event) -> None:
+        """Hand an event to the core."""
+        for action in self.core.handle(event, self.now):
+            assert not self.is_over or isinstance(action, (Send, Closed)), "only farewells follow the end"
+            self._perform(action)
+        assert len(self.core.roster.links) <= LINKS_MAX
+
+    def receive(self, link: int, frame: ReducerFrame) -> None:
+        """A frame arrives on a link's present stream."""
+        if link in self.open:
+            self.take(Received(link, frame))
+
+    def lose(self, link: int, error: ReductionError | None) -> None:
+        """A link's present stream ends."""
+        if link in self.open:
+            self.open.discard(link)
+            self.shut.discard(link)
+            self.take(Lost(link, error))
+
+    def issue(self) -> None:
+        """The user issues a collective; its client refuses when all is over."""
+        if self.core.window.issued < COLLECTIVES_MAX and not self.is_over:
+            self._bytes[self.core.window.issued] = bytearray(frames.SUM.nbytes)
+            self.take(Issued(frames.SUM))
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Open(link):
+                assert link not in self.open or link in self.shut, "two streams of one link"
+                self.open.add(link)
+                self.known.add(link)
+                self.shut.discard(link)
+            case Shut(link):
+                assert link in self.open
+                self.shut.add(link)
+            case Send(link):
+                assert link in self.known, "it never had a stream"  # on one that is over it is dropped
+            case PushChunk():
+                assert action.link in self.open
+                assert action.seq not in self._released, "needs what it has released"
+                assert 0 <= action.start <= action.stop <= frames.SUM.nbytes
+            case Store(_, seq, start, payload):
+                assert seq not in self._delivered, "a result that is there already"
+                assert start + payload.nbytes <= frames.SUM.nbytes
+                self._bytes[seq][start : start + payload.nbytes] = payload
+            case Deliver(seq):
+                assert seq not in self._delivered, "twice"
+                assert self.core.window.issues[seq].missing == 0, "in part"
+                self._delivered.add(seq)
+            case Release(seq):
+                assert seq in self._delivered, "its result has not come"
+                self._released.add(seq)
+            case Fail() | Closed():
+                self.is_over = True
+
+
+def core(data: bytes) -> None:
+    """Frames of reducers. Operations: 0-4 a frame on the link, 5 the stream breaks, 6 time, 7 issue; close at 255."""
+    script = scripts.decode(data[1:])
+    rank = _Rank(data[0] % 2 if data else 0, 2, 2)
+    rank.take(Tick())
+    for operation, argument, body in script:
+        if rank.is_over:
+            return
+        link = argument % len(rank.core.roster.links)
+        match operation % 8:
+            case 5:
+                rank.lose(link, None)
+            case 6:
+                rank.now += argument * 0.05
+                rank.take(Tick())
+            case 7 if argument == 255:
+                rank.take(Close())
+            case 7:
+                rank.issue()
+            case _:
+                try:
+                    rank.receive(link, wire.reducer_frame_from_wire(body))
+                except MalformedFrame as error:
+                    rank.lose(link, error)
+
+
+class _Call:
+    """Stands for the gRPC call: tells the stream of its end when asked to."""
+
+    def __init__(self) -> None:
+        self.sink: Any = None
+
+    def open(self, sink: Any) -> _Call:
+        """See `ReducerEndpoint.open`."""
+        self.sink = sink
+        return self
+
+    def send(self, frame: WorkerFrame) -> None:
+        """Only the Join goes this way."""
+
+    def close(self) -> None:
+        """The reducer ends its side too."""
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End it at once."""
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            asyncio.get_running_loop().call_soon(sink.on_closed, None)
+
+
+class _Link:
+    """The client's `LinkSink`: a stream's frames go to the core of a job of one rank."""
+
+    def __init__(self) -> None:
+        self.rank = _Rank(0, 1, 1)
+        self.ended = asyncio.Event()
+        self._memory = bytearray(frames.SUM.nbytes)
+
+    def on_frame(self, frame: ReducerFrame) -> None:
+        """See `Sink.on_frame`."""
+        self.rank.receive(0, frame)
+
+    def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
+        """See `PlacingSink.place`."""
+        start = self.rank.core.place(0, epoch, seq, chunk, nbytes)
+        return None if start is None else memoryview(self._memory)[start : start + nbytes]
+
+    def on_closed(self, error: ReductionError | None) -> None:
+        """See `Sink.on_closed`."""
+        assert not self.ended.is_set(), "closed twice"
+        self.rank.lose(0, error)
+        self.ended.set()
+
+
+def data_plane(data: bytes) -> None:
+    """What a data port sends. The first byte: 0 it greets, 1 the greeting is the input too; + 2 x pieces."""
+    run(_data_plane(data[0] if data else 0, data[1:]))
+
+
+async def _data_plane(how: int, data: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    link, call = _Link(), _Call()
+    with Bugs("worker_plugin") as bugs, socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        endpoint = TcpEndpoint("127.0.0.1:1", is_required=bool(how & 128))
+        stream = TcpStream(endpoint, call, link)  # type: ignore[arg-type]
+        link.rank.take(Tick())
+        link.rank.issue()
+        stream.send(frames.join(0, 1))
+        welcome = Welcome(frames.INCARNATION, frames.CREDIT, listener.getsockname()[1], frames.KEY)
+        stream.on_frame(welcome)
+        sock, _ = await loop.sock_accept(listener)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        with sock:
+            try:
+                async with asyncio.timeout(HANG_S):
+                    await _serve(sock, stream, how, data)
+            except TimeoutError:
+                raise  # it hangs
+            except OSError:
+                pass  # it has refused us
+        call.cancel()
+        async with asyncio.timeout(HANG_S):
+            await link.ended.wait()
+            await stream.wait_closed()
+    bugs.raise_first()
+
+
+async def _serve(sock: socket.socket, stream: TcpStream, how: int, data: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    hello = await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE) + wire.DATA_KEY_BYTES, "no greeting")
+    assert hello == tcp.PREAMBLE + frames.KEY
+    if how % 2 == 0:
+        await loop.sock_sendall(sock, tcp.PREAMBLE)
+        assert await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE), "no answer") == tcp.PREAMBLE
+    stream.on_frame(Moved())
+    step = max(1, len(data) // (how // 2 % 8 + 1))
+    for start in range(0, len(data), step):
+        await loop.sock_sendall(sock, data[start : start + step])
+        await asyncio.sleep(0)
+    sock.shutdown(socket.SHUT_WR)
+    while await loop.sock_recv(sock, 1 << 16):
+        pass

@@ -40,8 +40,6 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Reduction"].full_name
 #: How long the last frames of a stream may take to leave, in seconds.
 LINGER_S = 5.0
 
-#: How long a new stream may take to send its Join, in seconds.
-JOIN_S = 10.0
 #: A worker's state opens one.
 STREAMS_PER_CONNECTION_MAX = 64
 
@@ -52,8 +50,13 @@ class Limits:
 
     #: Streams of all connections together.
     streams: int = 8192
-    #: Of these, those that have sent no Join. Each may make gRPC hold one frame of FRAME_BYTES_MAX.
+    #: Of these, those whose Join is being read, which may make gRPC hold one frame of FRAME_BYTES_MAX each. The
+    #: others wait for their turn: the ranks of a job come all at once.
     strangers: int = 256
+    #: How long a new stream may wait for its turn, in seconds.
+    turn_s: float = 10.0
+    #: How long it then may take to send its Join, in seconds.
+    join_s: float = 10.0
     #: More than streams, so that one too many hears why; the rest is for health checks and status.
     connections: int = 8192 + 1024
 
@@ -123,7 +126,7 @@ class GrpcServer:
         self._credentials = credentials
         self._tokens = tokens
         self._limits = limits
-        self._strangers = 0
+        self._turns = asyncio.Semaphore(limits.strangers)
         self._siblings: tuple[int, ...] = ()
         self._outboxes: set[Outbox] = set()
         self._encoder = Encoder()
@@ -229,17 +232,22 @@ class GrpcServer:
         Raises:
             ReductionError: too many others have sent none, or this one may not join.
         """
-        if self._strangers >= self._limits.strangers:
-            raise ResourceExhausted(
-                f"{self._strangers} streams have sent no Join yet, which is this reducer's limit: try again"
-            )
-        self._strangers += 1
+        limits = self._limits
         try:
-            data: Any = await asyncio.wait_for(context.read(), JOIN_S)
+            async with asyncio.timeout(limits.turn_s):
+                await self._turns.acquire()
         except TimeoutError:
-            raise OutOfOrder(f"no Join within {JOIN_S:g} s") from None
+            raise ResourceExhausted(
+                f"{limits.strangers} streams have sent no Join, which is this reducer's limit, and for "
+                f"{limits.turn_s:g} s none of them has made room: try again"
+            ) from None
+        try:
+            async with asyncio.timeout(limits.join_s):
+                data: Any = await context.read()
+        except TimeoutError:
+            raise OutOfOrder(f"no Join within {limits.join_s:g} s") from None
         finally:
-            self._strangers -= 1
+            self._turns.release()
         if data is grpc.aio.EOF:
             return None
         frame = wire.worker_frame_from_wire(data)

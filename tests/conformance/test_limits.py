@@ -8,7 +8,7 @@ import pytest
 from conformance.places import GrpcPlace, TcpPlace
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from reduction import wire
-from reduction.errors import ResourceExhausted
+from reduction.errors import OutOfOrder, ResourceExhausted
 from reduction.model import Abort, Join, Welcome
 
 from reducer.transports.grpc_server import STREAMS_PER_CONNECTION_MAX, Limits
@@ -37,6 +37,16 @@ def two_strangers(plane):
 
 
 @pytest.fixture
+def no_patience(plane):
+    return limited(plane, strangers=2, turn_s=0.1)
+
+
+@pytest.fixture
+def no_time(plane):
+    return limited(plane, strangers=1, join_s=0.5)
+
+
+@pytest.fixture
 def five_connections(plane):
     return limited(plane, connections=5)
 
@@ -58,9 +68,9 @@ async def refusal(worker):
 
 
 async def silent(place, count):
-    """Return calls that the server knows of, and that have sent nothing."""
+    """Return calls whose Join the server waits for, and that have sent nothing."""
     calls = [place.call() for _ in range(count)]
-    while place.server._strangers < count:  # noqa: ASYNC110
+    while place.server._turns._value > place.limits.strangers - count:  # noqa: ASYNC110
         await asyncio.sleep(0)
     return calls
 
@@ -91,14 +101,38 @@ async def test_many_at_once_get_all_the_room_there_is(three_streams):
         call.cancel()
 
 
-async def test_one_stranger_too_many(two_strangers):
+async def test_who_comes_after_too_many_strangers_waits_for_its_turn(two_strangers):
     calls = await silent(two_strangers, 2)
-    text = "2 streams have sent no Join yet, which is this reducer's limit: try again"
-    assert await refusal(two_strangers.worker(0, world_size=1)) == text
-    calls[0].cancel()
-    while two_strangers.server._strangers == 2:  # noqa: ASYNC110
+    late = two_strangers.worker(0, world_size=1)
+    late.join()
+    while not two_strangers.server._turns._waiters:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    await works(await two_strangers.running(world_size=1))
+    assert not two_strangers.engine.table.jobs
+    calls[0].cancel()
+    await late.expect(Welcome)
+    late.stream.close()
+    await works(await two_strangers.running(world_size=1, job="other"))
+
+
+async def test_a_turn_that_does_not_come_is_a_refusal(no_patience):
+    members = await no_patience.running(world_size=2)
+    calls = await silent(no_patience, 2)
+    assert await refusal(no_patience.worker(0, job="late", world_size=1)) == (
+        "2 streams have sent no Join, which is this reducer's limit, and for 0.1 s none of them has made room: "
+        "try again"
+    )
+    await works(members)
+    for call in calls:
+        call.cancel()
+
+
+async def test_who_sends_no_join_loses_its_turn(no_time):
+    [call] = await silent(no_time, 1)
+    late = no_time.worker(0, world_size=1)
+    late.join()
+    await late.expect(Welcome)
+    abort = wire.reducer_frame_from_wire(await call.read())
+    assert abort == Abort(OutOfOrder.code, "no Join within 0.5 s")
 
 
 async def test_who_has_joined_is_no_stranger(two_strangers):

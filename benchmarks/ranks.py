@@ -23,11 +23,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.bare import BareState
 from benchmarks.hosts import LOOPBACK, Host
 from worker_plugin import ReductionState
 
-#: Our contenders; a rank has a communicator over each.
+#: Our contenders that are compared with the ring.
 TRANSPORTS = ("tcp", "grpc")
+#: All of ours: class and settings; a rank has a state of each, and one that is not used never connects.
+OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
+    "tcp": (ReductionState, {"transport": "tcp"}),
+    "grpc": (ReductionState, {"transport": "grpc"}),
+    "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
+    "bare": (BareState, {"transport": "tcp"}),
+}
 
 #: Most seconds from the start of the processes until all have met.
 START_TIMEOUT_S = 120.0
@@ -62,7 +70,7 @@ class Rank:
     rank: int
     world_size: int
     device: torch.device
-    #: By transport. One that is not used never connects.
+    #: By name in OURS.
     states: dict[str, ReductionState]
 
     def synchronize(self) -> None:
@@ -214,13 +222,13 @@ def _join(setup: Setup) -> Rank:
         timeout=timedelta(seconds=CALL_TIMEOUT_S),
     )
     states = {
-        transport: ReductionState(
+        name: state(
             setup.reducers,
-            job=f"{os.path.basename(setup.directory)}-{transport}",
+            job=f"{os.path.basename(setup.directory)}-{name}",
             rank=setup.rank,
             world_size=setup.world_size,
-            transport=transport,
+            **settings,
         )
-        for transport in TRANSPORTS
+        for name, (state, settings) in OURS.items()
     }
     return Rank(setup.rank, setup.world_size, device, states)

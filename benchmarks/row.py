@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.paired import Measurement
-from benchmarks.ranks import TRANSPORTS
+from benchmarks.ranks import OURS
 from benchmarks.traffic import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What was compared, and what came out, by contender: names of TRANSPORTS, "ring", "noop"."""
+    """What was compared, and what came out, by contender: names of OURS, "ring", "noop"."""
 
     what: str
     size_bytes: int
@@ -61,7 +61,7 @@ class Row:
 
     def reducer_cpu_s_per_gb(self, name: str) -> float | None:
         """Return the CPU seconds of all reducers together per GB of one rank's tensors."""
-        return self.measured[name].reducer_cpu_s / self._bytes(name) * 1e9 if name in TRANSPORTS else None
+        return self.measured[name].reducer_cpu_s / self._bytes(name) * 1e9 if name in OURS else None
 
     def wire(self, name: str) -> dict[str, float] | None:
         """Return what went over the links: bytes of one process by those of its tensors, and losses."""

@@ -19,7 +19,7 @@ from benchmarks.all_reduce import AllReduce
 from benchmarks.cluster import Shape, running
 from benchmarks.network import NetworkUnavailable
 from benchmarks.paired import Effort, compare
-from benchmarks.ranks import TRANSPORTS, RanksFailed
+from benchmarks.ranks import OURS, TRANSPORTS, RanksFailed
 from benchmarks.report import Report
 from benchmarks.row import Row
 from benchmarks.traffic import Link
@@ -37,7 +37,7 @@ def size(text: str) -> int:
 
 def names(text: str) -> list[str]:
     """Return the contenders of a comma-separated list."""
-    known = (*TRANSPORTS, "ring")
+    known = (*OURS, "ring")
     listed = text.split(",")
     if unknown := [name for name in listed if name not in known]:
         raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(known)}")

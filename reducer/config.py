@@ -6,11 +6,13 @@ import ipaddress
 import os
 from dataclasses import dataclass, field
 
+from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
 
 MEMORY_LIMIT_DEFAULT = 4 << 30
 DRAIN_TIMEOUT_S = 30.0
 WORKERS_MAX = 256
+TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,12 @@ class ReducerConfig:
     workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     #: Most bytes that all jobs together may reserve in all processes; None for MEMORY_LIMIT_DEFAULT in each.
     memory_limit_bytes: int | None = None
+    #: Certificate, private key and CA of mutual TLS, in PEM; all or none.
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    #: File of the jobs' tokens (`reduction.tokens`); None asks nobody for one.
+    token_file: str | None = None
     #: Whether a non-loopback address may be served without TLS or token.
     insecure: bool = False
     #: Whether to stop when stdin closes: the embedded reducer ends with its parent.
@@ -46,11 +54,22 @@ class ReducerConfig:
             raise ConfigError(f"--workers {self.workers}: must be 1 to {WORKERS_MAX}")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes < self.workers:
             raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
-        if not self.insecure and not _is_loopback(host):
+        if self.tls is not None and self.data_port:
             raise ConfigError(
-                f"--bind {self.bind} is not a loopback address, and the connection is neither encrypted nor "
-                f"authenticated: add --insecure if everybody on that network may be trusted"
+                f"--data-port {self.data_port}: the TCP data plane is not encrypted, and off with TLS; leave it out"
             )
+        is_guarded = self.tls is not None or self.token_file is not None
+        if not (is_guarded or self.insecure or _is_loopback(host)):
+            raise ConfigError(
+                f"--bind {self.bind} is not a loopback address, and connections would be neither encrypted nor "
+                f"authenticated: add --tls-cert, --tls-key and --tls-ca, or --token-file, or --insecure if "
+                f"everybody on that network may be trusted"
+            )
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of mutual TLS, None without it."""
+        return tls_files(self.tls_cert, self.tls_key, self.tls_ca, TLS_OPTIONS)
 
     @property
     def memory_limit_bytes_each(self) -> int:

@@ -13,14 +13,14 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import numpy as np
-from reduction import __version__
+from reduction import __version__, checksum
 from reduction.endpoint import Sink
-from reduction.errors import ReductionError
-from reduction.model import DType, JobStatus, Join, Push, ReducerStatus, Result, WorkerFrame
+from reduction.errors import DataCorrupted, ReductionError
+from reduction.model import PROTOCOL_VERSION, DType, JobStatus, Join, Push, ReducerStatus, Result, WorkerFrame
 
 from reducer import kernels
 from reducer.buffers import BufferPool, is_leased
-from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey
+from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
 from reducer.core.table import Table
 
@@ -88,6 +88,8 @@ class Engine:
                 chunk_bytes=job.configuration.chunk_bytes if job.configuration else 0,
                 credit_bytes=job.credit_bytes,
                 under_way_bytes=max((view.outstanding for view in job.ranks.values()), default=0),
+                last=job.waits.last(),
+                waits=job.waits.times(),
             )
             for job in table.jobs.values()
         )
@@ -109,12 +111,22 @@ class Engine:
             return
         match frame:
             case Push(payload=payload):
+                if self.table.checks(stream) and not self._is_intact(stream, frame):
+                    return
                 self.received_bytes += payload.nbytes
-            case Join():
+            case Join() if frame.protocol == PROTOCOL_VERSION:  # of another nothing has been checked
                 log.info(
                     "join job=%s rank=%d/%d host=%s", frame.job, frame.rank, frame.world_size, frame.host
                 )
         self._handle(Received(stream, frame))
+
+    def _is_intact(self, stream: int, push: Push) -> bool:
+        try:
+            checksum.check(push)
+        except DataCorrupted as error:
+            self.reject(stream, error)
+            return False
+        return True
 
     def reject(self, stream: int, error: ReductionError) -> None:
         """End a stream whose peer broke a rule that the transport watches over."""
@@ -169,6 +181,8 @@ class Engine:
                     sink.on_closed(error)
             case Discard(slot):
                 self._accumulators.pop(slot, None)
+            case Warn(text):
+                log.warning("%s", text)
 
     def _fold(self, slot: SlotKey, dtype: DType, payloads: tuple[memoryview, ...]) -> None:
         accumulator = self._accumulators.get(slot)
@@ -194,7 +208,8 @@ class Engine:
         rounds = dtype.itemsize != accumulator.itemsize
         out = self.pool.take(accumulator.size * dtype.itemsize) if rounds else None
         payload = kernels.finish(accumulator, out, dtype, action.collective.op, action.world_size)
-        result = Result(action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload)
+        what = action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload
+        result = Result(*what, checksum.of_result(*what) if action.checksums else None)
         for stream in action.streams:
             if (sink := self._sinks.get(stream)) is not None:
                 sink.on_frame(result)

@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
+
+from reduction.tokens import read_tokens
 
 from reducer.config import ReducerConfig
 from reducer.engine import TICK_S, Engine
 from reducer.metrics import serve_metrics
+from reducer.security import server_credentials
 from reducer.siblings import Siblings
-from reducer.transports.grpc_server import GrpcServer
+from reducer.transports.grpc_server import GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 
 log = logging.getLogger(__name__)
@@ -31,15 +35,21 @@ async def serve(config: ReducerConfig) -> None:
 
     Raises:
         BindError: an address cannot be bound.
+        ConfigError: a certificate, private key or token file cannot be used.
     """
+    _allow_descriptors(2 * Limits().connections)  # a stream may have one on each plane
+    credentials = None if config.tls is None else server_credentials(config.tls)
+    tokens = None if config.token_file is None else read_tokens(config.token_file)
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each)
     siblings = Siblings(config)
     try:
         if config.metrics_port is not None:
             serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
-        data_port = DataPort()
-        data_port.start(config.host, config.data_port)
-        server = GrpcServer(engine, data_port)
+        data_port = None
+        if credentials is None:  # it would go on in clear
+            data_port = DataPort()
+            data_port.start(config.host, config.data_port)
+        server = GrpcServer(engine, data_port, credentials=credentials, tokens=tokens)
         port = server.bind(config.bind)
         await siblings.start()
         await server.start(siblings.ports)
@@ -65,9 +75,11 @@ async def serve(config: ReducerConfig) -> None:
     ticker = asyncio.create_task(_tick(engine, unneeded))
     print(f"listening on {config.address(port)}", flush=True)
     log.info(
-        "serving address=%s data_port=%d siblings=%s memory_limit=%d",
+        "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s memory_limit=%d",
         config.address(port),
-        data_port.port,
+        "off" if data_port is None else data_port.port,
+        "off" if credentials is None else "on",
+        "off" if tokens is None else "on",
         siblings.ports,
         config.memory_limit_bytes_each,
     )
@@ -82,8 +94,17 @@ async def serve(config: ReducerConfig) -> None:
         log.info("stopping %s", "drained" if unneeded.is_set() else "with jobs left")
     finally:
         ticker.cancel()
-        data_port.stop()
+        if data_port is not None:
+            data_port.stop()
         await asyncio.gather(server.stop(0.5), siblings.stop())
+
+
+def _allow_descriptors(count: int) -> None:
+    """Use what the system allows, up to `count`: shells and services begin with 1024, which 500 ranks over TCP need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _on_signal(stop: asyncio.Event) -> None:

@@ -9,6 +9,7 @@ reducer_jobs                   jobs at this moment
 reducer_open_slots             chunks that wait for contributions
 reducer_memory_reserved_bytes  promised to jobs
 reducer_memory_limit_bytes     the most that may be promised
+reducer_waited_seconds_total{job,rank}  time that chunks of present jobs waited for the rank, the last to push them
 reducer_draining               1 while stopping
 """
 
@@ -56,6 +57,13 @@ class EngineCollector(Collector):
         yield _gauge("jobs", "Jobs at this moment", len(status.jobs))
         open_slots = sum(job.open_slots for job in status.jobs)
         yield _gauge("open_slots", "Chunks that wait for contributions", open_slots)
+        waited = CounterMetricFamily(
+            "reducer_waited_seconds", "Time that chunks waited for the last rank", labels=["job", "rank"]
+        )
+        for job in status.jobs:
+            for one in job.last:
+                waited.add_metric([job.job, str(one.rank)], one.waited_s)
+        yield waited
         yield _gauge("memory_reserved_bytes", "Bytes promised to jobs", status.memory_reserved_bytes)
         yield _gauge("memory_limit_bytes", "Most bytes that may be promised", status.memory_limit_bytes)
         yield _gauge("draining", "1 while stopping", int(status.draining))

@@ -13,7 +13,7 @@ import logging
 import sys
 from asyncio.subprocess import PIPE, Process
 
-from reducer.config import ReducerConfig
+from reducer.config import TLS_OPTIONS, ReducerConfig
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,9 @@ class Siblings:
         command += ["--drain-timeout", str(config.drain_timeout_s)]
         command += ["--log-level", logging.getLevelName(logging.getLogger().level).lower()]
         command += ["--insecure"] if config.insecure else []
+        paths = (config.tls_cert, config.tls_key, config.tls_ca, config.token_file)
+        for option, path in zip((*TLS_OPTIONS, "--token-file"), paths, strict=True):
+            command += [option, path] if path is not None else []
         command += ["--data-port", str(config.data_port + number)] if config.data_port else []
         command += ["--metrics-port", str(config.metrics_port + number)] if config.metrics_port else []
         # A session of its own: Ctrl-C is for the first process, which passes it on as SIGTERM.

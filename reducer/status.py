@@ -2,28 +2,71 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+
 import grpc
 from reduction import wire
-from reduction.model import ReducerStatus
+from reduction.credentials import TlsFiles
+from reduction.handshake import why_refused
+from reduction.model import LastRank, ReducerStatus
+from reduction.tokens import TokenTable, read_tokens, to_metadata
 from rich.console import Console
 from rich.table import Column, Table
 
 from reducer.transports.grpc_server import SERVICE
 
-PIPE_WIDTH = 200
+PIPE_WIDTH = 240
+#: Of the ranks that others wait for.
+LAST_RANKS = 3
 
 
-def fetch(address: str, timeout_s: float) -> ReducerStatus:
+class NoAnswer(Exception):
+    """No answer in time, no reducer there, or one that refuses us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What to show to the reducer."""
+
+    tls: TlsFiles | None = None
+    tokens: TokenTable | None = None
+
+    @classmethod
+    def of(cls, tls: TlsFiles | None, token_file: str | None) -> Access:
+        """Read the token file.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        return cls(tls, None if token_file is None else read_tokens(token_file))
+
+
+def fetch(address: str, timeout_s: float, access: Access) -> ReducerStatus:
     """Return the answer of the reducer at HOST:PORT.
 
     Raises:
-        grpc.RpcError: no answer in time, or no reducer.
+        NoAnswer: there is none; it says why.
+        ConfigError: a certificate or private key cannot be used.
         MalformedFrame: an answer that is none.
     """
-    with grpc.insecure_channel(address) as channel:
+    metadata = to_metadata(None if access.tokens is None else access.tokens.of_any_job())
+    with _channel(address, access.tls) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/Status")
-        data = call(b"", timeout=timeout_s)
+        try:
+            data = call(b"", timeout=timeout_s, metadata=metadata)
+        except grpc.RpcError as error:
+            reason = asyncio.run(why_refused(address, access.tls))
+            detail = error.details() if isinstance(error, grpc.Call) else error
+            raise NoAnswer(reason or detail) from None
     return wire.status_from_wire(data)
+
+
+def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(address)
+    key, cert, ca = tls.read()
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert))
 
 
 def render(address: str, status: ReducerStatus) -> None:
@@ -46,6 +89,8 @@ def render(address: str, status: ReducerStatus) -> None:
         "under way KiB",
         "in MiB",
         "out MiB",
+        "wait p50/p99 ms",
+        Column("last rank: share of chunks", overflow="fold"),
     )
     for job in status.jobs:
         present = sum(peer.presence.name == "PRESENT" for peer in job.peers)
@@ -59,8 +104,17 @@ def render(address: str, status: ReducerStatus) -> None:
             str(job.under_way_bytes // 1024),
             _mib(job.received_bytes),
             _mib(job.sent_bytes),
+            f"{job.waits.p50_s * 1e3:.1f}/{job.waits.p99_s * 1e3:.1f}",
+            _latest(job.last),
         )
     console.print(table if status.jobs else "no jobs")
+
+
+def _latest(last: tuple[LastRank, ...]) -> str:
+    """Return the ranks that were most often the last to push a chunk."""
+    chunks = sum(one.chunks for one in last)
+    most = sorted(last, key=lambda one: one.chunks, reverse=True)[:LAST_RANKS]
+    return ", ".join(f"{one.rank}: {one.chunks / chunks:.0%}" for one in most)
 
 
 def _mib(count: int) -> str:

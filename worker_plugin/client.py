@@ -17,11 +17,13 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from reduction.errors import ClosedError, LocalProtocolError, ReductionError
-from reduction.model import Collective, Push, ReducerFrame
+from reduction import checksum
+from reduction.errors import ClosedError, DataCorrupted, LocalProtocolError, ReductionError
+from reduction.model import Collective, Push, ReducerFrame, Result
 
 from worker_plugin import fork
 from worker_plugin.bridge import Future, fail, make_future
@@ -31,6 +33,7 @@ from worker_plugin.core.actions import (
     Action,
     Closed,
     Deliver,
+    Embed,
     Fail,
     Log,
     Open,
@@ -41,10 +44,10 @@ from worker_plugin.core.actions import (
     Store,
 )
 from worker_plugin.core.communicator import Communicator, Identity
-from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
-from worker_plugin.discovery.embedded import EmbeddedReducer
+from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, Received, Tick
 from worker_plugin.discovery.meeting import Meeting, Place
 from worker_plugin.loop import io_loop
+from worker_plugin.security import OPEN, Access
 from worker_plugin.staging import CLOSED, ArenaPool, Staging, Work
 from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
@@ -69,7 +72,7 @@ class LinkSink:
     def on_frame(self, frame: ReducerFrame) -> None:
         """See `Sink.on_frame`."""
         if self._client.sinks.get(self._link) is self:
-            self._client.handle(Received(self._link, frame))
+            self._client.receive(self._link, frame)
 
     def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
         """See `PlacingSink.place`."""
@@ -112,7 +115,12 @@ class Client:
         self._placed: dict[int, tuple[int, memoryview]] = {}
         self._reducer_addresses: set[tuple[str, int]] = set()
         self._lookups: set[asyncio.Task[None]] = set()
-        self._embedded: EmbeddedReducer | None = None
+        #: Where the job meets; another one after a fallback.
+        self._places: list[Place] = []
+        self._access = OPEN
+        #: What the reducers of these addresses want to see instead.
+        self._private: dict[str, Access] = {}
+        self._transport = config.transport
         self._loop = io_loop()
         #: Of the next tick.
         self._timer: asyncio.TimerHandle | None = None
@@ -161,7 +169,8 @@ class Client:
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`."""
         descriptors = [stream.descriptor for stream in self._streams.values()]
-        descriptors += [] if self._embedded is None else self._embedded.descriptors
+        for place in self._places:
+            descriptors += [] if place.embedded is None else place.embedded.descriptors
         return self._reducer_addresses, [number for number in descriptors if number >= 0]
 
     # ---- the staging and discovery threads ----
@@ -174,24 +183,41 @@ class Client:
         fail(work.future, self._final or ClosedError(CLOSED))
 
     def _discover(self) -> None:
-        """Look for job and reducers, which may block; then let the loop take over."""
+        """Look for job and reducers; then let the loop take over."""
+        asyncio.run_coroutine_threadsafe(self._live(self._ask(self._meeting.agree)), self._loop)
+
+    def _fall_back(self) -> None:
+        """Have rank 0 start a reducer, because none is left; on a thread of its own."""
+        self._loop.call_soon_threadsafe(self._on_fallback, self._ask(self._meeting.fall_back))
+
+    def _ask(self, question: Callable[[PluginConfig, int, int], Place]) -> Place | ReductionError:
+        """Ask the meeting, which may block."""
         try:
-            place: Place | ReductionError = self._meeting.agree(self._config, self._rank, self._world_size)
+            return question(self._config, self._rank, self._world_size)
         except ReductionError as error:
-            place = error
+            return error
         except Exception as error:
             log.exception("discovery failed")
-            place = LocalProtocolError(f"discovery failed: {error!r}")
-        asyncio.run_coroutine_threadsafe(self._live(place), self._loop)
+            return LocalProtocolError(f"discovery failed: {error!r}")
 
     # ---- the loop thread ----
+
+    def _on_fallback(self, place: Place | ReductionError) -> None:
+        if isinstance(place, ReductionError):
+            self.handle(Broke(place))
+        elif self._over.is_set():  # nobody needs it any more
+            threading.Thread(target=place.stop, name="reduction-fallback", daemon=True).start()
+        else:
+            self._places.append(place)
+            self._private[place.addresses[0]] = place.access
+            self.handle(FellBack(place.addresses[0]))
 
     async def _live(self, place: Place | ReductionError) -> None:
         try:
             if isinstance(place, ReductionError):
                 self._fail(place)
                 return
-            self._embedded = place.embedded
+            self._places.append(place)
             await self._serve(place)
         except Exception as error:
             log.exception("the communicator failed")
@@ -201,10 +227,19 @@ class Client:
                 self._ended = True
                 self._final = self._final or ClosedError(CLOSED)
             await asyncio.sleep(0)  # what was handed over before `_ended`
-            self._staging.finish(None if self._embedded is None else self._embedded.stop)
+            self._staging.finish(self._leave_places)
+
+    def _leave_places(self) -> None:
+        for place in self._places:
+            place.stop()
 
     async def _serve(self, place: Place) -> None:
         config = self._config
+        self._access = place.access
+        if place.access.tls is not None and self._transport == "auto":
+            self._transport = "grpc"
+            text = "with TLS everything goes over gRPC: the TCP data plane, which costs less CPU, is not encrypted"
+            log.warning("job %s rank %d: %s", place.job, self._rank, text)
         identity = Identity(
             job=place.job,
             instance=secrets.token_bytes(16) if self._rank == 0 else b"",
@@ -214,11 +249,14 @@ class Client:
             world_size=self._world_size,
             chunk_bytes=config.fixed_chunk_bytes,
             credit_bytes=config.credit_bytes,
-            aim=pace.GRPC if config.transport == "grpc" else pace.TCP,
+            aim=pace.GRPC if self._transport == "grpc" else pace.TCP,
             timeout_s=config.timeout_s,
             stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,
             close_timeout_s=config.close_timeout_s,
+            on_reducer_loss=config.on_reducer_loss,
+            may_fall_back=config.fallback is not None,
+            checksums=config.checksums,
         )
         self._core = Communicator(identity, place.addresses)
         early, self._early = self._early, []
@@ -282,6 +320,18 @@ class Client:
                     Broke(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
                 )
 
+    def receive(self, link: int, frame: ReducerFrame) -> None:
+        """Let the core take a frame, if it is what the reducer sent."""
+        if isinstance(frame, Result) and self._core is not None and self._core.epochs.checks:
+            try:
+                checksum.check(frame)
+            except DataCorrupted as error:  # the next epoch brings it again
+                del self.sinks[link]
+                self._streams[link].close()
+                self.handle(Lost(link, error))
+                return
+        self.handle(Received(link, frame))
+
     def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
         """Return where a result that begins to arrive belongs, if it is one that the core needs."""
         start = None if self._core is None else self._core.place(link, epoch, seq, chunk, nbytes)
@@ -330,19 +380,25 @@ class Client:
                 self._streams[link].close()
             case Fail(error):
                 self._fail(error)
+            case Embed():
+                threading.Thread(target=self._fall_back, name="reduction-fallback", daemon=True).start()
             case Closed():
                 self._over.set()
             case Log(level, text):
                 log.log(level, "job %s rank %d: %s", self._job, self._rank, text)
 
     def _endpoint(self, address: str) -> GrpcEndpoint | TcpEndpoint:
-        if self._config.transport == "grpc":
-            return GrpcEndpoint(address)
-        return TcpEndpoint(address, is_required=self._config.transport == "tcp")
+        access = self._private.get(address, self._access)
+        if self._transport == "grpc":
+            return GrpcEndpoint(address, access)
+        return TcpEndpoint(address, is_required=self._transport == "tcp", access=access)
 
     def _push(self, action: PushChunk) -> None:
         payload = self._works[action.seq].payload(action.start, action.stop)
-        push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload)
+        crc = None
+        if self._core is not None and self._core.epochs.checks:
+            crc = checksum.of_push(action.epoch, action.seq, action.chunk, action.held, payload)
+        push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)
         self._streams[action.link].send(push)
 
     def _fail(self, error: ReductionError) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from reduction import layout, wire
+from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
 
 ENV_PREFIX = "REDUCTION_"
@@ -36,12 +37,20 @@ class PluginConfig:
     chunk_bytes: int | None = None
     #: None: adapted all the time.
     credit_bytes: int | None = None
+    #: Whether pushes and results have checksums; rank 0's counts.
+    checksums: bool = False
+    #: Certificate, private key and CA of mutual TLS, in PEM; all or none. Only the paths are kept.
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    #: File with the job's token (`reduction.tokens`).
+    token_file: str | None = None
 
     def __post_init__(self) -> None:
         _check_choice("transport", self.transport, ("auto", "tcp", "grpc"))
         _check_choice("wire_dtype", self.wire_dtype, (None,))
-        _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard",))
-        _check_choice("fallback", self.fallback, (None,))
+        _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard", "wait", "raise"))
+        _check_choice("fallback", self.fallback, (None, "embedded"))
         for name in ("timeout_s", "stall_warn_s", "join_timeout_s", "close_timeout_s"):
             if not 0 < getattr(self, name) <= SECONDS_MAX:
                 raise ConfigError(
@@ -55,9 +64,20 @@ class PluginConfig:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
         if self.job is not None and not 1 <= _utf8_bytes("job", self.job) <= wire.JOB_NAME_BYTES_MAX:
             raise ConfigError(f"job {self.job!r} must have 1 to {wire.JOB_NAME_BYTES_MAX} bytes")
+        if self.job is not None and not self.job.isprintable():
+            raise ConfigError(f"job {self.job!r} has characters that cannot be printed")
         self._check_sizes()
+        if self.tls is not None and self.transport == "tcp":
+            raise ConfigError(
+                "transport is 'tcp', which TLS does not cover: use 'auto' or 'grpc' with tls_cert"
+            )
         if self.reducers is not None:
             check_addresses(self.reducers)
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of mutual TLS, None without it."""
+        return tls_files(self.tls_cert, self.tls_key, self.tls_ca, ("tls_cert", "tls_key", "tls_ca"))
 
     @property
     def fixed_chunk_bytes(self) -> int | None:
@@ -129,6 +149,7 @@ _PARSE: Mapping[str, Callable[[str], object]] = {
     "close_timeout_s": float,
     "chunk_bytes": int,
     "credit_bytes": int,
+    "checksums": {"0": False, "1": True}.__getitem__,
 }
 
 
@@ -148,4 +169,6 @@ def build(arguments: Mapping[str, Any], environ: Mapping[str, str] = os.environ)
                 values[name] = _PARSE.get(name, str)(environ[variable])
             except ValueError:
                 raise ConfigError(f"{variable} is {environ[variable]!r}, which is no number") from None
+            except KeyError:
+                raise ConfigError(f"{variable} is {environ[variable]!r}, it must be 0 or 1") from None
     return PluginConfig(**values)

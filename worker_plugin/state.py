@@ -35,16 +35,23 @@ class ReductionState:
         job: name that is the same on all ranks and no other live job's; made up by rank 0 if not given.
         rank: this rank; from torch.distributed if not given.
         world_size: number of ranks; from torch.distributed if not given.
-        transport: "auto" or "grpc".
+        transport: "auto", "tcp" or "grpc"; with TLS "auto" is "grpc".
         wire_dtype: None, the tensor's own.
-        on_reducer_loss: "reshard", the others take over.
-        fallback: None.
+        on_reducer_loss: "reshard", the others take over at once, and take a lost one in again when it is back;
+            "wait", for all of them at their addresses, up to `join_timeout_s`; "raise". Rank 0's counts.
+        fallback: "embedded", rank 0 starts a private reducer on its host when none has been there for
+            `join_timeout_s`; all ranks must run on that host. None, the job fails then.
         timeout_s: seconds from a collective's first push to CollectiveTimeout.
         stall_warn_s: seconds after which a collective that is not done is logged as a warning.
         join_timeout_s: seconds to wait for reducers and ranks, at the start and after losing all.
         close_timeout_s: seconds that `close` waits for ranks that may still need this one.
         chunk_bytes: bytes per message, a multiple of 1024; rank 0's counts.
         credit_bytes: bytes pushed to one reducer ahead of its results.
+        checksums: whether every push and result has a CRC-32C; one that does not fit is sent again. Rank 0's counts.
+        tls_cert: this worker's certificate (chain), a PEM file. With TLS everything goes over gRPC.
+        tls_key: its private key.
+        tls_ca: the CA's certificates that a reducer's must lead to. All three or none.
+        token_file: file with a line JOB:TOKEN for the job, or *:TOKEN for any. See SECURITY.md.
 
     Every setting can also be given as REDUCTION_<NAME>; an explicit argument wins.
 
@@ -69,6 +76,11 @@ class ReductionState:
         close_timeout_s: float | None = None,
         chunk_bytes: int | None = None,
         credit_bytes: int | None = None,
+        checksums: bool | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        tls_ca: str | None = None,
+        token_file: str | None = None,
     ) -> None:
         self.config: PluginConfig = build(
             {
@@ -86,6 +98,11 @@ class ReductionState:
                 "close_timeout_s": close_timeout_s,
                 "chunk_bytes": chunk_bytes,
                 "credit_bytes": credit_bytes,
+                "checksums": checksums,
+                "tls_cert": tls_cert,
+                "tls_key": tls_key,
+                "tls_ca": tls_ca,
+                "token_file": token_file,
             }
         )
         self._reset()

@@ -3,14 +3,16 @@
     ReductionError
     |-- ConfigError (also ValueError)     fix the argument, setting or command line
     |-- ClosedError                       the state was closed: make a new one
+    |-- Unauthenticated                   fix token or certificates: one side does not accept the other's
     |-- RetryableError                    try again later with a new state; nothing is wrong with the job
     |   |-- ReducerUnavailable            no reducer could be reached in time
     |   |   `-- ReducerAbsent             nobody listens on its address: its process is gone
     |   |-- ReducerDraining               the reducer is about to stop and takes no new jobs
-    |   |-- ResourceExhausted             the reducer's memory limit does not allow one more job
+    |   |-- ResourceExhausted             a limit of the reducer does not allow one more job or stream
     |   |-- JobBusy                       a live job already has this name
     |   |   `-- RankTaken                 a live process already is this rank of the job
-    |   `-- CollectiveTimeout             a collective did not finish within timeout_s
+    |   |-- CollectiveTimeout             a collective did not finish within timeout_s
+    |   `-- DataCorrupted                 a checksum does not fit; the stream is opened again, and it is sent again
     |-- ProtocolError                     do not retry: somebody has a bug or another version
     |   |-- LocalProtocolError            this process
     |   `-- RemoteProtocolError           the other side
@@ -45,6 +47,12 @@ class ClosedError(ReductionError):
     """The communicator was closed; make a new state."""
 
 
+class Unauthenticated(ReductionError):
+    """A token is missing or wrong, or one side does not accept the other's certificate."""
+
+    code = 15
+
+
 class RetryableError(ReductionError):
     """Nothing is wrong with the job itself: the same call may succeed later, on a new state."""
 
@@ -66,7 +74,7 @@ class ReducerDraining(RetryableError):
 
 
 class ResourceExhausted(RetryableError):
-    """The memory that the job asks for does not fit under the reducer's limit."""
+    """One more job or stream would pass a limit of the reducer; the message names it."""
 
     code = 3
 
@@ -87,6 +95,12 @@ class CollectiveTimeout(RetryableError):
     """A collective did not finish within `timeout_s` of its first push."""
 
     code = 6
+
+
+class DataCorrupted(RetryableError):
+    """A push or result arrived with another checksum than its content has; it ends the stream, not the job."""
+
+    code = 16
 
 
 class ProtocolError(ReductionError):
@@ -150,6 +164,7 @@ class PeerLeft(JobAborted):
 _BY_CODE: dict[int, type[ReductionError]] = {
     error.code: error
     for error in (
+        Unauthenticated,
         ReducerUnavailable,
         ReducerDraining,
         ResourceExhausted,
@@ -163,6 +178,7 @@ _BY_CODE: dict[int, type[ReductionError]] = {
         StaleInstance,
         WorkerLost,
         PeerLeft,
+        DataCorrupted,
     )
 }
 

@@ -11,6 +11,9 @@ from __future__ import annotations
 _LENGTH_DELIMITED = 2
 _PAYLOAD_FIELD = 15
 _PAYLOAD_TAG = bytes([_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED])
+#: Fields of a Push or Result that are walked here; ours have 6. A frame of 4 MiB that is nothing but fields of two
+#: bytes took seconds and 290 MB here, and takes the generated parser 0.1 s.
+FIELDS_MAX = 64
 
 
 def join(field: int, head: bytes, payload: memoryview) -> bytes:
@@ -24,7 +27,8 @@ def join(field: int, head: bytes, payload: memoryview) -> bytes:
 def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
     """Return (fields other than payload, payload) of a frame that is nothing but `field`, else None.
 
-    None also stands for bytes that are damaged: the generated parser says best what is wrong with them.
+    None also stands for bytes that are damaged: the generated parser says best what is wrong with them. And for
+    more than FIELDS_MAX fields, which it walks faster.
     """
     if not data or data[0] != field << 3 | _LENGTH_DELIMITED:
         return None
@@ -32,9 +36,11 @@ def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
         size, position = _read_varint(data, 1)
         if position + size != len(data):
             return None
-        head = []
+        head: list[bytes] = []
         payload = memoryview(b"")
-        while position < len(data):
+        for _ in range(FIELDS_MAX + 1):
+            if position >= len(data):
+                return b"".join(head), payload
             start = position
             key, position = _read_varint(data, position)
             match key & 7:
@@ -57,7 +63,7 @@ def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
             head.append(data[start:position])
     except IndexError:  # a varint ran over the end: let the generated parser say what is wrong
         return None
-    return b"".join(head), payload
+    return None
 
 
 def _varint(value: int) -> bytes:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 PROTOCOL_VERSION = 1
+#: Ranks that a `Waiting` names.
+WAITED_FOR_MAX = 8
 
 
 class DType(enum.IntEnum):
@@ -96,6 +98,8 @@ class Configuration:
     epoch: int
     chunk_bytes: int
     members: tuple[Member, ...]
+    #: Whether every Push and Result has a checksum.
+    checksums: bool = False
 
     @property
     def weights(self) -> tuple[int, ...]:
@@ -146,6 +150,8 @@ class Push:
     collective: Collective
     held: int
     payload: memoryview
+    #: `checksum.of_push`, None if the configuration asks for none.
+    crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +224,8 @@ class Result:
     chunk: int
     minimum: int
     payload: memoryview
+    #: `checksum.of_result`, None if the configuration asks for none.
+    crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +244,10 @@ class Peer:
     host: str
     presence: Presence
 
+    def __str__(self) -> str:
+        lost = "" if self.presence is Presence.PRESENT else f", {self.presence.name.lower()}"
+        return f"rank {self.rank} ({self.host}{lost})"
+
 
 @dataclass(frozen=True, slots=True)
 class Peers:
@@ -245,10 +257,48 @@ class Peers:
     draining: bool
 
 
-ReducerFrame: TypeAlias = Welcome | Moved | Configure | Start | Result | Minimum | Peers | Abort
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Who keeps the oldest chunk at a reducer from being summed."""
+
+    seq: int
+    chunk: int
+    #: Since the chunk's first push.
+    waited_s: float
+    #: Ranks that have not pushed it.
+    count: int
+    #: The first of them.
+    missing: tuple[Peer, ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.missing))
+        more = self.count - len(self.missing)
+        return f"{names} and {more} more" if more > 0 else names
+
+
+ReducerFrame: TypeAlias = Welcome | Moved | Configure | Start | Result | Minimum | Peers | Waiting | Abort
 
 
 # ---- status ----
+
+
+@dataclass(frozen=True, slots=True)
+class LastRank:
+    """How often chunks waited for a rank, and how long in all."""
+
+    rank: int
+    chunks: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTimes:
+    """Percentiles of the time from a chunk's first push to its last, in seconds."""
+
+    p50_s: float = 0.0
+    p90_s: float = 0.0
+    p99_s: float = 0.0
+    max_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +319,9 @@ class JobStatus:
     credit_bytes: int
     #: The most that a rank has pushed and not got back, at this moment.
     under_way_bytes: int
+    #: Ranks that were the last to push a chunk, ascending.
+    last: tuple[LastRank, ...] = ()
+    waits: WaitTimes = WaitTimes()
 
 
 @dataclass(frozen=True, slots=True)

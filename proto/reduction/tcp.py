@@ -29,7 +29,8 @@ HEADER_BYTES = 56
 CONTROL_BYTES_MAX = 1 << 21
 
 CONTROL, PUSH, RESULT = 1, 2, 3
-_HEADER = struct.Struct("<BBBxII4xQQQQQ")
+HAS_CRC = 1
+_HEADER = struct.Struct("<BBBBIIIQQQQQ")
 assert _HEADER.size == HEADER_BYTES
 
 #: Messages that one connection may take in a row while others wait.
@@ -59,14 +60,23 @@ class Header(NamedTuple):
     kind: int
     op: int
     dtype: int
+    #: HAS_CRC, or 0.
+    flags: int
     length: int
     chunk: int
+    #: Means nothing without HAS_CRC.
+    crc: int
     epoch: int
     seq: int
     #: `held` of a Push, `minimum` of a Result.
     mark: int
     numel: int
     fingerprint: int
+
+    @property
+    def checksum(self) -> int | None:
+        """Of a Push or Result, if it has one."""
+        return self.crc if self.flags & HAS_CRC else None
 
 
 def push_header(push: Push) -> bytes:
@@ -76,8 +86,10 @@ def push_header(push: Push) -> bytes:
         PUSH,
         what.op,
         what.dtype,
+        0 if push.crc32c is None else HAS_CRC,
         push.payload.nbytes,
         push.chunk,
+        push.crc32c or 0,
         push.epoch,
         push.seq,
         push.held,
@@ -89,13 +101,24 @@ def push_header(push: Push) -> bytes:
 def result_header(result: Result) -> bytes:
     """Return the header of a Result, whose payload follows."""
     return _HEADER.pack(
-        RESULT, 0, 0, result.payload.nbytes, result.chunk, result.epoch, result.seq, result.minimum, 0, 0
+        RESULT,
+        0,
+        0,
+        0 if result.crc32c is None else HAS_CRC,
+        result.payload.nbytes,
+        result.chunk,
+        result.crc32c or 0,
+        result.epoch,
+        result.seq,
+        result.minimum,
+        0,
+        0,
     )
 
 
 def control_header(length: int) -> bytes:
     """Return the header of any other frame, encoded in `length` bytes."""
-    return _HEADER.pack(CONTROL, 0, 0, length, 0, 0, 0, 0, 0, 0)
+    return _HEADER.pack(CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
 
 
 def prepare(sock: socket.socket) -> None:

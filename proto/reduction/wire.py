@@ -6,6 +6,7 @@ Push and Result go through `framing.py`, which keeps protobuf from copying their
 from __future__ import annotations
 
 import enum
+import math
 from functools import lru_cache
 from typing import TypeVar, cast
 
@@ -20,8 +21,14 @@ HOST_BYTES_MAX = 255
 MESSAGE_CHARS_MAX = 2000
 DATA_KEY_BYTES = 32
 SIBLINGS_MAX = 255
-#: Largest frame on the wire: a chunk and its header, or a configuration with MEMBERS_MAX members.
+#: Largest frame on the wire: a chunk and its header.
 FRAME_BYTES_MAX = layout.CHUNK_BYTES_MAX + 256 * layout.KIB
+#: Frames that are no plain Push or Result: the largest are a Hello with MEMBERS_MAX members, 0.3 MB, and a Peers with
+#: WORLD_SIZE_MAX ranks, 1.2 MB. A field of two bytes may become an object of 62, so these bound what decoding takes.
+WORKER_CONTROL_BYTES_MAX = 320 * layout.KIB
+REDUCER_CONTROL_BYTES_MAX = 2 * layout.MIB
+#: Jobs of a Status; gRPC takes no more than 4 MiB of them.
+STATUS_JOBS_MAX = 1 << 16
 
 _PUSH = pb.WorkerFrame.PUSH_FIELD_NUMBER
 _RESULT = pb.ReducerFrame.RESULT_FIELD_NUMBER
@@ -36,12 +43,13 @@ _E = TypeVar("_E", bound=enum.IntEnum)
 def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
     """Encode a frame; the only copy of a payload is the one into the returned bytes."""
     match frame:
-        case model.Push(epoch, seq, chunk, collective, held, payload):
+        case model.Push(epoch, seq, chunk, collective, held, payload, crc):
             head = pb.Push(
                 epoch=epoch,
                 seq=seq,
                 chunk=chunk,
                 held=held,
+                crc32c=crc,
                 collective=pb.Collective(
                     op=cast(pb.ReduceOp, collective.op),
                     dtype=cast(pb.DType, collective.dtype),
@@ -83,6 +91,7 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
     split = framing.split(data, _PUSH)
     if split is not None:
         return _push_from_pb(_parse(pb.Push, split[0]), split[1])
+    _require("length of a worker frame that is no Push", len(data), 0, WORKER_CONTROL_BYTES_MAX)
     message = _parse(pb.WorkerFrame, data)
     match message.WhichOneof("body"):
         case "join":
@@ -107,8 +116,8 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
 def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
     """Encode a frame; the only copy of a payload is the one into the returned bytes."""
     match frame:
-        case model.Result(epoch, seq, chunk, minimum, payload):
-            head = pb.Result(epoch=epoch, seq=seq, chunk=chunk, minimum=minimum)
+        case model.Result(epoch, seq, chunk, minimum, payload, crc):
+            head = pb.Result(epoch=epoch, seq=seq, chunk=chunk, minimum=minimum, crc32c=crc)
             return framing.join(_RESULT, head.SerializeToString(), payload)
         case model.Welcome():
             welcome = pb.Welcome(
@@ -130,6 +139,15 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
         case model.Peers(peers, draining):
             seen = pb.Peers(peers=map(_peer_to_pb, peers), draining=draining)
             return pb.ReducerFrame(peers=seen).SerializeToString()
+        case model.Waiting():
+            waiting = pb.Waiting(
+                seq=frame.seq,
+                chunk=frame.chunk,
+                waited_s=frame.waited_s,
+                count=frame.count,
+                missing=map(_peer_to_pb, frame.missing),
+            )
+            return pb.ReducerFrame(waiting=waiting).SerializeToString()
         case model.Abort():
             return pb.ReducerFrame(abort=_abort_to_pb(frame)).SerializeToString()
 
@@ -143,6 +161,7 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
     split = framing.split(data, _RESULT)
     if split is not None:
         return _result_from_pb(_parse(pb.Result, split[0]), split[1])
+    _require("length of a reducer frame that is no Result", len(data), 0, REDUCER_CONTROL_BYTES_MAX)
     message = _parse(pb.ReducerFrame, data)
     match message.WhichOneof("body"):
         case "welcome":
@@ -160,6 +179,8 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
         case "peers":
             _require("Peers.peers", len(message.peers.peers), 0, layout.WORLD_SIZE_MAX)
             return model.Peers(tuple(map(_peer_from_pb, message.peers.peers)), message.peers.draining)
+        case "waiting":
+            return _waiting_from_pb(message.waiting)
         case "abort":
             return _abort_from_pb(message.abort)
         case _:
@@ -186,6 +207,10 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
             chunk_bytes=job.chunk_bytes,
             credit_bytes=job.credit_bytes,
             under_way_bytes=job.under_way_bytes,
+            last=[pb.LastRank(rank=one.rank, chunks=one.chunks, waited_s=one.waited_s) for one in job.last],
+            waits=pb.Waits(
+                p50_s=job.waits.p50_s, p90_s=job.waits.p90_s, p99_s=job.waits.p99_s, max_s=job.waits.max_s
+            ),
         )
         for job in status.jobs
     ]
@@ -205,9 +230,10 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
     """Decode the answer of the Status call.
 
     Raises:
-        MalformedFrame: not a StatusResponse.
+        MalformedFrame: not a StatusResponse, or a field outside its limits.
     """
     status = _parse(pb.StatusResponse, data)
+    _require("number of StatusResponse.jobs", len(status.jobs), 0, STATUS_JOBS_MAX)
     jobs = (
         model.JobStatus(
             job=job.job,
@@ -223,6 +249,8 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
             chunk_bytes=job.chunk_bytes,
             credit_bytes=job.credit_bytes,
             under_way_bytes=job.under_way_bytes,
+            last=tuple(model.LastRank(one.rank, one.chunks, one.waited_s) for one in job.last),
+            waits=model.WaitTimes(job.waits.p50_s, job.waits.p90_s, job.waits.p99_s, job.waits.max_s),
         )
         for job in status.jobs
     )
@@ -285,6 +313,12 @@ def _require_id(field: str, value: bytes) -> None:
         raise MalformedFrame(f"{field} has {len(value)} bytes, it must have 16")
 
 
+def _require_printable(field: str, value: str) -> None:
+    # They stand in logs and on the operator's terminal, which a peer must not write lines to.
+    if not value.isprintable():
+        raise MalformedFrame(f"{field} is {value!r}, which has characters that cannot be printed")
+
+
 def _join_from_pb(join: pb.Join) -> model.Join:
     # The version comes first: another version's limits may differ, and it must hear "version".
     if join.protocol == model.PROTOCOL_VERSION:
@@ -295,6 +329,8 @@ def _join_from_pb(join: pb.Join) -> model.Join:
             )
         _require("length of Join.job", len(join.job.encode()), 1, JOB_NAME_BYTES_MAX)
         _require("length of Join.host", len(join.host.encode()), 0, HOST_BYTES_MAX)
+        _require_printable("Join.job", join.job)
+        _require_printable("Join.host", join.host)
         _require_id("Join.nonce", join.nonce)
         if join.instance or join.rank == 0:
             _require_id("Join.instance", join.instance)
@@ -330,17 +366,28 @@ def _welcome_from_pb(welcome: pb.Welcome) -> model.Welcome:
     )
 
 
+def _waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
+    _require("number of Waiting.missing", len(waiting.missing), 0, model.WAITED_FOR_MAX)
+    _require("Waiting.count", waiting.count, len(waiting.missing), layout.WORLD_SIZE_MAX)
+    if not 0 <= waiting.waited_s < math.inf:  # nor NaN
+        raise MalformedFrame(f"Waiting.waited_s is {waiting.waited_s}, allowed are seconds from 0")
+    missing = tuple(map(_peer_from_pb, waiting.missing))
+    return model.Waiting(waiting.seq, waiting.chunk, waiting.waited_s, waiting.count, missing)
+
+
 def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:
     _require("length of Push.payload", payload.nbytes, 0, layout.CHUNK_BYTES_MAX)
     agreed = collective(
         push.collective.op, push.collective.dtype, push.collective.numel, push.collective.fingerprint
     )
-    return model.Push(push.epoch, push.seq, push.chunk, agreed, push.held, payload)
+    crc = push.crc32c if push.HasField("crc32c") else None
+    return model.Push(push.epoch, push.seq, push.chunk, agreed, push.held, payload, crc)
 
 
 def _result_from_pb(result: pb.Result, payload: memoryview) -> model.Result:
     _require("length of Result.payload", payload.nbytes, 0, layout.CHUNK_BYTES_MAX)
-    return model.Result(result.epoch, result.seq, result.chunk, result.minimum, payload)
+    crc = result.crc32c if result.HasField("crc32c") else None
+    return model.Result(result.epoch, result.seq, result.chunk, result.minimum, payload, crc)
 
 
 def _configuration_to_pb(configuration: model.Configuration) -> pb.Configuration:
@@ -352,6 +399,7 @@ def _configuration_to_pb(configuration: model.Configuration) -> pb.Configuration
             pb.Member(address=member.address, incarnation=member.incarnation, weight=member.weight)
             for member in configuration.members
         ],
+        checksums=configuration.checksums,
     )
 
 
@@ -372,7 +420,9 @@ def _configuration_from_pb(message: pb.Configuration) -> model.Configuration:
     if len({member.incarnation for member in message.members}) != len(message.members):
         raise MalformedFrame("Configuration.members names a reducer twice")
     members = (model.Member(member.address, member.incarnation, member.weight) for member in message.members)
-    return model.Configuration(message.instance, message.epoch, message.chunk_bytes, tuple(members))
+    return model.Configuration(
+        message.instance, message.epoch, message.chunk_bytes, tuple(members), message.checksums
+    )
 
 
 def _peer_to_pb(peer: model.Peer) -> pb.Peer:

@@ -52,6 +52,8 @@ class Publish:
     epoch: int
     minimum: int
     streams: tuple[int, ...]
+    #: Whether the Result has a checksum.
+    checksums: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +63,11 @@ class Discard:
     slot: SlotKey
 
 
-Action: TypeAlias = Send | Close | Fold | Publish | Discard
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell the operator."""
+
+    text: str
+
+
+Action: TypeAlias = Send | Close | Fold | Publish | Discard | Warn

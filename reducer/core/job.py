@@ -35,6 +35,7 @@ from reduction.errors import (
     from_code,
 )
 from reduction.model import (
+    WAITED_FOR_MAX,
     Abort,
     Ack,
     Collective,
@@ -49,15 +50,21 @@ from reduction.model import (
     Presence,
     Push,
     Start,
+    Waiting,
     Welcome,
     WorkerFrame,
 )
 
-from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey
+from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.slot import Slot
+from reducer.core.waits import Waits
 
 #: How long news of the minimum waits for a Result to ride on, in seconds; with a tick, 50 ms at most.
 MINIMUM_DELAY_S = 0.01
+#: How long a chunk waits before the ranks hear for whom, and between such news, in seconds.
+WAITING_NEWS_S = 0.5
+#: How long a chunk waits before the operator hears for whom, in seconds; the default of workers, too.
+STALL_WARN_S = 5.0
 
 
 class JobFailed(Exception):
@@ -114,6 +121,11 @@ class Job:
     #: Payload of all pushes that counted, and of all results.
     received_bytes: int = 0
     sent_bytes: int = 0
+    waits: Waits = field(default_factory=Waits)
+    #: When ranks may next hear whom a chunk waits for.
+    news_due: float = 0.0
+    #: The last collective that the operator was warned of.
+    warned_seq: int | None = None
 
     # ---- streams come and go ----
 
@@ -241,7 +253,9 @@ class Job:
                 f"its credit is {self.credit_bytes}"
             )
         if slot is None:
-            slot = self.slots[push.seq, push.chunk] = Slot(push.collective, nbytes, rank, self.world_size)
+            slot = self.slots[push.seq, push.chunk] = Slot(
+                push.collective, nbytes, rank, self.world_size, now
+            )
         try:
             payloads = slot.on_push(rank, push.collective, push.payload)
         except CollectiveMismatch as error:
@@ -256,12 +270,16 @@ class Job:
             actions.append(Fold(key, push.collective, payloads))
         if slot.is_complete:
             del self.slots[push.seq, push.chunk]
+            self.waits.note(rank, now - slot.opened_at)
             for view in self.ranks.values():
                 view.outstanding -= cost
             self.minimum_due = None
             streams = self._audience()
+            checks = self.checks
             self.sent_bytes += nbytes * len(streams)
-            actions.append(Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams))
+            actions.append(
+                Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams, checks)
+            )
         return actions
 
     def _audience(self) -> tuple[int, ...]:
@@ -306,7 +324,8 @@ class Job:
         view = self.ranks[rank]
         self.minimum = max(self.minimum, goodbye.minimum)
         self._on_held(rank, goodbye.held, now)
-        self.left.append(rank)
+        if rank not in self.left:  # it may join again, and leave again
+            self.left.append(rank)
         for (seq, _), slot in self.slots.items():
             self._check_left(seq, slot)
         assert view.stream is not None  # its frame has just come on it
@@ -318,11 +337,29 @@ class Job:
     # ---- time ----
 
     def on_tick(self, now: float) -> list[Action]:
-        """Send the minimum by itself when no Result carried it."""
-        if self.minimum_due is None or now < self.minimum_due:
+        """Send the minimum by itself when no Result carried it, and tell whom the oldest chunk waits for."""
+        actions: list[Action] = self._news(now) if self.slots and now >= self.news_due else []
+        if self.minimum_due is not None and now >= self.minimum_due:
+            self.minimum_due = None
+            actions += [Send(stream, Minimum(self.minimum)) for stream in self._streams()]
+        return actions
+
+    def _news(self, now: float) -> list[Action]:
+        (seq, chunk), slot = next(
+            iter(self.slots.items())
+        )  # they finish in the order in which they were opened
+        waited_s = now - slot.opened_at
+        if waited_s < WAITING_NEWS_S:
             return []
-        self.minimum_due = None
-        return [Send(stream, Minimum(self.minimum)) for stream in self._streams()]
+        self.news_due = now + WAITING_NEWS_S
+        missing = [peer for peer in self.peers() if not slot.has(peer.rank)]
+        news = Waiting(seq, chunk, waited_s, len(missing), tuple(missing[:WAITED_FOR_MAX]))
+        actions: list[Action] = [Send(stream, news) for stream in self._streams()]
+        if waited_s >= STALL_WARN_S and seq != self.warned_seq:
+            self.warned_seq = seq
+            text = f"collective {seq} ({slot.collective}) has waited {waited_s:.0f} s for {news}"
+            actions.append(Warn(f"job {self.name!r}: {text}"))
+        return actions
 
     # ---- what the Table asks ----
 
@@ -356,6 +393,11 @@ class Job:
     def is_deserted(self) -> bool:
         """Whether no rank has a stream here."""
         return not any(view.stream is not None for view in self.ranks.values())
+
+    @property
+    def checks(self) -> bool:
+        """Whether pushes and results of this epoch have checksums."""
+        return self.configuration is not None and self.configuration.checksums
 
     @property
     def needs_us(self) -> bool:

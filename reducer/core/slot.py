@@ -14,14 +14,18 @@ from reduction.model import Collective
 class Slot:
     """Who has contributed to one chunk of one collective."""
 
-    __slots__ = ("collective", "first_rank", "folded", "kept", "nbytes", "world_size")
+    __slots__ = ("collective", "first_rank", "folded", "kept", "nbytes", "opened_at", "world_size")
 
-    def __init__(self, collective: Collective, nbytes: int, first_rank: int, world_size: int) -> None:
+    def __init__(
+        self, collective: Collective, nbytes: int, first_rank: int, world_size: int, opened_at: float = 0.0
+    ) -> None:
         self.collective = collective
         #: Of each contribution.
         self.nbytes = nbytes
         self.first_rank = first_rank
         self.world_size = world_size
+        #: When its first push came.
+        self.opened_at = opened_at
         #: Ranks below this are in the accumulator.
         self.folded = 0
         #: Contributions of higher ranks that had to wait; never holds `folded` itself.

@@ -69,6 +69,11 @@ class Table:
         """Bytes promised to the jobs of this moment."""
         return sum(job.reserved_bytes for job in self.jobs.values())
 
+    def checks(self, stream: int) -> bool:
+        """Whether what is pushed on a stream has checksums."""
+        owner = self.streams.get(stream)
+        return owner is not None and owner[0].checks
+
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
         match event:

@@ -10,17 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from reduction import wire
-from reduction.errors import OutOfOrder, ReducerUnavailable, ReductionError
+from reduction.errors import (
+    OutOfOrder,
+    ReducerUnavailable,
+    ReductionError,
+    ResourceExhausted,
+    Unauthenticated,
+)
+from reduction.model import WorkerFrame
+from reduction.tokens import TokenTable
 from reduction.v1 import reduction_pb2 as pb
 
 from reducer.engine import Engine
+from reducer.security import check_join, check_status
 from reducer.transports.outbox import Encoder, Outbox
 from reducer.transports.tcp_server import DataPort
 
@@ -36,6 +45,19 @@ JOIN_S = 10.0
 #: A worker's state opens one.
 STREAMS_PER_CONNECTION_MAX = 64
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one server takes at a time; what is past it is refused, and the others are served."""
+
+    #: Streams of all connections together.
+    streams: int = 8192
+    #: Of these, those that have sent no Join. Each may make gRPC hold one frame of FRAME_BYTES_MAX.
+    strangers: int = 256
+    #: More than streams, so that one too many hears why; the rest is for health checks and status.
+    connections: int = 8192 + 1024
+
+
 OPTIONS = [
     # Two servers on one port without an error is what SO_REUSEPORT would give.
     ("grpc.so_reuseport", 0),
@@ -49,6 +71,9 @@ OPTIONS = [
     ("grpc.http2.ping_timeout_ms", 86_400_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    # Connections without a call, and those that have not come as far as HTTP/2.
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.server_handshake_timeout_ms", 30_000),
     # Workers ping to notice a silent network; never answer that with too_many_pings.
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -69,20 +94,46 @@ STATUS = {
     11: grpc.StatusCode.ABORTED,
     12: grpc.StatusCode.ABORTED,
     13: grpc.StatusCode.ABORTED,
+    16: grpc.StatusCode.DATA_LOSS,
+    15: grpc.StatusCode.UNAUTHENTICATED,
 }
 
 
 class GrpcServer:
-    """Serves an engine on one address; also health and reflection. Offers `data_port`, if there is one."""
+    """Serves an engine on one address; also health and reflection, to everybody.
 
-    def __init__(self, engine: Engine, data_port: DataPort | None = None) -> None:
+    Args:
+        engine: what the streams lead to.
+        data_port: offered to workers, if there is one.
+        credentials: None serves in clear.
+        tokens: None asks nobody for a token.
+        limits: how much of everything.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        data_port: DataPort | None = None,
+        *,
+        credentials: grpc.ServerCredentials | None = None,
+        tokens: TokenTable | None = None,
+        limits: Limits = Limits(),
+    ) -> None:
         self._engine = engine
         self._data_port = data_port
+        self._credentials = credentials
+        self._tokens = tokens
+        self._limits = limits
+        self._strangers = 0
         self._siblings: tuple[int, ...] = ()
         self._outboxes: set[Outbox] = set()
         self._encoder = Encoder()
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=OPTIONS)
+        # Of the calls, too: a health check may watch for ever.
+        self._server = grpc.aio.server(
+            options=[*OPTIONS, ("grpc.max_allowed_incoming_connections", limits.connections)],
+            maximum_concurrent_rpcs=limits.connections,
+        )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Session": grpc.stream_stream_rpc_method_handler(self._session),
             "Status": grpc.unary_unary_rpc_method_handler(self._status),
@@ -100,10 +151,11 @@ class GrpcServer:
             OSError: the address cannot be bound.
         """
         try:
-            port = self._server.add_insecure_port(bind)
+            if self._credentials is None:
+                return self._server.add_insecure_port(bind)
+            return self._server.add_secure_port(bind, self._credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {bind}: {error}") from None
-        return port
 
     async def start(self, siblings: Sequence[int] = ()) -> None:
         """Serve; `siblings` are the ports of the other processes of this `reducer serve`."""
@@ -124,14 +176,20 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
     async def _status(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        try:
+            check_status(self._tokens, context.invocation_metadata() or (), context.peer())
+        except Unauthenticated as error:
+            log.warning("refused a status call reason=%s", error)
+            await context.abort(STATUS[error.code], str(error))
         return wire.status_to_wire(replace(self._engine.status(), siblings=self._siblings))
 
     async def _session(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
         outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings)
+        is_full = len(self._outboxes) >= self._limits.streams
         self._outboxes.add(outbox)
-        reader = asyncio.create_task(self._read(context, outbox))
+        reader = asyncio.create_task(self._read(context, outbox, is_full))
         writer = asyncio.create_task(self._write(context, outbox))
         data = asyncio.create_task(outbox.data_ended.wait())
         try:
@@ -150,24 +208,44 @@ class GrpcServer:
                 if isinstance(end, Exception) and not context.cancelled():
                     log.warning("a stream's task failed reason=%r", end)
 
-    @staticmethod
-    async def _read(context: grpc.aio.ServicerContext[bytes, bytes], outbox: Outbox) -> None:
-        limit_s: float | None = JOIN_S
-        while True:
-            try:
-                data: Any = await asyncio.wait_for(context.read(), limit_s)
-            except TimeoutError:
-                outbox.reject(OutOfOrder(f"no Join within {JOIN_S:g} s"))
-                return
-            limit_s = None
-            if data is grpc.aio.EOF:
-                return
-            try:
-                frame = wire.worker_frame_from_wire(data)
-            except ReductionError as error:
-                outbox.reject(error)
-                return
-            outbox.receive(frame)
+    async def _read(
+        self, context: grpc.aio.ServicerContext[bytes, bytes], outbox: Outbox, is_full: bool
+    ) -> None:
+        try:
+            if is_full:
+                raise ResourceExhausted(
+                    f"{self._limits.streams} streams are open, which is this reducer's limit: try another, or later"
+                )
+            frame = await self._first_frame(context)
+            while frame is not None:
+                outbox.receive(frame)
+                data: Any = await context.read()
+                frame = None if data is grpc.aio.EOF else wire.worker_frame_from_wire(data)
+        except ReductionError as error:
+            outbox.reject(error)
+
+    async def _first_frame(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> WorkerFrame | None:
+        """Return what must be a Join, from somebody who may send it; None if nothing comes.
+
+        Raises:
+            ReductionError: too many others have sent none, or this one may not join.
+        """
+        if self._strangers >= self._limits.strangers:
+            raise ResourceExhausted(
+                f"{self._strangers} streams have sent no Join yet, which is this reducer's limit: try again"
+            )
+        self._strangers += 1
+        try:
+            data: Any = await asyncio.wait_for(context.read(), JOIN_S)
+        except TimeoutError:
+            raise OutOfOrder(f"no Join within {JOIN_S:g} s") from None
+        finally:
+            self._strangers -= 1
+        if data is grpc.aio.EOF:
+            return None
+        frame = wire.worker_frame_from_wire(data)
+        check_join(self._tokens, frame, context.invocation_metadata() or (), context.peer())
+        return frame
 
     @staticmethod
     async def _write(context: grpc.aio.ServicerContext[bytes, bytes], outbox: Outbox) -> None:

@@ -177,7 +177,9 @@ class DataSession:
         """See `tcp.Handler`."""
         if header.kind == tcp.PUSH:
             what = wire.collective(header.op, header.dtype, header.numel, header.fingerprint)
-            self._receive(Push(header.epoch, header.seq, header.chunk, what, header.mark, payload))
+            self._receive(
+                Push(header.epoch, header.seq, header.chunk, what, header.mark, payload, header.checksum)
+            )
         else:
             self._receive(wire.worker_frame_from_wire(bytes(payload)))
 

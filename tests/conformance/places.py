@@ -29,7 +29,7 @@ from reduction.model import (
 )
 
 from reducer.engine import Engine
-from reducer.transports.grpc_server import GrpcServer
+from reducer.transports.grpc_server import GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
 from worker_plugin.transports.tcp_client import TcpEndpoint
@@ -146,14 +146,23 @@ class Worker:
         self.send(Hello(self.configuration(epoch, **changes), held))
 
     def push(
-        self, values, seq=0, *, chunk=0, epoch=1, op=ReduceOp.SUM, dtype=DType.FLOAT32, held=0, numel=None
+        self,
+        values,
+        seq=0,
+        *,
+        chunk=0,
+        epoch=1,
+        op=ReduceOp.SUM,
+        dtype=DType.FLOAT32,
+        held=0,
+        numel=None,
+        crc32c=None,
     ):
         """Push one chunk; `values` is an array of this chunk's elements."""
         numel = len(values) if numel is None else numel
         collective = Collective(op, dtype, numel, layout.fingerprint([numel]))
-        self.send(
-            Push(epoch, seq, chunk, collective, held, memoryview(np.ascontiguousarray(values)).cast("B"))
-        )
+        payload = memoryview(np.ascontiguousarray(values)).cast("B")
+        self.send(Push(epoch, seq, chunk, collective, held, payload, crc32c))
 
     async def result(self, seq=0, chunk=0, dtype=np.float32):
         """Return the values of the next result, which must be this one's."""
@@ -326,13 +335,13 @@ class Place:
         self.workers.append(Worker(self, job, rank, world_size, life, is_deaf=is_deaf))
         return self.workers[-1]
 
-    async def running(self, world_size=2, *, job="job", life="", credit=64 * CHUNK, chunk_bytes=CHUNK):
+    async def running(self, world_size=2, *, job="job", life="", credit=64 * CHUNK, **configuration):
         """Return workers of a job that may push."""
         workers = [self.worker(rank, job=job, world_size=world_size, life=life) for rank in range(world_size)]
         for worker in workers:
             await worker.welcome(credit_bytes=credit)
         for worker in workers:
-            worker.hello(chunk_bytes=chunk_bytes)
+            worker.hello(**configuration)
         for worker in workers:
             await worker.next(Start)
         return workers
@@ -342,9 +351,10 @@ class GrpcPlace(Place):
     """The engine behind a gRPC server on loopback; each worker has a connection of its own."""
 
     data_port: DataPort | None = None
+    limits = Limits()
 
     async def start(self) -> None:
-        self.server = GrpcServer(self.engine, self.data_port)
+        self.server = GrpcServer(self.engine, self.data_port, limits=self.limits)
         self.port = self.server.bind("127.0.0.1:0")
         await self.server.start()
         self.endpoints: list[GrpcEndpoint | TcpEndpoint] = []

@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 from conformance.places import CHUNK, L, P, beside_a_deaf_rank
-from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder, PeerLeft, WorkerLost
-from reduction.model import Abort, DType, Goodbye, ReduceOp
+from reduction import checksum
+from reduction.errors import (
+    CollectiveMismatch,
+    DataCorrupted,
+    MalformedFrame,
+    OutOfOrder,
+    PeerLeft,
+    WorkerLost,
+)
+from reduction.model import Abort, DType, Goodbye, ReduceOp, Result
 
 
 async def works(workers, seq):
@@ -149,3 +157,34 @@ async def test_a_rank_that_does_not_read_stalls_nobody_else(place):
             worker.push(np.ones(mib // 4, np.float32), seq, numel=mib)
         assert (await reader.result(seq)).sum() == mib // 2
         await works(others, seq)
+
+
+def crc_of(values, seq=0):
+    return checksum.of_push(1, seq, 0, 0, memoryview(values).cast("B"))
+
+
+async def test_results_have_checksums_if_the_configuration_says_so(place):
+    workers = await place.running(checksums=True)
+    values = np.float32([1, 2])
+    for worker in workers:
+        worker.push(values, crc32c=crc_of(values))
+    for worker in workers:
+        result = await worker.next(Result)
+        assert result.crc32c == checksum.of_result(1, 0, 0, 0, result.payload)
+
+
+@pytest.mark.parametrize("damage", [1, None])
+async def test_a_damaged_push_ends_its_stream_and_not_the_job(place, damage):
+    zero, one = await place.running(checksums=True)
+    values = np.float32([1, 2])
+    zero.push(values, crc32c=crc_of(values))
+    one.push(values, crc32c=damage and crc_of(values) ^ damage)
+    assert "arrived damaged" in await aborted(one, DataCorrupted)
+    await zero.peers(P, L)
+
+
+async def test_without_checksums_results_have_none(place):
+    workers = await place.running()
+    for worker in workers:
+        worker.push(np.float32([1, 2]))
+    assert (await workers[0].next(Result)).crc32c is None

@@ -9,7 +9,7 @@ from conformance.places import CHUNK, L, P, Recorder, cut_off_a_deaf_rank
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from reduction import layout, wire
-from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable
+from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable, Unauthenticated
 from reduction.model import Abort
 from reduction.v1 import reduction_pb2 as pb
 from relays import StrangePort
@@ -135,6 +135,23 @@ async def test_a_server_that_sends_no_frames(grpc_place, answer):
     await server.start()
     endpoint.open(sink)
     assert type(await sink.closed) is MalformedFrame
+    await endpoint.close()
+    await server.stop(0)
+
+
+async def test_a_proxy_that_asks_who_we_are(grpc_place):
+    async def session(requests, context):
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
+
+    handlers = {"Session": grpc.stream_stream_rpc_method_handler(session)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    sink = Recorder()
+    endpoint = GrpcEndpoint(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+    await server.start()
+    endpoint.open(sink)
+    error = await sink.closed
+    assert (type(error), str(error)) == (Unauthenticated, f"{endpoint.address}: who are you?")
     await endpoint.close()
     await server.stop(0)
 

@@ -392,7 +392,7 @@ async def test_descriptors_that_run_out_stop_nobody(tcp_place, monkeypatch, capl
 
 
 def header(kind=tcp.CONTROL, op=0, dtype=0, length=0, chunk=0, epoch=0, seq=0, mark=0, numel=0, print_=0):
-    return tcp._HEADER.pack(kind, op, dtype, length, chunk, epoch, seq, mark, numel, print_)
+    return tcp._HEADER.pack(kind, op, dtype, 0, length, chunk, 0, epoch, seq, mark, numel, print_)
 
 
 BAD_MESSAGES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -83,6 +84,34 @@ def test_a_worker_that_was_stopped_for_a_while_is_only_late(ranks, reducers, job
     assert answers[0] == answers[1] == answers[2]
 
 
+def sum_many(rank, reducers, job, rounds):
+    """Check many sums; tell after a few."""
+    with rank.state(reducers, job) as state:
+        for step in range(rounds):
+            rank.round(state, 10_000, step)
+            if step == 5:
+                rank.tell("running")
+        assert state.error is None
+
+
+@pytest.mark.parametrize(("victim", "speaker"), [(0, 1), (2, 0)])
+def test_a_worker_that_is_stopped_is_named(fresh_ranks, serve, job, stopped, victim, speaker):
+    """On the lowest rank that waits, and in the log of the reducer."""
+    reducer, ranks = serve(), fresh_ranks()
+    call = ranks.begin(3, sum_many, [reducer.address], job, 500, group=False)
+    assert [call.hear(rank) for rank in range(3)] == ["running"] * 3
+    pid = ranks.processes[victim].process.pid
+    stopped(pid)
+    time.sleep(STOPPED_S)  # what is tested, not what is waited for
+    os.kill(pid, signal.SIGCONT)
+    call.answers()
+    name = f"rank {victim} ({socket.gethostname()})"
+    [warning] = [line for line in ranks.processes[speaker].log.text.splitlines() if "is not done" in line]
+    assert "is not done 5 s after its first push" in warning
+    assert warning.endswith(f"waiting for {name}")
+    assert f"has waited 5 s for {name}" in reducer.log.text
+
+
 @pytest.mark.usefixtures("plane")
 def test_a_worker_that_stays_stopped_is_a_timeout_on_all_others(ranks, reducers, job, stopped):
     settings = {"timeout_s": 4.0, "stall_warn_s": 1.0}
@@ -96,5 +125,6 @@ def test_a_worker_that_stays_stopped_is_a_timeout_on_all_others(ranks, reducers,
     answers = call.answers()
     for error, at in answers:
         assert type(error) is CollectiveTimeout
-        assert "after its first push" in str(error)
+        assert "after its first push: 2 of 2 chunks are missing, from" in str(error)
+        assert f"; waiting for rank 1 ({socket.gethostname()})" in str(error)
         assert at - stopped_at >= settings["timeout_s"]

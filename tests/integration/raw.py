@@ -35,14 +35,22 @@ def join(job: str, **changes) -> Join:
 class RawStream:
     """A Session call that sends what it is told to."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         options = [("grpc.max_send_message_length", -1)]
-        self._channel = grpc.insecure_channel(address, options=options)
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, options=options)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, options=options)
         method = self._channel.stream_stream(
             f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
         )
-        self._call = method(self._requests(), timeout=WAIT_S)
+        self._call = method(self._requests(), timeout=WAIT_S, metadata=metadata)
 
     def _requests(self) -> Iterator[bytes]:
         while (data := self._frames.get()) is not None:

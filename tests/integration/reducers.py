@@ -22,9 +22,9 @@ def reducer_command(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
-def status_of(address: str) -> dict[str, Any]:
+def status_of(address: str, *options: str) -> dict[str, Any]:
     """Return what the `status` command says of the process at HOST:PORT."""
-    return json.loads(reducer_command("status", address, "--json"))
+    return json.loads(reducer_command("status", address, "--json", *options))
 
 
 class Reducer:

@@ -261,6 +261,8 @@ def test_status_table_and_json(ranks, serve):
     assert row["started"] is True
     assert row["chunk_bytes"] == 4096
     assert row["received_bytes"] == row["sent_bytes"] == 2 * 2 * 5_000 * 4
+    assert sum(one["chunks"] for one in row["last"]) == 2 * 5
+    assert row["waits"]["p50_s"] <= row["waits"]["max_s"] < 60
     for text in (reducer.address, "serving", "0.1.0", job, "2/2", "64.0 MiB"):
         assert text in table.replace("\n", " "), f"{text!r} is not in:\n{table}"
 
@@ -280,6 +282,9 @@ def test_metrics(ranks, serve, free_port, job):
     assert float(samples["reducer_received_bytes_total"]) == 2 * 2 * 5_000 * 4
     assert float(samples["reducer_sent_bytes_total"]) == 2 * 2 * 5_000 * 4
     assert float(samples["reducer_chunks_total"]) == 2 * 5
+    assert (
+        sum(float(value) for name, value in samples.items() if name.startswith("reducer_waited_seconds")) > 0
+    )
     assert float(samples["reducer_streams"]) == 2
     assert float(samples["reducer_jobs"]) == 1
     assert float(samples["reducer_draining"]) == 0

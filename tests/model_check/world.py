@@ -24,6 +24,7 @@ from reduction.model import Collective, DType, Push, ReduceOp, Result
 from reducer.core import actions as ra
 from reducer.core import events as re
 from reducer.core.table import Table
+from reducer.core.waits import Waits
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
 from worker_plugin.core.communicator import Communicator, Identity, State
@@ -203,6 +204,7 @@ class World:
                 actions = self._perform_on_reducer(box, actions)
                 for job in box.core.jobs.values():
                     job.minimum_due = None if job.minimum_due is None else 0.0
+                    job.waits = Waits()  # statistics of the past decide nothing
             known = self._memory[key] = (self._number(box), actions)
         return known
 
@@ -282,7 +284,7 @@ class World:
             if number >= 0 and any(
                 job.minimum_due is not None for job in self._boxes[number].core.jobs.values()
             ):
-                yield f"reducer {index} ticks", self._reducer(state, index, re.Tick(), 1.0)
+                yield f"reducer {index} ticks", self._reducer(state, index, re.Tick(), 0.05)
         yield from self._faults(state)
 
     def _frame_steps(self, state: State_) -> Iterator[tuple[str, State_]]:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from reduction.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
+    DataCorrupted,
     LocalProtocolError,
     OutOfOrder,
     PeerLeft,
@@ -16,7 +17,7 @@ from reduction.errors import (
 from reduction.model import Abort, Ack, Configure, Minimum, Result, Start, Welcome
 from unit.rank_scene import CHUNK, CREDIT, Scene, data, epoch, failure, incarnation, of_kib, peers, send
 
-from worker_plugin.core.actions import Closed, Fail, Log
+from worker_plugin.core.actions import Closed, Fail, Log, Open, Shut
 from worker_plugin.core.events import Broke, Issued, Lost, Received, Tick
 
 BROKEN = LocalProtocolError("the disk is on fire")
@@ -148,6 +149,25 @@ def test_time_before_the_first_tick_is_no_time():
     scene = Scene()
     assert scene.lose("a", now=1000.0) == []
     assert scene.tick(1000.0)[-1].link == 1
+
+
+# ---- damage ----
+
+
+def test_rank_0_configures_checksums_if_it_was_told_to():
+    scene = Scene(checksums=True)
+    assert not scene.core.epochs.checks
+    assert scene.run().core.epochs.checks
+    assert not Scene().run().core.epochs.checks
+
+
+def test_a_push_that_arrived_damaged_costs_the_stream_and_not_the_job():
+    scene = Scene().run()
+    scene.issue()
+    actions = scene.abort("a", DataCorrupted("Push of chunk 0 arrived damaged"), now=1.0)
+    assert Shut(0) in actions
+    assert scene.core.error is None
+    assert Open(0, "a:1", scene.join()) in scene.tick(1.0)
 
 
 # ---- whatever a reducer sends ----

@@ -369,3 +369,22 @@ def test_a_job_without_a_configuration_shows_no_chunk_size():
     engine = make_engine()
     engine.open(Sink()).send(join())
     assert engine.status().jobs[0].chunk_bytes == 0
+
+
+def test_status_shows_who_was_last():
+    engine = make_engine()
+    _, streams = running(engine, 2)
+    for stream in streams:
+        stream.send(push())
+    (job,) = engine.status().jobs
+    assert [(one.rank, one.chunks) for one in job.last] == [(1, 1)]
+
+
+def test_an_operator_is_warned_of_a_stall(caplog):
+    now = [0.0]
+    engine = Engine(memory_limit_bytes=1 << 30, clock=lambda: now[0])
+    _, streams = running(engine, 2)
+    streams[1].send(push())
+    now[0] = 6.0
+    engine.tick()
+    assert "has waited 6 s for rank 0 (h)" in caplog.text

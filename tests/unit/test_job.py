@@ -301,6 +301,18 @@ def test_disagreement_fails_all_ranks_and_names_both():
 # ---- credit ----
 
 
+def test_the_number_of_open_slots_is_bounded_by_the_credit():
+    """Even of tiny collectives, each rank's own: a push counts as 1 KiB at least."""
+    scene = running(credit=4096)
+    tiny = Collective(ReduceOp.SUM, DType.FLOAT32, 0, 7)
+    for rank in range(2):
+        for seq in range(4):
+            scene.push(rank, 100 * rank + seq, collective=tiny, payload=memoryview(b""))
+    assert len(scene.table.jobs["job"].slots) == 2 * 4
+    actions = scene.push(0, 4, collective=tiny, payload=memoryview(b""))
+    assert actions[0].frame.message == "rank 0 pushed 5120 bytes ahead of the results, its credit is 4096"
+
+
 def test_credit_counts_until_the_result_is_published():
     scene = running(credit=2048)
     assert scene.push(0, 0) == [fold(0, 0)]

@@ -247,6 +247,14 @@ def test_an_abort_with_a_code_of_another_version_is_relayed_as_internal(code):
     assert scene.receive(1, Abort(code, "why")) == aborted(ReductionError("why"), 0, 1)
 
 
+def test_a_rank_that_comes_and_goes_leaves_no_trail():
+    scene = Scene()
+    for stream in range(10, 20):
+        assert scene.receive(1 if stream == 10 else stream - 1, Goodbye(0, 0))
+        scene.join(1, stream)
+    assert scene.job.left == [1]
+
+
 def test_ranks_that_are_lost_or_have_left_are_not_told():
     scene = Scene(4)
     scene.lose(1)

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from reduction import layout
+from reduction.credentials import TlsFiles
 from reduction.errors import ConfigError
 
 from worker_plugin.config import PluginConfig, build, split_addresses
@@ -25,6 +26,11 @@ def test_defaults_are_the_documented_ones():
         "close_timeout_s": 5.0,
         "chunk_bytes": None,
         "credit_bytes": None,
+        "checksums": False,
+        "tls_cert": None,
+        "tls_key": None,
+        "tls_ca": None,
+        "token_file": None,
     }
 
 
@@ -35,13 +41,19 @@ def test_every_setting_can_come_from_the_environment():
         "REDUCTION_RANK": "3",
         "REDUCTION_WORLD_SIZE": "4",
         "REDUCTION_TRANSPORT": "grpc",
-        "REDUCTION_ON_REDUCER_LOSS": "reshard",
+        "REDUCTION_ON_REDUCER_LOSS": "wait",
+        "REDUCTION_FALLBACK": "embedded",
         "REDUCTION_TIMEOUT_S": "1.5",
         "REDUCTION_STALL_WARN_S": "2",
         "REDUCTION_JOIN_TIMEOUT_S": "3",
         "REDUCTION_CLOSE_TIMEOUT_S": "4e-1",
         "REDUCTION_CHUNK_BYTES": "2048",
         "REDUCTION_CREDIT_BYTES": "4096",
+        "REDUCTION_CHECKSUMS": "1",
+        "REDUCTION_TLS_CERT": "/run/worker.pem",
+        "REDUCTION_TLS_KEY": "/run/worker.key",
+        "REDUCTION_TLS_CA": "/run/ca.pem",
+        "REDUCTION_TOKEN_FILE": "/run/tokens",
     }
     assert build({}, environ) == PluginConfig(
         reducers=("10.0.0.5:50051", "dns:reducers:50051"),
@@ -49,14 +61,26 @@ def test_every_setting_can_come_from_the_environment():
         rank=3,
         world_size=4,
         transport="grpc",
-        on_reducer_loss="reshard",
+        on_reducer_loss="wait",
+        fallback="embedded",
         timeout_s=1.5,
         stall_warn_s=2.0,
         join_timeout_s=3.0,
         close_timeout_s=0.4,
         chunk_bytes=2048,
         credit_bytes=4096,
+        checksums=True,
+        tls_cert="/run/worker.pem",
+        tls_key="/run/worker.key",
+        tls_ca="/run/ca.pem",
+        token_file="/run/tokens",
     )
+
+
+def test_a_switch_is_0_or_1():
+    assert build({}, {"REDUCTION_CHECKSUMS": "0"}) == PluginConfig()
+    with pytest.raises(ConfigError, match="REDUCTION_CHECKSUMS is 'yes', it must be 0 or 1"):
+        build({}, {"REDUCTION_CHECKSUMS": "yes"})
 
 
 def test_an_explicit_argument_wins_and_none_means_not_given():
@@ -94,8 +118,11 @@ def test_wrong_variables_are_named(environ, text):
     [
         ({"transport": "rdma"}, "transport is 'rdma'; this version knows 'auto', 'tcp', 'grpc'"),
         ({"wire_dtype": "int4"}, "wire_dtype is 'int4'; this version knows None"),
-        ({"on_reducer_loss": "pray"}, "on_reducer_loss is 'pray'; this version knows 'reshard'"),
-        ({"fallback": "nccl"}, "fallback is 'nccl'; this version knows None"),
+        (
+            {"on_reducer_loss": "pray"},
+            "on_reducer_loss is 'pray'; this version knows 'reshard', 'wait', 'raise'",
+        ),
+        ({"fallback": "nccl"}, "fallback is 'nccl'; this version knows None, 'embedded'"),
         ({"timeout_s": 0}, "timeout_s is 0, allowed are more than 0 to 3e+06 seconds"),
         ({"stall_warn_s": -1.0}, "stall_warn_s is -1.0, allowed are more than 0 to 3e+06 seconds"),
         ({"join_timeout_s": float("nan")}, "join_timeout_s is nan, allowed are more than 0 to 3e+06 seconds"),
@@ -111,6 +138,15 @@ def test_wrong_variables_are_named(environ, text):
         ({"chunk_bytes": 1025}, "chunk_bytes is 1025, it must be a multiple of 1024"),
         ({"credit_bytes": 512}, "credit_bytes is 512, allowed are 1024 (one chunk) to 1073741824"),
         ({"credit_bytes": (1 << 30) + 1}, "credit_bytes is 1073741825, allowed are"),
+        (
+            {"tls_cert": "c"},
+            "tls_key and tls_ca is missing: TLS needs tls_cert, tls_key, tls_ca, all three or none",
+        ),
+        (
+            {"tls_cert": "c", "tls_key": "k", "tls_ca": "a", "transport": "tcp"},
+            "transport is 'tcp', which TLS does not cover",
+        ),
+        ({"job": "two\nlines"}, "job 'two\\nlines' has characters that cannot be printed"),
         ({"reducers": ()}, "the list of reducers is empty: name at least one HOST:PORT"),
         ({"reducers": ("a:1", "a:1")}, "the list of reducers names an address twice: a:1, a:1"),
         ({"reducers": ("a" * 254 + ":1",)}, f"reducer '{'a' * 254}:1' is longer than 255 bytes"),
@@ -126,6 +162,13 @@ def test_wrong_values_are_named_with_their_limit(values, text):
 def test_transports(transport):
     assert build({}, {"REDUCTION_TRANSPORT": transport}).transport == transport
     assert PluginConfig(transport=transport).transport == transport
+
+
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
+def test_tls_over_grpc(transport):
+    config = PluginConfig(tls_cert="c", tls_key="k", tls_ca="a", transport=transport)
+    assert config.tls == TlsFiles("c", "k", "a")
+    assert PluginConfig(transport=transport).tls is None
 
 
 @pytest.mark.parametrize("variable", ["REDUCTION_JOB", "REDUCTION_REDUCERS"])

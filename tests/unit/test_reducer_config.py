@@ -1,9 +1,12 @@
 """The reducer's settings, checked when they are made."""
 
 import pytest
+from reduction.credentials import TlsFiles
 from reduction.errors import ConfigError
 
 from reducer.config import DRAIN_TIMEOUT_S, MEMORY_LIMIT_DEFAULT, ReducerConfig, split_address
+
+TLS = {"tls_cert": "c", "tls_key": "k", "tls_ca": "a"}
 
 
 def test_defaults():
@@ -14,6 +17,7 @@ def test_defaults():
     assert config.memory_limit_bytes_each == MEMORY_LIMIT_DEFAULT == 4 << 30
     assert config.drain_timeout_s == DRAIN_TIMEOUT_S
     assert (config.insecure, config.stop_with_stdin) == (False, False)
+    assert (config.tls, config.token_file) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +49,20 @@ def test_a_data_port(port):
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:50051", "10.0.0.5:50051", "[::]:50051", "reducer-0.example:50051"])
-def test_other_addresses_need_insecure(bind):
-    with pytest.raises(ConfigError, match="add --insecure"):
+def test_other_addresses_need_tls_or_token_or_insecure(bind):
+    with pytest.raises(ConfigError) as caught:
         ReducerConfig(bind=bind)
-    assert ReducerConfig(bind=bind, insecure=True).bind == bind
+    text = (
+        "add --tls-cert, --tls-key and --tls-ca, or --token-file, or --insecure if everybody on that network"
+    )
+    assert text in str(caught.value)
+    for allowed in (TLS, {"token_file": "t"}, {"insecure": True}):
+        assert ReducerConfig(bind=bind, **allowed).bind == bind
+
+
+def test_tls():
+    config = ReducerConfig(bind="127.0.0.1:0", **TLS)
+    assert config.tls == TlsFiles("c", "k", "a")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +72,14 @@ def test_other_addresses_need_insecure(bind):
         ({"bind": "127.0.0.1:65536"}, "--bind 127.0.0.1:65536: the port must be 0 to 65535"),
         ({"data_port": -1}, "--data-port -1: must be 0 to 65535"),
         ({"data_port": 65536}, "--data-port 65536: must be 0 to 65535"),
+        (
+            TLS | {"data_port": 1},
+            "--data-port 1: the TCP data plane is not encrypted, and off with TLS; leave it out",
+        ),
+        (
+            TLS | {"tls_key": None},
+            "--tls-key is missing: TLS needs --tls-cert, --tls-key, --tls-ca, all three or none",
+        ),
         ({"metrics_port": 0}, "--metrics-port 0: must be 1 to 65535"),
         ({"metrics_port": 65536}, "--metrics-port 65536: must be 1 to 65535"),
         ({"memory_limit_bytes": 0}, "--memory-limit 0: must be positive"),

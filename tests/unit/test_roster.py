@@ -13,6 +13,7 @@ from reduction.errors import (
     ReductionError,
     ResourceExhausted,
     StaleInstance,
+    Unauthenticated,
     UnsupportedVersion,
     WorkerLost,
 )
@@ -144,6 +145,7 @@ def test_a_draining_reducer_is_tried_again_until_the_join_timeout():
     "error",
     [
         ResourceExhausted("no memory"),
+        Unauthenticated("a wrong token"),
         UnsupportedVersion("version 2"),
         CollectiveMismatch("world size"),
         MalformedFrame("what?"),
@@ -169,6 +171,39 @@ def test_while_running_a_reducer_without_room_is_only_no_member(error):
     scene.tick(0.0)
     assert refused(scene, error, now=0.1) == []
     assert scene.tick(0.2)[0] == opened(scene, "a")[0]
+
+
+def test_a_refusal_below_the_level_of_frames_is_final_too():
+    """TLS, or a proxy that asks for a token, sends no Abort."""
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("b")
+    error = Unauthenticated("a:1: it wants TLS")
+    assert scene.lose("a", error) == [send("b", Abort(15, f"rank 0 (h0): {error}")), Fail(error)]
+
+
+@pytest.mark.parametrize("by_abort", [True, False])
+def test_while_running_a_reducer_that_lets_nobody_in_is_only_no_member(by_abort):
+    error = Unauthenticated("a wrong token")
+    scene = Scene().run()
+    scene.lose("a", now=0.0)
+    scene.tick(0.0)
+    assert (refused(scene, error, now=0.1) if by_abort else scene.lose("a", error, 0.1)) == []
+    assert scene.tick(0.2)[0] == opened(scene, "a")[0]
+
+
+def test_while_running_it_is_final_if_there_is_no_other():
+    error = Unauthenticated("a wrong token")
+    scene = Scene(reducers="a").run()
+    scene.lose("a", now=0.0)
+    scene.tick(0.0)
+    assert failure(scene.abort("a", error, now=0.1)) == (Unauthenticated, "a wrong token")
+
+
+def test_a_stream_that_was_welcomed_is_dialled_again_whatever_ended_it():
+    scene = Scene(reducers="a").run()
+    scene.lose("a", Unauthenticated("an expired certificate"), 0.0)
+    assert scene.tick(0.0) == opened(scene, "a")
 
 
 def test_while_running_another_life_of_the_job_is_final():

@@ -47,14 +47,16 @@ def test_headers_come_as_they_were_sent(edge):
     numbers = (U64, U64 - 1, (1 << 32) - 1, U64 - 2) if edge else (1, 2, 3, 4)
     epoch, seq, chunk, mark = numbers
     payload = memoryview(b"payload")
+    crc, flags = ((1 << 32) - 3, tcp.HAS_CRC) if edge else (None, 0)
 
     async def test():
         with connected() as (_, handler, peer):
-            peer.send(tcp.push_header(Push(epoch, seq, chunk, what, mark, payload)) + payload)
-            peer.send(tcp.result_header(Result(epoch, seq, chunk, mark, payload)) + payload)
+            peer.send(tcp.push_header(Push(epoch, seq, chunk, what, mark, payload, crc)) + payload)
+            peer.send(tcp.result_header(Result(epoch, seq, chunk, mark, payload, crc)) + payload)
             peer.send(tcp.control_header(7) + payload)
             await handler.count(3)
             assert [bytes(taken) for _, taken in handler.messages] == [b"payload"] * 3
+            assert [header.checksum for header in handler.placed] == [crc, crc, None]
             assert (
                 [header for header, _ in handler.messages]
                 == handler.placed
@@ -63,16 +65,18 @@ def test_headers_come_as_they_were_sent(edge):
                         tcp.PUSH,
                         what.op,
                         what.dtype,
+                        flags,
                         7,
                         chunk,
+                        crc or 0,
                         epoch,
                         seq,
                         mark,
                         what.numel,
                         what.fingerprint,
                     ),
-                    tcp.Header(tcp.RESULT, 0, 0, 7, chunk, epoch, seq, mark, 0, 0),
-                    tcp.Header(tcp.CONTROL, 0, 0, 7, 0, 0, 0, 0, 0, 0),
+                    tcp.Header(tcp.RESULT, 0, 0, flags, 7, chunk, crc or 0, epoch, seq, mark, 0, 0),
+                    tcp.Header(tcp.CONTROL, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0),
                 ]
             )
 
@@ -105,6 +109,8 @@ def test_the_bytes_of_a_header_are_fixed():
         "0000000000000000"
         "0000000000000000"
     )
+    with_crc = tcp.result_header(Result(5, 6, 7, 8, memoryview(bytes(258)), 0xAABBCCDD))
+    assert with_crc.hex()[:32] == "030000010201000007000000ddccbbaa"
     assert tcp.control_header(258).hex() == "0100000002010000" + "00" * 48
     assert tcp.PREAMBLE == b"RDSTCP1\n"
 
@@ -539,7 +545,7 @@ def test_what_a_data_connection_needs_of_its_socket():
 
 @pytest.mark.parametrize("length", [0, 1, tcp.CONTROL_BYTES_MAX])
 def test_memory_for_other_frames(length):
-    memory = tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, length, 0, 0, 0, 0, 0, 0))
+    memory = tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0))
     assert memory.nbytes == length
     assert not memory.readonly
 
@@ -547,14 +553,14 @@ def test_memory_for_other_frames(length):
 @pytest.mark.parametrize("kind", [0, tcp.PUSH, tcp.RESULT, 4, 255])
 def test_no_memory_for_another_kind(kind):
     with pytest.raises(MalformedFrame, match=f"a message of kind {kind}, which this side does not take"):
-        tcp.control_payload(tcp.Header(kind, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+        tcp.control_payload(tcp.Header(kind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
 
 
 @pytest.mark.parametrize("length", [tcp.CONTROL_BYTES_MAX + 1, (1 << 32) - 1])
 def test_no_memory_for_a_frame_that_is_too_long(length):
     text = f"a frame of {length} bytes, allowed are {tcp.CONTROL_BYTES_MAX}"
     with pytest.raises(MalformedFrame, match=text):
-        tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, length, 0, 0, 0, 0, 0, 0))
+        tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0))
 
 
 def test_a_bug_of_the_handler_costs_one_connection():
@@ -608,7 +614,7 @@ def test_exactly_so_many_bytes_come_however_they_arrive():
 
 def test_a_payload_is_no_longer_than_a_chunk_can_be():
     def header(length):
-        return tcp.Header(tcp.PUSH, 0, 0, length, 0, 0, 0, 0, 0, 0)
+        return tcp.Header(tcp.PUSH, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
 
     tcp.check_payload(header(layout.CHUNK_BYTES_MAX), "Push")
     with pytest.raises(MalformedFrame, match=r"length of Push.payload is 4194305, allowed are 0 to 4194304"):

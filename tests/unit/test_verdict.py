@@ -5,7 +5,7 @@ from reduction.errors import PeerLeft, RankTaken, ReducerUnavailable, WorkerLost
 from reduction.model import Configuration, Member, Peer, Peers, Presence
 
 from worker_plugin.core.link import Link, Phase
-from worker_plugin.core.verdict import ABSENT_S, GRACE_S, GiveUp, Keep, Reconfigure, View, judge
+from worker_plugin.core.verdict import ABSENT_S, GRACE_S, FallBack, GiveUp, Keep, Reconfigure, View, judge
 
 P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT
 MARKS = {"P": P, "L": L, "G": G}
@@ -281,3 +281,96 @@ def test_two_processes_that_claim_one_rank_at_different_reducers():
     a, b = link("a"), link("b")
     b.peers[1] = Peer(1, b"another process!", "h9", P)
     assert given_up(judge(broken(a, b))) == (RankTaken, "two processes claim rank 1, one of them on h9")
+
+
+# ---- policies ----
+
+
+def reborn(name, ranks="PP"):
+    new = link(name, ranks)
+    new.incarnation = name.encode() * 15 + b"2"
+    return new
+
+
+def test_wait_for_a_reducer_that_is_lost():
+    waiting = {"ago": 59.0, "on_reducer_loss": "wait"}
+    a = link("a")
+    assert judge(broken(a, down("b"), link("c"), **waiting)) == Keep()
+    assert judge(broken(a, reborn("b", "P-"), **waiting)) == Keep()
+    b = reborn("b")
+    assert judge(broken(b, a, link("c"), **waiting)) == Reconfigure((a, b), "all reducers are there again")
+    both = reborn("a"), b
+    assert judge(broken(*both, **waiting)) == Reconfigure(both, "all reducers are there again")
+
+
+def test_wait_no_longer_than_the_join_timeout():
+    assert given_up(judge(broken(link("a"), down("b"), ago=60.0, on_reducer_loss="wait"))) == (
+        ReducerUnavailable,
+        "after 60 s, 1 of 2 reducers are not there: b:1: no answer",
+    )
+
+
+LOST_B = (ReducerUnavailable, "lost b:1, and on_reducer_loss is 'raise'")
+
+
+def test_raise_when_a_reducer_is_lost():
+    a, b = link("a"), down("b")
+    assert judge(broken(a, b, ago=GRACE_S - 0.1, on_reducer_loss="raise")) == Keep()
+    assert given_up(judge(broken(a, b, ago=GRACE_S, on_reducer_loss="raise"))) == LOST_B
+
+
+def test_raise_at_once_when_a_reducer_has_another_life():
+    assert given_up(judge(broken(link("a"), reborn("b"), on_reducer_loss="raise"))) == LOST_B
+
+
+def test_a_stream_that_is_dialled_again_is_no_loss():
+    a, b = link("a"), link("b")
+    again = Reconfigure((a, b), "a stream broke, and all are there again")
+    assert judge(broken(a, b, on_reducer_loss="raise")) == again
+
+
+def test_a_rank_that_one_reducer_misses_first_is_not_taken_for_the_loss_of_that_reducer():
+    a, b = link("a"), link("b", "PL", since=95.0)
+    assert judge(broken(a, b, ago=5.0, on_reducer_loss="raise")) == Keep()
+    assert given_up(judge(broken(a, b, ago=ABSENT_S, on_reducer_loss="raise"))) == LOST_B
+    gone = link("a", "PL", since=99.0), link("b", "PL", since=90.0)
+    assert given_up(judge(broken(*gone, ago=ABSENT_S, on_reducer_loss="raise")))[0] is WorkerLost
+
+
+# ---- the fallback ----
+
+
+def test_once_no_reducer_is_left_there_may_be_one_of_our_own():
+    alone = broken(down("a"), down("b"), ago=60.0, alone_since=40.0, may_fall_back=True)
+    text = "after 60 s, 2 of 2 reducers are not there: a:1: no answer; b:1: no answer"
+    assert judge(alone) == FallBack(text)
+    assert judge(forming(down("a"), now=60.0, may_fall_back=True)) == FallBack(
+        "after 60 s, 1 of 1 reducers are not there: a:1: no answer"
+    )
+
+
+def test_as_long_as_one_is_left_there_is_none():
+    assert type(judge(broken(link("a", "P-"), down("b"), ago=60.0, may_fall_back=True))) is GiveUp
+    assert type(judge(forming(link("a"), down("b"), now=60.0, may_fall_back=True))) is GiveUp
+
+
+def fallback(ranks="PP"):
+    own = link("f", ranks)
+    own.is_fallback = True
+    return own
+
+
+def test_the_first_epoch_may_begin_with_the_fallback_alone():
+    own = fallback()
+    assert judge(forming(down("a"), own, has_fallen_back=True)) == Reconfigure(
+        (own,), "all 2 ranks are at all 1 reducers"
+    )
+    assert judge(forming(down("a"), down("f"), has_fallen_back=True)) == Keep()
+
+
+def test_the_fallback_is_left_out_once_another_is_back():
+    own, a = fallback(), link("a")
+    members = {"configuration": epoch("f")}
+    assert judge(view(own, down("a"), **members)) == Keep()
+    assert judge(view(own, link("a", "P-"), **members)) == Keep()
+    assert judge(view(own, a, **members)) == Reconfigure((a,), "the fallback is not needed any more")

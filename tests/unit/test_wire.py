@@ -24,14 +24,18 @@ from reduction.model import (
     ReduceOp,
     Result,
     Start,
+    Waiting,
     Welcome,
 )
 from reduction.v1 import reduction_pb2 as pb
 
 U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)
+SECONDS = st.floats(min_value=0, allow_infinity=False)
 IDS = st.binary(min_size=16, max_size=16)
 HOSTS = st.text(max_size=60)
+#: What can be printed.
+VISIBLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
 PAYLOADS = st.one_of(st.just(b""), st.binary(max_size=300)).map(memoryview)
 CREDITS = st.integers(layout.CHUNK_BYTES_MIN, layout.CREDIT_BYTES_MAX)
 ABORTS = st.builds(Abort, code=st.integers(0, 20), message=st.text(max_size=100))
@@ -55,22 +59,26 @@ CONFIGURATIONS = st.builds(
     epoch=st.integers(1, (1 << 63) - 1),
     chunk_bytes=st.integers(1, 4096).map(lambda kib: kib * layout.CHUNK_BYTES_MULTIPLE),
     members=st.lists(MEMBERS, min_size=1, max_size=5, unique_by=lambda member: member.incarnation).map(tuple),
+    checksums=st.booleans(),
 )
 JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
     lambda world_size: st.builds(
         Join,
-        job=st.text(min_size=1, max_size=50),
+        job=st.text(VISIBLE, min_size=1, max_size=50),
         instance=IDS,
         rank=st.integers(0, world_size - 1),
         world_size=st.just(world_size),
         nonce=IDS,
-        host=HOSTS,
+        host=st.text(VISIBLE, max_size=60),
         minimum=U64,
         credit_bytes=CREDITS,
     )
 )
-PUSHES = st.builds(Push, epoch=U64, seq=U64, chunk=U32, collective=COLLECTIVES, held=U64, payload=PAYLOADS)
-RESULTS = st.builds(Result, epoch=U64, seq=U64, chunk=U32, minimum=U64, payload=PAYLOADS)
+CRCS = st.none() | U32
+PUSHES = st.builds(
+    Push, epoch=U64, seq=U64, chunk=U32, collective=COLLECTIVES, held=U64, payload=PAYLOADS, crc32c=CRCS
+)
+RESULTS = st.builds(Result, epoch=U64, seq=U64, chunk=U32, minimum=U64, payload=PAYLOADS, crc32c=CRCS)
 PEERS = st.builds(
     Peer,
     rank=st.integers(0, layout.WORLD_SIZE_MAX - 1),
@@ -101,6 +109,14 @@ REDUCER_FRAMES = st.one_of(
     RESULTS,
     st.builds(Minimum, minimum=U64),
     st.builds(Peers, peers=st.lists(PEERS, max_size=4).map(tuple), draining=st.booleans()),
+    st.builds(
+        Waiting,
+        seq=U64,
+        chunk=U32,
+        waited_s=SECONDS,
+        count=st.integers(model.WAITED_FOR_MAX, layout.WORLD_SIZE_MAX),
+        missing=st.lists(PEERS, max_size=model.WAITED_FOR_MAX).map(tuple),
+    ),
     ABORTS,
 )
 JOBS = st.builds(
@@ -118,6 +134,8 @@ JOBS = st.builds(
     chunk_bytes=U32,
     credit_bytes=U64,
     under_way_bytes=U64,
+    last=st.lists(st.builds(model.LastRank, rank=U32, chunks=U64, waited_s=SECONDS), max_size=3).map(tuple),
+    waits=st.builds(model.WaitTimes, p50_s=SECONDS, p90_s=SECONDS, p99_s=SECONDS, max_s=SECONDS),
 )
 STATUSES = st.builds(
     model.ReducerStatus,
@@ -139,6 +157,8 @@ def fill(message, value):
         if descriptor.is_repeated:
             for item in ours:
                 fill(theirs.add(), item)
+        elif ours is None:
+            assert descriptor.has_presence
         elif descriptor.message_type is not None:
             theirs.SetInParent()
             fill(theirs, ours)

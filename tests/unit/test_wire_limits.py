@@ -1,7 +1,9 @@
 """Every field's limit: the edge passes, one step further is MalformedFrame and names field and value."""
 
+import math
+
 import pytest
-from reduction import layout, tcp, wire
+from reduction import framing, layout, tcp, wire
 from reduction.errors import MalformedFrame
 from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, Moved, Peer, Presence, ReduceOp, Welcome
 from reduction.v1 import reduction_pb2 as pb
@@ -45,6 +47,11 @@ def push(*, payload=b"", **changes):
 def peer(**changes):
     fields = {"rank": 0, "nonce": ID, "host": "host", "presence": Presence.PRESENT}
     return pb.Peers(peers=[pb.Peer(**fields | changes)])
+
+
+def waiting(**changes):
+    missing = pb.Peer(rank=0, nonce=ID, host="host", presence=Presence.PRESENT)
+    return pb.Waiting(**{"waited_s": 1.0, "count": 1, "missing": [missing]} | changes)
 
 
 def welcome(**changes):
@@ -92,6 +99,8 @@ def test_values_at_the_edge_pass(message):
         (join(job=""), "length of Join.job is 0, allowed are 1 to 200"),
         (join(job="ü" * 101), "length of Join.job is 202, allowed are 1 to 200"),
         (join(host="h" * 256), "length of Join.host is 256, allowed are 0 to 255"),
+        (join(job="a\nb"), "Join.job is 'a\\nb', which has characters that cannot be printed"),
+        (join(host="\x1b[2J"), "Join.host is '\\x1b[2J', which has characters that cannot be printed"),
         (join(nonce=ID[:15]), "Join.nonce has 15 bytes, it must have 16"),
         (join(instance=ID + b"x"), "Join.instance has 17 bytes, it must have 16"),
         (join(rank=0, instance=b""), "Join.instance has 0 bytes, it must have 16"),
@@ -157,6 +166,13 @@ def test_a_join_of_another_version_is_not_judged_by_this_versions_limits():
         ({"peers": peer(nonce=b"1")}, "Peer.nonce has 1 bytes, it must have 16"),
         ({"peers": peer(host="h" * 256)}, "length of Peer.host is 256, allowed are 0 to 255"),
         ({"peers": peer(presence=0)}, "Peer.presence is 0; this version knows 1 PRESENT, 2 LOST, 3 LEFT"),
+        ({"waiting": waiting(count=4097)}, "Waiting.count is 4097, allowed are 1 to 4096"),
+        ({"waiting": waiting(count=0)}, "Waiting.count is 0, allowed are 1 to 4096"),
+        ({"waiting": waiting(missing=[pb.Peer()] * 9)}, "number of Waiting.missing is 9, allowed are 0 to 8"),
+        ({"waiting": waiting(missing=[pb.Peer()])}, "Peer.nonce has 0 bytes"),
+        ({"waiting": waiting(waited_s=-1.0)}, "Waiting.waited_s is -1.0, allowed are seconds from 0"),
+        ({"waiting": waiting(waited_s=math.nan)}, "Waiting.waited_s is nan"),
+        ({"waiting": waiting(waited_s=math.inf)}, "Waiting.waited_s is inf"),
         ({"peers": pb.Peers(peers=[pb.Peer()] * 4097)}, "Peers.peers is 4097, allowed are 0 to 4096"),
     ],
 )
@@ -212,6 +228,71 @@ def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
     hello = configuration(members=widest).SerializeToString()
     chunk = push(payload=bytes(layout.CHUNK_BYTES_MAX), numel=layout.NUMEL_MAX).SerializeToString()
     assert max(map(len, (everybody, hello, chunk))) <= wire.FRAME_BYTES_MAX
-    assert max(map(len, (everybody, hello))) <= tcp.CONTROL_BYTES_MAX
+    assert len(everybody) <= wire.REDUCER_CONTROL_BYTES_MAX <= tcp.CONTROL_BYTES_MAX
+    assert len(hello) <= wire.WORKER_CONTROL_BYTES_MAX <= tcp.CONTROL_BYTES_MAX
     peers = wire.reducer_frame_from_wire(everybody)
     assert peers.peers[-1] == Peer(4095, ID, "h" * 255, Presence.LEFT)
+
+
+# ---- what decoding costs: every field of two bytes would become an object of 62 ----
+
+
+@pytest.mark.parametrize("field", [1, 2, 4, 5, 6])
+def test_a_worker_frame_that_is_no_push_is_small(field):
+    limit = wire.WORKER_CONTROL_BYTES_MAX
+    text = f"length of a worker frame that is no Push is {limit + 1}, allowed are 0 to {limit}"
+    with pytest.raises(MalformedFrame, match=text):
+        wire.worker_frame_from_wire(sized(field, limit + 1))
+    with pytest.raises(MalformedFrame) as caught:
+        wire.worker_frame_from_wire(sized(99, limit))
+    assert "no body that this version knows" in str(caught.value)
+
+
+@pytest.mark.parametrize("field", [1, 2, 3, 5, 6, 7, 8])
+def test_a_reducer_frame_that_is_no_result_is_small(field):
+    limit = wire.REDUCER_CONTROL_BYTES_MAX
+    text = f"length of a reducer frame that is no Result is {limit + 1}, allowed are 0 to {limit}"
+    with pytest.raises(MalformedFrame, match=text):
+        wire.reducer_frame_from_wire(sized(field, limit + 1))
+    with pytest.raises(MalformedFrame) as caught:
+        wire.reducer_frame_from_wire(sized(99, limit))
+    assert "no body that this version knows" in str(caught.value)
+
+
+def test_a_push_of_very_many_fields_is_left_to_the_generated_parser():
+    # Walking them one by one kept the reducer's only thread busy for seconds.
+    small = push(payload=b"1234").push.SerializeToString()
+    few = small + b"\x30\x00" * (framing.FIELDS_MAX - 2)
+    more = few + b"\x30\x00"
+    assert framing.split(framed(few), 3) is not None
+    assert framing.split(framed(more), 3) is None
+    assert wire.worker_frame_from_wire(framed(more)) == wire.worker_frame_from_wire(framed(few))
+    with pytest.raises(MalformedFrame, match="length of a worker frame that is no Push is"):
+        wire.worker_frame_from_wire(framed(small + b"\x30\x00" * wire.WORKER_CONTROL_BYTES_MAX))
+
+
+def test_a_status_of_more_jobs_than_any_reducer_has_is_malformed():
+    text = f"number of StatusResponse.jobs is {wire.STATUS_JOBS_MAX + 1}, allowed are 0 to"
+    assert len(wire.status_from_wire(b"\x3a\x00" * wire.STATUS_JOBS_MAX).jobs) == wire.STATUS_JOBS_MAX
+    with pytest.raises(MalformedFrame, match=text):
+        wire.status_from_wire(b"\x3a\x00" * (wire.STATUS_JOBS_MAX + 1))
+
+
+def framed(inside):
+    """Return a WorkerFrame of a Push with these bytes inside."""
+    return b"\x1a" + varint(len(inside)) + inside
+
+
+def sized(field, size):
+    """Return a frame of exactly `size` bytes that is one field of zeros."""
+    tag = varint(field << 3 | 2)
+    head = next(head for n in range(1, 6) if len(head := tag + varint(size - len(tag) - n)) == len(tag) + n)
+    return head + bytes(size - len(head))
+
+
+def varint(value):
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])

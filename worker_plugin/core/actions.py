@@ -79,6 +79,11 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class Embed:
+    """No reducer is left: agree with the other ranks on one that rank 0 starts, then tell of `FellBack`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """Nothing more will come: stop after what was sent."""
 
@@ -91,4 +96,4 @@ class Log:
     text: str
 
 
-Action: TypeAlias = Open | Send | PushChunk | Store | Deliver | Release | Shut | Fail | Closed | Log
+Action: TypeAlias = Open | Send | PushChunk | Store | Deliver | Release | Shut | Fail | Embed | Closed | Log

@@ -9,12 +9,14 @@ failed    an error ended it; all reducers have heard it        -
 event                  what follows
 Welcome                Hello, if the reducer is a member (epochs.py)
 Peers                  whom that reducer sees: input of `judge` (verdict.py)
+Waiting                whom that reducer waits for: for warnings and timeouts (stalls.py)
 Configure (newer)      enter the epoch (epochs.py)
 Start, Result, Minimum (epochs.py)
-Abort, on a live link  fail with that error, and tell the other reducers
-Abort, on a Join       dial again or fail (roster.py)
+Abort, on a live link  fail with that error, and tell the other reducers; data was damaged: stream lost
+Abort, on a Join       dial again or fail (roster.py); the same if TLS or a proxy refuses it
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
+FellBack               dial the reducer that rank 0 has started, because none was left
 Close                  wait until nobody needs this rank, then Goodbye
 """
 
@@ -26,11 +28,12 @@ from dataclasses import dataclass, replace
 
 from reduction.errors import (
     ClosedError,
-    CollectiveTimeout,
+    DataCorrupted,
     OutOfOrder,
     PeerLeft,
     ProtocolError,
     ReductionError,
+    Unauthenticated,
     from_code,
 )
 from reduction.layout import CREDIT_BYTES_DEFAULT
@@ -46,23 +49,27 @@ from reduction.model import (
     Peers,
     Result,
     Start,
+    Waiting,
     Welcome,
 )
 
 from worker_plugin.core.actions import (
     Action,
     Closed,
+    Embed,
     Fail,
     Log,
     Send,
+    Shut,
 )
 from worker_plugin.core.epochs import Epochs
-from worker_plugin.core.events import Broke, Close, Event, Issued, Lost, Received, Tick
+from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, Received, Tick
 from worker_plugin.core.grid import Grid
 from worker_plugin.core.link import Link, Phase
 from worker_plugin.core.pace import TCP, Aim
 from worker_plugin.core.roster import Roster
-from worker_plugin.core.verdict import GiveUp, Reconfigure, View, judge
+from worker_plugin.core.stalls import Stalls
+from worker_plugin.core.verdict import FallBack, GiveUp, Reconfigure, View, judge
 from worker_plugin.core.window import Window
 
 _INFO, _WARNING = 20, 30
@@ -88,6 +95,12 @@ class Identity:
     stall_warn_s: float
     join_timeout_s: float
     close_timeout_s: float
+    #: "reshard", "wait" or "raise"; rank 0's counts.
+    on_reducer_loss: str = "reshard"
+    #: Whether rank 0 may start a reducer when none is left.
+    may_fall_back: bool = False
+    #: Whether pushes and results have checksums; rank 0's counts.
+    checksums: bool = False
 
 
 class State(enum.Enum):
@@ -113,8 +126,14 @@ class Communicator:
         self.error: ReductionError | None = None
         self.started_at: float | None = None
         self.close_due: float | None = None
-        #: The last collective that a warning was given for.
-        self.warned_seq: int | None = None
+        self.has_fallen_back = False
+        self.stalls = Stalls(
+            identity.rank,
+            self.roster,
+            self.window,
+            stall_warn_s=identity.stall_warn_s,
+            timeout_s=identity.timeout_s,
+        )
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
@@ -143,6 +162,9 @@ class Communicator:
                 self._on_lost(self.roster[number], error, now, actions)
             case Broke(error):
                 raise error
+            case FellBack(address):
+                self.roster.add_fallback(address)
+                self._restart_clocks(now)
             case Close():
                 self._on_close(now, actions)
             case Tick(lost):
@@ -222,12 +244,18 @@ class Communicator:
             case Start(epoch, minimum):
                 self.epochs.on_start(link, epoch, minimum, now, actions)
                 self._leave_if_done(now, actions)
+            case Waiting():
+                link.waiting = frame
             case Welcome():
                 self.roster.on_welcome(link, frame, now, actions)
                 self.epochs.greet(link, actions)
 
     def _on_abort(self, link: Link, abort: Abort, now: float, actions: list[Action]) -> None:
         error = from_code(abort.code, abort.message)
+        if isinstance(error, DataCorrupted):  # the next epoch brings it again
+            self._on_lost(link, error, now, actions)
+            actions.append(Shut(link.id))
+            return
         if link.phase is not Phase.OPENING:
             raise error
         self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
@@ -237,6 +265,10 @@ class Communicator:
             return
         if isinstance(error, ProtocolError):
             raise error  # dialling again would bring the same bytes
+        if (
+            isinstance(error, Unauthenticated) and not link.is_up
+        ):  # TLS or a proxy refused us, without an Abort
+            self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
         if link.is_up and self.epochs.is_member(link):
             self.epochs.note_broken(now)
             actions.append(Log(_WARNING, f"lost the stream to {link.address}: {error or 'it ended'}"))
@@ -251,7 +283,7 @@ class Communicator:
         self.roster.dial(now, self._join(), actions)
         if self.epochs.ack_due is not None and now >= self.epochs.ack_due:
             self.epochs.acknowledge(actions)
-        self._check_progress(now, actions)
+        self.stalls.check(now, actions)
         if not (self.epochs.is_calm and self.roster.is_calm):
             self._judge(now, actions)
         if not self.grid.is_settled:
@@ -270,24 +302,6 @@ class Communicator:
             size, epoch = self.grid.chunk_bytes, configuration.epoch + 1
             actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
             self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now, actions)
-
-    def _check_progress(self, now: float, actions: list[Action]) -> None:
-        """Warn once about the oldest collective that is not done, and give it up in the end."""
-        seq = self.window.held
-        oldest = self.window.issues.get(seq)
-        if oldest is None or oldest.pushed_at is None:
-            return
-        waited = now - oldest.pushed_at
-        where = ", ".join(link.address for link in self.roster if link.lane is not None and link.lane.pending)
-        text = (
-            f"collective {seq} ({oldest.collective}) is not done {waited:.0f} s after its first push: "
-            f"{oldest.missing} of {len(oldest.here)} chunks are missing, from {where or 'no reducer'}"
-        )
-        if waited >= self.identity.timeout_s:
-            raise CollectiveTimeout(text)
-        if waited >= self.identity.stall_warn_s and self.warned_seq != seq:
-            self.warned_seq = seq
-            actions.append(Log(_WARNING, text))
 
     def _join(self) -> Join:
         who = self.identity
@@ -316,6 +330,9 @@ class Communicator:
             is_idle=self.window.is_idle,
             join_timeout_s=self.identity.join_timeout_s,
             timeout_s=self.identity.timeout_s,
+            on_reducer_loss=self.identity.on_reducer_loss,
+            may_fall_back=self.identity.may_fall_back and not self.has_fallen_back,
+            has_fallen_back=self.has_fallen_back,
         )
         match judge(view):
             case Reconfigure(links, reason):
@@ -324,10 +341,23 @@ class Communicator:
                 where = ", ".join(link.address for link in links)
                 level = _INFO if self.epochs.broken_since is None else _WARNING
                 actions.append(Log(level, f"epoch {epoch} with {len(links)} reducers ({where}): {reason}"))
-                configuration = Configuration(self.epochs.instance, epoch, self.grid.chunk_bytes, members)
+                configuration = Configuration(
+                    self.epochs.instance, epoch, self.grid.chunk_bytes, members, self.identity.checksums
+                )
                 self.epochs.enter(configuration, now, actions)
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error
+            case FallBack(reason) if self.state is not State.CLOSING:
+                self.has_fallen_back = True
+                self._restart_clocks(now)
+                text = f"{reason}; rank 0 starts a reducer on its own host for this job (fallback='embedded')"
+                actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
+
+    def _restart_clocks(self, now: float) -> None:
+        """Wait for reducers as if the wait began now."""
+        self.started_at = self.roster.alone_since = now
+        if self.epochs.broken_since is not None:
+            self.epochs.broken_since = now
 
     def _fail(self, error: ReductionError, actions: list[Action]) -> None:
         """End with an error here, and through the reducers everywhere."""

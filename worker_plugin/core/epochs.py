@@ -92,6 +92,11 @@ class Epochs:
         """Whether the link leads to a member of the present configuration."""
         return self.configuration is not None and self.configuration.index_of(link.incarnation) is not None
 
+    @property
+    def checks(self) -> bool:
+        """Whether pushes and results of this epoch have checksums."""
+        return self.configuration is not None and self.configuration.checksums
+
     def note_broken(self, now: float) -> None:
         """A stream of this epoch is known to have broken."""
         if self.broken_since is None:

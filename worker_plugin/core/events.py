@@ -40,6 +40,13 @@ class Broke:
 
 
 @dataclass(frozen=True, slots=True)
+class FellBack:
+    """Rank 0 has started a reducer for this job, after `Embed`."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """The user wants to leave."""
 
@@ -52,4 +59,4 @@ class Tick:
     lost: int = 0
 
 
-Event: TypeAlias = Issued | Received | Lost | Broke | Close | Tick
+Event: TypeAlias = Issued | Received | Lost | Broke | FellBack | Close | Tick

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from reduction.errors import ReducerAbsent, ReductionError
-from reduction.model import Peer, Peers, Presence
+from reduction.model import Peer, Peers, Presence, Waiting
 
 from worker_plugin.core.lane import Lane
 
@@ -33,6 +33,8 @@ class Link:
     phase: Phase = Phase.DOWN
     #: The link whose Welcome named this one as a sibling.
     parent: int | None = None
+    #: Whether it leads to the reducer that rank 0 started when no other was left.
+    is_fallback: bool = False
     dials: int = 0
     dial_at: float = 0.0
     #: Why it is down, or was refused.
@@ -56,6 +58,8 @@ class Link:
     lane: Lane | None = None
     #: What the reducer has been told that this rank holds.
     acked: int = 0
+    #: What the reducer said last of whom it waits for.
+    waiting: Waiting | None = None
 
     @property
     def is_up(self) -> bool:
@@ -92,6 +96,7 @@ class Link:
         self.lost_since = {}
         self.is_full = False
         self.is_draining = False
+        self.waiting = None
 
     def see(self, news: Peers, now: float) -> set[int]:
         """Take a report; return the ranks that were present before and are lost now."""

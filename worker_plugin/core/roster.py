@@ -6,6 +6,7 @@ Welcome                    up, and links to its siblings; if another link leads 
 refused: busy              the last life of this job may be ending: dial again for BUSY_S, then fail
 refused: draining          dial again
 refused, while running     no memory or busy: dial again; the reducer is no member
+refused: unauthenticated   the same while running and another link is up; otherwise fail
 refused otherwise          fail
 stream lost                down; dial again after a pause that grows to a second
 configuration              an address of rank 0's that leads to nobody known is dialled too
@@ -15,7 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from reduction.errors import JobBusy, ReducerDraining, ReductionError, ResourceExhausted, StaleInstance
+from reduction.errors import (
+    JobBusy,
+    ReducerDraining,
+    ReductionError,
+    ResourceExhausted,
+    StaleInstance,
+    Unauthenticated,
+)
 from reduction.model import Configuration, Join, Peer, Welcome
 
 from worker_plugin.core.actions import Action, Log, Open, Shut
@@ -99,6 +107,8 @@ class Roster:
                 return
             case ResourceExhausted() | JobBusy() if is_running:
                 return
+            case Unauthenticated() if is_running and self.up:
+                return
             case JobBusy() | StaleInstance() if not is_running:
                 link.busy_since = now if link.busy_since is None else link.busy_since
                 if now < link.busy_since + BUSY_S:
@@ -110,6 +120,10 @@ class Roster:
         link.down(error, now)
         if self.alone_since is None and not self.up:
             self.alone_since = now
+
+    def add_fallback(self, address: str) -> None:
+        """Make a link to the reducer that rank 0 has started because no other is left."""
+        self.links.append(Link(len(self.links), address, is_fallback=True))
 
     def add(self, configuration: Configuration) -> None:
         """Make links for members that nobody here leads to.

@@ -7,13 +7,16 @@ The reason comes with the verdict, for the log.
     rank 0, nothing broken     a member drains, others stay           -> configure the others
                                idle, and a non-member sees all        -> take it in
     rank 0, a stream broke     all members see all ranks again        -> same members, new epoch
-                               after grace_s, some members see all    -> those
+        "reshard"              after grace_s, some members see all    -> those
                                none does, but a non-member            -> those
                                no grace for a member whose process is known to be gone: its address has another
                                one now, or the dial found nobody there
+        "wait"                 all members' addresses see all         -> those, in their new lives too
+        "raise"                after the same grace                   -> ReducerUnavailable
     all, after the grace       a rank is gone at every live reducer   -> WorkerLost
                                a rank has left, and we wait for more  -> PeerLeft
     all, after join_timeout_s  no epoch yet, or none that started     -> ReducerUnavailable
+        with a fallback        and no reducer is left at all          -> FallBack, once
 """
 
 from __future__ import annotations
@@ -59,6 +62,12 @@ class View:
     is_idle: bool
     join_timeout_s: float
     timeout_s: float
+    #: What follows when members are lost for good: "reshard", "wait" or "raise".
+    on_reducer_loss: str = "reshard"
+    #: Whether there may be a reducer of our own once no other is left.
+    may_fall_back: bool = False
+    #: Whether there is one.
+    has_fallen_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,14 @@ class GiveUp:
     error: ReductionError
 
 
-Verdict: TypeAlias = Keep | Reconfigure | GiveUp
+@dataclass(frozen=True, slots=True)
+class FallBack:
+    """Have rank 0 start a reducer for this job; the clocks begin anew."""
+
+    reason: str
+
+
+Verdict: TypeAlias = Keep | Reconfigure | GiveUp | FallBack
 
 _KEEP = Keep()
 
@@ -107,7 +123,7 @@ def _judge(view: View) -> Verdict:
         return GiveUp(lost)
     for since in (view.alone_since, view.broken_since):
         if since is not None and view.now >= since + view.join_timeout_s and not view.is_idle:
-            return GiveUp(_unavailable(view))
+            return _without_reducers(view)
     if view.unstarted_since is not None and view.now >= view.unstarted_since + view.timeout_s:
         return GiveUp(
             CollectiveTimeout(f"epoch {view.configuration.epoch} has not started after {view.timeout_s:g} s")
@@ -117,12 +133,20 @@ def _judge(view: View) -> Verdict:
 
 def _first_epoch(view: View) -> Verdict:
     wanted = [link for link in view.links if link.phase is not Phase.RETIRED]
+    if view.has_fallen_back:
+        wanted = [link for link in wanted if link.is_up] or wanted
     if view.rank == 0 and all(link.sees_all(view.world_size) for link in wanted):
         return Reconfigure(tuple(wanted), f"all {view.world_size} ranks are at all {len(wanted)} reducers")
     if view.now < view.started_at + view.join_timeout_s:
         lost = _lost_rank(view)
         return _KEEP if lost is None else GiveUp(lost)
-    return GiveUp(_unavailable(view))
+    return _without_reducers(view)
+
+
+def _without_reducers(view: View) -> Verdict:
+    error = _unavailable(view)
+    alone = not any(link.is_up for link in view.links)
+    return FallBack(str(error)) if alone and view.may_fall_back else GiveUp(error)
 
 
 def _membership(view: View) -> Verdict | None:
@@ -137,31 +161,45 @@ def _membership(view: View) -> Verdict | None:
         if link not in members and link.sees_all(view.world_size) and not link.is_draining
     ]
     if view.broken_since is None:
-        staying = [link for link in whole if not link.is_draining]
+        staying = [link for link in whole if not link.is_draining and not (link.is_fallback and others)]
         if len(whole) == len(members) and len(staying) < len(members) and staying + others:
-            return Reconfigure((*staying, *others), "a reducer is draining")
+            drains = any(link.is_draining for link in whole)
+            reason = "a reducer is draining" if drains else "the fallback is not needed any more"
+            return Reconfigure((*staying, *others), reason)
         if view.is_idle and others and len(whole) == len(members):
             return Reconfigure((*whole, *others), f"{others[0].address} is there and takes part from now on")
         return None
     if len(whole) == len(members):
         return Reconfigure(tuple(whole), "a stream broke, and all are there again")
+    lost = [
+        (link, member.address)
+        for link, member in zip(members, view.configuration.members, strict=True)
+        if link not in whole
+    ]
+    if view.on_reducer_loss == "wait":
+        return _in_new_lives(view.configuration, others, whole)
     # A member whose process is gone never comes back: no need to wait for it.
     gone = {link.address for link in view.links if link.is_up or link.is_absent}
-    may_return = [
-        member.address
-        for link, member in zip(members, view.configuration.members, strict=True)
-        if link not in whole and (link is not None or member.address not in gone)
-    ]
+    may_return = any(link is not None or address not in gone for link, address in lost)
     if may_return and view.now < view.broken_since + GRACE_S:
         return None
-    if whole or others:
-        lost = [
-            member.address
-            for link, member in zip(members, view.configuration.members, strict=True)
-            if link not in whole
-        ]
-        return Reconfigure(tuple(whole or others), f"lost {', '.join(lost)}")
-    return None
+    names = ", ".join(address for _, address in lost)
+    if view.on_reducer_loss == "raise":
+        # A reducer that only misses a rank may be the first to notice that the rank is gone.
+        is_sure = any(link is None for link, _ in lost) or view.now >= view.broken_since + ABSENT_S
+        error = ReducerUnavailable(f"lost {names}, and on_reducer_loss is 'raise'")
+        return GiveUp(error) if is_sure and _lost_rank(view) is None else None
+    return Reconfigure(tuple(whole or others), f"lost {names}") if whole or others else None
+
+
+def _in_new_lives(
+    configuration: Configuration, others: Sequence[Link], whole: Sequence[Link]
+) -> Verdict | None:
+    """Return the members by address, once all of them are there again, restarted or not."""
+    by_address = {link.address: link for link in (*others, *whole)}
+    again = [by_address.get(member.address) for member in configuration.members]
+    there = tuple(link for link in again if link is not None)
+    return Reconfigure(there, "all reducers are there again") if len(there) == len(again) else None
 
 
 def _lost_rank(view: View) -> ReductionError | None:

@@ -1,12 +1,14 @@
 """The embedded default: with nothing configured, rank 0 runs a private reducer on loopback.
 
 For the first try on one machine, and for tests: no server to start. It is the ordinary `reducer serve` in a
-process of its own, and ends with its parent, whose pipe to its stdin closes however the parent ends.
+process of its own, and ends with its parent, whose pipe to its stdin closes however the parent ends. Only the ranks
+know its token, so other users of the machine cannot join.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import socket
 import subprocess
@@ -40,14 +42,21 @@ class EmbeddedReducer:
             ReducerUnavailable: it ended instead; its own words are on stderr.
         """
         command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0", "--workers", "1"]
-        command += ["--stop-with-stdin", "--log-level", "warning"]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the script, which may go on
-        )
+        self.token = secrets.token_urlsafe(32)
+        # Through a pipe: everybody can see a command line.
+        reading, writing = os.pipe()
+        command += ["--stop-with-stdin", "--log-level", "warning", "--token-file", f"/dev/fd/{reading}"]
+        with open(reading, "rb"), open(writing, "w") as file:
+            file.write(f"*:{self.token}\n")
+            file.flush()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the script, which may go on
+                pass_fds=[reading],
+            )
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], START_S)
         line = self._process.stdout.readline() if readable else ""

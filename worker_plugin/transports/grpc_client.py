@@ -19,9 +19,12 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 import grpc
 from reduction import wire
 from reduction.endpoint import Sink
-from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError
+from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError, Unauthenticated
+from reduction.handshake import why_refused
 from reduction.model import WorkerFrame
 from reduction.v1 import reduction_pb2 as pb
+
+from worker_plugin.security import OPEN, Access
 
 METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
 
@@ -47,18 +50,24 @@ _REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 class GrpcEndpoint:
-    """A remote reducer at HOST:PORT. All calls on the loop's thread."""
+    """A remote reducer at HOST:PORT, to which `access` is shown. All calls on the loop's thread."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, access: Access = OPEN) -> None:
         self.address = address
+        self.access = access
         self._channel: grpc.aio.Channel | None = None
 
     def open(self, sink: Sink) -> GrpcStream:
         """Open a stream; see `ReducerEndpoint.open`."""
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
+            credentials = self.access.credentials
+            self._channel = (
+                grpc.aio.insecure_channel(self.address, options=OPTIONS)
+                if credentials is None
+                else grpc.aio.secure_channel(self.address, credentials, options=OPTIONS)
+            )
         method: Any = self._channel.stream_stream(METHOD)
-        return GrpcStream(method(), sink, self.address)
+        return GrpcStream(method(metadata=self.access.metadata), sink, self)
 
     async def close(self) -> None:
         """End all streams and the connection."""
@@ -69,10 +78,12 @@ class GrpcEndpoint:
 class GrpcStream:
     """One Session call; see `ReducerStream`."""
 
-    def __init__(self, call: Any, sink: Sink, address: str) -> None:
+    def __init__(self, call: Any, sink: Sink, endpoint: GrpcEndpoint) -> None:
         self._call = call
         self._sink = sink
-        self._address = address
+        self._address = endpoint.address
+        self._tls = endpoint.access.tls
+        self._was_heard = False
         self._frames: deque[WorkerFrame] = deque()
         self._changed = asyncio.Event()
         self._is_closing = False
@@ -132,13 +143,18 @@ class GrpcStream:
     async def _read(self) -> None:
         error: ReductionError | None = None
         try:
-            while (data := await self._call.read()) is not grpc.aio.EOF:
+            data = await self._call.read()
+            self._was_heard = data is not grpc.aio.EOF
+            while data is not grpc.aio.EOF:
                 self._sink.on_frame(wire.reducer_frame_from_wire(data))
+                data = await self._call.read()
             code = await self._call.code()
             if code is not grpc.StatusCode.OK:
-                error = _unavailable(self._address, f"{code.name}: {await self._call.details()}")
+                error = await self._reason(code, await self._call.details())
+        except grpc.aio.AioRpcError as failure:
+            error = await self._reason(failure.code(), failure.details())
         except grpc.RpcError as failure:
-            error = _unavailable(self._address, _text(failure))
+            error = ReducerUnavailable(f"{self._address}: {failure}")
         except asyncio.CancelledError:
             pass
         except ReductionError as malformed:
@@ -153,18 +169,14 @@ class GrpcStream:
             del self._sink  # nor, in a cycle, all that was received
             sink.on_closed(error)
 
-
-def _unavailable(address: str, text: str) -> ReducerUnavailable:
-    """Return the error of a call that failed.
-
-    gRPC gives the reason of a connection that failed as text only, in the words of strerror(3). Words that are not
-    found cost the grace that any lost stream has (core/verdict.py).
-    """
-    kind = ReducerAbsent if text.endswith(_REFUSED) else ReducerUnavailable
-    return kind(f"{address}: {text}")
-
-
-def _text(error: grpc.RpcError) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return str(error)
+    async def _reason(self, code: grpc.StatusCode, details: str | None) -> ReductionError:
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return Unauthenticated(f"{self._address}: {details}")
+        if code is grpc.StatusCode.UNAVAILABLE and not (self._was_heard or self._is_closing):
+            reason = await why_refused(self._address, self._tls)
+            if reason is not None:
+                return Unauthenticated(f"{self._address}: {reason}")
+        # gRPC gives the reason of a connection that failed as text only, in the words of strerror(3). Words that are
+        # not found cost the grace that any lost stream has (core/verdict.py).
+        kind = ReducerAbsent if (details or "").endswith(_REFUSED) else ReducerUnavailable
+        return kind(f"{self._address}: {code.name}: {details}")

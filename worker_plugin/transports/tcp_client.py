@@ -20,6 +20,7 @@ from reduction.endpoint import PlacingSink
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
 
+from worker_plugin.security import OPEN, Access
 from worker_plugin.transports.grpc_client import GrpcEndpoint
 
 log = logging.getLogger(__name__)
@@ -37,14 +38,15 @@ class TcpEndpoint:
     Args:
         address: of the gRPC plane, HOST:PORT.
         is_required: whether a stream that cannot move ends with an error; otherwise it stays on gRPC.
+        access: what is shown to the reducer.
     """
 
-    def __init__(self, address: str, *, is_required: bool) -> None:
+    def __init__(self, address: str, *, is_required: bool, access: Access = OPEN) -> None:
         self.address = address
         self.is_required = is_required
         #: Whether to stay on gRPC from now on, because the data port could not be reached.
         self.stays = False
-        self._grpc = GrpcEndpoint(address)
+        self._grpc = GrpcEndpoint(address, access)
 
     def open(self, sink: PlacingSink) -> TcpStream:
         """Open a stream; see `ReducerEndpoint.open`."""
@@ -241,7 +243,9 @@ class TcpStream:
     def on_message(self, header: tcp.Header, payload: memoryview) -> None:
         """See `tcp.Handler`."""
         if header.kind == tcp.RESULT:
-            self._sink.on_frame(Result(header.epoch, header.seq, header.chunk, header.mark, payload))
+            self._sink.on_frame(
+                Result(header.epoch, header.seq, header.chunk, header.mark, payload, header.checksum)
+            )
         else:
             self._sink.on_frame(wire.reducer_frame_from_wire(bytes(payload)))
 

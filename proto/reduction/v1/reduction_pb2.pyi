@@ -31,6 +31,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_WORKER_LOST: _ClassVar[ErrorCode]
     ERROR_CODE_PEER_LEFT: _ClassVar[ErrorCode]
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
+    ERROR_CODE_UNAUTHENTICATED: _ClassVar[ErrorCode]
+    ERROR_CODE_DATA_CORRUPTED: _ClassVar[ErrorCode]
 
 class ReduceOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -66,6 +68,8 @@ ERROR_CODE_STALE_INSTANCE: ErrorCode
 ERROR_CODE_WORKER_LOST: ErrorCode
 ERROR_CODE_PEER_LEFT: ErrorCode
 ERROR_CODE_INTERNAL: ErrorCode
+ERROR_CODE_UNAUTHENTICATED: ErrorCode
+ERROR_CODE_DATA_CORRUPTED: ErrorCode
 REDUCE_OP_UNSPECIFIED: ReduceOp
 REDUCE_OP_SUM: ReduceOp
 REDUCE_OP_AVG: ReduceOp
@@ -124,20 +128,22 @@ class Hello(_message.Message):
     def __init__(self, configuration: _Optional[_Union[Configuration, _Mapping]] = ..., held: _Optional[int] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("epoch", "seq", "chunk", "collective", "held", "payload")
+    __slots__ = ("epoch", "seq", "chunk", "collective", "held", "crc32c", "payload")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     seq: int
     chunk: int
     collective: Collective
     held: int
+    crc32c: int
     payload: bytes
-    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., collective: _Optional[_Union[Collective, _Mapping]] = ..., held: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., collective: _Optional[_Union[Collective, _Mapping]] = ..., held: _Optional[int] = ..., crc32c: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Collective(_message.Message):
     __slots__ = ("op", "dtype", "numel", "fingerprint")
@@ -166,7 +172,7 @@ class Goodbye(_message.Message):
     def __init__(self, held: _Optional[int] = ..., minimum: _Optional[int] = ...) -> None: ...
 
 class ReducerFrame(_message.Message):
-    __slots__ = ("welcome", "configure", "start", "result", "minimum", "peers", "abort", "moved")
+    __slots__ = ("welcome", "configure", "start", "result", "minimum", "peers", "abort", "moved", "waiting")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CONFIGURE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +181,7 @@ class ReducerFrame(_message.Message):
     PEERS_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     configure: Configuration
     start: Start
@@ -183,7 +190,8 @@ class ReducerFrame(_message.Message):
     peers: Peers
     abort: Abort
     moved: Moved
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., minimum: _Optional[_Union[Minimum, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
+    waiting: Waiting
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., minimum: _Optional[_Union[Minimum, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("incarnation", "credit_bytes", "data_port", "data_key", "siblings")
@@ -212,24 +220,40 @@ class Start(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., minimum: _Optional[int] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("epoch", "seq", "chunk", "minimum", "payload")
+    __slots__ = ("epoch", "seq", "chunk", "minimum", "crc32c", "payload")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     seq: int
     chunk: int
     minimum: int
+    crc32c: int
     payload: bytes
-    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., minimum: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., chunk: _Optional[int] = ..., minimum: _Optional[int] = ..., crc32c: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Minimum(_message.Message):
     __slots__ = ("minimum",)
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     minimum: int
     def __init__(self, minimum: _Optional[int] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("seq", "chunk", "waited_s", "count", "missing")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    chunk: int
+    waited_s: float
+    count: int
+    missing: _containers.RepeatedCompositeFieldContainer[Peer]
+    def __init__(self, seq: _Optional[int] = ..., chunk: _Optional[int] = ..., waited_s: _Optional[float] = ..., count: _Optional[int] = ..., missing: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
 
 class Peers(_message.Message):
     __slots__ = ("peers", "draining")
@@ -252,16 +276,18 @@ class Peer(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ...) -> None: ...
 
 class Configuration(_message.Message):
-    __slots__ = ("instance", "epoch", "chunk_bytes", "members")
+    __slots__ = ("instance", "epoch", "chunk_bytes", "members", "checksums")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
     instance: bytes
     epoch: int
     chunk_bytes: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, instance: _Optional[bytes] = ..., epoch: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    checksums: bool
+    def __init__(self, instance: _Optional[bytes] = ..., epoch: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., checksums: _Optional[bool] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("address", "incarnation", "weight")
@@ -306,7 +332,7 @@ class StatusResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., siblings: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes", "under_way_bytes")
+    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes", "under_way_bytes", "last", "waits")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +346,8 @@ class JobStatus(_message.Message):
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNDER_WAY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     job: str
     world_size: int
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
@@ -333,4 +361,28 @@ class JobStatus(_message.Message):
     chunk_bytes: int
     credit_bytes: int
     under_way_bytes: int
-    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., under_way_bytes: _Optional[int] = ...) -> None: ...
+    last: _containers.RepeatedCompositeFieldContainer[LastRank]
+    waits: Waits
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., under_way_bytes: _Optional[int] = ..., last: _Optional[_Iterable[_Union[LastRank, _Mapping]]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ...) -> None: ...
+
+class LastRank(_message.Message):
+    __slots__ = ("rank", "chunks", "waited_s")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    chunks: int
+    waited_s: float
+    def __init__(self, rank: _Optional[int] = ..., chunks: _Optional[int] = ..., waited_s: _Optional[float] = ...) -> None: ...
+
+class Waits(_message.Message):
+    __slots__ = ("p50_s", "p90_s", "p99_s", "max_s")
+    P50_S_FIELD_NUMBER: _ClassVar[int]
+    P90_S_FIELD_NUMBER: _ClassVar[int]
+    P99_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_S_FIELD_NUMBER: _ClassVar[int]
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    max_s: float
+    def __init__(self, p50_s: _Optional[float] = ..., p90_s: _Optional[float] = ..., p99_s: _Optional[float] = ..., max_s: _Optional[float] = ...) -> None: ...

@@ -1,0 +1,47 @@
+"""End-to-end checksums of pushes and results: CRC-32C over what they are and their payload.
+
+TCP's own 16 bits let one damaged segment in tens of thousands pass (Stone and Partridge, "When the CRC and TCP Checksum
+Disagree", SIGCOMM 2000), and see nothing of what happens in a host. CRC-32C is one instruction on most processors.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from crc32c import crc32c
+
+from reduction.errors import DataCorrupted
+from reduction.model import Push, Result
+
+_WHAT = struct.Struct("<QQQI")
+
+
+def of_push(epoch: int, seq: int, chunk: int, held: int, payload: memoryview) -> int:
+    """Return the checksum of a Push with these fields; the collective is compared with the other ranks'."""
+    return _crc(_WHAT.pack(epoch, seq, held, chunk), payload)
+
+
+def of_result(epoch: int, seq: int, chunk: int, minimum: int, payload: memoryview) -> int:
+    """Return the checksum of a Result with these fields."""
+    return _crc(_WHAT.pack(epoch, seq, minimum, chunk), payload)
+
+
+def check(frame: Push | Result) -> None:
+    """Compare a frame with its checksum.
+
+    Raises:
+        DataCorrupted: it has none, or another one.
+    """
+    mark = frame.held if isinstance(frame, Push) else frame.minimum
+    crc = of_push(frame.epoch, frame.seq, frame.chunk, mark, frame.payload)
+    if crc != frame.crc32c:
+        seen = "none" if frame.crc32c is None else f"{frame.crc32c:08x}"
+        raise DataCorrupted(
+            f"{type(frame).__name__} of chunk {frame.chunk} of collective {frame.seq}, {frame.payload.nbytes} bytes, "
+            f"arrived damaged: its checksum is {seen}, its content has {crc:08x}"
+        )
+
+
+def _crc(what: bytes, payload: memoryview) -> int:
+    # With the GIL: 5 us per 64 KiB, and getting it back from a training loop in pure Python can take 5 ms.
+    return crc32c(payload, crc32c(what, 0, 0), 0)

@@ -1,0 +1,104 @@
+"""The three PEM files of mutual TLS, as both sides use them; only their paths are kept.
+
+Files are read when a process starts or connects. What was read is handed to gRPC and not kept here, so neither a
+repr nor a pickle can show a secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import stat
+from dataclasses import dataclass
+
+from reduction.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+#: Longest file that is read, in bytes.
+FILE_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths: our certificate (chain), its private key, and the CA's certificates that the peer's must lead to."""
+
+    cert: str
+    key: str
+    ca: str
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Return key, certificate and CA, in the order in which gRPC wants them.
+
+        Raises:
+            ConfigError: see `client_context`.
+        """
+        key = read_private(self.key, "the private key")
+        self.client_context()
+        return key, read_file(self.cert, "the certificate"), read_file(self.ca, "the CA's certificates")
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return a context that shows our certificate and checks the peer's.
+
+        Raises:
+            ConfigError: a file cannot be read, is no PEM, or key and certificate do not belong together.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(self.ca)
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigError(f"{self.ca} cannot be used as the CA's certificates: {error}") from None
+        try:
+            context.load_cert_chain(self.cert, self.key, password=self._password)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.cert} and {self.key} cannot be used as certificate and private key: {error}"
+            ) from None
+        return context
+
+    def _password(self) -> str:
+        """OpenSSL would ask for it on the terminal, and gRPC cannot use such a key."""
+        raise ConfigError(f"the private key {self.key} is encrypted: store it without a passphrase")
+
+
+def tls_files(
+    cert: str | None, key: str | None, ca: str | None, names: tuple[str, str, str]
+) -> TlsFiles | None:
+    """Return the files if all three are named, None if none is; `names` are those of the settings.
+
+    Raises:
+        ConfigError: some are named and some are not.
+    """
+    if cert is None and key is None and ca is None:
+        return None
+    if cert is None or key is None or ca is None:
+        given = zip(names, (cert, key, ca), strict=True)
+        missing = " and ".join(name for name, value in given if value is None)
+        raise ConfigError(f"{missing} is missing: TLS needs {', '.join(names)}, all three or none")
+    return TlsFiles(cert, key, ca)
+
+
+def read_private(path: str, what: str) -> bytes:
+    """Return a file's content as `read_file` does; warn if everybody on this machine may read it."""
+    data = read_file(path, what)
+    mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+        log.warning("%s %s can be read by every user of this machine: chmod o-r it", what, path)
+    return data
+
+
+def read_file(path: str, what: str) -> bytes:
+    """Return a file's content.
+
+    Raises:
+        ConfigError: it cannot be read, or has more than FILE_BYTES_MAX bytes.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{what} {path} cannot be read: {error.strerror or error}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{what} {path} has more than {FILE_BYTES_MAX} bytes")
+    return data

@@ -1,0 +1,118 @@
+"""Shared tokens: the file that both sides read, how a token travels, how it is compared.
+
+The file has a line `JOB:TOKEN` per job, or `*:TOKEN` for every job without a line of its own. A job's name may
+contain colons, a token may not, so the last one counts. Spaces around both are ignored, and so are empty lines
+and lines that begin with `#`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+from reduction.credentials import read_private
+from reduction.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+#: Stands for every job without a line of its own.
+ANY = "*"
+#: What a header may carry (RFC 6750, b64token, and other visible ASCII), without the colon that ends the job.
+TOKEN_CHARS_MAX = 1024
+#: Fewer can be guessed.
+TOKEN_CHARS_ADVISED = 16
+METADATA_KEY = "authorization"
+_SCHEME = "Bearer "
+_TOKEN = re.compile(rf"[!-9;-~]{{1,{TOKEN_CHARS_MAX}}}")
+
+
+class TokenTable:
+    """Tokens by job, of which neither repr nor pickle has any."""
+
+    __slots__ = ("_nobody", "_tokens")
+
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        self._tokens = dict(tokens)
+        # So that a job without a token takes as long to refuse as one with another token.
+        self._nobody = secrets.token_hex()
+
+    def __repr__(self) -> str:
+        return f"<TokenTable of {len(self._tokens)}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("tokens are never pickled; pass the path of their file")
+
+    def of(self, job: str) -> str | None:
+        """Return the token of a job: of its own line, else of the line for any job."""
+        return self._tokens.get(job, self._tokens.get(ANY))
+
+    def of_any_job(self) -> str:
+        """Return a token that the status may be asked for with."""
+        return self._tokens.get(ANY) or next(iter(self._tokens.values()))
+
+    def admits(self, job: str, shown: str) -> bool:
+        """Whether this is the job's token; takes as long whatever is wrong about it."""
+        return _equal(self.of(job) or self._nobody, shown)
+
+    def knows(self, shown: str) -> bool:
+        """Whether this is the token of any line."""
+        return sum(_equal(token, shown) for token in self._tokens.values()) > 0
+
+
+def read_tokens(path: str) -> TokenTable:
+    """Return the tokens of a file.
+
+    Raises:
+        ConfigError: it cannot be read, a line is not JOB:TOKEN, or there is none; never shows a token.
+    """
+    try:
+        text = read_private(path, "the token file").decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"the token file {path} is no UTF-8") from None
+    tokens: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        job, _, token = (part.strip() for part in line.rpartition(":"))
+        where = f"line {number} of the token file {path}"
+        if not job or not _TOKEN.fullmatch(token):
+            raise ConfigError(
+                f"{where} is not JOB:TOKEN with a token of 1 to {TOKEN_CHARS_MAX} visible ASCII characters"
+            )
+        if job in tokens:
+            raise ConfigError(f"{where} has another token for job {job!r}")
+        if len(token) < TOKEN_CHARS_ADVISED:
+            log.warning(
+                "%s has a token of less than %d characters, which can be guessed", where, TOKEN_CHARS_ADVISED
+            )
+        tokens[job] = token
+    if not tokens:
+        raise ConfigError(f"the token file {path} has no line JOB:TOKEN")
+    return TokenTable(tokens)
+
+
+def to_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    """Return a call's metadata that shows the token, if there is one."""
+    return () if token is None else ((METADATA_KEY, _SCHEME + token),)
+
+
+def from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """Return the token that a call shows; empty if it shows none."""
+    for key, value in metadata:
+        if key == METADATA_KEY and isinstance(value, str) and value.startswith(_SCHEME):
+            return value.removeprefix(_SCHEME)
+    return ""
+
+
+def _equal(known: str, shown: str) -> bool:
+    # Of equal length, because compare_digest shows by its time whether the lengths differ.
+    return hmac.compare_digest(_digest(known), _digest(shown))
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

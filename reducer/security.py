@@ -1,0 +1,54 @@
+"""Who may use a reducer: its certificates, and the tokens that a Join or a status call must show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import grpc
+from reduction.credentials import TlsFiles
+from reduction.errors import Unauthenticated
+from reduction.model import PROTOCOL_VERSION, Join, WorkerFrame
+from reduction.tokens import TokenTable, from_metadata
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    """Return credentials that demand a certificate of the client.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    key, cert, ca = tls.read()
+    return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
+
+
+def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str) -> None:
+    """Let the first frame of a stream pass, or not. What is no Join of this version is the core's to refuse.
+
+    Raises:
+        Unauthenticated: it does not show the token of the job that it names.
+    """
+    if tokens is None or not isinstance(frame, Join) or frame.protocol != PROTOCOL_VERSION:
+        return
+    shown = from_metadata(metadata)
+    if not tokens.admits(frame.job, shown):
+        raise Unauthenticated(
+            f"rank {frame.rank} ({frame.host}, {peer}) shows {'a wrong' if shown else 'no'} token for job "
+            f"{frame.job!r}: its token_file and this reducer's --token-file must agree on that job's line"
+        )
+
+
+def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
+    """Let a call for the status pass, or not.
+
+    Raises:
+        Unauthenticated: it shows no token of any job.
+    """
+    if tokens is None:
+        return
+    shown = from_metadata(metadata)
+    if not tokens.knows(shown):
+        raise Unauthenticated(
+            f"{peer} shows {'a wrong' if shown else 'no'} token for the status: pass --token-file"
+        )

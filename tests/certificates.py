@@ -1,0 +1,27 @@
+"""Certificates made for a test: PEM files in its folder."""
+
+from pathlib import Path
+
+import trustme
+from reduction.credentials import TlsFiles
+
+
+class Authority:
+    """A CA, and the files of those whom it knows."""
+
+    def __init__(self, directory: Path, name: str = "ca") -> None:
+        self._directory = directory
+        self._name = name
+        self._ca = trustme.CA()
+        self.ca = str(directory / f"{name}.pem")
+        self._ca.cert_pem.write_to_path(self.ca)
+
+    def files(self, *identities: str) -> TlsFiles:
+        """Return the files of somebody with a certificate for these names or addresses."""
+        made = self._ca.issue_cert(*identities or ("worker.example",))
+        stem = f"{self._name}-{'-'.join(identities) or 'worker'}"
+        cert, key = self._directory / f"{stem}.pem", self._directory / f"{stem}.key"
+        cert.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
+        key.touch(0o600)
+        key.write_bytes(made.private_key_pem.bytes())
+        return TlsFiles(str(cert), str(key), self.ca)

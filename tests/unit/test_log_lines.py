@@ -1,0 +1,30 @@
+"""A reducer's log has one line per record, whatever a peer wrote into it."""
+
+import logging
+import sys
+
+from reducer.cli import LineFormatter
+
+
+def line(message, exc_info=None):
+    record = logging.LogRecord("reducer", logging.WARNING, "file", 1, "reason=%s", (message,), exc_info)
+    return LineFormatter("level=%(levelname)s %(message)s").format(record)
+
+
+def test_what_moves_the_cursor_is_written_out():
+    text = line("a\n2026 level=INFO join\x1b[2J\r\x7f\x9b")
+    assert text == r"level=WARNING reason=a\x0a2026 level=INFO join\x1b[2J\x0d\x7f\x9b"
+
+
+def test_other_characters_stay():
+    assert line("größe 漢 ~") == "level=WARNING reason=größe 漢 ~"
+
+
+def test_a_traceback_keeps_its_lines():
+    try:
+        raise ValueError("no")
+    except ValueError:
+        lines = line("x", sys.exc_info()).splitlines()
+    assert lines[0] == "level=WARNING reason=x"
+    assert lines[1].startswith("Traceback")
+    assert lines[-1] == "ValueError: no"

@@ -1,0 +1,96 @@
+"""Collectives that take too long: who is waited for, a warning, and in the end an error.
+
+The reducers say whom their oldest chunk waits for (`Waiting`). Of the ranks that wait, the lowest warns and the
+others only inform, so that a stall is one warning in the log of a job, and not one per rank.
+"""
+
+from __future__ import annotations
+
+from reduction.errors import CollectiveTimeout
+from reduction.model import Waiting
+
+from worker_plugin.core.actions import Action, Log
+from worker_plugin.core.roster import Roster
+from worker_plugin.core.window import Issue, Window
+
+_INFO, _WARNING = 20, 30
+
+
+class Stalls:
+    """Watches one rank's oldest collective; a part of the `Communicator`. Times in seconds."""
+
+    def __init__(
+        self, rank: int, roster: Roster, window: Window, *, stall_warn_s: float, timeout_s: float
+    ) -> None:
+        self._rank = rank
+        self._roster = roster
+        self._window = window
+        self._stall_warn_s = stall_warn_s
+        self._timeout_s = timeout_s
+        #: The last collective that was logged, as one that this rank or the others wait for.
+        self.warned_seq: int | None = None
+
+    def check(self, now: float, actions: list[Action]) -> None:
+        """Warn once about the oldest collective that is not done, and give it up in the end.
+
+        Raises:
+            CollectiveTimeout: it is not done `timeout_s` after its first push.
+        """
+        seq = self._window.held
+        oldest = self._window.issues.get(seq)
+        if oldest is None:
+            self._check_own(actions)
+            return
+        if oldest.pushed_at is None:
+            return
+        waited = now - oldest.pushed_at
+        if waited < self._stall_warn_s and waited < self._timeout_s:
+            return
+        news = self._news()
+        names = {peer.rank: str(peer) for one in news for peer in one.missing if peer.rank != self._rank}
+        text = self._text(seq, oldest, waited, [names[rank] for rank in sorted(names)])
+        if waited >= self._timeout_s:
+            raise CollectiveTimeout(text)
+        if self.warned_seq != seq:
+            self.warned_seq = seq
+            others_speak = any(rank not in names for rank in range(self._rank))
+            is_told_all = news and all(one.count == len(one.missing) for one in news)
+            actions.append(Log(_INFO if others_speak and is_told_all else _WARNING, text))
+
+    def _check_own(self, actions: list[Action]) -> None:
+        """Tell that the others wait for a collective which this rank has not even issued."""
+        for link in self._roster:
+            news = link.waiting
+            if (
+                news is not None
+                and news.waited_s >= self._stall_warn_s
+                and news.seq >= self._window.issued
+                and news.seq != self.warned_seq
+            ):
+                self.warned_seq = news.seq
+                text = (
+                    f"others have waited {news.waited_s:.0f} s for this rank to issue collective {news.seq}"
+                )
+                actions.append(Log(_WARNING, text))
+
+    def _news(self) -> list[Waiting]:
+        """Return what reducers said of whom they wait for, as far as it is still true."""
+        return [
+            link.waiting
+            for link in self._roster
+            if link.lane is not None and link.waiting is not None and self._is_missing(link.waiting)
+        ]
+
+    def _is_missing(self, news: Waiting) -> bool:
+        issue = self._window.issues.get(news.seq)
+        return issue is not None and news.chunk < len(issue.here) and self._window.needs(news.seq, news.chunk)
+
+    def _text(self, seq: int, oldest: Issue, waited: float, names: list[str]) -> str:
+        where = ", ".join(
+            link.address for link in self._roster if link.lane is not None and link.lane.pending
+        )
+        text = (
+            f"collective {seq} ({oldest.collective}) is not done {waited:.0f} s after its first push: "
+            f"{oldest.missing} of {len(oldest.here)} chunks are missing, from {where or 'no reducer'}"
+        )
+        return f"{text}; waiting for {', '.join(names)}" if names else text

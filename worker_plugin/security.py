@@ -1,0 +1,49 @@
+"""What a rank shows to reducers: its certificate, and its job's token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import grpc
+from reduction.credentials import TlsFiles
+from reduction.errors import ConfigError
+from reduction.tokens import read_tokens, to_metadata
+
+from worker_plugin.config import PluginConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Read once per communicator. Not to be pickled: it holds the token."""
+
+    #: None speaks in clear.
+    tls: TlsFiles | None = None
+    credentials: grpc.ChannelCredentials | None = field(default=None, repr=False)
+    #: Of each Session call; holds the token.
+    metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+#: Shows nothing.
+OPEN = Access()
+
+
+def access_of(config: PluginConfig, job: str) -> Access:
+    """Return what the settings say, for this job. Reads files, so it may block.
+
+    Raises:
+        ConfigError: a file cannot be used, or has no token for the job.
+    """
+    tls, credentials, token = config.tls, None, None
+    if tls is not None:
+        key, cert, ca = tls.read()
+        credentials = grpc.ssl_channel_credentials(ca, key, cert)
+    if config.token_file is not None:
+        token = read_tokens(config.token_file).of(job)
+        if token is None:
+            raise ConfigError(f"token_file {config.token_file} has no line for job {job!r}, and none for '*'")
+    return Access(tls, credentials, to_metadata(token))
+
+
+def private_access(token: str) -> Access:
+    """Return what the embedded reducer of this host wants to see; the settings are for others."""
+    return Access(metadata=to_metadata(token))

@@ -31,6 +31,7 @@ class Pair:
 
     def __init__(self, ranks, reducer, way, job, **settings) -> None:
         self.way = way
+        self.ended: set[int] = set()
         addresses = [reducer.address], [way.address]
         self.call = ranks.begin(2, step_by_step, addresses, job, settings, group=False)
         assert [self.call.hear(0), self.call.hear(1)] == ["there", "there"]
@@ -39,12 +40,15 @@ class Pair:
         """Let both check so many sums; return how it went."""
         for rank in range(2):
             self.call.tell(rank, count)
-        return [self.call.hear(rank) for rank in range(2)]
+        heard = [self.call.hear(rank) for rank in range(2)]
+        self.ended |= {rank for rank in range(2) if heard[rank] != "done"}
+        return heard
 
     def end(self) -> list[ReductionError | None]:
-        """Let both leave; return their errors."""
+        """Let both leave that have not; return their errors."""
         for rank in range(2):
-            self.call.tell(rank, 0)
+            if rank not in self.ended:
+                self.call.tell(rank, 0)
         return self.call.answers()
 
 
@@ -94,3 +98,17 @@ def test_a_way_that_lets_next_to_nothing_pass_is_an_error_in_time(pair):
     both.steps(1)
     for error in both.call.answers():
         assert isinstance(error, ReductionError)
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize("count", [20, 1000, CHUNK + 200])
+def test_bytes_that_come_twice_never_make_a_wrong_sum(pair, direction, count):
+    """The stream breaks or both get a typed error; with checksums also where the repetition lies within a payload."""
+    both = pair(checksums=True)
+    assert both.steps(3) == ["done", "done"]
+    both.way.set(**{direction: Fault(repeat_first=count)})
+    both.steps(3)  # every sum that there was, was right
+    assert both.way.calls.struck + both.way.data.struck >= 1
+    for error in both.end():
+        assert error is None or isinstance(error, ReductionError)

@@ -15,6 +15,8 @@ from reduction.errors import CollectiveTimeout
 
 #: Longer than a worker waits for a reducer's answer to a ping; nobody may take a rank for lost by then.
 STOPPED_S = 8.0
+#: Long tests run over TCP by default: stopped processes are noticed on the gRPC call, which both planes have.
+TCP_OR_FULL = ["tcp", pytest.param("grpc", marks=pytest.mark.full)]
 
 
 def sum_until_error(rank, reducers, job, settings):
@@ -37,6 +39,7 @@ def received_bytes(address):
 
 
 @pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("plane", TCP_OR_FULL, indirect=True)
 def test_a_stopped_reducer_is_left_and_taken_in_again_when_it_goes_on(ranks, serve, job, until, stopped):
     stays, stops = serve(), serve()
     call = ranks.begin(2, train_until_told, [stays.address, stops.address], job, {"chunk_bytes": 4096})
@@ -57,9 +60,15 @@ def test_a_stopped_reducer_is_left_and_taken_in_again_when_it_goes_on(ranks, ser
     assert answers[0] == answers[1]
 
 
-@pytest.mark.usefixtures("plane")
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_worker_that_was_stopped_for_a_while_is_only_late(ranks, reducers, job, stopped, victim):
+@pytest.mark.parametrize(
+    ("plane", "victim"),
+    [
+        ("tcp", 1),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in (("tcp", 0), ("grpc", 0), ("grpc", 1))),
+    ],
+    indirect=["plane"],
+)
+def test_a_worker_that_was_stopped_for_a_while_is_only_late(ranks, reducers, job, stopped, plane, victim):
     call = ranks.begin(3, train_until_told, reducers(2), job, {"chunk_bytes": 4096})
     call.hear(0)
     pid = ranks.processes[victim].process.pid

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from integration.children import state_of
 from integration.reducers import reducer_command, status_of
+from integration.torchrun import Torchrun
 from integration.training import Trainer, train_until_told
 
 from worker_plugin import reduction_hook
@@ -140,68 +138,15 @@ def test_the_only_reducer_is_killed_and_restarted(ranks, serve, free_port, job):
 # ---- a user's own script ----
 
 
-class Torchrun:
-    """`torchrun train_script.py`, and all processes that came out of it."""
-
-    def __init__(self, folder: Path, environment, epochs: int, **more: str) -> None:
-        self.folder = folder
-        self._mark = f"INTEGRATION_MARK={uuid.uuid4()}"
-        name, _, value = self._mark.partition("=")
-        script = Path(__file__).with_name("train_script.py")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-        self.log = folder / "torchrun.log"
-        with self.log.open("w") as log:
-            self._process = subprocess.Popen(
-                [*command, str(script), str(folder), str(epochs)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(**{name: value}, **more),
-            )
-
-    def wait(self, timeout_s: float = 120.0) -> int:
-        """Return the exit code."""
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"torchrun is not done after {timeout_s:g} s:\n{self.log.read_text()[-5000:]}")
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def processes(self) -> dict[int, str]:
-        """Return the command lines of all processes that inherited our mark and still run."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                try:
-                    if self._mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                        found[int(entry.name)] = (
-                            (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                        )
-                except OSError:
-                    continue
-        return found
-
-    def kill(self) -> None:
-        """Leave nothing behind, whatever happened."""
-        for pid in self.processes():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self._process.wait(10)
-
-
 @pytest.fixture
-def torchrun(tmp_path, child_environment) -> Iterator:
+def torchrun(tmp_path) -> Iterator:
     started: list[Torchrun] = []
 
     def start(epochs: int, **more: str) -> Torchrun:
         folder = tmp_path / f"run-{len(started)}"
         folder.mkdir()
-        started.append(Torchrun(folder, child_environment, epochs, **more))
+        script = Path(__file__).with_name("train_script.py")
+        started.append(Torchrun(folder, 3, str(script), str(folder), str(epochs), **more))
         return started[-1]
 
     yield start

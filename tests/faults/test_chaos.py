@@ -1,0 +1,56 @@
+"""The tool `benchmarks.chaos`, for a few seconds: a real training whose reducers are struck all the time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks.chaos_reducers import ChaosReducers
+from benchmarks.chaos_schedule import schedule
+
+FULL = pytest.mark.full
+
+
+@pytest.mark.timeout(300)  # ranks import torch and scikit-learn
+@pytest.mark.parametrize(
+    ("number", "reducers", "more"),
+    [
+        ("KILL", 2, []),
+        pytest.param("KILL", 1, [], marks=FULL),
+        pytest.param("TERM", 2, ["--transport", "grpc"], marks=FULL),
+        pytest.param("STOP", 2, ["--stop-for", "7"], marks=FULL),
+    ],
+)
+def test_the_same_bits_as_without(tmp_path, child_environment, number, reducers, more):
+    out = tmp_path / "chaos.json"
+    command = [sys.executable, "-m", "benchmarks.chaos", "--kills", "5", "--every", "1", "--signal", number]
+    command += ["--workers", "2", "--reducers", f"{reducers}", "--out", f"{out}", *more]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, check=False, env=child_environment()
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    written = json.loads(out.read_text())
+    assert len(written["strikes"]) == 5
+    assert written["restarts"] == (0 if number == "STOP" else 5)
+    assert written["failure"] == ""
+    assert written["digest"][:16] in done.stdout
+
+
+@pytest.mark.parametrize("number", ["KILL", "TERM", "STOP"])
+def test_a_reducer_that_was_struck_serves_again_on_its_address(number):
+    reducers = ChaosReducers(2, number, restart_after_s=0.0, stop_for_s=0.1)
+    try:
+        reducers.start()
+        reducers.strike(schedule(1, 3, 0.05, 2))
+        while not reducers.is_over:
+            reducers.check()
+            time.sleep(0.01)
+        assert len(reducers.struck) == 3
+        assert reducers.restarts == (0 if number == "STOP" else 3)
+        assert all(0 < strike.back_s - strike.at_s < 30 for strike in reducers.struck)
+    finally:
+        reducers.close()

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from benchmarks.chaos_course import ChaosFailed, Course, Settings, Training
+from benchmarks.chaos_load import HANG_S, Slice
+from benchmarks.chaos_reducers import Struck
+from benchmarks.chaos_report import Felt, document, felt, goodput, lines, spread
+from benchmarks.chaos_schedule import JITTER, schedule
+
+SETTINGS = Settings(
+    strikes=2,
+    every_s=1.0,
+    signal="KILL",
+    workers=2,
+    reducers=3,
+    transport="auto",
+    restart_after_s=0.1,
+    stop_for_s=8.0,
+    seed=7,
+)
+
+
+def training(*slices: list[Slice]) -> Training:
+    made = Training()
+    for one in slices:
+        made.add(one)
+    return made
+
+
+def slice_of(digest: str, *steps: tuple[float, float]) -> Slice:
+    return Slice([begun for begun, _ in steps], [done for _, done in steps], digest)
+
+
+def steps(*times: tuple[float, float]) -> list[Slice]:
+    """Two ranks, the second of which is always 0.01 s later."""
+    late = [(begun + 0.01, done + 0.01) for begun, done in times]
+    return [slice_of("abc", *times), slice_of("abc", *late)]
+
+
+def course() -> Course:
+    warmup = steps((0.0, 0.5))
+    disturbed = training(warmup, steps((1.0, 1.1), (1.1, 2.0), (2.0, 2.1), (2.1, 2.2)))
+    reference = training(warmup, steps((5.0, 5.1), (5.1, 5.2), (5.2, 5.3), (5.3, 5.4)))
+    return Course(disturbed, reference, [Struck(1.15, 2, 1, 1.9), Struck(2.05, 0, 0, 2.08)], 2)
+
+
+def test_a_seed_is_a_schedule() -> None:
+    first = schedule(7, 500, 2.0, 3)
+    assert first == schedule(7, 500, 2.0, 3) != schedule(8, 500, 2.0, 3)
+    assert {strike.reducer for strike in first} == {0, 1, 2}
+    pauses = [later.at_s - strike.at_s for strike, later in itertools.pairwise(first)]
+    assert 2.0 * JITTER[0] <= min(pauses) < max(pauses) <= 2.0 * JITTER[1]
+    assert sum(pauses) / len(pauses) == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_step_of_the_job_ends_with_its_last_rank() -> None:
+    made = course().disturbed
+    assert made.steps == 4, "the warm-up does not count"
+    assert made.done_s == pytest.approx([0.51, 1.11, 2.01, 2.11, 2.21])
+    assert made.seconds == pytest.approx(1.21)
+
+
+def test_ranks_with_different_weights_are_named() -> None:
+    with pytest.raises(ChaosFailed, match="after step 1 the weights differ: rank 0 abc, rank 1 xyz"):
+        training([slice_of("abc", (0.0, 0.1)), slice_of("xyz", (0.0, 0.1))])
+
+
+def test_a_step_that_takes_too_long_is_a_hang_although_it_ended() -> None:
+    training(steps((0.0, HANG_S - 1)))
+    with pytest.raises(ChaosFailed, match=r"step 1 took 61\.0 s; more than 60 s is a hang"):
+        training(steps((0.0, 0.1)), [slice_of("abc", (1.0, 62.0))] * 2)
+
+
+def test_a_strike_is_felt_until_the_next_step_and_the_first_that_began_after_it() -> None:
+    first, second = felt(course())
+    assert first == pytest.approx(Felt(0.0, 2, 1, 0.86, 0.96, 0.75))
+    assert second == pytest.approx(Felt(0.9, 0, 0, 0.06, 0.16, 0.03))
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, (1, 1, 1)), (2, (1, 2, 2)), (20, (10, 19, 20)), (200, (100, 190, 200))]
+)
+def test_median_p95_and_maximum_are_values_that_were_seen(count: int, expected: tuple[int, ...]) -> None:
+    assert spread([float(value) for value in range(count, 0, -1)]) == expected
+
+
+def test_goodput_is_what_is_left_of_the_undisturbed_speed() -> None:
+    assert goodput(course()) == pytest.approx(0.41 / 1.21)
+
+
+def test_what_is_printed_and_written() -> None:
+    text = "\n".join(lines(SETTINGS, course()))
+    for part in ("2 x SIGKILL", "n=2, k=3", "seed 7", "goodput 33.9%", "abc", "while others served"):
+        assert part in text
+    written = document(SETTINGS, course(), "")
+    assert written["strikes"][1]["reducer"] == 0
+    assert written["next_step_s"]["maximum"] == pytest.approx(0.86)
+    assert document(SETTINGS, None, "a hang")["failure"] == "a hang"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -125,6 +126,7 @@ def test_a_worker_that_stays_stopped_is_a_timeout_on_all_others(ranks, reducers,
     answers = call.answers()
     for error, at in answers:
         assert type(error) is CollectiveTimeout
-        assert "after its first push: 2 of 2 chunks are missing, from" in str(error)
+        # How many chunks depends on the grid that rank 0 has chosen by then.
+        assert re.search(r"after its first push: \d+ of \d+ chunks are missing, from", str(error))
         assert f"; waiting for rank 1 ({socket.gethostname()})" in str(error)
         assert at - stopped_at >= settings["timeout_s"]

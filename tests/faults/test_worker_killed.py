@@ -73,7 +73,15 @@ def some_rounds(rank, reducers, job):
 
 
 @pytest.mark.usefixtures("plane")
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(
+    ("plane", "victim"),
+    [
+        ("tcp", 0),
+        ("grpc", 1),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in (("tcp", 1), ("grpc", 0))),
+    ],
+    indirect=["plane"],
+)
 def test_a_killed_worker_is_named_to_all_others_in_time(ranks, fresh_ranks, reducers, job, victim):
     ranks.run(3, some_rounds, reducers(2), f"{job}-first", group=False)  # so that these have torch already
     doomed = fresh_ranks()

@@ -1,7 +1,7 @@
-"""Our TCP plane without what makes it survive failures, to see what that costs.
+"""Our TCP plane without what lets it push again, to see what that costs.
 
-A contribution is pushed from the user's tensor and its result received into it: there is no private copy, so nothing
-could be pushed again in another epoch, and a failure would leave a half-written tensor.
+A contribution is pushed from the user's tensor, and no private copy of it is kept until every rank holds the result;
+the tensor itself is overwritten then, so a new epoch could not ask for anything.
 """
 
 from __future__ import annotations
@@ -15,29 +15,37 @@ from worker_plugin import ReductionState, client
 from worker_plugin.staging import ArenaPool, Staging, Work
 
 
-class _NoPool(ArenaPool):
+class _Pool(ArenaPool):
+    """Has the results' memory; contributions belong to the user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lent: set[int] = set()
+
     def give(self, buffer: torch.Tensor) -> None:
-        """Leave it to its owner."""
+        """Take back a result's memory, and leave a contribution to its owner."""
+        if buffer.data_ptr() in self.lent:
+            self.lent.discard(buffer.data_ptr())
+        else:
+            super().give(buffer)
 
 
 class BareStaging(Staging):
     """For contiguous tensors on the CPU."""
 
     def __init__(self, pool: ArenaPool, on_staged: Callable[[Work], None]) -> None:
-        super().__init__(_NoPool(), on_staged)
+        self._bare_pool = _Pool()
+        super().__init__(self._bare_pool, on_staged)
 
     def begin(self, work: Work) -> None:
-        """Push from the tensor, and receive into it: a chunk's result comes after all of it was sent."""
-        work.own(work.tensor.reshape(-1).view(torch.uint8))
-        work.result, work.result_bytes = work.contribution, work.contribution_bytes
-
-    def deliver(self, work: Work) -> None:
-        """Complete the future: the result is there already."""
-        self._queue.put(lambda: work.future.set_result(work.tensor))
+        """Push from the tensor."""
+        contribution = work.tensor.reshape(-1).view(torch.uint8)
+        self._bare_pool.lent.add(contribution.data_ptr())
+        work.own(contribution)
 
 
 class BareState(ReductionState):
-    """A state whose communicator has no private memory."""
+    """A state whose communicator keeps no contributions."""
 
     def _connect(self) -> client.Client:
         with patch.object(client, "Staging", BareStaging):

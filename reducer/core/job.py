@@ -99,6 +99,8 @@ class Job:
     configuration: Configuration | None = None
     #: Our place in it.
     index: int = 0
+    #: Whether pushes and results have checksums in it; asked for with every push.
+    checks: bool = False
     started: bool = False
     minimum: int = 0
     ranks: dict[int, RankView] = field(default_factory=dict)
@@ -209,6 +211,7 @@ class Job:
         self.instance = configuration.instance
         self.configuration = configuration
         self.index = index
+        self.checks = configuration.checksums
         self.epoch = configuration.epoch
         self.started = False
         self.hellos.clear()
@@ -353,11 +356,6 @@ class Job:
     def is_deserted(self) -> bool:
         """Whether no rank has a stream here."""
         return not any(view.stream is not None for view in self.ranks.values())
-
-    @property
-    def checks(self) -> bool:
-        """Whether pushes and results of this epoch have checksums."""
-        return self.configuration is not None and self.configuration.checksums
 
     @property
     def needs_us(self) -> bool:

@@ -97,8 +97,8 @@ STATUS = {
     11: grpc.StatusCode.ABORTED,
     12: grpc.StatusCode.ABORTED,
     13: grpc.StatusCode.ABORTED,
-    16: grpc.StatusCode.DATA_LOSS,
     15: grpc.StatusCode.UNAUTHENTICATED,
+    16: grpc.StatusCode.DATA_LOSS,
 }
 
 

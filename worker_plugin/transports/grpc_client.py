@@ -172,11 +172,13 @@ class GrpcStream:
     async def _reason(self, code: grpc.StatusCode, details: str | None) -> ReductionError:
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return Unauthenticated(f"{self._address}: {details}")
+        text = f"{self._address}: {code.name}: {details}"
+        # gRPC gives the reason of a connection that failed as text only, in the words of strerror(3). Words that are
+        # not found cost the grace that any lost stream has (core/verdict.py).
+        if (details or "").endswith(_REFUSED):
+            return ReducerAbsent(text)
         if code is grpc.StatusCode.UNAVAILABLE and not (self._was_heard or self._is_closing):
             reason = await why_refused(self._address, self._tls)
             if reason is not None:
                 return Unauthenticated(f"{self._address}: {reason}")
-        # gRPC gives the reason of a connection that failed as text only, in the words of strerror(3). Words that are
-        # not found cost the grace that any lost stream has (core/verdict.py).
-        kind = ReducerAbsent if (details or "").endswith(_REFUSED) else ReducerUnavailable
-        return kind(f"{self._address}: {code.name}: {details}")
+        return ReducerUnavailable(text)

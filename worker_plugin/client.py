@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import logging
 import os
 import secrets
@@ -17,7 +16,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -46,11 +45,9 @@ from worker_plugin.core.actions import (
 from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, Received, Tick
 from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.links import Links
 from worker_plugin.loop import io_loop
-from worker_plugin.security import OPEN, Access
 from worker_plugin.staging import CLOSED, ArenaPool, Staging, Work
-from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
-from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
 log = logging.getLogger(__name__)
 
@@ -58,33 +55,6 @@ log = logging.getLogger(__name__)
 TICK_S = 0.04
 #: How long close() waits beside close_timeout_s: for streams, the embedded reducer and the last copies, in seconds.
 CLOSE_EXTRA_S = 8.0
-#: How long streams may take to send their last frames, in seconds.
-LINGER_S = 2.0
-
-
-class LinkSink:
-    """Receives for one stream of one link; deaf once the link has a newer stream."""
-
-    def __init__(self, client: Client, link: int) -> None:
-        self._client = client
-        self._link = link
-
-    def on_frame(self, frame: ReducerFrame) -> None:
-        """See `Sink.on_frame`."""
-        if self._client.sinks.get(self._link) is self:
-            self._client.receive(self._link, frame)
-
-    def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
-        """See `PlacingSink.place`."""
-        if self._client.sinks.get(self._link) is not self:
-            return None
-        return self._client.place(self._link, epoch, seq, chunk, nbytes)
-
-    def on_closed(self, error: ReductionError | None) -> None:
-        """See `Sink.on_closed`."""
-        if self._client.sinks.get(self._link) is self:
-            del self._client.sinks[self._link]
-            self._client.handle(Lost(self._link, error))
 
 
 class Client:
@@ -92,8 +62,6 @@ class Client:
 
     def __init__(self, config: PluginConfig, rank: int, world_size: int, meeting: Meeting) -> None:
         self.error: ReductionError | None = None
-        #: The sink of each link's present stream; loop thread only, as all below but lock, flags and queue.
-        self.sinks: dict[int, LinkSink] = {}
         self._config = config
         self._rank = rank
         self._world_size = world_size
@@ -109,18 +77,11 @@ class Client:
         self._works: dict[int, Work] = {}
         self._core: Communicator | None = None
         self._early: list[Event] = []
-        self._endpoints: dict[int, GrpcEndpoint | TcpEndpoint] = {}
-        self._streams: dict[int, GrpcStream | TcpStream] = {}
+        self._links = Links(config.transport)
         #: Where the result that arrives on a link is being received, if that is where it belongs.
         self._placed: dict[int, tuple[int, memoryview]] = {}
-        self._reducer_addresses: set[tuple[str, int]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         #: Where the job meets; another one after a fallback.
         self._places: list[Place] = []
-        self._access = OPEN
-        #: What the reducers of these addresses want to see instead.
-        self._private: dict[str, Access] = {}
-        self._transport = config.transport
         self._loop = io_loop()
         #: Of the next tick.
         self._timer: asyncio.TimerHandle | None = None
@@ -168,10 +129,10 @@ class Client:
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`."""
-        descriptors = [stream.descriptor for stream in self._streams.values()]
+        descriptors = self._links.descriptors
         for place in self._places:
             descriptors += [] if place.embedded is None else place.embedded.descriptors
-        return self._reducer_addresses, [number for number in descriptors if number >= 0]
+        return self._links.addresses, descriptors
 
     # ---- the staging and discovery threads ----
 
@@ -209,7 +170,7 @@ class Client:
             threading.Thread(target=place.stop, name="reduction-fallback", daemon=True).start()
         else:
             self._places.append(place)
-            self._private[place.addresses[0]] = place.access
+            self._links.private[place.addresses[0]] = place.access
             self.handle(FellBack(place.addresses[0]))
 
     async def _live(self, place: Place | ReductionError) -> None:
@@ -235,9 +196,9 @@ class Client:
 
     async def _serve(self, place: Place) -> None:
         config = self._config
-        self._access = place.access
-        if place.access.tls is not None and self._transport == "auto":
-            self._transport = "grpc"
+        self._links.access = place.access
+        if place.access.tls is not None and self._links.transport == "auto":
+            self._links.transport = "grpc"
             text = "with TLS everything goes over gRPC: the TCP data plane, which costs less CPU, is not encrypted"
             log.warning("job %s rank %d: %s", place.job, self._rank, text)
         identity = Identity(
@@ -249,7 +210,7 @@ class Client:
             world_size=self._world_size,
             chunk_bytes=config.fixed_chunk_bytes,
             credit_bytes=config.credit_bytes,
-            aim=pace.GRPC if self._transport == "grpc" else pace.TCP,
+            aim=pace.GRPC if self._links.transport == "grpc" else pace.TCP,
             timeout_s=config.timeout_s,
             stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,
@@ -267,24 +228,14 @@ class Client:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for stream in self._streams.values():
-            stream.close()
-        if self._streams:
-            waits = [asyncio.create_task(stream.wait_closed()) for stream in self._streams.values()]
-            await asyncio.wait(waits, timeout=LINGER_S)
-        for endpoint in self._endpoints.values():
-            await endpoint.close()
-        # gRPC keeps a connection open while anybody refers to a call or channel.
-        self._streams.clear()
-        self._endpoints.clear()
-        self.sinks.clear()
+        await self._links.close()
 
     def _tick(self) -> None:
         if not self._over.is_set():
             # First, because time must go on whatever follows.
             self._timer = self._loop.call_later(TICK_S, self._tick)
             is_asked = self._core is not None and self._core.grid.counts_losses
-            self.handle(Tick(sum(stream.lost for stream in self._streams.values()) if is_asked else 0))
+            self.handle(Tick(self._links.lost if is_asked else 0))
 
     def _begin(self, work: Work) -> None:
         try:
@@ -326,11 +277,15 @@ class Client:
             try:
                 checksum.check(frame)
             except DataCorrupted as error:  # the next epoch brings it again
-                del self.sinks[link]
-                self._streams[link].close()
-                self.handle(Lost(link, error))
+                self._links.forget(link)
+                self._links.shut(link)
+                self.lose(link, error)
                 return
         self.handle(Received(link, frame))
+
+    def lose(self, link: int, error: ReductionError | None) -> None:
+        """Let the core take note that a stream has ended."""
+        self.handle(Lost(link, error))
 
     def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
         """Return where a result that begins to arrive belongs, if it is one that the core needs."""
@@ -360,27 +315,18 @@ class Client:
             case Deliver(seq):
                 for link, (placed, _) in self._placed.items():
                     if placed == seq:  # of an epoch that is over, and still under way into this memory
-                        self._streams[link].divert()
+                        self._links.divert(link)
                 self._staging.deliver(self._works[seq])
             case Release(seq):
                 contribution = self._works.pop(seq).contribution
                 assert contribution is not None
                 self._staging.pool.give(contribution)
             case Send(link, frame):
-                self._streams[link].send(frame)
+                self._links.send(link, frame)
             case Open(link, address, join):
-                endpoint = self._endpoints.get(link)
-                if endpoint is not None and endpoint.address != address:  # of a sibling that is gone
-                    self._run(endpoint.close())
-                    endpoint = None
-                if endpoint is None:
-                    endpoint = self._endpoints[link] = self._endpoint(address)
-                sink = self.sinks[link] = LinkSink(self, link)
-                stream = self._streams[link] = endpoint.open(sink)
-                stream.send(join)
-                self._remember(address)
+                self._links.open(link, address, join, self)
             case Shut(link):
-                self._streams[link].close()
+                self._links.shut(link)
             case Fail(error):
                 self._fail(error)
             case Embed():
@@ -390,19 +336,13 @@ class Client:
             case Log(level, text):
                 log.log(level, "job %s rank %d: %s", self._job, self._rank, text)
 
-    def _endpoint(self, address: str) -> GrpcEndpoint | TcpEndpoint:
-        access = self._private.get(address, self._access)
-        if self._transport == "grpc":
-            return GrpcEndpoint(address, access)
-        return TcpEndpoint(address, is_required=self._transport == "tcp", access=access)
-
     def _push(self, action: PushChunk) -> None:
         payload = self._works[action.seq].payload(action.start, action.stop)
         crc = None
         if self._core is not None and self._core.epochs.checks:
             crc = checksum.of_push(action.epoch, action.seq, action.chunk, action.held, payload)
         push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)
-        self._streams[action.link].send(push)
+        self._links.send(action.link, push)
 
     def _fail(self, error: ReductionError) -> None:
         """Give every collective that has no result the error; from here on nothing else happens."""
@@ -418,23 +358,6 @@ class Client:
     @property
     def _job(self) -> str:
         return self._core.identity.job if self._core is not None else "?"
-
-    def _remember(self, address: str) -> None:
-        """Note where our sockets lead to, for `fork`."""
-        host, _, port = address.rpartition(":")
-
-        async def look() -> None:
-            with contextlib.suppress(OSError, ValueError):  # a member's address may be no HOST:PORT
-                answers = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-                self._reducer_addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
-
-        self._run(look())
-
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        """Let something happen beside the rest; the loop itself would let a task without references vanish."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 #: Those of this process that have not ended.

@@ -1,0 +1,154 @@
+"""The streams of a rank by link: opening, sending, ending; and what they lead to, for `fork`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Coroutine
+from typing import Protocol
+
+from reduction.errors import ReductionError
+from reduction.model import Join, ReducerFrame, WorkerFrame
+
+from worker_plugin.security import OPEN, Access
+from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
+from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
+
+#: How long streams may take to send their last frames, in seconds.
+LINGER_S = 2.0
+
+
+class Hearer(Protocol):
+    """Who hears of the links; on the loop's thread."""
+
+    def receive(self, link: int, frame: ReducerFrame) -> None:
+        """Take a frame of a link's present stream."""
+
+    def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
+        """Return where a result that begins to arrive belongs, if it is needed."""
+
+    def lose(self, link: int, error: ReductionError | None) -> None:
+        """Take note that a link's present stream has ended."""
+
+
+class _Sink:
+    """Receives for one stream of one link; deaf once the link has a newer stream."""
+
+    def __init__(self, links: Links, link: int, hearer: Hearer) -> None:
+        self._links = links
+        self._link = link
+        self._hearer = hearer
+
+    def on_frame(self, frame: ReducerFrame) -> None:
+        """See `Sink.on_frame`."""
+        if self._links.hears(self._link, self):
+            self._hearer.receive(self._link, frame)
+
+    def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
+        """See `PlacingSink.place`."""
+        if not self._links.hears(self._link, self):
+            return None
+        return self._hearer.place(self._link, epoch, seq, chunk, nbytes)
+
+    def on_closed(self, error: ReductionError | None) -> None:
+        """See `Sink.on_closed`."""
+        if self._links.hears(self._link, self):
+            self._links.forget(self._link)
+            self._hearer.lose(self._link, error)
+
+
+class Links:
+    """All streams of one communicator. Loop thread only, but for `addresses` and `descriptors`."""
+
+    def __init__(self, transport: str) -> None:
+        self.transport = transport
+        #: What reducers get to see.
+        self.access = OPEN
+        #: What the reducers of these addresses get to see instead.
+        self.private: dict[str, Access] = {}
+        #: What our sockets are connected to, as far as it is known.
+        self.addresses: set[tuple[str, int]] = set()
+        self._endpoints: dict[int, GrpcEndpoint | TcpEndpoint] = {}
+        self._streams: dict[int, GrpcStream | TcpStream] = {}
+        #: Of each link's present stream; none once it has ended. Through them alone we refer to a `Hearer`, which
+        #: refers to us: that must be over with `close`, not when the garbage collector comes.
+        self._sinks: dict[int, _Sink] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Of the data connections that stand."""
+        numbers = [stream.descriptor for stream in self._streams.values()]
+        return [number for number in numbers if number >= 0]
+
+    @property
+    def lost(self) -> int:
+        """Packets that the data connections have lost so far, where that is known."""
+        return sum(stream.lost for stream in self._streams.values())
+
+    def open(self, link: int, address: str, join: Join, hearer: Hearer) -> None:
+        """Open a new stream; the link's last one is not heard any more."""
+        endpoint = self._endpoints.get(link)
+        if endpoint is not None and endpoint.address != address:  # of a sibling that is gone
+            self._run(endpoint.close())
+            endpoint = None
+        if endpoint is None:
+            endpoint = self._endpoints[link] = self._endpoint(address)
+        sink = self._sinks[link] = _Sink(self, link, hearer)
+        stream = self._streams[link] = endpoint.open(sink)
+        stream.send(join)
+        self._run(self._remember(address))
+
+    def send(self, link: int, frame: WorkerFrame) -> None:
+        """Send on the link's stream."""
+        self._streams[link].send(frame)
+
+    def divert(self, link: int) -> None:
+        """Let a payload that is under way on the link go on elsewhere."""
+        self._streams[link].divert()
+
+    def shut(self, link: int) -> None:
+        """End the link's stream after what was sent."""
+        self._streams[link].close()
+
+    def hears(self, link: int, sink: _Sink) -> bool:
+        """Whether that is the link's present stream."""
+        return self._sinks.get(link) is sink
+
+    def forget(self, link: int) -> None:
+        """Hear nothing more of the link's stream."""
+        del self._sinks[link]
+
+    async def close(self) -> None:
+        """End all streams, and then the connections."""
+        for stream in self._streams.values():
+            stream.close()
+        if self._streams:
+            waits = [asyncio.create_task(stream.wait_closed()) for stream in self._streams.values()]
+            await asyncio.wait(waits, timeout=LINGER_S)
+        for endpoint in self._endpoints.values():
+            await endpoint.close()
+        # gRPC keeps a connection open while anybody refers to a call or channel.
+        self._streams.clear()
+        self._endpoints.clear()
+        self._sinks.clear()
+
+    def _endpoint(self, address: str) -> GrpcEndpoint | TcpEndpoint:
+        access = self.private.get(address, self.access)
+        if self.transport == "grpc":
+            return GrpcEndpoint(address, access)
+        return TcpEndpoint(address, is_required=self.transport == "tcp", access=access)
+
+    async def _remember(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError, ValueError):  # a member's address may be no HOST:PORT
+            loop = asyncio.get_running_loop()
+            answers = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            self.addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        """Let something happen beside the rest; the loop itself would let a task without references vanish."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

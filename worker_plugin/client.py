@@ -43,7 +43,7 @@ from worker_plugin.core.actions import (
     Store,
 )
 from worker_plugin.core.communicator import Communicator, Identity
-from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, Received, Tick
+from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
 from worker_plugin.discovery.meeting import Meeting, Place
 from worker_plugin.links import Links
 from worker_plugin.loop import io_loop
@@ -165,7 +165,7 @@ class Client:
 
     def _on_fallback(self, place: Place | ReductionError) -> None:
         if isinstance(place, ReductionError):
-            self.handle(Broke(place))
+            self.handle(NoFallback(place))
         elif self._over.is_set():  # nobody needs it any more
             threading.Thread(target=place.stop, name="reduction-fallback", daemon=True).start()
         else:

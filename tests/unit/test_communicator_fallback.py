@@ -6,7 +6,7 @@ from reduction.model import Hello, Welcome
 from unit.rank_scene import CREDIT, Scene, epoch, failure, incarnation, peers
 
 from worker_plugin.core.actions import Embed, Log, Open, PushChunk
-from worker_plugin.core.events import FellBack, Received
+from worker_plugin.core.events import FellBack, NoFallback, Received
 
 
 def alone(rank=0, **changes):
@@ -79,3 +79,22 @@ def test_a_rank_that_is_closing_needs_none():
     scene.close(now=0.0)
     scene.lose("a", now=0.0)
     assert Embed() not in scene.tick(60.0)
+
+
+NOBODY = ReducerUnavailable("waited in vain for rank 0 to start the embedded reducer")
+
+
+def test_without_a_fallback_it_fails():
+    scene = alone(1)
+    scene.tick(60.0)
+    assert failure(scene.handle(NoFallback(NOBODY), 61.0)) == (ReducerUnavailable, str(NOBODY))
+
+
+def test_a_reducer_that_came_back_meanwhile_makes_up_for_it():
+    # Rank 0 may have seen it before its own time was up, and then starts none.
+    scene = alone(1)
+    scene.tick(60.0)
+    scene.welcome("a", now=61.0)
+    assert scene.handle(NoFallback(NOBODY), 120.0) == []
+    assert scene.core.error is None
+    assert Embed() in scene.lose("a", now=121.0)

@@ -17,6 +17,7 @@ Abort, on a Join       dial again or fail (roster.py); the same if TLS or a prox
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
 FellBack               dial the reducer that rank 0 has started, because none was left
+NoFallback             fail, unless a reducer is back
 Close                  wait until nobody needs this rank, then Goodbye
 """
 
@@ -63,7 +64,7 @@ from worker_plugin.core.actions import (
     Shut,
 )
 from worker_plugin.core.epochs import Epochs
-from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, Received, Tick
+from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
 from worker_plugin.core.grid import Grid
 from worker_plugin.core.link import Link, Phase
 from worker_plugin.core.pace import TCP, Aim
@@ -165,6 +166,12 @@ class Communicator:
             case FellBack(address):
                 self.roster.add_fallback(address)
                 self._restart_clocks(now)
+            case NoFallback(error):
+                if not self.roster.up:
+                    raise error
+                self.has_fallen_back = (
+                    False  # one came back, perhaps before rank 0 looked: there may be a next time
+                )
             case Close():
                 self._on_close(now, actions)
             case Tick(lost):

@@ -47,6 +47,13 @@ class FellBack:
 
 
 @dataclass(frozen=True, slots=True)
+class NoFallback:
+    """The ranks could not agree on a reducer that rank 0 starts, after `Embed`."""
+
+    error: ReductionError
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """The user wants to leave."""
 
@@ -59,4 +66,4 @@ class Tick:
     lost: int = 0
 
 
-Event: TypeAlias = Issued | Received | Lost | Broke | FellBack | Close | Tick
+Event: TypeAlias = Issued | Received | Lost | Broke | FellBack | NoFallback | Close | Tick

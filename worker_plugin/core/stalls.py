@@ -44,18 +44,18 @@ class Stalls:
         if oldest.pushed_at is None:
             return
         waited = now - oldest.pushed_at
-        if waited < self._stall_warn_s and waited < self._timeout_s:
+        is_late = waited >= self._timeout_s
+        if not is_late and (waited < self._stall_warn_s or self.warned_seq == seq):
             return
         news = self._news()
         names = {peer.rank: str(peer) for one in news for peer in one.missing if peer.rank != self._rank}
         text = self._text(seq, oldest, waited, [names[rank] for rank in sorted(names)])
-        if waited >= self._timeout_s:
+        if is_late:
             raise CollectiveTimeout(text)
-        if self.warned_seq != seq:
-            self.warned_seq = seq
-            others_speak = any(rank not in names for rank in range(self._rank))
-            is_told_all = news and all(one.count == len(one.missing) for one in news)
-            actions.append(Log(_INFO if others_speak and is_told_all else _WARNING, text))
+        self.warned_seq = seq
+        others_speak = any(rank not in names for rank in range(self._rank))
+        is_told_all = news and all(one.count == len(one.missing) for one in news)
+        actions.append(Log(_INFO if others_speak and is_told_all else _WARNING, text))
 
     def _check_own(self, actions: list[Action]) -> None:
         """Tell that the others wait for a collective which this rank has not even issued."""

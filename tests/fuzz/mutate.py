@@ -5,6 +5,7 @@ Half of the time the fuzzing engine's own mutation of bytes does the work, so no
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from reduction.v1 import reduction_pb2 as pb
 #: (data, longest) -> data: the engine's own.
 ByBytes = Callable[[bytes, int], bytes]
 
+_REALS = (0.0, 0.5, 1e300, math.inf, math.nan)
 _NUMBERS = (
     0,
     1,
@@ -139,5 +141,7 @@ def _value(field: FieldDescriptor, present: Any, rng: random.Random) -> Any:
             return rng.randrange(16)
         case FieldDescriptor.CPPTYPE_UINT32:
             return rng.choice((*_NUMBERS, present + 1, present - 1)) & 0xFFFFFFFF
+        case FieldDescriptor.CPPTYPE_DOUBLE:
+            return rng.choice((*_REALS, present + 1, -present))
         case _:
             return rng.choice((*_NUMBERS, present + 1, present - 1)) & 0xFFFFFFFFFFFFFFFF

@@ -91,6 +91,7 @@ def test_a_killed_worker_is_named_to_all_others_in_time(ranks, fresh_ranks, redu
         assert len(children) == 2
         for rank in {0, 1, 2} - {victim}:
             assert call.hear(rank) == "waiting"
+        doomed.processes[victim].log.spare()  # its DataLoader's children lose their parent
         killed_at = time.monotonic()
         os.kill(doomed.processes[victim].process.pid, signal.SIGKILL)
         answers = call.answers()

@@ -28,14 +28,21 @@ class Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._checked = 0
+        self._is_spared = False
 
     @property
     def text(self) -> str:
         """All that was written so far."""
         return self.path.read_text(errors="replace")
 
+    def spare(self) -> None:
+        """Do not complain any more: the process is to be killed, and its children cry out."""
+        self._is_spared = True
+
     def check(self) -> None:
         """Fail if anything new is a bug's trace."""
+        if self._is_spared:
+            return
         text = self.text
         new, self._checked = text[self._checked :], len(text)
         found = [mark for mark in OUR_BUGS if mark in new]

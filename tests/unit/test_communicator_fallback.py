@@ -97,4 +97,17 @@ def test_a_reducer_that_came_back_meanwhile_makes_up_for_it():
     scene.welcome("a", now=61.0)
     assert scene.handle(NoFallback(NOBODY), 120.0) == []
     assert scene.core.error is None
-    assert Embed() in scene.lose("a", now=121.0)
+    scene.lose("a", now=121.0)
+    assert Embed() in scene.tick(181.0)
+
+
+def test_an_idle_rank_takes_part_too():
+    # It may hold a result that another rank misses, whose reducer has died in between.
+    scene = Scene(0, "a", may_fall_back=True).run()
+    scene.lose("a", now=0.0)
+    assert Embed() not in scene.tick(59.9)
+    assert Embed() in scene.tick(60.0)
+    scene.handle(NoFallback(NOBODY), 61.0)
+    assert scene.core.error is None
+    scene.issue(now=62.0)
+    assert failure(scene.tick(120.0))[0] is ReducerUnavailable

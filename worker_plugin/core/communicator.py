@@ -167,11 +167,10 @@ class Communicator:
                 self.roster.add_fallback(address)
                 self._restart_clocks(now)
             case NoFallback(error):
-                if not self.roster.up:
+                if self.roster.up:  # one came back, perhaps before rank 0 looked: there may be a next time
+                    self.has_fallen_back = False
+                elif not self.window.is_idle:
                     raise error
-                self.has_fallen_back = (
-                    False  # one came back, perhaps before rank 0 looked: there may be a next time
-                )
             case Close():
                 self._on_close(now, actions)
             case Tick(lost):

@@ -121,6 +121,11 @@ def _judge(view: View) -> Verdict:
     lost = _lost_rank(view)
     if lost is not None:
         return GiveUp(lost)
+    # With nothing in flight as well: another rank may miss a result that this one has.
+    if view.may_fall_back and view.alone_since is not None:
+        if view.now >= view.alone_since + view.join_timeout_s:
+            return _without_reducers(view)
+        return _KEEP
     for since in (view.alone_since, view.broken_since):
         if since is not None and view.now >= since + view.join_timeout_s and not view.is_idle:
             return _without_reducers(view)

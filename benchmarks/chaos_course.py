@@ -14,12 +14,12 @@ from benchmarks.chaos_load import HANG_S, ChaosTraining, Slice
 from benchmarks.chaos_reducers import ChaosReducers, Struck
 from benchmarks.chaos_schedule import schedule
 from benchmarks.ranks import Ranks, RanksFailed
+from benchmarks.slices import following
 
 #: Steps before anything is struck or timed: connections, DDP's own second set of buckets, the choice of the grid.
 WARMUP_STEPS = 20
-#: Length of a slice, in seconds, and most by which one may be longer than the one before.
+#: Length of a slice, in seconds.
 SLICE_S = 2.0
-LONGER_MAX = 2.0
 #: Steps after the last reducer is back.
 SETTLE_STEPS = 20
 
@@ -133,7 +133,7 @@ def _disturb(settings: Settings, course: Course, reducers: ChaosReducers, ranks:
         before = training.seconds
         training.add(ranks.call("run", count))
         reducers.check()
-        count = max(1, int(count * min(LONGER_MAX, SLICE_S / (training.seconds - before))))
+        count = following(count, training.seconds - before, SLICE_S)
     training.add(ranks.call("run", SETTLE_STEPS))
 
 

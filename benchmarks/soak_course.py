@@ -12,14 +12,13 @@ from benchmarks.flatness import SAMPLES_MIN, Series, Verdict, judge
 from benchmarks.procfs import footprint
 from benchmarks.ranks import Ranks, RanksFailed
 from benchmarks.reducers import Reducers
+from benchmarks.slices import following
 from benchmarks.soak_load import RandomAllReduces
 
 #: After the last result of a slice until the sample: acknowledgements go within 50 ms, memory is released then.
 SETTLE_S = 0.2
 #: Collectives of the first slice; the later ones follow from its speed.
 FIRST_SLICE = 20
-#: Most by which a slice may be longer than the one before, so that one fast slice makes no endless next one.
-LONGER_MAX = 2.0
 
 
 class SoakFailed(Exception):
@@ -117,7 +116,7 @@ def _follow(settings: Settings, course: Course, ranks: Ranks, pids: dict[str, in
         seconds = time.monotonic() - started
         course.collectives += done.collectives
         course.tensor_bytes += done.tensor_bytes
-        count = max(1, int(count * min(LONGER_MAX, settings.every_s / seconds)))
+        count = following(count, seconds, settings.every_s)
         time.sleep(SETTLE_S)
         course.seconds = time.monotonic() - began
         heaps = dict(zip(pids, ranks.call("heap_bytes", settings.collects), strict=False))  # ranks come first

@@ -137,10 +137,9 @@ class Staging:
         """Complete the future with an error; the tensor is not touched any more."""
         self._queue.put(lambda: None if work.future.done() else fail(work.future, error))
 
-    def finish(self, last: Callable[[], None] | None) -> None:
+    def finish(self, last: Callable[[], None]) -> None:
         """Do what was asked for so far, then `last`, and end."""
-        if last is not None:
-            self._queue.put(last)
+        self._queue.put(last)
         self._queue.put(None)
 
     def join(self, timeout_s: float) -> None:

@@ -59,9 +59,8 @@ def main(folder: Path) -> None:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(ddp_model(features), labels)
             if (rank, life, epoch, step) == (1, 0, *LAST_WORDS):
-                os.kill(
-                    os.getpid(), signal.SIGKILL
-                )  # its loader's children live on; the others wait for its push
+                # Its loader's children live on; the others wait for its push.
+                os.kill(os.getpid(), signal.SIGKILL)
             loss.backward()
             optimizer.step()
         if rank == 0:

@@ -85,14 +85,8 @@ def hold_one_result(rank, addresses, job):
         assert state.error is None
 
 
-@pytest.mark.usefixtures("plane")
-def test_a_reducer_that_dies_after_answering_rank_0_and_before_answering_rank_1(
-    ranks, reducers, faulty_reducer, detour, job
-):
-    """Rank 0 must still have its contribution, although it has had the result for long."""
-    stays, goes = reducers(1)[0], faulty_reducer()
-    way = detour(goes)
-    call = ranks.begin(2, hold_one_result, ([stays, goes[0].address], [stays, way.address]), job, group=False)
+def let_only_rank_0_be_answered(call, way):
+    """Have `hold_one_result` come to where rank 0 has all its results and rank 1, behind the way, has none."""
     assert [call.hear(0), call.hear(1)] == ["settled", "settled"]
     way.set(down=Fault(holds=True))
     for rank in range(2):
@@ -102,6 +96,17 @@ def test_a_reducer_that_dies_after_answering_rank_0_and_before_answering_rank_1(
         call.tell(rank, "done?")
     assert call.hear(0) == [True, True, True]
     assert call.hear(1) == [False, False, False]
+
+
+@pytest.mark.usefixtures("plane")
+def test_a_reducer_that_dies_after_answering_rank_0_and_before_answering_rank_1(
+    ranks, reducers, faulty_reducer, detour, job
+):
+    """Rank 0 must still have its contribution, although it has had the result for long."""
+    stays, goes = reducers(1)[0], faulty_reducer()
+    way = detour(goes)
+    call = ranks.begin(2, hold_one_result, ([stays, goes[0].address], [stays, way.address]), job, group=False)
+    let_only_rank_0_be_answered(call, way)
     goes[0].kill()
     way.cut()  # what it held is gone for good
     call.answers()
@@ -115,14 +120,7 @@ def test_the_only_reducer_dies_after_answering_rank_0_and_comes_back(
     goes = faulty_reducer()
     way = detour(goes)
     call = ranks.begin(2, hold_one_result, ([goes[0].address], [way.address]), job, group=False)
-    assert [call.hear(0), call.hear(1)] == ["settled", "settled"]
-    way.set(down=Fault(holds=True))
-    for rank in range(2):
-        call.tell(rank, "go")
-    assert call.hear(0) == "answered"
-    for rank in range(2):
-        call.tell(rank, "done?")
-    assert call.hear(1) == [False, False, False]
+    let_only_rank_0_be_answered(call, way)
     goes[0].kill()
     way.reset()
     serve("--data-port", str(goes[1]), bind=goes[0].address)

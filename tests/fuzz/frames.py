@@ -5,7 +5,9 @@ They are the seeds that fuzzing starts from, and what mutation takes its values 
 
 from __future__ import annotations
 
-from reduction import layout, tcp, wire
+from dataclasses import replace
+
+from reduction import checksum, layout, tcp, wire
 from reduction.model import (
     Abort,
     Ack,
@@ -17,6 +19,7 @@ from reduction.model import (
     Hello,
     JobStatus,
     Join,
+    LastRank,
     Member,
     Minimum,
     Moved,
@@ -29,6 +32,8 @@ from reduction.model import (
     ReducerStatus,
     Result,
     Start,
+    Waiting,
+    WaitTimes,
     Welcome,
     WorkerFrame,
 )
@@ -76,6 +81,8 @@ WORKER_FRAMES: tuple[WorkerFrame, ...] = (
     push(2, seq=1, epoch=2),
     Push(1, 0, 0, _HALF, 0, memoryview(bytes(16))),
     Push(1, 1, 0, Collective(ReduceOp.SUM, DType.INT64, 0, 0), 1, memoryview(b"")),
+    Hello(Configuration(LIFE, 3, CHUNK, MEMBERS[:1], checksums=True), 0),
+    replace(push(0, epoch=3), crc32c=checksum.of_push(3, 0, 0, 0, push(0).payload)),
     Ack(1),
     Goodbye(1, 1),
     Abort(12, "rank 1 is gone"),
@@ -94,6 +101,11 @@ REDUCER_FRAMES: tuple[ReducerFrame, ...] = (
     Peers(PEERS, False),
     Peers((PEERS[0], _GONE), True),
     Peers((PEERS[0], _LEFT), False),
+    Configure(Configuration(LIFE, 3, CHUNK, MEMBERS[:1], checksums=True)),
+    replace(result(0, epoch=3), crc32c=checksum.of_result(3, 0, 0, 0, result(0).payload)),
+    Waiting(0, 1, 6.5, 1, PEERS[1:]),
+    Waiting(1, 0, 0.5, 9, (_GONE,)),
+    Abort(16, "damaged"),
     Abort(4, "busy"),
     Abort(12, "rank 1 is gone"),
 )
@@ -104,7 +116,25 @@ STATUS = ReducerStatus(
     draining=True,
     memory_reserved_bytes=1 << 20,
     memory_limit_bytes=1 << 32,
-    jobs=(JobStatus("left", 2, (*PEERS, _GONE), 1, True, 1, 2, 3, 4, 5, 1024, 4096, 6),),
+    jobs=(
+        JobStatus(
+            "left",
+            2,
+            (*PEERS, _GONE),
+            1,
+            True,
+            1,
+            2,
+            3,
+            4,
+            5,
+            1024,
+            4096,
+            6,
+            (LastRank(1, 3, 0.5),),
+            WaitTimes(0.1, 0.2, 0.3, 0.4),
+        ),
+    ),
     siblings=(50053,),
 )
 

@@ -11,11 +11,7 @@ from reduction.v1 import reduction_pb2 as pb
 
 def worker_frame(data: bytes) -> None:
     """What a worker sent, as on the gRPC call and in a control message of the TCP plane."""
-    frame = _decoded(wire.worker_frame_from_wire, data)
-    if frame is None:
-        return
-    again = wire.worker_frame_to_wire(frame)
-    assert wire.worker_frame_from_wire(again) == frame, "it must survive the way back"
+    frame = _there_and_back(wire.worker_frame_from_wire, wire.worker_frame_to_wire, data)
     if isinstance(frame, model.Push):
         push = pb.WorkerFrame.FromString(data).push
         assert (push.payload, push.seq, push.held) == (frame.payload, frame.seq, frame.held)
@@ -23,11 +19,7 @@ def worker_frame(data: bytes) -> None:
 
 def reducer_frame(data: bytes) -> None:
     """What a reducer sent."""
-    frame = _decoded(wire.reducer_frame_from_wire, data)
-    if frame is None:
-        return
-    again = wire.reducer_frame_to_wire(frame)
-    assert wire.reducer_frame_from_wire(again) == frame, "it must survive the way back"
+    frame = _there_and_back(wire.reducer_frame_from_wire, wire.reducer_frame_to_wire, data)
     if isinstance(frame, model.Result):
         result = pb.ReducerFrame.FromString(data).result
         assert (result.payload, result.seq, result.minimum) == (frame.payload, frame.seq, frame.minimum)
@@ -40,6 +32,16 @@ def status(data: bytes) -> None:
         # Encoded, because an uptime of NaN is not equal to itself.
         again = wire.status_to_wire(answer)
         assert wire.status_to_wire(wire.status_from_wire(again)) == again
+
+
+def _there_and_back(
+    from_wire: Callable[[bytes], object], to_wire: Callable[..., bytes], data: bytes
+) -> object:
+    """Return the frame, None if it is malformed."""
+    frame = _decoded(from_wire, data)
+    if frame is not None:
+        assert from_wire(to_wire(frame)) == frame, "it must survive the way back"
+    return frame
 
 
 def _decoded(from_wire: Callable[[bytes], object], data: bytes) -> object:

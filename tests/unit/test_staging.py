@@ -22,7 +22,7 @@ def staging():
     one = Staging(ArenaPool(), staged.append)
     one.staged = staged
     yield one
-    one.finish(None)
+    one.finish(lambda: None)
     one.join(10)
 
 

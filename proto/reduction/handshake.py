@@ -21,10 +21,8 @@ async def why_refused(address: str, tls: TlsFiles | None, timeout_s: float = ANS
     try:
         async with asyncio.timeout(timeout_s):
             return await _handshake(address, tls)
-    except (
-        OSError,
-        ValueError,
-    ):  # nobody there, slow (TimeoutError), no HOST:PORT, or files that changed (ConfigError)
+    except (OSError, ValueError):
+        # Nobody is there, or slow (TimeoutError); no HOST:PORT, or files that changed (ConfigError).
         return None
 
 

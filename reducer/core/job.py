@@ -267,11 +267,9 @@ class Job:
                 view.outstanding -= cost
             self.minimum_due = None
             streams = self._audience()
-            checks = self.checks
             self.sent_bytes += nbytes * len(streams)
-            actions.append(
-                Publish(key, push.collective, self.world_size, self.epoch, self.minimum, streams, checks)
-            )
+            what, minimum = push.collective, self.minimum
+            actions.append(Publish(key, what, self.world_size, self.epoch, minimum, streams, self.checks))
         return actions
 
     def _audience(self) -> tuple[int, ...]:

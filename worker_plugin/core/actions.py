@@ -80,7 +80,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """No reducer is left: agree with the other ranks on one that rank 0 starts, then tell of `FellBack`."""
+    """No reducer is left: agree with the other ranks on one that rank 0 starts, then tell of `FellBack` or `NoFallback`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ Abort, on a Join       dial again or fail (roster.py); the same if TLS or a prox
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
 FellBack               dial the reducer that rank 0 has started, because none was left
-NoFallback             fail, unless a reducer is back
+NoFallback             fail, unless a reducer is back or nothing is in flight
 Close                  wait until nobody needs this rank, then Goodbye
 """
 
@@ -271,9 +271,8 @@ class Communicator:
             return
         if isinstance(error, ProtocolError):
             raise error  # dialling again would bring the same bytes
-        if (
-            isinstance(error, Unauthenticated) and not link.is_up
-        ):  # TLS or a proxy refused us, without an Abort
+        if isinstance(error, Unauthenticated) and not link.is_up:
+            # TLS or a proxy refused us, without an Abort.
             self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
         if link.is_up and self.epochs.is_member(link):
             self.epochs.note_broken(now)

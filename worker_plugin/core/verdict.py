@@ -16,7 +16,7 @@ The reason comes with the verdict, for the log.
     all, after the grace       a rank is gone at every live reducer   -> WorkerLost
                                a rank has left, and we wait for more  -> PeerLeft
     all, after join_timeout_s  no epoch yet, or none that started     -> ReducerUnavailable
-        with a fallback        and no reducer is left at all          -> FallBack, once
+        with a fallback        and no reducer is left at all          -> FallBack, once, idle or not
 """
 
 from __future__ import annotations
@@ -123,12 +123,11 @@ def _judge(view: View) -> Verdict:
         return GiveUp(lost)
     # With nothing in flight as well: another rank may miss a result that this one has.
     if view.may_fall_back and view.alone_since is not None:
-        if view.now >= view.alone_since + view.join_timeout_s:
-            return _without_reducers(view)
-        return _KEEP
+        is_due = view.now >= view.alone_since + view.join_timeout_s
+        return FallBack(str(_unavailable(view))) if is_due else _KEEP
     for since in (view.alone_since, view.broken_since):
         if since is not None and view.now >= since + view.join_timeout_s and not view.is_idle:
-            return _without_reducers(view)
+            return GiveUp(_unavailable(view))
     if view.unstarted_since is not None and view.now >= view.unstarted_since + view.timeout_s:
         return GiveUp(
             CollectiveTimeout(f"epoch {view.configuration.epoch} has not started after {view.timeout_s:g} s")
@@ -145,10 +144,6 @@ def _first_epoch(view: View) -> Verdict:
     if view.now < view.started_at + view.join_timeout_s:
         lost = _lost_rank(view)
         return _KEEP if lost is None else GiveUp(lost)
-    return _without_reducers(view)
-
-
-def _without_reducers(view: View) -> Verdict:
     error = _unavailable(view)
     alone = not any(link.is_up for link in view.links)
     return FallBack(str(error)) if alone and view.may_fall_back else GiveUp(error)

@@ -47,9 +47,8 @@ class EmbeddedReducer:
         reading, writing = os.pipe()
         command += ["--stop-with-stdin", "--log-level", "warning", "--token-file", f"/dev/fd/{reading}"]
         with open(reading, "rb"):
-            with open(
-                writing, "w"
-            ) as file:  # closed before anybody can inherit it, and so keep the reader waiting
+            # Closed before anybody can inherit it, and so keep the reader waiting.
+            with open(writing, "w") as file:
                 file.write(f"*:{self.token}\n")
             self._process = subprocess.Popen(
                 command,

@@ -80,7 +80,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """No reducer is left: agree with the other ranks on one that rank 0 starts, then tell of `FellBack` or `NoFallback`."""
+    """No reducer is left: agree with the other ranks on one that rank 0 starts. `FellBack` or `NoFallback` follows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@
 
     event                    forming           configured           running
     Hello, older epoch       -                 ignore               ignore
-    Hello, same epoch        -                 count                OutOfOrder
+    Hello, same epoch        -                 count                ignore (the rank was lost, and is back)
+    a second Hello           -                 OutOfOrder           OutOfOrder
     Hello, newer epoch       adopt the configuration, relay it to the other ranks, count
     Push of an older epoch   ignore            ignore               ignore
     Push of this epoch       OutOfOrder        OutOfOrder           fold, publish when complete
@@ -188,8 +189,12 @@ class Job:
             actions += self._adopt(rank, hello.configuration, index)
         elif hello.configuration != self.configuration:
             raise OutOfOrder(f"rank {rank} has another configuration of epoch {self.epoch}")
-        if self.started or rank in self.hellos:
+        if rank in self.hellos:
             raise OutOfOrder(f"rank {rank} said Hello again in epoch {self.epoch}")
+        if self.started:
+            return (
+                actions  # it was lost, so rank 0 makes another epoch; pushes of this one may be lost as well
+            )
         view = self.ranks[rank]
         self.hellos[rank] = hello.held
         view.held = max(view.held, hello.held)

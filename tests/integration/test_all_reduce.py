@@ -346,6 +346,14 @@ def test_reducers_as_a_string(ranks, reducers, job, one):
 
 
 @pytest.mark.usefixtures("plane")
+def test_two_names_of_one_reducer(ranks, reducers, job):
+    """Each rank may be left with another one of them, when one stream has ended the other."""
+    both, other = reducers(2)
+    names = both, both.replace("127.0.0.1", "localhost"), other
+    ranks.run(3, rounds, names, job, group=False)
+
+
+@pytest.mark.usefixtures("plane")
 def test_many_in_flight_under_little_credit(ranks, reducers, job):
     ranks.run(3, many_in_flight, reducers(2), job, group=False)
 

@@ -104,7 +104,7 @@ def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Job, "on_lost", _lose_but_keep_hello)
     world = World(reducers=1, collectives=1, is_hasty=False)
     faults = {"crashes": 1, "restarts": 1} if rule != "results for re-dialled ranks" else {"cuts": 1}
-    with pytest.raises(AssertionError, match=r"released|nobody can go on|failed"):
+    with pytest.raises(AssertionError, match=r"released|nobody can go on|failed|refused"):
         check(world, **faults)
 
 

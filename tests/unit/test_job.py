@@ -152,6 +152,14 @@ def test_a_hello_of_an_older_epoch_is_ignored():
     assert scene.receive(1, Hello(configuration(epoch=1), 0)) == []
 
 
+def test_a_hello_on_a_new_stream_in_a_running_epoch_is_ignored():
+    """What the rank pushed on its old stream may be lost. Rank 0 has heard of that, and makes a new epoch."""
+    scene = running()
+    scene.join(1, stream=5)
+    assert scene.receive(5, Hello(configuration(), 0)) == []
+    assert scene.table.jobs["job"].hellos == {0: 0}
+
+
 def test_hello_twice_before_and_after_start():
     for said in (1, 2):
         scene = Scene(2)

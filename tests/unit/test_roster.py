@@ -17,9 +17,8 @@ from reduction.errors import (
     UnsupportedVersion,
     WorkerLost,
 )
-from reduction.model import Abort, Configuration, Configure, Hello, Join, Member, Minimum, Start, Welcome
+from reduction.model import Abort, Configure, Hello, Join, Minimum, Start, Welcome
 from unit.rank_scene import (
-    CHUNK,
     CREDIT,
     INSTANCE,
     Scene,
@@ -84,19 +83,56 @@ def test_a_second_welcome_is_out_of_order():
 
 # ---- two addresses, one reducer ----
 
+TWINS = Log(30, "a:1 and b:1 are the same reducer; using b:1")
 
-def test_a_second_address_of_one_reducer_is_retired_for_good():
+
+def welcome_by_a(scene, now=0.0):
+    """The reducer that address a leads to welcomes this rank on the stream to address b, too."""
+    return scene.receive("b", Welcome(incarnation("a"), CREDIT), now)
+
+
+def test_the_first_address_of_a_reducer_is_retired_for_good_when_a_second_leads_there():
+    """A reducer has one stream per rank: the second Join has ended the first stream."""
     scene = Scene()
     scene.tick(0.0)
     scene.welcome("a")
-    assert scene.receive("b", Welcome(incarnation("a"), CREDIT)) == [
-        Shut(1),
-        Log(30, "b:1 and a:1 are the same reducer; using a:1"),
-    ]
-    assert scene.peers("b", "PL") == [], "the last frames of its stream mean nothing"
-    assert scene.abort("b", WorkerLost("not ours")) == []
-    assert scene.lose("b", now=1.0) == []
+    assert welcome_by_a(scene) == [Shut(0), TWINS]
+    assert scene.peers("a", "PL") == [], "the last frames of its stream mean nothing"
+    assert scene.abort("a", WorkerLost("not ours")) == []
+    assert scene.lose("a", now=1.0) == []
     assert scene.tick(9.0) == []
+
+
+def test_the_same_when_the_end_of_the_first_stream_is_seen_before_the_second_welcome():
+    """Dialled again, it would end the second stream, and so on for ever."""
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.lose("a", now=0.1)
+    assert welcome_by_a(scene, now=0.1) == [TWINS]
+    assert scene.tick(9.0) == []
+
+
+def test_the_same_when_the_first_address_was_dialled_again_by_then():
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.lose("a", now=0.1)
+    assert scene.tick(1.0) == opened(scene, "a")
+    assert welcome_by_a(scene, now=1.1) == [Shut(0), TWINS]
+    assert scene.lose("a", now=1.2) == []
+    assert scene.tick(9.0) == []
+
+
+def test_in_a_running_epoch_this_is_a_broken_stream():
+    """The Hello of this epoch may have gone to the stream that had ended; if not, rank 0 makes a new epoch."""
+    scene = Scene(rank=1)
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.receive("a", Configure(epoch(1, "a")))
+    scene.start("a")
+    assert welcome_by_a(scene, now=1.0) == [Shut(0), TWINS, send("b", Hello(epoch(1, "a"), 0))]
+    assert scene.core.epochs.broken_since == 1.0
 
 
 # ---- refused ----
@@ -250,26 +286,6 @@ def test_a_stream_that_ended_over_the_protocol_is_not_dialled_again(error):
     assert failure(scene.lose("a", error)) == (type(error), str(error))
 
 
-# ---- members that rank 0 knows and this rank does not ----
-
-
-def test_an_unknown_member_is_dialled_and_greeted():
-    scene = Scene(rank=1, reducers="a")
-    scene.meet()
-    scene.enter(reducers="ab")
-    assert scene.tick(0.1) == opened(scene, "b", instance=INSTANCE)
-    assert scene.welcome("b", now=0.2) == [send("b", Hello(epoch(1, "ab"), 0))]
-
-
-def test_a_member_known_by_incarnation_or_address_is_not_dialled_again():
-    scene = Scene(rank=1, reducers="ab")
-    scene.tick(0.0)
-    scene.welcome("a")
-    other_name = Member("reducer-a.example:1", incarnation("a"))
-    scene.receive("a", Configure(Configuration(INSTANCE, 1, CHUNK, (other_name, *epoch(1, "b").members))))
-    assert scene.tick(0.1) == []
-
-
 # ---- siblings: more processes behind one address ----
 
 
@@ -328,19 +344,4 @@ def test_a_reducer_whose_siblings_have_siblings_without_end_is_an_error(monkeypa
         number += 1
     assert failure(actions)[0] is OutOfOrder
     assert "more than the 600 links that a rank may have" in failure(actions)[1]
-    assert len(scene.core.roster.links) == 600
-
-
-def test_configurations_of_unknown_members_without_end_are_an_error(monkeypatch):
-    monkeypatch.setattr(roster, "LINKS_MAX", 600)
-    scene = Scene(rank=1, reducers="a")
-    scene.tick(0.0)
-    actions, number = scene.welcome("a"), 0
-    while not (actions and isinstance(actions[-1], Fail)):
-        names = range(100 * number, 100 * number + 100)
-        members = tuple(Member(f"m{name}:1", name.to_bytes(16)) for name in names)
-        number += 1
-        actions = scene.receive("a", Configure(Configuration(INSTANCE, number, CHUNK, members)))
-    assert failure(actions)[0] is OutOfOrder
-    assert number == 6
     assert len(scene.core.roster.links) == 600

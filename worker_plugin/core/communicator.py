@@ -253,7 +253,9 @@ class Communicator:
             case Waiting():
                 link.waiting = frame
             case Welcome():
-                self.roster.on_welcome(link, frame, now, actions)
+                ended_another = self.roster.on_welcome(link, frame, now, actions)
+                if ended_another and self.epochs.is_member(link):
+                    self.epochs.note_broken(now)
                 self.epochs.greet(link, actions)
 
     def _on_abort(self, link: Link, abort: Abort, now: float, actions: list[Action]) -> None:

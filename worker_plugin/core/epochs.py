@@ -64,16 +64,15 @@ class Epochs:
         self.window.regrid(configuration.chunk_bytes)
         for link in self.roster:
             link.lane = None
-        self.roster.add(configuration)
         for link in self.roster:
             self.greet(link, actions)
             self.leave(link, now, actions)
 
     def greet(self, link: Link, actions: list[Action]) -> None:
-        """Say Hello if the link is a member that has not heard it in this epoch.
+        """Say Hello if the link is a member that has not heard it on this stream in this epoch.
 
-        Not a second time on a new stream: what went over the old one may be lost, and rank 0, which sees the
-        loss too, makes a new epoch.
+        On a new stream it counts only if the epoch has not started there: otherwise what was pushed on the old one may
+        be lost, and rank 0, which sees the loss too, makes a new epoch.
         """
         if self.configuration is None or not link.is_up or not self.is_member(link):
             return

@@ -52,7 +52,7 @@ class Link:
     #: Whether everybody whom it ever saw is present there.
     is_full: bool = False
     is_draining: bool = False
-    #: The last epoch in which this rank said Hello to this reducer, on any stream.
+    #: The last epoch in which this rank said Hello on the present stream.
     hello_epoch: int = 0
     #: Exists between START and the end of stream or epoch.
     lane: Lane | None = None
@@ -73,10 +73,9 @@ class Link:
 
     def welcome(self, incarnation: bytes, credit_bytes: int, now: float) -> None:
         """The Join was accepted."""
-        if incarnation != self.incarnation:
-            self.hello_epoch = 0
         self.phase = Phase.UP
         self.incarnation = incarnation
+        self.hello_epoch = 0
         self.credit_bytes = credit_bytes
         self.up_since = now
         self.dials = 0

@@ -2,14 +2,13 @@
 
 event                      what follows
 dial is due                Open with a Join
-Welcome                    up, and links to its siblings; if another link leads to the same reducer: retired
+Welcome                    up, and links to its siblings; another link to the same reducer is retired
 refused: busy              the last life of this job may be ending: dial again for BUSY_S, then fail
 refused: draining          dial again
 refused, while running     no memory or busy: dial again; the reducer is no member
 refused: unauthenticated   the same while running and another link is up; otherwise fail
 refused otherwise          fail
 stream lost                down; dial again after a pause that grows to a second
-configuration              an address of rank 0's that leads to nobody known is dialled too
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from reduction.errors import (
     Unauthenticated,
 )
 from reduction.layout import MEMBERS_MAX
-from reduction.model import Configuration, Join, Peer, Welcome
+from reduction.model import Join, Peer, Welcome
 
 from worker_plugin.core.actions import Action, Log, Open, Shut
 from worker_plugin.core.link import Link, Phase
 
 #: How long a Join is repeated when the job's name or rank is still taken by its last life, in seconds.
 BUSY_S = 3.0
-#: Links of one rank. Its own addresses are the user's affair; this bounds what reducers name: siblings, and members.
+#: Links of one rank. Its own addresses are the user's affair; this bounds the siblings that reducers name.
 LINKS_MAX = 4 * MEMBERS_MAX
 _WARNING = 30
 
@@ -77,17 +76,27 @@ class Roster:
                 link.open()
                 actions.append(Open(link.id, link.address, join))
 
-    def on_welcome(self, link: Link, welcome: Welcome, now: float, actions: list[Action]) -> None:
-        """A Join was accepted."""
-        twin = next((other for other in self.up if other.incarnation == welcome.incarnation), None)
-        if twin is not None:
-            link.phase = Phase.RETIRED
-            text = f"{link.address} and {twin.address} are the same reducer; using {twin.address}"
-            actions += [Shut(link.id), Log(_WARNING, text)]
-            return
+    def on_welcome(self, link: Link, welcome: Welcome, now: float, actions: list[Action]) -> bool:
+        """A Join was accepted; return whether this ended another stream to the same reducer.
+
+        A reducer has one stream per rank, the last one. What led there before is not dialled any more: the two would
+        take turns for ever.
+        """
         link.welcome(welcome.incarnation, welcome.credit_bytes, now)
+        stood = False
+        for twin in self.links:
+            if twin is link or twin.phase is Phase.RETIRED or twin.incarnation != link.incarnation:
+                continue
+            stood = stood or twin.is_up
+            if twin.phase is not Phase.DOWN:
+                actions.append(Shut(twin.id))
+            twin.down(None, now)
+            twin.phase = Phase.RETIRED
+            text = f"{twin.address} and {link.address} are the same reducer; using {link.address}"
+            actions.append(Log(_WARNING, text))
         self.alone_since = None
         self._add_siblings(link, welcome.siblings)
+        return stood
 
     def _add_siblings(self, link: Link, ports: Iterable[int]) -> None:
         """Make links for the other processes behind an address, in place of those of its former life."""
@@ -142,13 +151,3 @@ class Roster:
     def add_fallback(self, address: str) -> None:
         """Make a link to the reducer that rank 0 has started because no other is left."""
         self.links.append(Link(len(self.links), address, is_fallback=True))
-
-    def add(self, configuration: Configuration) -> None:
-        """Make links for members that nobody here leads to.
-
-        A name that leads to a reducer which is known under another one turns out to be its twin at Welcome.
-        """
-        known = {link.incarnation for link in self.up} | {link.address for link in self.links}
-        for member in configuration.members:
-            if member.incarnation not in known and member.address not in known:
-                self._add(member.address)

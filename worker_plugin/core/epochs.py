@@ -69,17 +69,16 @@ class Epochs:
             self.leave(link, now, actions)
 
     def greet(self, link: Link, actions: list[Action]) -> None:
-        """Say Hello if the link is a member that has not heard it on this stream in this epoch.
+        """Say Hello if the link is a member: in a new epoch, or on a new stream.
 
         On a new stream it counts only if the epoch has not started there: otherwise what was pushed on the old one may
         be lost, and rank 0, which sees the loss too, makes a new epoch.
         """
         if self.configuration is None or not link.is_up or not self.is_member(link):
             return
-        if link.hello_epoch < self.configuration.epoch:
-            link.hello_epoch = self.configuration.epoch
-            link.acked = self.window.held
-            actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
+        link.hello_epoch = self.configuration.epoch
+        link.acked = self.window.held
+        actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
 
     def leave(self, link: Link, now: float, actions: list[Action]) -> None:
         """End the stream to a reducer that drains and is no member: it waits for that, and dialling goes on."""

@@ -13,12 +13,22 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import numpy as np
-from reduction import __version__, checksum
+from reduction import __version__, checksum, formats
+from reduction.codecs import CODECS, Codec
+from reduction.codecs.interface import Array, scale
 from reduction.endpoint import Sink
-from reduction.errors import DataCorrupted, ReductionError
-from reduction.model import PROTOCOL_VERSION, DType, JobStatus, Join, Push, ReducerStatus, Result, WorkerFrame
+from reduction.errors import DataCorrupted, MalformedFrame, ReductionError
+from reduction.model import (
+    PROTOCOL_VERSION,
+    Collective,
+    JobStatus,
+    Join,
+    Push,
+    ReducerStatus,
+    Result,
+    WorkerFrame,
+)
 
-from reducer import kernels
 from reducer.buffers import BufferPool, is_leased
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
@@ -47,7 +57,7 @@ class Engine:
         self._clock = clock
         self._started_at = clock()
         self._sinks: dict[int, Sink] = {}
-        self._accumulators: dict[SlotKey, kernels.Array] = {}
+        self._accumulators: dict[SlotKey, Array] = {}
         self._events: deque[Event] = deque()
         self._stream_count = 0
 
@@ -111,7 +121,7 @@ class Engine:
             return
         match frame:
             case Push(payload=payload):
-                if self.table.checks(stream) and not self._is_intact(stream, frame):
+                if not self._is_sound(stream, frame):
                     return
                 self.received_bytes += payload.nbytes
             case Join() if frame.protocol == PROTOCOL_VERSION:  # of another nothing has been checked
@@ -120,10 +130,12 @@ class Engine:
                 )
         self._handle(Received(stream, frame))
 
-    def _is_intact(self, stream: int, push: Push) -> bool:
+    def _is_sound(self, stream: int, push: Push) -> bool:
         try:
-            checksum.check(push)
-        except DataCorrupted as error:
+            if self.table.checks(stream):
+                checksum.check(push)
+            CODECS[push.collective.dtype].check(push.payload)
+        except (DataCorrupted, MalformedFrame) as error:
             self.reject(stream, error)
             return False
         return True
@@ -166,8 +178,8 @@ class Engine:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case Fold(slot, collective, payloads):
-                self._fold(slot, collective.dtype, payloads)
+            case Fold(slot, collective, span, payloads):
+                self._fold(slot, collective, span, payloads)
             case Publish():
                 self._publish(action)
             case Send(stream, frame):
@@ -184,36 +196,40 @@ class Engine:
             case Warn(text):
                 log.warning("%s", text)
 
-    def _fold(self, slot: SlotKey, dtype: DType, payloads: tuple[memoryview, ...]) -> None:
+    def _fold(
+        self, slot: SlotKey, collective: Collective, span: int, payloads: tuple[memoryview, ...]
+    ) -> None:
+        codec = CODECS[collective.dtype]
         accumulator = self._accumulators.get(slot)
         if accumulator is None:
-            accumulator = self._accumulators[slot] = self._accumulator(payloads[0], dtype)
+            accumulator = self._accumulators[slot] = self._accumulator(codec, span, payloads[0])
             payloads = payloads[1:]
         for payload in payloads:
-            kernels.add(accumulator, payload, dtype)
+            codec.add(accumulator, payload, collective.op)
 
-    def _accumulator(self, first: memoryview, dtype: DType) -> kernels.Array:
+    def _accumulator(self, codec: Codec, span: int, first: memoryview) -> Array:
         """Return the first contribution in the accumulation dtype; in its own memory if that is ours."""
-        accumulation = kernels.accumulation_dtype(dtype)
-        if is_leased(first) and accumulation.itemsize == dtype.itemsize:
-            return np.frombuffer(first, accumulation)
-        nbytes = first.nbytes // dtype.itemsize * accumulation.itemsize
-        accumulator = np.frombuffer(self.pool.take(nbytes), accumulation)
-        kernels.start(accumulator, first, dtype)
+        if codec.is_plain and is_leased(first):
+            return np.frombuffer(first, codec.accumulation)
+        nbytes = codec.elements(span) * codec.accumulation.itemsize
+        accumulator = np.frombuffer(self.pool.take(nbytes), codec.accumulation)
+        codec.start(accumulator, first)
         return accumulator
 
     def _publish(self, action: Publish) -> None:
-        dtype = action.collective.dtype
+        collective = action.collective
+        codec = CODECS[collective.dtype]
         accumulator = self._accumulators.pop(action.slot)
-        rounds = dtype.itemsize != accumulator.itemsize
-        out = self.pool.take(accumulator.size * dtype.itemsize) if rounds else None
-        payload = kernels.finish(accumulator, out, dtype, action.collective.op, action.world_size)
+        scale(accumulator, collective.op, action.world_size)
+        nbytes = formats.result_bytes(collective.dtype, accumulator.size * collective.dtype.itemsize)
+        payload = codec.finish(accumulator, None if codec.is_plain else self.pool.take(nbytes))
         what = action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload
         result = Result(*what, checksum.of_result(*what) if action.checksums else None)
         for stream in action.streams:
             if (sink := self._sinks.get(stream)) is not None:
                 sink.on_frame(result)
                 self.sent_bytes += payload.nbytes
+                self.table.note_sent(stream, payload.nbytes)
         self.chunks += 1
 
 

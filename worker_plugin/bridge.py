@@ -16,7 +16,17 @@ _DTYPES = {
     torch.float16: DType.FLOAT16,
     torch.int32: DType.INT32,
     torch.int64: DType.INT64,
+    torch.uint8: DType.UINT8,
+    torch.int8: DType.INT8,
+    torch.bool: DType.BOOL,
 }
+_OPS = (
+    (dist.ReduceOp.SUM, ReduceOp.SUM),
+    (dist.ReduceOp.AVG, ReduceOp.AVG),
+    (dist.ReduceOp.MIN, ReduceOp.MIN),
+    (dist.ReduceOp.MAX, ReduceOp.MAX),
+    (dist.ReduceOp.PRODUCT, ReduceOp.PRODUCT),
+)
 
 
 def check(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> tuple[DType, ReduceOp]:
@@ -39,14 +49,13 @@ def check(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:
         raise ConfigError(f"dtype {tensor.dtype} cannot be reduced; known are {', '.join(map(str, _DTYPES))}")
-    # `op in (...)` is always False for torch's ReduceOp.
-    if op == dist.ReduceOp.SUM:
-        return dtype, ReduceOp.SUM
-    if op == dist.ReduceOp.AVG:
-        if dtype.is_integer:
-            raise ConfigError(f"AVG of {tensor.dtype} is not defined: use SUM and divide")
-        return dtype, ReduceOp.AVG
-    raise ConfigError(f"op {op} is not supported; known are SUM and AVG")
+    # `op in (...)` is always False for torch's ReduceOp, and it cannot be hashed.
+    ours = next((ours for theirs, ours in _OPS if op == theirs), None)
+    if ours is None:
+        raise ConfigError(f"op {op} is not supported; known are {', '.join(one.name for _, one in _OPS)}")
+    if not dtype.allows(ours):
+        raise ConfigError(f"{ours.name} of {tensor.dtype} is not defined: use SUM and divide")
+    return dtype, ours
 
 
 def make_future(tensor: torch.Tensor) -> Future:

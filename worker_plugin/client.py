@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from reduction import checksum
-from reduction.errors import ClosedError, DataCorrupted, LocalProtocolError, ReductionError
+from reduction.errors import ClosedError, DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
 from reduction.model import Collective, Push, ReducerFrame, Result
 
 from worker_plugin import fork
@@ -45,6 +45,7 @@ from worker_plugin.core.actions import (
 from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
 from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.encoding import Encoding
 from worker_plugin.links import Links
 from worker_plugin.loop import io_loop
 from worker_plugin.staging import CLOSED, ArenaPool, Staging, Work
@@ -93,7 +94,7 @@ class Client:
 
     # ---- the user's thread ----
 
-    def submit(self, tensor: torch.Tensor, collective: Collective) -> Future:
+    def submit(self, tensor: torch.Tensor, collective: Collective, encoding: Encoding) -> Future:
         """Issue the next collective and return at once.
 
         Raises:
@@ -104,7 +105,7 @@ class Client:
         with self._lock:
             if self._final is not None:
                 raise self._final.with_traceback(None)  # or each raise would make it longer
-            work = Work(self._issued, collective, tensor.detach(), future, ready)
+            work = Work(self._issued, collective, tensor, encoding, future, ready)
             self._issued += 1
             self._stages |= tensor.is_cuda
             if self._stages:  # and so does whatever comes after it, to stay in order
@@ -262,6 +263,8 @@ class Client:
         try:
             for action in self._core.handle(event, time.monotonic()):
                 self._perform(action)
+        except MalformedFrame as error:  # a result that cannot be decoded
+            self.handle(Broke(error))
         except Exception as error:  # a bug of ours: fail everywhere, with a cause
             log.exception("job %s rank %d: event failed", self._job, self._rank)
             if isinstance(event, Broke):
@@ -299,7 +302,7 @@ class Client:
     def _result(self, seq: int) -> memoryview:
         work = self._works[seq]
         if work.result is None:
-            work.result = self._staging.pool.take(work.tensor.nbytes)
+            work.result = self._staging.pool.take(work.encoding.result_bytes)
             work.result_bytes = work.result.numpy().data
         return work.result_bytes
 
@@ -307,11 +310,10 @@ class Client:
         match action:
             case PushChunk():
                 self._push(action)
-            case Store(link, seq, start, payload):
+            case Store(link, seq, start, stop, payload):
                 if self._placed.pop(link, (seq, None))[1] is not payload:
-                    # numpy gives the GIL away for this copy, a memoryview would not.
-                    target = np.frombuffer(self._result(seq), np.uint8)
-                    target[start : start + payload.nbytes] = np.frombuffer(payload, np.uint8)
+                    memory = np.frombuffer(self._result(seq), np.uint8)
+                    self._works[seq].encoding.store(start, stop, payload, memory)
             case Deliver(seq):
                 for link, (placed, _) in self._placed.items():
                     if placed == seq:  # of an epoch that is over, and still under way into this memory

@@ -11,6 +11,8 @@ from reduction import layout, wire
 from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
 
+from worker_plugin import wire_dtype
+
 ENV_PREFIX = "REDUCTION_"
 #: About a month; what the clocks below can still add up.
 SECONDS_MAX = 3e6
@@ -48,7 +50,7 @@ class PluginConfig:
 
     def __post_init__(self) -> None:
         _check_choice("transport", self.transport, ("auto", "tcp", "grpc"))
-        _check_choice("wire_dtype", self.wire_dtype, (None,))
+        wire_dtype.parse(self.wire_dtype)
         _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard", "wait", "raise"))
         _check_choice("fallback", self.fallback, (None, "embedded"))
         for name in ("timeout_s", "stall_warn_s", "join_timeout_s", "close_timeout_s"):

@@ -1,7 +1,7 @@
 """A collective's private memory, and the copies between it and the user's tensor.
 
 In: a tensor becomes a contribution, which stays as it is until every rank holds the result. From the CPU that
-happens chunk by chunk, when a chunk is pushed: the copy is hidden behind the network, and sent while it is in
+happens chunk by chunk, when a chunk is pushed (encoding.py): it is hidden behind the network, and sent while it is in
 the cache. From a GPU it happens as a whole, on a thread of its own. Out, on that thread: a whole result goes into
 the tensor and the future completes. Failures pass through the same queue, so that once a user sees an error
 nothing is written to a tensor any more: late data cannot reach a later step.
@@ -21,6 +21,7 @@ from reduction.errors import ClosedError
 from reduction.model import Collective
 
 from worker_plugin.bridge import Future, fail
+from worker_plugin.encoding import Encoding
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +40,16 @@ class Work:
     seq: int
     collective: Collective
     tensor: torch.Tensor
+    encoding: Encoding
     future: Future
     #: Recorded on the stream that wrote the tensor; None on the CPU.
     ready: torch.cuda.Event | None
-    #: None until the tensor is in it, or is copied there by `payload`.
+    #: None until the tensor is in it, or is encoded there by `payload`.
     contribution: torch.Tensor | None = None
     result: torch.Tensor | None = None
     #: The bytes of both; made once, because Tensor.numpy() takes longer than all else about a chunk.
     contribution_bytes: memoryview = _NOTHING
     result_bytes: memoryview = _NOTHING
-    #: The tensor's bytes while they may not be in the contribution yet; empty once they are.
-    tensor_bytes: memoryview = _NOTHING
 
     def own(self, contribution: torch.Tensor) -> None:
         """Take private memory; from here on chunks can be pushed."""
@@ -57,11 +57,11 @@ class Work:
         self.contribution = contribution
 
     def payload(self, start: int, stop: int) -> memoryview:
-        """Return bytes of the contribution, to be pushed."""
-        if self.tensor_bytes:
-            # Again in another epoch: harmless, the tensor is as it was until the result is delivered.
-            self.contribution_bytes[start:stop] = self.tensor_bytes[start:stop]
-        return self.contribution_bytes[start:stop]
+        """Return a span of the contribution, to be pushed."""
+        begin, end = self.encoding.where(start, stop)
+        payload = self.contribution_bytes[begin:end]
+        self.encoding.encode(start, stop, payload)
+        return payload
 
 
 class ArenaPool:
@@ -124,13 +124,13 @@ class Staging:
         self._queue.put(lambda: self._stage(work))
 
     def begin(self, work: Work) -> None:
-        """Let pushes copy the tensor, which is on the CPU. Loop thread."""
-        work.tensor_bytes = _bytes_of(work.tensor.reshape(-1).view(torch.uint8))
-        work.own(self.pool.take(work.tensor.nbytes))
+        """Let pushes encode the tensor, which is on the CPU. Loop thread."""
+        work.encoding.open()
+        work.own(self.pool.take(work.encoding.contribution_bytes))
 
     def deliver(self, work: Work) -> None:
         """Copy the result to the tensor and complete the future."""
-        work.tensor_bytes = _NOTHING  # there is a result, so all was pushed
+        work.encoding.close()  # there is a result, so all was pushed
         self._queue.put(lambda: self._deliver(work))
 
     def fail(self, work: Work, error: Exception) -> None:
@@ -162,8 +162,8 @@ class Staging:
         try:
             if work.ready is not None:
                 work.ready.synchronize()
-            contribution = self.pool.take(work.tensor.nbytes)
-            _typed(contribution, work.tensor).copy_(work.tensor)
+            contribution = self.pool.take(work.encoding.contribution_bytes)
+            work.encoding.stage(contribution)
             work.own(contribution)
         finally:
             self._on_staged(work)
@@ -173,12 +173,12 @@ class Staging:
         try:
             if work.tensor.is_cuda:
                 with torch.cuda.device(work.tensor.device):
-                    work.tensor.copy_(_typed(work.result, work.tensor))
+                    work.encoding.deliver(work.result)
                     torch.cuda.current_stream().synchronize()
                     work.future.set_result(work.tensor)
             else:
                 with torch.inference_mode(work.tensor.is_inference()):
-                    work.tensor.copy_(_typed(work.result, work.tensor))
+                    work.encoding.deliver(work.result)
                 work.future.set_result(work.tensor)
         except Exception as error:
             if not work.future.done():
@@ -197,7 +197,3 @@ def fail_work(work: Work) -> None:
 
 def _bytes_of(buffer: torch.Tensor) -> memoryview:
     return buffer.numpy().data
-
-
-def _typed(buffer: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return buffer.view(like.dtype).view(like.shape)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from reduction.codecs import BLOCK_CODECS
 from reduction.errors import ClosedError, ConfigError, ReductionError
 from reduction.layout import NUMEL_MAX, fingerprint
 from reduction.model import Collective
@@ -20,7 +21,10 @@ from worker_plugin.bridge import Future, check
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig, build
 from worker_plugin.discovery.meeting import Meeting
+from worker_plugin.encoding import BlockEncoding, CastEncoding, Encoding, Piece
+from worker_plugin.feedback import ErrorFeedback
 from worker_plugin.staging import CLOSED
+from worker_plugin.wire_dtype import parse
 
 _SHAPE, _BUCKET = 1, 2
 
@@ -36,7 +40,9 @@ class ReductionState:
         rank: this rank; from torch.distributed if not given.
         world_size: number of ranks; from torch.distributed if not given.
         transport: "auto", "tcp" or "grpc"; with TLS "auto" is "grpc".
-        wire_dtype: None, the tensor's own.
+        wire_dtype: what sums and averages of floating-point numbers travel as: None, the tensor's own; "bf16" or
+            "fp16", added in float32 and rounded once, for float32; "int8", "fp8" or "topk:RATIO" ("topk" is 1 %),
+            lossy, with error feedback for DDP's gradients, for float32, bfloat16 and float16.
         on_reducer_loss: "reshard", the others take over at once, and take a lost one in again when it is back;
             "wait", for all of them at their addresses, up to `join_timeout_s`; "raise". Rank 0's counts.
         fallback: "embedded", rank 0 starts a private reducer on its host when none has been there for
@@ -112,6 +118,8 @@ class ReductionState:
         self._lock = threading.RLock()  # a signal handler may close
         self._client: Client | None = None
         self._is_closed = False
+        self._wire = parse(self.config.wire_dtype)
+        self._feedback = ErrorFeedback()
 
     # ---- collectives ----
 
@@ -122,7 +130,8 @@ class ReductionState:
 
         All ranks must issue the same collectives in the same order. The tensor is not touched until the
         future completes and must not be changed until then; it then holds the result, and is the future's
-        value. After an error its content is undefined. SUM for all known dtypes, AVG for floating point.
+        value. After an error its content is undefined. SUM, MIN, MAX and PRODUCT for all known dtypes, AVG for
+        floating point. `wire_dtype` applies to SUM and AVG, without error feedback.
         Callbacks of the future run on the thread that completes all futures: they must not wait for another.
 
         Raises:
@@ -130,21 +139,50 @@ class ReductionState:
             ClosedError: after `close`.
             ReductionError: the communicator has failed before; the same error again.
         """
-        return self._submit(tensor, op, (_SHAPE, *tensor.shape))
+        return self._submit(tensor, op, (_SHAPE, *tensor.shape), None)
 
     def reduce_bucket(self, bucket: GradBucket) -> Future:
         """Average a DDP bucket over all ranks; errors as for `all_reduce`."""
-        sizes = (parameter.numel() for parameter in bucket.parameters())
-        return self._submit(bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes))
+        parameters = bucket.parameters()
+        sizes = (parameter.numel() for parameter in parameters)
+        return self._submit(bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), parameters)
 
     def _submit(
-        self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp, layout: tuple[int, ...]
+        self,
+        tensor: torch.Tensor,
+        op: dist.ReduceOp.RedOpType | dist.ReduceOp,
+        layout: tuple[int, ...],
+        parameters: Sequence[torch.Tensor] | None,
     ) -> Future:
         dtype, reduce_op = check(tensor, op)
         if tensor.numel() > NUMEL_MAX:
             raise ConfigError(f"a tensor of {tensor.numel()} elements is too large, {NUMEL_MAX} is the limit")
-        collective = Collective(reduce_op, dtype, tensor.numel(), fingerprint(layout))
-        return self._connected().submit(tensor, collective)
+        client = self._connected()
+        numel, wire, encoding = tensor.numel(), self._wire, Encoding(tensor.detach())
+        if wire is not None and wire.applies_to(dtype, reduce_op):
+            dtype = wire.dtype
+            if dtype in BLOCK_CODECS:
+                pieces = [Piece(0, numel)] if parameters is None else self._feedback.pieces(parameters)
+                encoding = BlockEncoding(tensor.detach(), wire, pieces)
+                numel = encoding.numel
+            else:
+                encoding = CastEncoding(tensor.detach(), dtype)
+        return client.submit(tensor, Collective(reduce_op, dtype, numel, fingerprint(layout)), encoding)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a lossy `wire_dtype` has left out so far on this rank, for this rank's checkpoint.
+
+        Between steps: not while a collective is in flight. Empty residuals if nothing was ever left out.
+        """
+        return self._feedback.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` returned on the same rank; before the first backward pass.
+
+        Raises:
+            ConfigError: it is no such thing, or comes too late.
+        """
+        self._feedback.load_state_dict(state)
 
     # ---- life ----
 

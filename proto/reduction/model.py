@@ -26,16 +26,25 @@ class DType(enum.IntEnum):
     FLOAT16 = 4
     INT32 = 5
     INT64 = 6
+    UINT8 = 7
+    INT8 = 8
+    BOOL = 9
+    INT8_BLOCK = 10
+    FP8_BLOCK = 11
+    TOPK = 12
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
+        """Bytes per element; of compressed formats what the layout counts (`formats.py`)."""
         return _ITEMSIZE[self]
 
-    @property
-    def is_integer(self) -> bool:
-        """Whether sums are exact and AVG is refused."""
-        return self in (DType.INT32, DType.INT64)
+    def allows(self, op: ReduceOp) -> bool:
+        """Whether contributions can be reduced in this way."""
+        if op is ReduceOp.SUM:
+            return True
+        if op is ReduceOp.AVG:
+            return self not in _INTEGERS
+        return self not in (DType.INT8_BLOCK, DType.FP8_BLOCK, DType.TOPK)
 
 
 _ITEMSIZE = {
@@ -45,7 +54,14 @@ _ITEMSIZE = {
     DType.FLOAT16: 2,
     DType.INT32: 4,
     DType.INT64: 8,
+    DType.UINT8: 1,
+    DType.INT8: 1,
+    DType.BOOL: 1,
+    DType.INT8_BLOCK: 2,
+    DType.FP8_BLOCK: 2,
+    DType.TOPK: 2,
 }
+_INTEGERS = (DType.INT32, DType.INT64, DType.UINT8, DType.INT8, DType.BOOL)
 
 
 class ReduceOp(enum.IntEnum):
@@ -53,6 +69,9 @@ class ReduceOp(enum.IntEnum):
 
     SUM = 1
     AVG = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
 
 
 class Presence(enum.IntEnum):
@@ -74,7 +93,7 @@ class Collective:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole collective."""
+        """Bytes of the whole collective, as the layout counts them."""
         return self.numel * self.dtype.itemsize
 
     def __str__(self) -> str:

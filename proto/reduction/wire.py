@@ -283,8 +283,10 @@ def collective(op: int, dtype: int, numel: int, fingerprint: int) -> model.Colle
         numel,
         fingerprint,
     )
-    if agreed.op is model.ReduceOp.AVG and agreed.dtype.is_integer:
-        raise MalformedFrame(f"Push.collective asks for AVG of {agreed.dtype.name}, which is not defined")
+    if not agreed.dtype.allows(agreed.op):
+        raise MalformedFrame(
+            f"Push.collective asks for {agreed.op.name} of {agreed.dtype.name}, which is not defined"
+        )
     return agreed
 
 

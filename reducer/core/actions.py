@@ -39,6 +39,8 @@ class Fold:
 
     slot: SlotKey
     collective: Collective
+    #: Bytes of the chunk as the layout counts them.
+    span: int
     payloads: tuple[memoryview, ...]
 
 

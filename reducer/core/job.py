@@ -242,8 +242,10 @@ class Job:
         nbytes = push.payload.nbytes
         if slot is None or not slot.expects(push.collective, nbytes):
             assert self.configuration is not None  # our own state: `started` implies it
-            check_chunk(rank, push, self.configuration, self.index)
-        cost = layout.charge(nbytes)
+            span = check_chunk(rank, push, self.configuration, self.index)
+        else:
+            span = slot.span
+        cost = layout.charge(span)
         if view.outstanding and view.outstanding + cost > self.credit_bytes:
             raise OutOfOrder(
                 f"rank {rank} pushed {view.outstanding + cost} bytes ahead of the results, "
@@ -251,7 +253,7 @@ class Job:
             )
         if slot is None:
             slot = self.slots[push.seq, push.chunk] = Slot(
-                push.collective, nbytes, rank, self.world_size, now
+                push.collective, span, nbytes, rank, self.world_size, now
             )
         try:
             payloads = slot.on_push(rank, push.collective, push.payload)
@@ -264,7 +266,7 @@ class Job:
         actions: list[Action] = []
         key = SlotKey(self.id, push.seq, push.chunk)
         if payloads:
-            actions.append(Fold(key, push.collective, payloads))
+            actions.append(Fold(key, push.collective, span, payloads))
         if slot.is_complete:
             del self.slots[push.seq, push.chunk]
             self.stragglers.note(rank, now - slot.opened_at)
@@ -272,7 +274,6 @@ class Job:
                 view.outstanding -= cost
             self.minimum_due = None
             streams = self._audience()
-            self.sent_bytes += nbytes * len(streams)
             what, minimum = push.collective, self.minimum
             actions.append(Publish(key, what, self.world_size, self.epoch, minimum, streams, self.checks))
         return actions

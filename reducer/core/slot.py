@@ -7,7 +7,7 @@ contributions. Payloads are opaque here.
 
 from __future__ import annotations
 
-from reduction import layout
+from reduction import formats, layout
 from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder
 from reduction.model import Collective, Configuration, Push
 
@@ -15,13 +15,20 @@ from reduction.model import Collective, Configuration, Push
 class Slot:
     """Who has contributed to one chunk of one collective."""
 
-    __slots__ = ("collective", "first_rank", "folded", "kept", "nbytes", "opened_at", "world_size")
+    __slots__ = ("collective", "first_rank", "folded", "kept", "nbytes", "opened_at", "span", "world_size")
 
     def __init__(
-        self, collective: Collective, nbytes: int, first_rank: int, world_size: int, opened_at: float = 0.0
+        self,
+        collective: Collective,
+        span: int,
+        nbytes: int,
+        first_rank: int,
+        world_size: int,
+        opened_at: float = 0.0,
     ) -> None:
         self.collective = collective
-        #: Of each contribution.
+        #: Bytes of the chunk as the layout counts them, and of the first contribution.
+        self.span = span
         self.nbytes = nbytes
         self.first_rank = first_rank
         self.world_size = world_size
@@ -70,8 +77,11 @@ class Slot:
         return tuple(ready)
 
 
-def check_chunk(rank: int, push: Push, configuration: Configuration, index: int) -> None:
+def check_chunk(rank: int, push: Push, configuration: Configuration, index: int) -> int:
     """Check that a chunk exists, belongs to member `index` of the configuration, and has the right size.
+
+    Returns:
+        Its bytes as the layout counts them.
 
     Raises:
         MalformedFrame: it does not.
@@ -86,8 +96,11 @@ def check_chunk(rank: int, push: Push, configuration: Configuration, index: int)
             f"of chunks {run.start} to {run.stop - 1} of {chunks}"
         )
     start, stop = layout.chunk_span(push.chunk, collective.numel, itemsize, configuration.chunk_bytes)
-    if push.payload.nbytes != stop - start:
+    if not formats.is_push(collective.dtype, push.payload.nbytes, stop - start):
+        least, most = formats.push_sizes(collective.dtype, stop - start)
         raise MalformedFrame(
             f"rank {rank} pushed {push.payload.nbytes} bytes as chunk {push.chunk} of collective "
-            f"{push.seq} ({collective}), the chunk has {stop - start}"
+            f"{push.seq} ({collective}), the chunk has {least}"
+            + (f" to {most}, a multiple of {least}" if least < most else "")
         )
+    return stop - start

@@ -74,6 +74,12 @@ class Table:
         owner = self.streams.get(stream)
         return owner is not None and owner[0].checks
 
+    def note_sent(self, stream: int, nbytes: int) -> None:
+        """Count the payload of a result, whose size only shows when it has been made."""
+        owner = self.streams.get(stream)
+        if owner is not None:
+            owner[0].sent_bytes += nbytes
+
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
         match event:

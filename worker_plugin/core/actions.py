@@ -28,7 +28,7 @@ class Send:
 
 @dataclass(slots=True, unsafe_hash=True)
 class PushChunk:
-    """Send the contribution's bytes [start, stop) as a Push."""
+    """Send the contribution's bytes [start, stop), as the layout counts them, as a Push."""
 
     link: int
     epoch: int
@@ -42,11 +42,12 @@ class PushChunk:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Store:
-    """Have the payload, which came on `link`, in the result memory of `seq`, from byte `start`."""
+    """Have the payload, which came on `link`, in the result memory of `seq`, as its bytes [start, stop)."""
 
     link: int
     seq: int
     start: int
+    stop: int
     payload: memoryview
 
 

@@ -9,6 +9,7 @@ minimum            forget contributions that everybody is done with, while all m
 
 from __future__ import annotations
 
+from reduction import formats
 from reduction.errors import OutOfOrder, ReducerDraining, StaleInstance
 from reduction.model import Ack, Configuration, Hello, Result
 
@@ -141,12 +142,13 @@ class Epochs:
                 f"which is not this rank's oldest push there"
             )
         if self.window.needs(result.seq, result.chunk):
-            if result.payload.nbytes != push.stop - push.start:
+            dtype = self.window.issues[result.seq].collective.dtype
+            if not formats.is_result(dtype, result.payload.nbytes, push.stop - push.start):
                 raise OutOfOrder(
                     f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
-                    f"{result.seq}, which has {push.stop - push.start}"
+                    f"{result.seq}, which has {formats.result_bytes(dtype, push.stop - push.start)}"
                 )
-            actions.append(Store(link.id, result.seq, push.start, result.payload))
+            actions.append(Store(link.id, result.seq, push.start, push.stop, result.payload))
             if self.window.take(result.seq, result.chunk):
                 actions.append(Deliver(result.seq))
                 if self.ack_due is None:
@@ -160,9 +162,12 @@ class Epochs:
         if link.lane is None or epoch != self.number:
             return None
         push = link.lane.oldest(seq, chunk)
-        if push is None or nbytes != push.stop - push.start or not self.window.needs(seq, chunk):
+        if push is None or not self.window.needs(seq, chunk):
             return None
-        return push.start
+        dtype = self.window.issues[seq].collective.dtype
+        if not formats.is_placed(dtype) or nbytes != formats.result_bytes(dtype, push.stop - push.start):
+            return None
+        return formats.result_bytes(dtype, push.start)
 
     def on_minimum(self, minimum: int, actions: list[Action]) -> None:
         """Take note of what every rank holds, and forget what nobody can ask for any more."""

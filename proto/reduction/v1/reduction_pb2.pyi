@@ -39,6 +39,9 @@ class ReduceOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REDUCE_OP_UNSPECIFIED: _ClassVar[ReduceOp]
     REDUCE_OP_SUM: _ClassVar[ReduceOp]
     REDUCE_OP_AVG: _ClassVar[ReduceOp]
+    REDUCE_OP_MIN: _ClassVar[ReduceOp]
+    REDUCE_OP_MAX: _ClassVar[ReduceOp]
+    REDUCE_OP_PRODUCT: _ClassVar[ReduceOp]
 
 class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -49,6 +52,12 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DTYPE_FLOAT16: _ClassVar[DType]
     DTYPE_INT32: _ClassVar[DType]
     DTYPE_INT64: _ClassVar[DType]
+    DTYPE_UINT8: _ClassVar[DType]
+    DTYPE_INT8: _ClassVar[DType]
+    DTYPE_BOOL: _ClassVar[DType]
+    DTYPE_INT8_BLOCK: _ClassVar[DType]
+    DTYPE_FP8_BLOCK: _ClassVar[DType]
+    DTYPE_TOPK: _ClassVar[DType]
 PRESENCE_UNSPECIFIED: Presence
 PRESENCE_PRESENT: Presence
 PRESENCE_LOST: Presence
@@ -73,6 +82,9 @@ ERROR_CODE_DATA_CORRUPTED: ErrorCode
 REDUCE_OP_UNSPECIFIED: ReduceOp
 REDUCE_OP_SUM: ReduceOp
 REDUCE_OP_AVG: ReduceOp
+REDUCE_OP_MIN: ReduceOp
+REDUCE_OP_MAX: ReduceOp
+REDUCE_OP_PRODUCT: ReduceOp
 DTYPE_UNSPECIFIED: DType
 DTYPE_FLOAT32: DType
 DTYPE_FLOAT64: DType
@@ -80,6 +92,12 @@ DTYPE_BFLOAT16: DType
 DTYPE_FLOAT16: DType
 DTYPE_INT32: DType
 DTYPE_INT64: DType
+DTYPE_UINT8: DType
+DTYPE_INT8: DType
+DTYPE_BOOL: DType
+DTYPE_INT8_BLOCK: DType
+DTYPE_FP8_BLOCK: DType
+DTYPE_TOPK: DType
 
 class WorkerFrame(_message.Message):
     __slots__ = ("join", "hello", "push", "ack", "goodbye", "abort")

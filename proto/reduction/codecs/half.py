@@ -1,0 +1,90 @@
+"""bfloat16 and float16: added in float32, rounded once.
+
+bfloat16 is the upper half of a float32, so numpy needs no dtype for it: widening is a shift (exact), rounding is to
+nearest, ties to even, as in torch. Work goes in blocks that stay in the cache (measured on 2 cores, 256 Ki elements:
+bfloat16 add 2.3 G elements/s, torch 3.5; float16 0.5, torch 4.9; a reducer that needs no torch starts in a tenth of
+the time and fits on a small machine).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reduction.codecs.interface import Array, Codec, Payload
+from reduction.codecs.plain import UFUNCS
+from reduction.model import ReduceOp
+
+_BLOCK = 1 << 14
+_BFLOAT16_NAN = 0x7FC0
+
+
+class _HalfCodec(Codec):
+    @abstractmethod
+    def _widen(self, values: NDArray[np.uint16], out: NDArray[np.float32]) -> None: ...
+
+    def start(self, accumulator: Array, payload: Payload) -> None:
+        """See `Codec.start`."""
+        self._widen(np.frombuffer(payload, "<u2"), accumulator)
+
+    def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
+        """See `Codec.add`."""
+        values = np.frombuffer(payload, "<u2")
+        scratch = np.empty(min(_BLOCK, len(values)), np.float32)
+        for begin in range(0, len(values), _BLOCK):
+            block = values[begin : begin + _BLOCK]
+            wide = scratch[: len(block)]
+            self._widen(block, wide)
+            target = accumulator[begin : begin + _BLOCK]
+            UFUNCS[op](target, wide, out=target)
+
+
+class Bfloat16Codec(_HalfCodec):
+    """The upper half of a float32."""
+
+    def _widen(self, values: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
+        widen(values, out)
+
+    def finish(self, accumulator: Array, out: memoryview | None) -> memoryview:
+        """See `Codec.finish`."""
+        assert out is not None
+        round_to_bfloat16(accumulator, np.frombuffer(out, "<u2"))
+        return out
+
+
+class Float16Codec(_HalfCodec):
+    """IEEE 754 half precision, numpy's own."""
+
+    def _widen(self, values: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
+        np.copyto(out, values.view("<f2"))
+
+    def finish(self, accumulator: Array, out: memoryview | None) -> memoryview:
+        """See `Codec.finish`."""
+        assert out is not None
+        np.copyto(np.frombuffer(out, "<f2"), accumulator, casting="unsafe")
+        return out
+
+
+def widen(values: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
+    """Make float32 of bfloat16 bit patterns."""
+    np.left_shift(values, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
+
+
+def round_to_bfloat16(values: NDArray[np.float32], out: NDArray[np.uint16]) -> None:
+    """Round to nearest, ties to even: add 0x7fff plus the lowest kept bit, then cut."""
+    bits = values.view(np.uint32)
+    scratch = np.empty(min(_BLOCK, len(bits)), np.uint32)
+    for begin in range(0, len(bits), _BLOCK):
+        block = bits[begin : begin + _BLOCK]
+        rounded = scratch[: len(block)]
+        np.right_shift(block, 16, out=rounded)
+        np.bitwise_and(rounded, 1, out=rounded)
+        np.add(rounded, 0x7FFF, out=rounded)
+        np.add(rounded, block, out=rounded)
+        np.right_shift(rounded, 16, out=rounded)
+        target = out[begin : begin + _BLOCK]
+        np.copyto(target, rounded, casting="unsafe")
+        # The addition turns some NaNs into infinities or numbers.
+        target[np.isnan(values[begin : begin + _BLOCK])] = _BFLOAT16_NAN

@@ -1,0 +1,59 @@
+"""Elements as they are, added in their own dtype. Integers wrap around as in torch; NaN propagates through all ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from reduction.codecs.interface import Array, Codec, Payload
+from reduction.model import DType, ReduceOp
+
+UFUNCS: dict[ReduceOp, np.ufunc] = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.AVG: np.add,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.PRODUCT: np.multiply,
+}
+
+
+class PlainCodec(Codec):
+    """float32, float64 and the integers."""
+
+    is_plain = True
+
+    def __init__(self, dtype: DType, accumulation: str) -> None:
+        super().__init__(dtype)
+        self.accumulation = np.dtype(accumulation)
+
+    def start(self, accumulator: Array, payload: Payload) -> None:
+        """See `Codec.start`."""
+        np.copyto(accumulator, self._values(payload))
+
+    def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
+        """See `Codec.add`."""
+        UFUNCS[op](accumulator, self._values(payload), out=accumulator)
+
+    def finish(self, accumulator: Array, out: memoryview | None) -> memoryview:
+        """See `Codec.finish`."""
+        return accumulator.view(np.uint8).data
+
+    def _values(self, payload: Payload) -> Array:
+        values: Array = np.frombuffer(payload, self.accumulation)
+        return values
+
+
+class BoolCodec(PlainCodec):
+    """One byte each, 0 or 1. As NCCL has it for torch: SUM and MAX are "or", PRODUCT and MIN are "and"."""
+
+    _UFUNCS: dict[ReduceOp, Any] = {
+        ReduceOp.SUM: np.bitwise_or,
+        ReduceOp.MAX: np.bitwise_or,
+        ReduceOp.MIN: np.bitwise_and,
+        ReduceOp.PRODUCT: np.bitwise_and,
+    }
+
+    def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
+        """See `Codec.add`."""
+        self._UFUNCS[op](accumulator, self._values(payload), out=accumulator)

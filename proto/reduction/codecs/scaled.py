@@ -1,0 +1,139 @@
+"""One byte per element and a scale per block: int8, and fp8 (e4m3).
+
+A block is a float32 scale and SCALED_BLOCK elements, whose value is element times scale. The scale makes the block's
+largest magnitude the largest that a byte can show (127; 448), so the error of an element is at most 1/254 of the
+block's largest value, or 1/16 of its own. A block with Inf or NaN has the scale NaN, and so becomes NaN as a whole: a
+gradient scaler sees it. Blocks below 2^-110 become 0.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reduction.codecs.interface import Array, BlockCodec, Payload
+from reduction.formats import SCALED_BLOCK
+from reduction.model import ReduceOp
+
+#: Blocks at a time, so that the work stays in the cache.
+_ROWS = 64
+_SMALLEST = 2.0**-110
+
+
+class _ScaledCodec(BlockCodec):
+    #: Largest magnitude of an element.
+    largest: float
+    layout: np.dtype[np.void]
+
+    @abstractmethod
+    def _quantise(self, scaled: NDArray[np.float32], out: Array) -> None:
+        """Round values within `largest` to elements; the values may be changed."""
+
+    @abstractmethod
+    def _values(self, elements: Array, scales: Array, out: NDArray[np.float32]) -> None:
+        """Make values of elements."""
+
+    def encode(self, values: Array, out: Array) -> None:
+        """See `BlockCodec.encode`."""
+        blocks = np.frombuffer(out, self.layout)
+        scratch = np.empty((min(_ROWS, len(blocks)), SCALED_BLOCK), np.float32)
+        for first in range(0, len(blocks), _ROWS):
+            rows, some = values[first : first + _ROWS], blocks[first : first + _ROWS]
+            scaled = scratch[: len(rows)]
+            np.abs(rows, out=scaled)
+            most = scaled.max(axis=1)
+            np.multiply(most, np.float32(1 / self.largest), out=some["scale"])
+            factor = np.divide(
+                np.float32(self.largest), most, out=np.zeros_like(most), where=most > _SMALLEST
+            )
+            some["scale"][most <= _SMALLEST] = 0
+            some["scale"][~np.isfinite(most)] = np.nan
+            factor[~np.isfinite(most)] = 0
+            np.multiply(rows, factor[:, None], out=scaled)
+            self._quantise(scaled, some["elements"])
+
+    def start(self, accumulator: Array, payload: Payload) -> None:
+        """See `Codec.start`."""
+        blocks, target = np.frombuffer(payload, self.layout), accumulator.reshape(-1, SCALED_BLOCK)
+        for first in range(0, len(blocks), _ROWS):
+            some = blocks[first : first + _ROWS]
+            self._values(some["elements"], some["scale"][:, None], target[first : first + _ROWS])
+
+    def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
+        """See `Codec.add`."""
+        blocks, target = np.frombuffer(payload, self.layout), accumulator.reshape(-1, SCALED_BLOCK)
+        scratch = np.empty((min(_ROWS, len(blocks)), SCALED_BLOCK), np.float32)
+        for first in range(0, len(blocks), _ROWS):
+            some, rows = blocks[first : first + _ROWS], target[first : first + _ROWS]
+            values = scratch[: len(some)]
+            self._values(some["elements"], some["scale"][:, None], values)
+            np.add(rows, values, out=rows)
+
+    def finish(self, accumulator: Array, out: memoryview | None) -> memoryview:
+        """See `Codec.finish`."""
+        assert out is not None
+        self.encode(accumulator.reshape(-1, SCALED_BLOCK), np.frombuffer(out, np.uint8))
+        return out
+
+    def decode(self, payload: Payload, out: Array) -> None:
+        """See `BlockCodec.decode`."""
+        self.start(out, payload)
+
+
+class Int8Codec(_ScaledCodec):
+    """Whole numbers from -127 to 127, rounded to nearest, ties to even."""
+
+    largest = 127.0
+    layout = np.dtype([("scale", "<f4"), ("elements", "i1", (SCALED_BLOCK,))])
+
+    def _quantise(self, scaled: NDArray[np.float32], out: Array) -> None:
+        np.rint(scaled, out=scaled)
+        np.copyto(out, scaled, casting="unsafe")
+
+    def _values(self, elements: Array, scales: Array, out: NDArray[np.float32]) -> None:
+        np.multiply(elements, scales, out=out)
+
+
+class Fp8Codec(_ScaledCodec):
+    """OCP e4m3: 4 bits of exponent with bias 7, 3 of mantissa, subnormals, no Inf (arXiv 2209.05433)."""
+
+    largest = 448.0
+    layout = np.dtype([("scale", "<f4"), ("elements", "u1", (SCALED_BLOCK,))])
+
+    def _quantise(self, scaled: NDArray[np.float32], out: Array) -> None:
+        # The upper half of a float32, its last bit set if anything was cut off ("round to odd"), rounds to 3 bits of
+        # mantissa as the whole would (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+        bits = scaled.view(np.uint32)
+        np.bitwise_or(bits, ((bits & 0xFFFF) != 0).astype(np.uint32) << 16, out=bits)
+        np.right_shift(bits, 16, out=bits)
+        np.take(_codes(), bits, out=out, mode="clip")
+
+    def _values(self, elements: Array, scales: Array, out: NDArray[np.float32]) -> None:
+        np.take(e4m3_values(), elements, out=out, mode="clip")
+        np.multiply(out, scales, out=out)
+
+
+@cache
+def e4m3_values() -> NDArray[np.float32]:
+    """Return the value of each of the 256 bit patterns."""
+    code = np.arange(256)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    value = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10), mantissa * 2.0**-9)
+    value[code & 127 == 127] = np.nan
+    return np.where(code < 128, value, -value).astype(np.float32)
+
+
+@cache
+def _codes() -> NDArray[np.uint8]:
+    """Return the nearest pattern of each upper half of a float32; ties to even, NaN for what is no number."""
+    halves = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+    magnitude = np.abs(halves).astype(np.float64)
+    values = e4m3_values()[:127].astype(np.float64)
+    borders = (values[1:] + values[:-1]) / 2
+    below, above = np.searchsorted(borders, magnitude, "left"), np.searchsorted(borders, magnitude, "right")
+    code = np.where(below % 2 == 0, below, above)  # both are the same but for a tie
+    code[~np.isfinite(magnitude)] = 127
+    return (code | np.where(np.signbit(halves), 128, 0)).astype(np.uint8)

@@ -1,0 +1,114 @@
+"""The k largest elements of each block of TOPK_BLOCK, as index and bfloat16; the result is the sum of all ranks' choices.
+
+Choosing per block and not over the whole gradient is an approximation; it needs no threshold to agree on, and makes a
+contribution's size known beforehand. How many there are shows in the size, and may differ from rank to rank.
+
+    contribution    2 bytes of index each, block by block, then 2 bytes of value each
+    result          2 bytes per block: how many there are in it; then as above; or all values, if that is no longer
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reduction.codecs.half import round_to_bfloat16, widen
+from reduction.codecs.interface import Array, BlockCodec, Payload
+from reduction.errors import MalformedFrame
+from reduction.formats import TOPK_BLOCK, TOPK_ENTRY_BYTES
+from reduction.model import ReduceOp
+
+_VALUE_BYTES = 2
+
+
+class TopkCodec(BlockCodec):
+    """See above."""
+
+    def check(self, payload: memoryview) -> None:
+        """See `Codec.check`."""
+        if payload.nbytes % TOPK_ENTRY_BYTES == 0:  # otherwise the core refuses the size
+            _check(_halves(payload)[0])
+
+    def encode(self, values: Array, out: Array) -> None:
+        """See `BlockCodec.encode`; the size of `out` says how many per block."""
+        indices, chosen = _halves(out)
+        if not len(indices):
+            return
+        k = len(indices) // len(values)
+        # NaN counts as larger than all others, and so is seen by everybody.
+        best = np.argpartition(np.abs(values), TOPK_BLOCK - k, axis=1)[:, TOPK_BLOCK - k :]
+        best.sort(axis=1)
+        indices[:] = best.ravel()
+        round_to_bfloat16(np.take_along_axis(values, best, axis=1).ravel(), chosen)
+
+    def start(self, accumulator: Array, payload: Payload) -> None:
+        """See `Codec.start`."""
+        accumulator.fill(0)
+        self.add(accumulator, payload, ReduceOp.SUM)
+
+    def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
+        """See `Codec.add`."""
+        indices, chosen = _halves(payload)
+        if not len(indices):
+            return
+        flat = accumulator.reshape(-1)
+        k = len(indices) * TOPK_BLOCK // len(flat)
+        at = indices.astype(np.intp)
+        at += np.repeat(np.arange(0, len(flat), TOPK_BLOCK), k)
+        values = np.empty(len(chosen), np.float32)
+        widen(chosen, values)
+        flat[at] += values
+
+    def finish(self, accumulator: Array, out: memoryview | None) -> memoryview:
+        """See `Codec.finish`."""
+        assert out is not None
+        flat = accumulator.reshape(-1)
+        count = len(flat) // TOPK_BLOCK
+        (at,) = np.nonzero(flat)
+        nbytes = _VALUE_BYTES * count + TOPK_ENTRY_BYTES * len(at)
+        if nbytes >= _VALUE_BYTES * len(flat):
+            round_to_bfloat16(flat, np.frombuffer(out, "<u2"))
+            return out
+        payload = out[:nbytes]
+        words = np.frombuffer(payload, "<u2")
+        words[:count] = np.bincount(at // TOPK_BLOCK, minlength=count)
+        indices, chosen = _halves(payload[_VALUE_BYTES * count :])
+        indices[:] = at % TOPK_BLOCK
+        round_to_bfloat16(flat[at], chosen)
+        return payload
+
+    def decode(self, payload: Payload, out: Array) -> None:
+        """See `BlockCodec.decode`."""
+        words = np.empty(out.size, np.uint16)
+        self.expand(payload, words)
+        widen(words, out.reshape(-1))
+
+    def expand(self, payload: Payload, out: Array) -> None:
+        """Make bfloat16 patterns, one for each element, of a result.
+
+        Raises:
+            MalformedFrame: no reducer of ours sends this.
+        """
+        words = np.frombuffer(payload, "<u2")
+        if len(words) == len(out):
+            out[:] = words
+            return
+        count = len(out) // TOPK_BLOCK
+        counts = words[:count].astype(np.intp)
+        if len(words) != count + 2 * counts.sum():
+            raise MalformedFrame(
+                f"a result of {2 * len(words)} bytes says that it has {counts.sum()} elements in {count} blocks"
+            )
+        indices, chosen = _halves(words[count:])
+        _check(indices)
+        out.fill(0)
+        out[indices + np.repeat(np.arange(0, len(out), TOPK_BLOCK), counts)] = chosen
+
+
+def _halves(payload: Payload) -> tuple[Array, Array]:
+    words = np.frombuffer(payload, "<u2")
+    return words[: len(words) // 2], words[len(words) // 2 :]
+
+
+def _check(indices: Array) -> None:
+    if len(indices) and (worst := int(indices.max())) >= TOPK_BLOCK:
+        raise MalformedFrame(f"index {worst} of a top-k element, allowed are 0 to {TOPK_BLOCK - 1}")

@@ -1,0 +1,72 @@
+"""What lossy contributions left out so far, by parameter: added to the next one (error feedback).
+
+Parameters are known by the order in which DDP first showed them, which is the same in every run of a script; so a
+residual finds its parameter again when DDP rebuilds its buckets, and after a restart from a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from reduction.errors import ConfigError
+from torch.utils.weak import WeakIdKeyDictionary
+
+from worker_plugin.encoding import Piece
+
+
+class ErrorFeedback:
+    """The residuals of one rank. Read and written by its encodings; not while collectives are in flight."""
+
+    def __init__(self) -> None:
+        self._numbers = WeakIdKeyDictionary()
+        self._residuals: list[NDArray[np.float32]] = []
+
+    def pieces(self, parameters: Sequence[torch.Tensor]) -> list[Piece]:
+        """Return where these parameters lie in their bucket, with their residuals.
+
+        Raises:
+            ConfigError: a residual that was loaded has another size than its parameter.
+        """
+        pieces, offset = [], 0
+        for parameter in parameters:
+            numel = parameter.numel()
+            pieces.append(Piece(offset, numel, self._residual(parameter, numel)))
+            offset += numel
+        return pieces
+
+    def _residual(self, parameter: torch.Tensor, numel: int) -> NDArray[np.float32]:
+        number = self._numbers.get(parameter)
+        if number is None:
+            number = self._numbers[parameter] = len(self._numbers)
+        if number == len(self._residuals):
+            self._residuals.append(np.zeros(numel, np.float32))
+        residual = self._residuals[number]
+        if residual.size != numel:
+            raise ConfigError(
+                f"the residual of parameter {number} has {residual.size} elements, the parameter {numel}: "
+                f"load the state_dict of the same rank and model, or none"
+            )
+        return residual
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of all residuals, in the order of their parameters."""
+        return {"residuals": [torch.from_numpy(residual.copy()) for residual in self._residuals]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take residuals over; before the first collective.
+
+        Raises:
+            ConfigError: they come too late, or are none.
+        """
+        residuals = state.get("residuals")
+        if not isinstance(residuals, list) or not all(isinstance(one, torch.Tensor) for one in residuals):
+            raise ConfigError("this is no state_dict() of a ReductionState")
+        if self._numbers:
+            raise ConfigError("load_state_dict comes too late: call it before the first backward pass")
+        self._residuals = [
+            one.detach().cpu().to(torch.float32).reshape(-1).numpy().copy() for one in residuals
+        ]

@@ -22,7 +22,8 @@ class ErrorFeedback:
     """The residuals of one rank. Read and written by its encodings; not while collectives are in flight."""
 
     def __init__(self) -> None:
-        self._numbers = WeakIdKeyDictionary()
+        #: Parameters in the order in which DDP showed them; not kept alive.
+        self._numbers: Any = WeakIdKeyDictionary()
         self._residuals: list[NDArray[np.float32]] = []
 
     def pieces(self, parameters: Sequence[torch.Tensor]) -> list[Piece]:

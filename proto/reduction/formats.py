@@ -12,7 +12,7 @@ from reduction.model import DType
 #: INT8_BLOCK and FP8_BLOCK: a float32 scale, then so many elements of a byte. The last block is filled up.
 SCALED_BLOCK = 256
 SCALED_BYTES = 4 + SCALED_BLOCK
-#: TOPK: of so many elements each rank sends the k largest, as index (2 bytes) and bfloat16. The last block is filled up.
+#: TOPK: of so many elements each rank sends the k largest, as index (2 bytes) and bfloat16; filled up as above.
 TOPK_BLOCK = 512
 TOPK_ENTRY_BYTES = 4
 #: With more the index would cost more than it saves.

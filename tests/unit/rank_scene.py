@@ -180,7 +180,7 @@ def push(reducer, seq, chunk=0, *, kib=1, number=1, held=0, start=None):
 
 
 def store(reducer, seq, start, *, nbytes=CHUNK):
-    return Store(link_number(reducer), seq, start, data(nbytes))
+    return Store(link_number(reducer), seq, start, start + nbytes, data(nbytes))
 
 
 def failure(actions):

@@ -1,4 +1,4 @@
-"""The k largest elements of each block of TOPK_BLOCK, as index and bfloat16; the result is the sum of all ranks' choices.
+"""The k largest elements of each block of TOPK_BLOCK, as index and bfloat16; the result is the sum of all choices.
 
 Choosing per block and not over the whole gradient is an approximation; it needs no threshold to agree on, and makes a
 contribution's size known beforehand. How many there are shows in the size, and may differ from rank to rank.

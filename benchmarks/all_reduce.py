@@ -12,13 +12,15 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from benchmarks.paired import Sample, timed
 from benchmarks.codecs import reduced
+from benchmarks.paired import Sample, timed
 from benchmarks.ranks import WIRES, Rank
 from worker_plugin import ReductionState
 
 #: Period of the pattern; a prime, so that chunks do not look alike.
 _PERIOD = 1021
+#: Between the ranks' patterns; a prime that does not divide it.
+_SHIFT = 251
 #: Iterations until the inputs repeat. All sums stay below 2**24 for up to 64 ranks.
 _KEYS = 4096
 
@@ -42,7 +44,8 @@ class AllReduce:
         self._rank.synchronize()
 
     def _fill(self, tensor: torch.Tensor, rank: int, index: int) -> None:
-        torch.mul(self._pattern, rank + 1, out=tensor)
+        # Rolled, so that the ranks' largest elements are not the same ones.
+        torch.mul(self._pattern.roll(_SHIFT * rank), rank + 1, out=tensor)
         tensor.add_((self._key + index) * (rank + 3))
 
     def run(self, contender: str, start_at: float) -> Sample:
@@ -65,14 +68,13 @@ class AllReduce:
 
     def _expect(self, index: int) -> None:
         ranks = range(self._rank.world_size)
+        inputs = [torch.empty_like(self._pattern) for _ in ranks]
+        for rank, tensor in zip(ranks, inputs, strict=True):
+            self._fill(tensor, rank, index)
         if self._contender in WIRES:
-            inputs = [torch.empty_like(self._pattern) for _ in ranks]
-            for rank, tensor in zip(ranks, inputs, strict=True):
-                self._fill(tensor, rank, index)
             self._expected = reduced(inputs, self._contender)
-            return
-        torch.mul(self._pattern, sum(rank + 1 for rank in ranks), out=self._expected)
-        self._expected.add_((self._key + index) * sum(rank + 3 for rank in ranks))
+        else:
+            torch.sum(torch.stack(inputs), 0, out=self._expected)
 
     def _ours(self, state: ReductionState, tensor: torch.Tensor) -> None:
         state.all_reduce(tensor).wait()

@@ -19,6 +19,7 @@ from benchmarks.paired import Effort, compare
 from benchmarks.ranks import WIRES, RanksFailed
 from benchmarks.row import Row
 from benchmarks.shaped import names, size
+from benchmarks.table import markdown
 from benchmarks.traffic import Link
 
 _BASELINE = "tcp"
@@ -41,20 +42,25 @@ def parse() -> argparse.Namespace:
 
 def lines(row: Row) -> list[str]:
     """Return the table."""
-    head = f"{'wire':10} {'ms per turn':>12} {'x float32 (quartiles)':>24} {'bytes':>7} {'x fewer':>8} {'worker s/GB':>12}"
-    table = [head]
-    base = row.measured[_BASELINE]
+    head = ["wire", "ms per turn", "x float32 (quartiles)", "bytes", "x fewer", "worker CPU s/GB"]
+    base = row.measured[_BASELINE].turns
+    cells = []
     for name, measurement in row.measured.items():
-        ratios = [theirs / own for theirs, own in zip(base.turns, measurement.turns, strict=True)]
+        ratios = [theirs / own for theirs, own in zip(base, measurement.turns, strict=True)]
         low, median, high = (
             statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         )
-        table.append(
-            f"{'float32' if name == _BASELINE else name:10} {1e3 * measurement.turn_s:12.0f} "
-            f"{f'{median:.2f} ({low:.2f}-{high:.2f})':>24} {_bytes(row, name):7.3f} "
-            f"{_bytes(row, _BASELINE) / _bytes(row, name):8.1f} {row.worker_cpu_s_per_gb(name):12.2f}"
+        cells.append(
+            [
+                "float32" if name == _BASELINE else name,
+                f"{1e3 * measurement.turn_s:.0f}",
+                f"{median:.2f} ({low:.2f}-{high:.2f})",
+                f"{_bytes(row, name):.3f}",
+                f"{_bytes(row, _BASELINE) / _bytes(row, name):.1f}",
+                f"{row.worker_cpu_s_per_gb(name):.2f}",
+            ]
         )
-    return table
+    return markdown(head, cells)
 
 
 def _bytes(row: Row, name: str) -> float:

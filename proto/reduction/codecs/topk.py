@@ -88,15 +88,16 @@ class TopkCodec(BlockCodec):
         Raises:
             MalformedFrame: no reducer of ours sends this.
         """
-        words = np.frombuffer(payload, "<u2")
-        if len(words) == len(out):
+        nbytes = memoryview(payload).nbytes
+        words = np.frombuffer(payload, "<u2", nbytes // 2)
+        if nbytes == out.nbytes:
             out[:] = words
             return
         count = len(out) // TOPK_BLOCK
         counts = words[:count].astype(np.intp)
-        if len(words) != count + 2 * counts.sum():
+        if nbytes != _VALUE_BYTES * count + TOPK_ENTRY_BYTES * counts.sum():
             raise MalformedFrame(
-                f"a result of {2 * len(words)} bytes says that it has {counts.sum()} elements in {count} blocks"
+                f"a result of {nbytes} bytes says that it has {counts.sum()} elements in {count} blocks"
             )
         indices, chosen = _halves(words[count:])
         _check(indices)

@@ -48,7 +48,7 @@ class ErrorFeedback:
             self._count += 1
         if number == len(self._residuals):
             self._residuals.append(np.zeros(numel, np.float32))
-        residual = self._residuals[number]
+        residual: NDArray[np.float32] = self._residuals[number]
         if residual.size != numel:
             raise ConfigError(
                 f"the residual of parameter {number} has {residual.size} elements, the parameter {numel}: "

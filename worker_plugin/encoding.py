@@ -185,16 +185,17 @@ class BlockEncoding(Encoding):
         flat[stop - start :] = 0
         if piece.residual is None:
             flat[: stop - start] = source
-        else:
+            self._codec.encode(values, out)
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # Inf and NaN are data
             np.add(source, piece.residual[start:stop], out=flat[: stop - start])
-        self._codec.encode(values, out)
-        if piece.residual is not None:
+            self._codec.encode(values, out)
             sent = np.empty_like(values)
             self._codec.start(sent, out)
             np.subtract(values, sent, out=values)
-            # After Inf or NaN, which the others have seen, there is nothing to make up for.
-            np.nan_to_num(flat, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-            piece.residual[start:stop] = flat[: stop - start]
+        # After Inf or NaN, which the others have seen, there is nothing to make up for.
+        np.nan_to_num(flat, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        piece.residual[start:stop] = flat[: stop - start]
 
     def stage(self, out: torch.Tensor) -> None:
         """See `Encoding.stage`."""

@@ -638,6 +638,7 @@ def almost_results(draw):
 @settings(max_examples=100)
 @given(payload=st.one_of(st.binary(max_size=40), st.integers(2040, 2060).map(bytes), almost_results()))
 def test_a_result_of_any_bytes_is_taken_or_malformed(payload):
+    payload = memoryview(payload)
     try:
         patterns = expanded(payload, 2)
     except MalformedFrame:

@@ -91,7 +91,7 @@ class TopkCodec(BlockCodec):
         Raises:
             MalformedFrame: no reducer of ours sends this.
         """
-        nbytes = memoryview(payload).nbytes
+        nbytes = payload.nbytes
         words = np.frombuffer(payload, "<u2", nbytes // 2)
         if nbytes == out.nbytes:
             out[:] = words

@@ -357,6 +357,7 @@ def test_tiny_blocks_become_zero(codec, value):
     values = np.full((2, SCALED_BLOCK), value, np.float32)
     values[1, 1:] = 0
     assert not sent(codec, values).any()
+    assert not np.frombuffer(encoded(codec, values), codec.layout)["scale"].any()
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)

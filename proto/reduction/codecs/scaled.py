@@ -51,7 +51,6 @@ class _ScaledCodec(BlockCodec):
             )
             some["scale"][most <= _SMALLEST] = 0
             some["scale"][~np.isfinite(most)] = np.nan
-            factor[~np.isfinite(most)] = 0
             np.multiply(rows, factor[:, None], out=scaled)
             self._quantise(scaled, some["elements"])
 

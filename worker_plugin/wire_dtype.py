@@ -18,6 +18,7 @@ _NAMES = {
     "topk": DType.TOPK,
 }
 _REAL = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
+_SUMS = (ReduceOp.SUM, ReduceOp.AVG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class WireFormat:
 
     def applies_to(self, dtype: DType, op: ReduceOp) -> bool:
         """Whether a collective is sent in this format; all others travel as they are."""
-        return dtype in _REAL and self.dtype.allows(op) and self._is_smaller(dtype)
+        return dtype in _REAL and op in _SUMS and self._is_smaller(dtype)
 
     def _is_smaller(self, dtype: DType) -> bool:
         return formats.block(self.dtype) > 1 or dtype is DType.FLOAT32

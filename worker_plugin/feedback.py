@@ -6,6 +6,7 @@ residual finds its parameter again when DDP rebuilds its buckets, and after a re
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,9 +23,10 @@ class ErrorFeedback:
     """The residuals of one rank. Read and written by its encodings; not while collectives are in flight."""
 
     def __init__(self) -> None:
-        #: Parameters in the order in which DDP showed them; not kept alive.
-        self._numbers: Any = WeakIdKeyDictionary()
-        self._residuals: list[NDArray[np.float32]] = []
+        #: Of each parameter, in the order in which DDP first showed them; not kept alive, nor is the residual.
+        self._residuals: Any = WeakIdKeyDictionary()
+        #: Loaded, of parameters that DDP has not shown yet.
+        self._loaded: deque[NDArray[np.float32]] = deque()
 
     def pieces(self, parameters: Sequence[torch.Tensor]) -> list[Piece]:
         """Return where these parameters lie in their bucket, with their residuals.
@@ -40,22 +42,23 @@ class ErrorFeedback:
         return pieces
 
     def _residual(self, parameter: torch.Tensor, numel: int) -> NDArray[np.float32]:
-        number = self._numbers.get(parameter)
-        if number is None:
-            number = self._numbers[parameter] = len(self._numbers)
-        if number == len(self._residuals):
-            self._residuals.append(np.zeros(numel, np.float32))
-        residual = self._residuals[number]
-        if residual.size != numel:
-            raise ConfigError(
-                f"the residual of parameter {number} has {residual.size} elements, the parameter {numel}: "
-                f"load the state_dict of the same rank and model, or none"
-            )
+        residual: NDArray[np.float32] | None = self._residuals.get(parameter)
+        if residual is None:
+            residual = self._loaded[0] if self._loaded else np.zeros(numel, np.float32)
+            if residual.size != numel:
+                raise ConfigError(
+                    f"the residual of parameter {len(self._residuals)} has {residual.size} elements, the parameter "
+                    f"{numel}: load the state_dict of the same rank and model, or none"
+                )
+            if self._loaded:
+                self._loaded.popleft()
+            self._residuals[parameter] = residual
         return residual
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all residuals, in the order of their parameters."""
-        return {"residuals": [torch.from_numpy(residual.copy()) for residual in self._residuals]}
+        residuals = [*self._residuals.values(), *self._loaded]
+        return {"residuals": [torch.from_numpy(residual.copy()) for residual in residuals]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take residuals over; before the first collective.
@@ -66,8 +69,8 @@ class ErrorFeedback:
         residuals = state.get("residuals")
         if not isinstance(residuals, list) or not all(isinstance(one, torch.Tensor) for one in residuals):
             raise ConfigError("this is no state_dict() of a ReductionState")
-        if self._numbers:
+        if self._residuals:
             raise ConfigError("load_state_dict comes too late: call it before the first backward pass")
-        self._residuals = [
+        self._loaded = deque(
             one.detach().cpu().to(torch.float32).reshape(-1).numpy().copy() for one in residuals
-        ]
+        )

@@ -168,14 +168,16 @@ class Constant(nn.Module):
         return self.weight @ gradient
 
 
-def tiny_gradients(rank, reducers, job, wire, size, steps):
-    """Return what a tiny part of a constant gradient has done to the weights, as a share of what it should have.
+def tiny_gradients(rank, reducers, job, wire, sizes, steps):
+    """Return what the tiny part of a constant gradient has done to the weights, as a share of what it should have.
 
-    Each block has one large element, beside which `size` is nothing. Then without error feedback.
+    Each block has one large element, beside which these sizes, one of each rank, are nothing. Then what gets through
+    without error feedback.
     """
     ddp = DistributedDataParallel(Constant(1100))
-    gradient = torch.full((1100,), size)
+    gradient = torch.full((1100,), sizes[rank.number])
     gradient[::256] = 1.0
+    tiny = gradient < 1.0
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
     with rank.state(reducers, job, wire_dtype=wire) as state:
         ddp.register_comm_hook(state, reduction_hook)
@@ -184,9 +186,8 @@ def tiny_gradients(rank, reducers, job, wire, size, steps):
             ddp(gradient).backward()
             optimizer.step()
         without = rank.wait(state.all_reduce(gradient.clone()))
-    moved = -ddp.module.weight.detach() / (steps * gradient)
-    tiny = gradient < 1.0
-    return moved[tiny].min().item(), moved[tiny].max().item(), without[tiny].count_nonzero().item()
+    moved = -ddp.module.weight.detach()[tiny] / (steps * sum(sizes) / len(sizes))
+    return moved.min().item(), moved.max().item(), without[tiny].count_nonzero().item()
 
 
 def scale_gradients(rank, reducers, job, wire):
@@ -320,12 +321,23 @@ def test_join_with_uneven_inputs(ranks, reducers, job):
     assert len(set(digests)) == 1
 
 
-@pytest.mark.parametrize(("wire", "size"), [("int8", 1e-3), ("topk:0.1", 1e-3)])
-def test_tiny_gradients_arrive_in_the_end(ranks, reducers, job, wire, size):
+@pytest.mark.parametrize(
+    ("wire", "sizes"),
+    [
+        ("int8", (1e-3, 1e-3)),
+        ("topk:0.1", (5e-4, 1.5e-3)),
+        pytest.param(
+            "int8",
+            (5e-4, 1.5e-3),
+            marks=pytest.mark.xfail(reason="the result is rounded too, and nobody makes up for that"),
+        ),
+    ],
+)
+def test_tiny_gradients_arrive_in_the_end(ranks, reducers, job, wire, sizes):
     """What is left out waits for later: after 100 steps the weights lack a few steps' worth at most."""
-    for least, most, without in ranks.run(2, tiny_gradients, reducers(2), job, wire, size, 100):
-        assert 0.85 < least <= most < 1.15
+    for least, most, without in ranks.run(2, tiny_gradients, reducers(2), job, wire, sizes, 100):
         assert without <= 0.15 * 1100, "they would arrive without error feedback as well"
+        assert 0.85 < least <= most < 1.15
 
 
 @pytest.mark.parametrize("wire", ["int8", "bf16", "topk"])

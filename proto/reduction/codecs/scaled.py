@@ -129,7 +129,8 @@ def e4m3_values() -> NDArray[np.float32]:
 def _codes() -> NDArray[np.uint8]:
     """Return the nearest pattern of each upper half of a float32; ties to even, one NaN for all that is no number."""
     halves = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
-    magnitude = np.abs(halves).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # some are signalling NaNs
+        magnitude = np.abs(halves).astype(np.float64)
     values = e4m3_values()[:127].astype(np.float64)
     borders = (values[1:] + values[:-1]) / 2
     below, above = np.searchsorted(borders, magnitude, "left"), np.searchsorted(borders, magnitude, "right")

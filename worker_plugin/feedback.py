@@ -6,6 +6,7 @@ residual finds its parameter again when DDP rebuilds its buckets, and after a re
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,11 +23,11 @@ class ErrorFeedback:
     """The residuals of one rank. Read and written by its encodings; not while collectives are in flight."""
 
     def __init__(self) -> None:
-        #: Parameters in the order in which DDP showed them; not kept alive.
-        self._numbers: Any = WeakIdKeyDictionary()
-        #: How many there ever were; the dictionary forgets those that are gone.
-        self._count = 0
-        self._residuals: list[NDArray[np.float32]] = []
+        #: Of each parameter, in the order in which DDP first showed them; not kept alive, nor is the residual.
+        self._residuals: Any = WeakIdKeyDictionary()
+        #: Loaded, of parameters that DDP has not shown yet.
+        self._loaded: deque[NDArray[np.float32]] = deque()
+        self._is_used = False
 
     def pieces(self, parameters: Sequence[torch.Tensor]) -> list[Piece]:
         """Return where these parameters lie in their bucket, with their residuals.
@@ -34,6 +35,7 @@ class ErrorFeedback:
         Raises:
             ConfigError: a residual that was loaded has another size than its parameter.
         """
+        self._is_used = True
         pieces, offset = [], 0
         for parameter in parameters:
             numel = parameter.numel()
@@ -42,23 +44,23 @@ class ErrorFeedback:
         return pieces
 
     def _residual(self, parameter: torch.Tensor, numel: int) -> NDArray[np.float32]:
-        number = self._numbers.get(parameter)
-        if number is None:
-            number = self._numbers[parameter] = self._count
-            self._count += 1
-        if number == len(self._residuals):
-            self._residuals.append(np.zeros(numel, np.float32))
-        residual: NDArray[np.float32] = self._residuals[number]
-        if residual.size != numel:
-            raise ConfigError(
-                f"the residual of parameter {number} has {residual.size} elements, the parameter {numel}: "
-                f"load the state_dict of the same rank and model, or none"
-            )
+        residual: NDArray[np.float32] | None = self._residuals.get(parameter)
+        if residual is None:
+            residual = self._loaded[0] if self._loaded else np.zeros(numel, np.float32)
+            if residual.size != numel:
+                raise ConfigError(
+                    f"the residual of parameter {len(self._residuals)} has {residual.size} elements, the parameter "
+                    f"{numel}: load the state_dict of the same rank and model, or none"
+                )
+            if self._loaded:
+                self._loaded.popleft()
+            self._residuals[parameter] = residual
         return residual
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all residuals, in the order of their parameters."""
-        return {"residuals": [torch.from_numpy(residual.copy()) for residual in self._residuals]}
+        residuals = [*self._residuals.values(), *self._loaded]
+        return {"residuals": [torch.from_numpy(residual.copy()) for residual in residuals]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take residuals over; before the first collective.
@@ -69,8 +71,8 @@ class ErrorFeedback:
         residuals = state.get("residuals")
         if not isinstance(residuals, list) or not all(isinstance(one, torch.Tensor) for one in residuals):
             raise ConfigError("this is no state_dict() of a ReductionState")
-        if self._count:
+        if self._is_used:
             raise ConfigError("load_state_dict comes too late: call it before the first backward pass")
-        self._residuals = [
+        self._loaded = deque(
             one.detach().cpu().to(torch.float32).reshape(-1).numpy().copy() for one in residuals
-        ]
+        )

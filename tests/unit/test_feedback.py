@@ -100,6 +100,15 @@ def test_another_model_begins_with_nothing_left_out():
     assert residuals(feedback, parameters(5, 2)) == [[0.0] * 5, [0.0] * 2]
 
 
+def test_a_state_says_nothing_of_parameters_that_are_gone():
+    """Another process has never seen them: it would give their residuals to the first ones that it sees."""
+    feedback, some = ErrorFeedback(), parameters(2, 3)
+    fill(feedback, some)
+    del some[0]
+    gc.collect()
+    assert [one.tolist() for one in feedback.state_dict()["residuals"]] == [[2.0] * 3]
+
+
 # ---- checkpoints ----
 
 

@@ -3,8 +3,11 @@
 Choosing per block and not over the whole gradient is an approximation; it needs no threshold to agree on, and makes a
 contribution's size known beforehand. How many there are shows in the size, and may differ from rank to rank.
 
-    contribution    2 bytes of index each, block by block, then 2 bytes of value each
+    contribution    block by block k entries: 2 bytes of index, 2 bytes of value
     result          2 bytes per block: how many there are in it; then as above; or all values, if that is no longer
+
+A block's entries stand together, so that a part of a contribution is one of fewer blocks: several parameters in one
+chunk are encoded one by one, and a GPU's contribution as a whole before it is cut into chunks.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ class TopkCodec(BlockCodec):
     def check(self, payload: memoryview) -> None:
         """See `Codec.check`."""
         if payload.nbytes % TOPK_ENTRY_BYTES == 0:  # otherwise the core refuses the size
-            _check(_halves(payload)[0])
+            _check(_entries(payload)[0])
 
     def encode(self, values: Array, out: Array) -> None:
         """See `BlockCodec.encode`; the size of `out` says how many per block."""
-        indices, chosen = _halves(out)
+        indices, chosen = _entries(out)
         if not len(indices):
             return
         k = len(indices) // len(values)
@@ -47,7 +50,7 @@ class TopkCodec(BlockCodec):
 
     def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
         """See `Codec.add`."""
-        indices, chosen = _halves(payload)
+        indices, chosen = _entries(payload)
         if not len(indices):
             return
         flat = accumulator.reshape(-1)
@@ -71,7 +74,7 @@ class TopkCodec(BlockCodec):
         payload = out[:nbytes]
         words = np.frombuffer(payload, "<u2")
         words[:count] = np.bincount(at // TOPK_BLOCK, minlength=count)
-        indices, chosen = _halves(payload[_VALUE_BYTES * count :])
+        indices, chosen = _entries(payload[_VALUE_BYTES * count :])
         indices[:] = at % TOPK_BLOCK
         round_to_bfloat16(flat[at], chosen)
         return payload
@@ -98,15 +101,16 @@ class TopkCodec(BlockCodec):
             raise MalformedFrame(
                 f"a result of {2 * len(words)} bytes says that it has {counts.sum()} elements in {count} blocks"
             )
-        indices, chosen = _halves(words[count:])
+        indices, chosen = _entries(words[count:])
         _check(indices)
         out.fill(0)
         out[indices + np.repeat(np.arange(0, len(out), TOPK_BLOCK), counts)] = chosen
 
 
-def _halves(payload: Payload) -> tuple[Array, Array]:
+def _entries(payload: Payload) -> tuple[Array, Array]:
+    """Return the indices and the values, as views."""
     words = np.frombuffer(payload, "<u2")
-    return words[: len(words) // 2], words[len(words) // 2 :]
+    return words[::2], words[1::2]
 
 
 def _check(indices: Array) -> None:

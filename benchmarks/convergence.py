@@ -127,7 +127,11 @@ def run(model: str, steps: int, workers: int, chosen: Sequence[Way]) -> list[Tra
     shapes = [tuple(parameter.shape) for parameter in learner.model().parameters()]
     with closing(Reducers(REDUCERS)) as reducers, closing(Ranks(workers, reducers.addresses)) as ranks:
         ranks.load(Training, model)
-        return [train(way, steps, ranks, reducers.addresses, shapes) for way in chosen]
+        found = []
+        for way in chosen:
+            found.append(train(way, steps, ranks, reducers.addresses, shapes))
+            print(f"{way.name}: {found[-1].final:.4f}", file=sys.stderr, flush=True)
+        return found
 
 
 def cells(trained: Trained, reference: Trained, full_bytes: float) -> list[str]:

@@ -91,7 +91,7 @@ def learned(name: str, count: int) -> Gradients:
         learner.loss(model, step, 0, 1).backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= _LEARNING_RATE * parameter.grad  # type: ignore[operator]
+                parameter -= _LEARNING_RATE * parameter.grad  # type: ignore[operator, misc]
     rows = []
     for rank in range(count):
         model.zero_grad()

@@ -72,7 +72,7 @@ class Trained:
 
 def ways(wires: Sequence[str], baselines: Sequence[str]) -> list[Way]:
     """Return them in order; fp32 is always there, all others are compared with it."""
-    ours = [Way(f"ours, {wire}", wire) for wire in WIRES if wire in ("fp32", *wires)]
+    ours = [Way(f"ours, {wire}", wire) for wire in dict.fromkeys(("fp32", *wires))]
     return ours + [Way(name, None) for name in BASELINES if name in baselines]
 
 
@@ -84,7 +84,7 @@ def train(
     Raises:
         RanksFailed: a rank raised, or did not answer.
     """
-    job = f"convergence-{way.wire}"
+    job = f"convergence-{way.wire}".replace(":", "-")
     ranks.call("begin", way, addresses, job)
     losses: list[float] = []
     nbytes: list[float] = []
@@ -151,7 +151,7 @@ def worse(found: Sequence[Trained], limit: float) -> list[str]:
     problems = []
     for one in found:
         above = one.final / reference.final - 1
-        if one.way.wire in CHECKED and not above <= limit:
+        if (one.way.wire or "").partition(":")[0] in CHECKED and not above <= limit:
             problems.append(f"{one.way.name} ends {above:+.2%} above fp32, the limit is {limit:.2%}")
     return problems
 
@@ -198,7 +198,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=400, help="of each training (%(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--model", choices=tuple(LEARNERS), default="transformer", help="(%(default)s)")
-    parser.add_argument("--wires", default=",".join(WIRES), help="ours; fp32 is always there (%(default)s)")
+    parser.add_argument(
+        "--wires", default=",".join(WIRES), help="ours, also topk:RATIO; always fp32 (%(default)s)"
+    )
     parser.add_argument("--baselines", default=",".join(BASELINES), help="torch's (%(default)s)")
     parser.add_argument(
         "--out", type=Path, default=RESULTS, help="folder for the JSON and the figure (%(default)s)"
@@ -208,7 +210,7 @@ def _arguments() -> argparse.Namespace:
         parser.error("--steps must be at least 1, --workers at least 2")
     for name, known in (("wires", WIRES), ("baselines", BASELINES)):
         names = [part for part in getattr(given, name).split(",") if part]
-        if unknown := sorted(set(names) - set(known)):
+        if unknown := sorted({part for part in names if part.removeprefix("topk:") == part} - set(known)):
             parser.error(f"--{name}: {', '.join(unknown)} unknown; known are {', '.join(known)}")
         setattr(given, name, names)
     return given

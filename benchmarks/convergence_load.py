@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -145,7 +146,7 @@ class Way(NamedTuple):
 
 
 @wraps(bf16_compress_hook, assigned=(), updated=())  # DDP also looks at the annotations
-def _bf16_over_gloo(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _bf16_over_gloo(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """DDP refuses torch's hook by its name unless NCCL is there; Gloo adds bfloat16 as well."""
     return bf16_compress_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]
 

@@ -29,12 +29,15 @@ from worker_plugin import ReductionState
 
 #: Our contenders that are compared with the ring.
 TRANSPORTS = ("tcp", "grpc")
+#: On the same plane with another wire dtype.
+WIRES = ("bf16", "fp16", "fp8", "int8", "topk")
 #: All of ours: class and settings; a rank has a state of each, and one that is not used never connects.
 OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "tcp": (ReductionState, {"transport": "tcp"}),
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
     "bare": (BareState, {"transport": "tcp"}),
+    **{name: (ReductionState, {"transport": "tcp", "wire_dtype": name}) for name in WIRES},
 }
 
 #: Most seconds from the start of the processes until all have met.

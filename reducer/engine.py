@@ -178,8 +178,8 @@ class Engine:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case Fold(slot, collective, span, payloads):
-                self._fold(slot, collective, span, payloads)
+            case Fold(slot, collective, payloads, span):
+                self._fold(slot, collective, payloads, span)
             case Publish():
                 self._publish(action)
             case Send(stream, frame):
@@ -197,7 +197,7 @@ class Engine:
                 log.warning("%s", text)
 
     def _fold(
-        self, slot: SlotKey, collective: Collective, span: int, payloads: tuple[memoryview, ...]
+        self, slot: SlotKey, collective: Collective, payloads: tuple[memoryview, ...], span: int
     ) -> None:
         codec = CODECS[collective.dtype]
         accumulator = self._accumulators.get(slot)

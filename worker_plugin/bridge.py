@@ -58,6 +58,20 @@ def check(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
     return dtype, ours
 
 
+def check_dense(gradient: torch.Tensor) -> None:
+    """Refuse a sparse bucket, which DDP makes for each parameter that has sparse gradients.
+
+    Raises:
+        ConfigError: it is one; the message says what to do.
+    """
+    if gradient.layout is not torch.strided:
+        raise ConfigError(
+            f"the gradient of a parameter of shape {tuple(gradient.shape)} is a {gradient.layout} tensor, reducers "
+            f"average dense ones: make the nn.Embedding or nn.EmbeddingBag with sparse=False; if few elements of its "
+            f"gradient count, wire_dtype='topk' sends only those"
+        )
+
+
 def make_future(tensor: torch.Tensor) -> Future:
     """Return a future that synchronises streams if the tensor lives on a GPU."""
     return torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else [])

@@ -20,6 +20,8 @@ from reduction.model import DType
 
 from worker_plugin.wire_dtype import WireFormat
 
+#: Elements that are worked on at a time where a whole tensor is: whole blocks, and they stay in the cache.
+_SLICE = 1 << 16
 _TORCH = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
 
 
@@ -185,21 +187,26 @@ class BlockEncoding(Encoding):
         flat[stop - start :] = 0
         if piece.residual is None:
             flat[: stop - start] = source
-        else:
+            self._codec.encode(values, out)
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # Inf and NaN are data
             np.add(source, piece.residual[start:stop], out=flat[: stop - start])
-        self._codec.encode(values, out)
-        if piece.residual is not None:
+            self._codec.encode(values, out)
             sent = np.empty_like(values)
             self._codec.start(sent, out)
             np.subtract(values, sent, out=values)
-            # After Inf or NaN, which the others have seen, there is nothing to make up for.
-            np.nan_to_num(flat, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-            piece.residual[start:stop] = flat[: stop - start]
+        # After Inf or NaN, which the others have seen, there is nothing to make up for.
+        np.nan_to_num(flat, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        piece.residual[start:stop] = flat[: stop - start]
 
     def stage(self, out: torch.Tensor) -> None:
         """See `Encoding.stage`."""
         self._flat = self.tensor.reshape(-1).cpu()
-        self.encode(0, self.numel * self._itemsize, _bytes_of(out))
+        step, end, whole = _SLICE * self._itemsize, self.numel * self._itemsize, _bytes_of(out)
+        for start in range(0, end, step):
+            stop = min(start + step, end)
+            begin, after = self.where(start, stop)
+            self.encode(start, stop, whole[begin:after])
         self._flat = None
 
     def store(self, start: int, stop: int, payload: memoryview, out: NDArray[np.uint8]) -> None:
@@ -215,9 +222,14 @@ class BlockEncoding(Encoding):
         flat, encoded = self.tensor.view(-1), result.numpy()
         size = self.result_bytes // max(1, self._count)
         for piece, first, stop in zip(self._pieces, self._borders[:-1], self._borders[1:], strict=True):
-            values = torch.empty((stop - first) * self._block)
-            self._codec.decode(encoded[first * size : stop * size], values.numpy())
-            flat[piece.offset : piece.offset + piece.numel].copy_(values[: piece.numel])
+            elements = flat[piece.offset : piece.offset + piece.numel]
+            step = _SLICE // self._block
+            for begin in range(first, stop, step):
+                end = min(begin + step, stop)
+                values = torch.empty((end - begin) * self._block)
+                self._codec.decode(encoded[begin * size : end * size], values.numpy())
+                part = elements[(begin - first) * self._block : (end - first) * self._block]
+                part.copy_(values[: part.numel()])
 
 
 def _bytes_of(buffer: torch.Tensor) -> memoryview:

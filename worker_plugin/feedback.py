@@ -24,6 +24,8 @@ class ErrorFeedback:
     def __init__(self) -> None:
         #: Parameters in the order in which DDP showed them; not kept alive.
         self._numbers: Any = WeakIdKeyDictionary()
+        #: How many there ever were; the dictionary forgets those that are gone.
+        self._count = 0
         self._residuals: list[NDArray[np.float32]] = []
 
     def pieces(self, parameters: Sequence[torch.Tensor]) -> list[Piece]:
@@ -42,10 +44,11 @@ class ErrorFeedback:
     def _residual(self, parameter: torch.Tensor, numel: int) -> NDArray[np.float32]:
         number = self._numbers.get(parameter)
         if number is None:
-            number = self._numbers[parameter] = len(self._numbers)
+            number = self._numbers[parameter] = self._count
+            self._count += 1
         if number == len(self._residuals):
             self._residuals.append(np.zeros(numel, np.float32))
-        residual = self._residuals[number]
+        residual: NDArray[np.float32] = self._residuals[number]
         if residual.size != numel:
             raise ConfigError(
                 f"the residual of parameter {number} has {residual.size} elements, the parameter {numel}: "
@@ -66,7 +69,7 @@ class ErrorFeedback:
         residuals = state.get("residuals")
         if not isinstance(residuals, list) or not all(isinstance(one, torch.Tensor) for one in residuals):
             raise ConfigError("this is no state_dict() of a ReductionState")
-        if self._numbers:
+        if self._count:
             raise ConfigError("load_state_dict comes too late: call it before the first backward pass")
         self._residuals = [
             one.detach().cpu().to(torch.float32).reshape(-1).numpy().copy() for one in residuals

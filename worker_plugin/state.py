@@ -17,7 +17,7 @@ from reduction.layout import NUMEL_MAX, fingerprint
 from reduction.model import Collective
 from torch._C._distributed_c10d import GradBucket
 
-from worker_plugin.bridge import Future, check
+from worker_plugin.bridge import Future, check, check_dense
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig, build
 from worker_plugin.discovery.meeting import Meeting
@@ -117,6 +117,7 @@ class ReductionState:
         self._pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler may close
         self._client: Client | None = None
+        self._refused: ConfigError | None = None
         self._is_closed = False
         self._wire = parse(self.config.wire_dtype)
         self._feedback = ErrorFeedback()
@@ -142,10 +143,16 @@ class ReductionState:
         return self._submit(tensor, op, (_SHAPE, *tensor.shape), None)
 
     def reduce_bucket(self, bucket: GradBucket) -> Future:
-        """Average a DDP bucket over all ranks; errors as for `all_reduce`."""
+        """Average a DDP bucket over all ranks; errors as for `all_reduce`, kept as `error`."""
         parameters = bucket.parameters()
         sizes = (parameter.numel() for parameter in parameters)
-        return self._submit(bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), parameters)
+        layout = _BUCKET, bucket.index(), *sizes
+        try:
+            check_dense(bucket.buffer())
+            return self._submit(bucket.buffer(), dist.ReduceOp.AVG, layout, parameters)
+        except ConfigError as error:
+            self._refused = error
+            raise
 
     def _submit(
         self,
@@ -188,9 +195,10 @@ class ReductionState:
 
     @property
     def error(self) -> ReductionError | None:
-        """The error that ended this communicator, if one did."""
-        client = self._client if self._pid == os.getpid() else None
-        return None if client is None else client.error
+        """The error that ended this communicator, or with which it has refused a bucket of DDP's."""
+        if self._pid != os.getpid():
+            return None
+        return (self._client.error if self._client is not None else None) or self._refused
 
     def close(self) -> None:
         """Leave in good order. Idempotent; never raises for the absence of others; also run at exit.

@@ -18,6 +18,7 @@ _NAMES = {
     "topk": DType.TOPK,
 }
 _REAL = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
+_SUMS = (ReduceOp.SUM, ReduceOp.AVG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class WireFormat:
 
     def applies_to(self, dtype: DType, op: ReduceOp) -> bool:
         """Whether a collective is sent in this format; all others travel as they are."""
-        return dtype in _REAL and self.dtype.allows(op) and self._is_smaller(dtype)
+        return dtype in _REAL and op in _SUMS and self._is_smaller(dtype)
 
     def _is_smaller(self, dtype: DType) -> bool:
         return formats.block(self.dtype) > 1 or dtype is DType.FLOAT32
@@ -44,9 +45,9 @@ def parse(text: str | None) -> WireFormat | None:
     """
     if text is None:
         return None
-    name, _, ratio = text.partition(":")
+    name, colon, ratio = text.partition(":")
     dtype = _NAMES.get(name)
-    if dtype is None or (ratio and dtype is not DType.TOPK):
+    if dtype is None or (colon and dtype is not DType.TOPK):
         raise ConfigError(
             f"wire_dtype is {text!r}; this version knows None, {', '.join(map(repr, _NAMES))} and 'topk:RATIO'"
         )
@@ -54,7 +55,7 @@ def parse(text: str | None) -> WireFormat | None:
         return WireFormat(dtype)
     most = formats.TOPK_MAX / formats.TOPK_BLOCK
     try:
-        share = float(ratio) if ratio else RATIO_DEFAULT
+        share = float(ratio) if colon else RATIO_DEFAULT
     except ValueError:
         share = 0.0
     if not 0 < share <= most:

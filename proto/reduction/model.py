@@ -149,6 +149,8 @@ class Join:
     minimum: int
     credit_bytes: int
     protocol: int = PROTOCOL_VERSION
+    #: A number, because another version may know more dtypes; 0 is none.
+    wire_dtype: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
                 host=frame.host,
                 minimum=frame.minimum,
                 credit_bytes=frame.credit_bytes,
+                wire_dtype=frame.wire_dtype,
             )
             return pb.WorkerFrame(join=join).SerializeToString()
         case model.Hello(configuration, held):
@@ -347,6 +348,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         join.minimum,
         join.credit_bytes,
         join.protocol,
+        join.wire_dtype,
     )
 
 

@@ -39,9 +39,9 @@ class Fold:
 
     slot: SlotKey
     collective: Collective
+    payloads: tuple[memoryview, ...]
     #: Bytes of the chunk as the layout counts them.
     span: int
-    payloads: tuple[memoryview, ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)

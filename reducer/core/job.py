@@ -266,7 +266,7 @@ class Job:
         actions: list[Action] = []
         key = SlotKey(self.id, push.seq, push.chunk)
         if payloads:
-            actions.append(Fold(key, push.collective, span, payloads))
+            actions.append(Fold(key, push.collective, payloads, span))
         if slot.is_complete:
             del self.slots[push.seq, push.chunk]
             self.stragglers.note(rank, now - slot.opened_at)

@@ -30,7 +30,7 @@ from reduction.errors import (
     StaleInstance,
     UnsupportedVersion,
 )
-from reduction.model import PROTOCOL_VERSION, Abort, Join, WorkerFrame
+from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, WorkerFrame
 
 from reducer.core.actions import Action, Close, Send
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
@@ -40,6 +40,7 @@ from reducer.core.job import Job, JobFailed
 JOB_FIXED_BYTES = 1 << 20
 #: How many failed jobs are remembered for ranks that were away when it happened.
 FAILURES_MAX = 64
+_DTYPES = frozenset(map(int, DType))
 
 
 def reservation(world_size: int, credit_bytes: int) -> int:
@@ -124,9 +125,15 @@ class Table:
             raise UnsupportedVersion(
                 f"rank {join.rank} speaks protocol version {join.protocol}, this reducer {PROTOCOL_VERSION}"
             )
+        if join.wire_dtype and join.wire_dtype not in _DTYPES:
+            known = ", ".join(f"{dtype.value} {dtype.name}" for dtype in DType)
+            raise UnsupportedVersion(
+                f"rank {join.rank} wants wire dtype {join.wire_dtype}, this reducer knows {known}; "
+                f"install the same version on both sides"
+            )
         if join.instance and (join.job, join.instance) in self.failures:
-            known = self.failures[join.job, join.instance]
-            raise type(known)(*known.args)  # a new one: raising the same again would grow its traceback
+            before = self.failures[join.job, join.instance]
+            raise type(before)(*before.args)  # a new one: raising the same again would grow its traceback
         actions: list[Action] = []
         job = self.jobs.get(join.job)
         if job is not None and self._begins_anew(job, join):

@@ -109,7 +109,7 @@ class _Rank:
                 assert action.link in self.open
                 assert action.seq not in self._released, "needs what it has released"
                 assert 0 <= action.start <= action.stop <= frames.SUM.nbytes
-            case Store(_, seq, start, payload):
+            case Store(_, seq, start, _, payload):
                 assert seq not in self._delivered, "a result that is there already"
                 assert start + payload.nbytes <= frames.SUM.nbytes
                 self._bytes[seq][start : start + payload.nbytes] = payload

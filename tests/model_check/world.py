@@ -200,7 +200,7 @@ class World:
         rest = []
         for action in actions:
             match action:
-                case wa.Store(_, seq, start, payload):
+                case wa.Store(_, seq, start, _, payload):
                     chunk = start // CHUNK_BYTES
                     if payload.parts != tuple((rank, seq, chunk) for rank in range(self.n)):
                         raise Violation(f"wrong sum for collective {seq} chunk {chunk}: {payload.parts}")
@@ -396,7 +396,9 @@ class World:
             return True
         if self.mortal is not None or self.may_lack_reducers:
             return False
-        return all(number < 0 for number in state.reducers) and not state.restarts
+        # A rank that closes holds everything, and leaves after close_timeout_s, which is no step here.
+        waits = any(core.state is State.OPEN for core in cores)
+        return all(number < 0 for number in state.reducers) and not (state.restarts and waits)
 
     def _alive(self, state: State_) -> list[int]:
         return [rank for rank in range(self.n) if state.ranks[rank] >= 0]

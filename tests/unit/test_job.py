@@ -103,7 +103,7 @@ def failed(world_size, error, *discards):
 
 
 def fold(seq, *ranks, chunk=0, collective=SUM):
-    return Fold(SlotKey(1, seq, chunk), collective, tuple(DATA[rank] for rank in ranks))
+    return Fold(SlotKey(1, seq, chunk), collective, tuple(DATA[rank] for rank in ranks), collective.nbytes)
 
 
 def publish(seq, world_size=2, *, epoch=1, chunk=0, minimum=0, collective=SUM, streams=None):
@@ -290,9 +290,9 @@ def test_an_empty_collective_is_summed_like_any_other():
     scene = running()
     empty = Collective(ReduceOp.SUM, DType.FLOAT32, 0, 7)
     none = memoryview(b"")
-    assert scene.push(0, collective=empty, payload=none) == [Fold(SlotKey(1, 0, 0), empty, (none,))]
+    assert scene.push(0, collective=empty, payload=none) == [Fold(SlotKey(1, 0, 0), empty, (none,), 0)]
     assert scene.push(1, collective=empty, payload=none) == [
-        Fold(SlotKey(1, 0, 0), empty, (none,)),
+        Fold(SlotKey(1, 0, 0), empty, (none,), 0),
         publish(0, collective=empty),
     ]
 

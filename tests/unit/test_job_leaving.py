@@ -207,7 +207,7 @@ def test_goodbye_after_contributing_lets_the_others_finish():
     scene.push(1)
     assert scene.receive(1, Goodbye(0, 0)) == [Close(1, None), *to_all(peers("P", "G"), 0)]
     assert scene.push(0) == [
-        Fold(SlotKey(1, 0, 0), SUM, (DATA, DATA)),
+        Fold(SlotKey(1, 0, 0), SUM, (DATA, DATA), 12),
         Publish(SlotKey(1, 0, 0), SUM, 2, 1, 0, (0,)),
     ]
 
@@ -224,7 +224,7 @@ def test_what_everybody_holds_may_be_pushed_again_after_a_goodbye():
     scene = Scene()
     scene.receive(0, Ack(1))
     scene.receive(1, Goodbye(1, 1))
-    assert scene.push(0, seq=0) == [Fold(SlotKey(1, 0, 0), SUM, (DATA,))]
+    assert scene.push(0, seq=0) == [Fold(SlotKey(1, 0, 0), SUM, (DATA,), 12)]
 
 
 # ---- Abort ----
@@ -267,7 +267,10 @@ def test_counters_count_what_was_taken_and_what_was_sent():
     for rank in range(3):
         scene.push(rank)
     scene.push(0, seq=1)
-    assert (scene.job.received_bytes, scene.job.sent_bytes) == (4 * 12, 3 * 12)
+    scene.table.note_sent(0, 12)  # the engine knows the size of a result
+    scene.table.note_sent(1, 5)
+    scene.table.note_sent(99, 12)  # nobody's any more
+    assert (scene.job.received_bytes, scene.job.sent_bytes) == (4 * 12, 12 + 5)
 
 
 def test_a_rank_that_leaves_again_and_again_is_noted_once():

@@ -22,11 +22,18 @@ def test_enums_have_the_schemas_numbers(ours, schema, prefix):
     )
 
 
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype < DType.INT8_BLOCK])
 def test_itemsize_and_kind_are_torchs(dtype):
     theirs = getattr(torch, dtype.name.lower())
     assert dtype.itemsize == theirs.itemsize
-    assert dtype.is_integer == (not theirs.is_floating_point)
+    assert dtype.allows(ReduceOp.AVG) == theirs.is_floating_point
+    assert all(dtype.allows(op) for op in ReduceOp if op is not ReduceOp.AVG)
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8_BLOCK, DType.FP8_BLOCK, DType.TOPK])
+def test_compressed_formats_can_only_be_added(dtype):
+    assert [op for op in ReduceOp if dtype.allows(op)] == [ReduceOp.SUM, ReduceOp.AVG]
+    assert dtype.itemsize == 2, "half of a float32 accumulator: what the credit counts"
 
 
 def test_a_collective_reads_well_in_messages():

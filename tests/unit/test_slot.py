@@ -17,7 +17,7 @@ def payload(rank):
 
 
 def test_rank_0_first_is_folded_at_once():
-    slot = Slot(SUM3, 12, first_rank=0, world_size=2)
+    slot = Slot(SUM3, 12, 12, first_rank=0, world_size=2)
     assert slot.on_push(0, SUM3, payload(0)) == (payload(0),)
     assert not slot.is_complete
     assert slot.on_push(1, SUM3, payload(1)) == (payload(1),)
@@ -25,7 +25,7 @@ def test_rank_0_first_is_folded_at_once():
 
 
 def test_higher_ranks_wait_for_lower_ones():
-    slot = Slot(SUM3, 12, first_rank=2, world_size=4)
+    slot = Slot(SUM3, 12, 12, first_rank=2, world_size=4)
     assert slot.on_push(2, SUM3, payload(2)) == ()
     assert slot.on_push(1, SUM3, payload(1)) == ()
     assert slot.on_push(0, SUM3, payload(0)) == (payload(0), payload(1), payload(2))
@@ -34,7 +34,7 @@ def test_higher_ranks_wait_for_lower_ones():
 
 
 def test_a_gap_stops_the_fold():
-    slot = Slot(SUM3, 12, first_rank=3, world_size=4)
+    slot = Slot(SUM3, 12, 12, first_rank=3, world_size=4)
     assert slot.on_push(3, SUM3, payload(3)) == ()
     assert slot.on_push(0, SUM3, payload(0)) == (payload(0),)
     assert set(slot.kept) == {3}
@@ -44,20 +44,20 @@ def test_a_gap_stops_the_fold():
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))
 def test_the_fold_order_does_not_depend_on_the_arrival_order(order):
-    slot = Slot(SUM3, 12, order[0], 4)
+    slot = Slot(SUM3, 12, 12, order[0], 4)
     folded = [view[0] for rank in order for view in slot.on_push(rank, SUM3, payload(rank))]
     assert folded == [0, 1, 2, 3]
     assert slot.is_complete
 
 
 def test_world_size_1_is_complete_with_its_only_push():
-    slot = Slot(SUM3, 12, 0, 1)
+    slot = Slot(SUM3, 12, 12, 0, 1)
     assert slot.on_push(0, SUM3, payload(0)) == (payload(0),)
     assert slot.is_complete
 
 
 def test_has_knows_folded_and_kept_ranks():
-    slot = Slot(SUM3, 12, 0, 3)
+    slot = Slot(SUM3, 12, 12, 0, 3)
     slot.on_push(0, SUM3, payload(0))
     slot.on_push(2, SUM3, payload(2))
     assert [slot.has(rank) for rank in range(3)] == [True, False, True]
@@ -65,7 +65,7 @@ def test_has_knows_folded_and_kept_ranks():
 
 @pytest.mark.parametrize("twice", [0, 2])
 def test_the_same_rank_twice_is_refused_whether_folded_or_kept(twice):
-    slot = Slot(SUM3, 12, 0, 3)
+    slot = Slot(SUM3, 12, 12, 0, 3)
     slot.on_push(0, SUM3, payload(0))
     slot.on_push(2, SUM3, payload(2))
     with pytest.raises(OutOfOrder, match=f"rank {twice} pushed the same chunk twice"):
@@ -74,7 +74,7 @@ def test_the_same_rank_twice_is_refused_whether_folded_or_kept(twice):
 
 
 def test_disagreement_names_both_ranks_and_changes_nothing():
-    slot = Slot(SUM3, 12, 1, 2)
+    slot = Slot(SUM3, 12, 12, 1, 2)
     slot.on_push(1, SUM3, payload(1))
     with pytest.raises(CollectiveMismatch) as caught:
         slot.on_push(0, SUM4, payload(0))

@@ -171,7 +171,7 @@ def test_job_numbers_are_never_used_twice():
     running(table)
     receive(table, 10, Abort(WorkerLost.code, "over"))
     running(table, instance=NEW)
-    assert receive(table, 10, push()) == [Fold(SlotKey(2, 0, 0), SUM3, (PAYLOAD,))]
+    assert receive(table, 10, push()) == [Fold(SlotKey(2, 0, 0), SUM3, (PAYLOAD,), 12)]
 
 
 # ---- draining ----
@@ -217,14 +217,14 @@ def test_jobs_of_equal_shape_share_nothing():
     table = make_table()
     running(table)
     running(table, job="other", first_stream=20)
-    assert receive(table, 10, push()) == [Fold(SlotKey(1, 0, 0), SUM3, (PAYLOAD,))]
+    assert receive(table, 10, push()) == [Fold(SlotKey(1, 0, 0), SUM3, (PAYLOAD,), 12)]
     assert receive(table, 21, push()) == [], "rank 1 of the other job waits for its own rank 0"
     assert receive(table, 11, Abort(WorkerLost.code, "over")) == [
         Discard(SlotKey(1, 0, 0)),
         *refused(10, WorkerLost("over")),
         *refused(11, WorkerLost("over")),
     ]
-    assert receive(table, 20, push())[0] == Fold(SlotKey(2, 0, 0), SUM3, (PAYLOAD, PAYLOAD))
+    assert receive(table, 20, push())[0] == Fold(SlotKey(2, 0, 0), SUM3, (PAYLOAD, PAYLOAD), 12)
 
 
 def test_time_passes_for_every_job():

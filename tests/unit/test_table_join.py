@@ -118,6 +118,14 @@ def test_another_rank_may_come_first_and_without_the_instance():
     ]
 
 
+def test_a_wire_dtype_of_another_version_is_refused_with_what_is_known():
+    assert isinstance(receive(make_table(), 10, join(0, wire_dtype=DType.TOPK))[0].frame, Welcome)
+    abort = receive(make_table(), 10, join(0, wire_dtype=13))[0].frame
+    assert abort.code == UnsupportedVersion.code
+    assert "rank 0 wants wire dtype 13, this reducer knows 1 FLOAT32, " in abort.message
+    assert "12 TOPK; install the same version" in abort.message
+
+
 def test_another_protocol_version_is_refused():
     error = UnsupportedVersion("rank 0 speaks protocol version 2, this reducer 1")
     assert receive(make_table(), 10, join(0, protocol=2)) == refused(10, error)

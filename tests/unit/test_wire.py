@@ -72,6 +72,7 @@ JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
         host=st.text(VISIBLE, max_size=60),
         minimum=U64,
         credit_bytes=CREDITS,
+        wire_dtype=U32,
     )
 )
 CRCS = st.none() | U32

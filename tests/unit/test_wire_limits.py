@@ -123,9 +123,9 @@ def test_values_at_the_edge_pass(message):
         (push(numel=layout.NUMEL_MAX + 1), "Push.collective.numel is 549755813889, allowed are"),
         (push(payload=bytes(layout.CHUNK_BYTES_MAX + 1)), "length of Push.payload is 4194305, allowed are"),
         (push(op=0), "Collective.op is 0; this version knows 1 SUM, 2 AVG"),
-        (push(op=3), "Collective.op is 3; this version knows 1 SUM, 2 AVG"),
+        (push(op=6), "Collective.op is 6; this version knows 1 SUM, 2 AVG"),
         (push(dtype=0), "Collective.dtype is 0; this version knows 1 FLOAT32, "),
-        (push(dtype=7), "Collective.dtype is 7; this version knows 1 FLOAT32, "),
+        (push(dtype=13), "Collective.dtype is 13; this version knows 1 FLOAT32, "),
         (pb.WorkerFrame(push=pb.Push(seq=1)), "Collective.op is 0"),
     ],
 )

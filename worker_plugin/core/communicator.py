@@ -102,6 +102,8 @@ class Identity:
     may_fall_back: bool = False
     #: Whether pushes and results have checksums; rank 0's counts.
     checksums: bool = False
+    #: The DType that floating-point tensors are pushed as; 0: their own.
+    wire_dtype: int = 0
 
 
 class State(enum.Enum):
@@ -321,6 +323,7 @@ class Communicator:
             host=who.host,
             minimum=self.window.minimum,
             credit_bytes=who.credit_bytes or CREDIT_BYTES_DEFAULT,
+            wire_dtype=who.wire_dtype,
         )
 
     def _judge(self, now: float, actions: list[Action]) -> None:

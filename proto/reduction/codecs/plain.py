@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from reduction.codecs.interface import Array, Codec, Payload
@@ -47,13 +45,7 @@ class PlainCodec(Codec):
 class BoolCodec(PlainCodec):
     """One byte each, 0 or 1. As NCCL has it for torch: SUM and MAX are "or", PRODUCT and MIN are "and"."""
 
-    _UFUNCS: dict[ReduceOp, Any] = {
-        ReduceOp.SUM: np.bitwise_or,
-        ReduceOp.MAX: np.bitwise_or,
-        ReduceOp.MIN: np.bitwise_and,
-        ReduceOp.PRODUCT: np.bitwise_and,
-    }
-
     def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
         """See `Codec.add`."""
-        self._UFUNCS[op](accumulator, self._values(payload), out=accumulator)
+        combine = np.bitwise_or if op in (ReduceOp.SUM, ReduceOp.MAX) else np.bitwise_and
+        combine(accumulator, self._values(payload), out=accumulator)

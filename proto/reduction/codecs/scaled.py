@@ -51,7 +51,6 @@ class _ScaledCodec(BlockCodec):
             )
             some["scale"][most <= _SMALLEST] = 0
             some["scale"][~np.isfinite(most)] = np.nan
-            factor[~np.isfinite(most)] = 0
             np.multiply(rows, factor[:, None], out=scaled)
             self._quantise(scaled, some["elements"])
 
@@ -128,12 +127,14 @@ def e4m3_values() -> NDArray[np.float32]:
 
 @cache
 def _codes() -> NDArray[np.uint8]:
-    """Return the nearest pattern of each upper half of a float32; ties to even, NaN for what is no number."""
+    """Return the nearest pattern of each upper half of a float32; ties to even, one NaN for all that is no number."""
     halves = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
-    magnitude = np.abs(halves).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # some are signalling NaNs
+        magnitude = np.abs(halves).astype(np.float64)
     values = e4m3_values()[:127].astype(np.float64)
     borders = (values[1:] + values[:-1]) / 2
     below, above = np.searchsorted(borders, magnitude, "left"), np.searchsorted(borders, magnitude, "right")
     code = np.where(below % 2 == 0, below, above)  # both are the same but for a tie
-    code[~np.isfinite(magnitude)] = 127
-    return (code | np.where(np.signbit(halves), 128, 0)).astype(np.uint8)
+    code |= np.where(np.signbit(halves), 128, 0)
+    code[~np.isfinite(magnitude)] = 127  # whatever its sign, which depends on where the SIMD unit met it
+    return code.astype(np.uint8)

@@ -3,11 +3,11 @@
 Choosing per block and not over the whole gradient is an approximation; it needs no threshold to agree on, and makes a
 contribution's size known beforehand. How many there are shows in the size, and may differ from rank to rank.
 
-    contribution    block by block k entries: 2 bytes of index, 2 bytes of value
+    contribution    block by block, of each element 2 bytes of index and 2 of value
     result          2 bytes per block: how many there are in it; then as above; or all values, if that is no longer
 
-A block's entries stand together, so that a part of a contribution is one of fewer blocks: several parameters in one
-chunk are encoded one by one, and a GPU's contribution as a whole before it is cut into chunks.
+So contributions can be cut and joined at any block border: pieces of a chunk are encoded on their own, and an epoch
+with another grid pushes the same bytes.
 """
 
 from __future__ import annotations
@@ -91,15 +91,16 @@ class TopkCodec(BlockCodec):
         Raises:
             MalformedFrame: no reducer of ours sends this.
         """
-        words = np.frombuffer(payload, "<u2")
-        if len(words) == len(out):
+        nbytes = payload.nbytes
+        words = np.frombuffer(payload, "<u2", nbytes // 2)
+        if nbytes == out.nbytes:
             out[:] = words
             return
         count = len(out) // TOPK_BLOCK
         counts = words[:count].astype(np.intp)
-        if len(words) != count + 2 * counts.sum():
+        if nbytes != _VALUE_BYTES * count + TOPK_ENTRY_BYTES * counts.sum():
             raise MalformedFrame(
-                f"a result of {2 * len(words)} bytes says that it has {counts.sum()} elements in {count} blocks"
+                f"a result of {nbytes} bytes says that it has {counts.sum()} elements in {count} blocks"
             )
         indices, chosen = _entries(words[count:])
         _check(indices)
@@ -108,9 +109,8 @@ class TopkCodec(BlockCodec):
 
 
 def _entries(payload: Payload) -> tuple[Array, Array]:
-    """Return the indices and the values, as views."""
-    words = np.frombuffer(payload, "<u2")
-    return words[::2], words[1::2]
+    entries = np.frombuffer(payload, "<u2").reshape(-1, 2)
+    return entries[:, 0], entries[:, 1]
 
 
 def _check(indices: Array) -> None:

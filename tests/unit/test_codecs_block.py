@@ -1,0 +1,680 @@
+"""The lossy codecs: how much they leave out, what becomes of values that are no numbers, and of a peer's nonsense."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from reduction import formats
+from reduction.codecs import BLOCK_CODECS, TOPK
+from reduction.codecs.half import round_to_bfloat16, widen
+from reduction.codecs.scaled import _ROWS, e4m3_values
+from reduction.errors import MalformedFrame
+from reduction.formats import SCALED_BLOCK, SCALED_BYTES, TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
+from reduction.model import DType, ReduceOp
+
+INT8, FP8 = BLOCK_CODECS[DType.INT8_BLOCK], BLOCK_CODECS[DType.FP8_BLOCK]
+SCALED = [INT8, FP8]
+CODECS = [INT8, FP8, TOPK]
+INF, NAN = np.inf, np.nan
+FLOAT32 = np.finfo(np.float32)
+#: Blocks; the scaled codecs work on _ROWS at a time.
+COUNTS = [0, 1, 2, 3, _ROWS - 1, _ROWS, _ROWS + 1, 2 * _ROWS + 5]
+FEW = settings(max_examples=30)
+
+
+def name_of(codec):
+    return codec.dtype.name
+
+
+def push_bytes(codec, count, k=5):
+    """Return the bytes of a contribution of so many blocks."""
+    return count * (SCALED_BYTES if codec is not TOPK else k * TOPK_ENTRY_BYTES)
+
+
+def span_of(codec, count):
+    return count * codec.block * codec.dtype.itemsize
+
+
+def encoded(codec, values, k=5):
+    """Make a contribution of rows of values; what it does not write stays 0xaa."""
+    out = np.full(push_bytes(codec, len(values), k), 0xAA, np.uint8)
+    codec.encode(values, out)
+    return out
+
+
+def started(codec, payload, count):
+    """Return what the reducer makes of a contribution, a row per block."""
+    accumulator = np.full(count * codec.block, 7.0, np.float32)
+    codec.start(accumulator, payload)
+    return accumulator.reshape(count, codec.block)
+
+
+def finished(codec, accumulator):
+    out = memoryview(bytearray(b"\xaa" * formats.result_bytes(codec.dtype, span_of(codec, len(accumulator)))))
+    return codec.finish(accumulator.reshape(-1).copy(), out)
+
+
+def decoded(codec, payload, count):
+    out = np.full((count, codec.block), 7.0, np.float32)
+    codec.decode(payload, out)
+    return out
+
+
+def sent(codec, values, k=5):
+    """Return what arrives of values that one rank sends."""
+    return started(codec, encoded(codec, values, k), len(values))
+
+
+def random_rows(codec, count, seed=0):
+    """Rows of very different size, with everything that a gradient may have in it."""
+    random = np.random.default_rng(seed)
+    values = random.standard_normal((count, codec.block)) * 10.0 ** random.integers(-20, 20, (count, 1))
+    values[random.random(values.shape) < 0.1] = 0
+    return values.astype(np.float32)
+
+
+def bits(values):
+    return np.ascontiguousarray(values).view(np.uint8).tobytes()
+
+
+def bfloat16(values):
+    """Round float32 as torch does."""
+    return torch.from_numpy(values.copy()).to(torch.bfloat16).to(torch.float32).numpy()
+
+
+def floats(codec, **limits):
+    """Any rows of float32; hypothesis fills most of a row with one value."""
+    elements = st.floats(width=32, **limits)
+    return st.integers(1, 3).flatmap(
+        lambda count: arrays.arrays(np.float32, (count, codec.block), elements=elements)
+    )
+
+
+NUMBERS = {"allow_nan": False, "allow_infinity": False}
+
+
+# ---- sizes ----
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+@pytest.mark.parametrize("count", COUNTS)
+def test_contributions_and_results_have_the_sizes_that_the_cores_expect(codec, count):
+    values, span = random_rows(codec, count), span_of(codec, count)
+    payload = encoded(codec, values)
+    assert formats.is_push(codec.dtype, payload.nbytes, span)
+    result = finished(codec, sent(codec, values))
+    assert formats.is_result(codec.dtype, result.nbytes, span)
+    assert result.nbytes <= formats.result_bytes(codec.dtype, span)
+    assert decoded(codec, result, count).shape == values.shape
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+@pytest.mark.parametrize("blocks", [0, 1, 3])
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_what_begins_a_block_has_a_whole_one(codec, blocks, beyond):
+    numel = max(0, blocks * codec.block + beyond)
+    elements = codec.elements(numel * codec.dtype.itemsize)
+    assert elements % codec.block == 0
+    assert 0 <= elements - numel < codec.block
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+def test_every_byte_of_a_scaled_contribution_is_written(codec):
+    values = random_rows(codec, _ROWS + 3)
+    ones, twos = np.full((2, push_bytes(codec, len(values))), [[1], [2]], np.uint8)
+    codec.encode(values, ones)
+    codec.encode(values, twos)
+    assert bits(ones) == bits(twos)
+
+
+# ---- purity: nothing depends on how blocks are put into chunks ----
+
+
+def odd_rows(codec, count):
+    """Rows some of which have what is no number, or is hardly one."""
+    values = random_rows(codec, count)
+    for row, special in enumerate([INF, -INF, NAN, -0.0, 1e-45, 1e-40, FLOAT32.max, FLOAT32.tiny]):
+        values[row::11, row * 13 :: 31] = special
+    return values
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+@pytest.mark.parametrize("cut", [1, 2, 7, _ROWS, _ROWS + 1, 150])
+def test_pieces_are_encoded_as_the_whole_is(codec, cut):
+    values = odd_rows(codec, 2 * _ROWS + 30)
+    parts = [encoded(codec, values[:cut]), encoded(codec, values[cut:])]
+    assert bits(np.concatenate(parts)) == bits(encoded(codec, values))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+@pytest.mark.parametrize("cut", [1, 2, 7, _ROWS, _ROWS + 1, 150])
+def test_pieces_are_summed_as_the_whole_is(codec, cut):
+    count = 2 * _ROWS + 30
+    ranks = [odd_rows(codec, count), random_rows(codec, count, 1), random_rows(codec, count, 2)]
+
+    def result(rows):
+        total = started(codec, encoded(codec, rows[0]), len(rows[0]))
+        for values in rows[1:]:
+            codec.add(total.reshape(-1), encoded(codec, values), ReduceOp.SUM)
+        return decoded(codec, finished(codec, total), len(total))
+
+    whole = result(ranks)
+    parts = [result([values[:cut] for values in ranks]), result([values[cut:] for values in ranks])]
+    assert bits(np.concatenate(parts)) == bits(whole)
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+@pytest.mark.parametrize("cut", [1, 7, _ROWS, 150])
+def test_the_bytes_of_results_do_not_depend_on_the_grid(codec, cut):
+    total = odd_rows(codec, 2 * _ROWS + 30)
+    parts = bytes(finished(codec, total[:cut])) + bytes(finished(codec, total[cut:]))
+    assert parts == bytes(finished(codec, total))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+def test_the_same_contributions_make_the_same_bits(codec):
+    def result():
+        total = sent(codec, odd_rows(codec, 9))
+        for seed in range(3):
+            codec.add(total.reshape(-1), encoded(codec, random_rows(codec, 9, seed)), ReduceOp.SUM)
+        return bytes(finished(codec, total))
+
+    assert result() == result()
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+def test_contributions_are_added_in_float32_and_in_their_order(codec):
+    ranks = [random_rows(codec, _ROWS + 3, seed) for seed in range(4)]
+    total, expected = sent(codec, ranks[0]), sent(codec, ranks[0])
+    for values in ranks[1:]:
+        codec.add(total.reshape(-1), encoded(codec, values), ReduceOp.AVG)
+        expected = expected + sent(codec, values)
+    assert bits(total) == bits(expected)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+@pytest.mark.parametrize("offset", [1, 2, 3, 5])
+def test_payloads_need_no_alignment(codec, offset):
+    values = random_rows(codec, 3)
+    payload = encoded(codec, values)
+    frame = memoryview(bytes(offset) + payload.tobytes())[offset:]
+    codec.check(frame)
+    assert bits(started(codec, frame, 3)) == bits(started(codec, payload, 3))
+    total, again = sent(codec, values), sent(codec, values)
+    codec.add(total.reshape(-1), frame, ReduceOp.SUM)
+    codec.add(again.reshape(-1), payload, ReduceOp.SUM)
+    assert bits(total) == bits(again)
+    result = finished(codec, total)
+    frame = memoryview(bytes(offset) + bytes(result))[offset:]
+    assert bits(decoded(codec, frame, 3)) == bits(decoded(codec, result, 3))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+def test_what_is_encoded_stays_as_it_is(codec):
+    values = odd_rows(codec, 20)
+    before = bits(values)
+    encoded(codec, values)
+    assert bits(values) == before
+
+
+# ---- scaled: how far off ----
+
+
+def most(values):
+    """Return the largest magnitude of each row."""
+    return np.abs(values.astype(np.float64)).max(axis=1, keepdims=True)
+
+
+#: A few roundings in float32: of the scale, of the factor, of two products.
+ROUNDING = 4 * 2.0**-24
+#: Below, a block becomes 0.
+SMALLEST = 2.0**-110
+
+
+@FEW
+@given(values=floats(INT8, **NUMBERS))
+def test_int8_is_off_by_half_a_step_at_most(values):
+    error = np.abs(sent(INT8, values).astype(np.float64) - values)
+    assert (error <= most(values) / 254 + most(values) * ROUNDING + SMALLEST).all()
+
+
+@FEW
+@given(values=floats(FP8, **NUMBERS))
+def test_fp8_is_off_by_half_a_step_at_most(values):
+    error = np.abs(sent(FP8, values).astype(np.float64) - values)
+    step = most(values) / 448 * 2.0**-9  # of what is subnormal after scaling
+    allowed = np.maximum(np.abs(values.astype(np.float64)) / 16, step / 2)
+    assert (error <= allowed + most(values) * ROUNDING + SMALLEST).all()
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+@pytest.mark.parametrize("exponent", [-108, -60, -20, 0, 20, 60, 120])
+def test_errors_grow_with_the_block_and_not_with_its_neighbours(codec, exponent):
+    values = np.stack([random_rows(codec, 1, seed)[0] for seed in range(3)])
+    values /= most(values)
+    values = np.float32(values * 2.0 ** np.array([[exponent], [exponent - 1], [exponent + 3]]))
+    error = np.abs(sent(codec, values).astype(np.float64) - values)
+    assert (error <= most(values) * (1 / 254 if codec is INT8 else 1 / 16) * (1 + 1e-5)).all()
+    assert (error.max(axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+def test_whole_steps_arrive_as_they_are(codec):
+    elements = np.arange(-127.0, 128.0) if codec is INT8 else np.delete(e4m3_values(), [127, 255])
+    values = np.zeros((1, SCALED_BLOCK), np.float32)
+    values[0, : len(elements)] = elements
+    for exponent in (-100, -3, 0, 3, 100):
+        scaled = values * np.float32(2.0**exponent)
+        np.testing.assert_allclose(sent(codec, scaled), scaled, rtol=2.0**-22)
+
+
+def upper_halves():
+    """Return every upper half of a float32 within +-448 with tails that decide roundings, a row per block.
+
+    The first of each row is 448, so that nothing is scaled.
+    """
+    patterns = np.arange(1 << 16, dtype=np.uint32) << 16
+    values = np.concatenate([patterns | tail for tail in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]).view(
+        np.float32
+    )
+    values = values[np.abs(values) <= 448]  # no NaN
+    rows = np.zeros((-(-len(values) // 255), SCALED_BLOCK), np.float32)
+    rows[:, 0] = 448
+    rows[:, 1:].flat[: len(values)] = values
+    return rows
+
+
+def test_fp8_rounds_to_nearest_even_as_torch_does():
+    values = upper_halves()
+    theirs = torch.from_numpy(values).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    assert np.array_equal(np.frombuffer(encoded(FP8, values), FP8.layout)["elements"], theirs)
+
+
+def test_int8_rounds_to_nearest_even_as_torch_does():
+    values = upper_halves()
+    values[np.abs(values) > 127] = 0
+    values[:, 0] = 127
+    theirs = torch.from_numpy(values).round().to(torch.int8).numpy()
+    assert np.array_equal(np.frombuffer(encoded(INT8, values), INT8.layout)["elements"], theirs)
+
+
+def test_every_e4m3_pattern_has_the_value_that_torch_gives_it():
+    patterns = torch.arange(256, dtype=torch.uint8)
+    theirs = patterns.view(torch.float8_e4m3fn).to(torch.float32).numpy()
+    block = np.zeros(1, FP8.layout)
+    block["scale"], block["elements"] = 1, patterns.numpy()
+    ours = started(FP8, block.view(np.uint8), 1)[0]
+    assert np.array_equal(np.isnan(ours), np.isnan(theirs))
+    assert bits(np.nan_to_num(ours)) == bits(np.nan_to_num(theirs))
+
+
+def test_every_int8_pattern_is_a_whole_number():
+    block = np.zeros(1, INT8.layout)
+    block["scale"], block["elements"] = 0.5, np.arange(256).astype(np.uint8).view(np.int8)
+    ours = started(INT8, block.view(np.uint8), 1)[0]
+    assert ours.tolist() == [*(n / 2 for n in range(128)), *(n / 2 for n in range(-128, 0))]
+
+
+# ---- scaled: what is no number, and what is hardly one ----
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+@pytest.mark.parametrize("special", [INF, -INF, NAN])
+@pytest.mark.parametrize("place", [0, 100, 255])
+def test_what_is_no_number_makes_its_block_nan_and_no_other(codec, special, place):
+    values = random_rows(codec, 3)
+    alone = sent(codec, values)
+    values[1, place] = special
+    arrived = sent(codec, values)
+    assert np.isnan(arrived[1]).all()
+    assert bits(arrived[[0, 2]]) == bits(alone[[0, 2]])
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+@pytest.mark.parametrize("special", [INF, -INF, NAN, -NAN])
+def test_the_sign_of_what_is_no_number_is_not_in_the_bytes(codec, special):
+    # What sign a NaN has depends on how many elements a SIMD unit takes at a time.
+    values = np.full((1, SCALED_BLOCK), special, np.float32)
+    assert bits(encoded(codec, values)) == bits(encoded(codec, np.full_like(values, NAN)))
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+def test_one_rank_with_nan_makes_the_sum_nan(codec):
+    values = random_rows(codec, 3)
+    total = sent(codec, values)
+    values[1, 7] = NAN
+    codec.add(total.reshape(-1), encoded(codec, values), ReduceOp.SUM)
+    result = decoded(codec, finished(codec, total), 3)
+    assert np.isnan(result[1]).all()
+    assert np.isfinite(result[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+@pytest.mark.parametrize("value", [0.0, -0.0, 1e-45, -1e-40, FLOAT32.tiny, SMALLEST, -SMALLEST])
+def test_tiny_blocks_become_zero(codec, value):
+    values = np.full((2, SCALED_BLOCK), value, np.float32)
+    values[1, 1:] = 0
+    assert not sent(codec, values).any()
+    assert not np.frombuffer(encoded(codec, values), codec.layout)["scale"].any()
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+def test_the_smallest_block_that_is_kept(codec):
+    values = np.full((1, SCALED_BLOCK), np.nextafter(np.float32(SMALLEST), np.float32(1)))
+    np.testing.assert_allclose(sent(codec, values), values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+@pytest.mark.parametrize("value", [1e30, 3e38, FLOAT32.max, FLOAT32.min])
+def test_huge_blocks_stay_finite(codec, value):
+    values = np.zeros((1, SCALED_BLOCK), np.float32)
+    values[0, 3] = value
+    arrived = sent(codec, values)
+    assert np.isfinite(arrived).all()
+    np.testing.assert_allclose(arrived, values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+def test_a_sum_that_overflows_becomes_nan_for_everybody(codec):
+    values = np.zeros((2, SCALED_BLOCK), np.float32)
+    values[0], values[1] = 3e38, 1.0
+    total = sent(codec, values)
+    codec.add(total.reshape(-1), encoded(codec, values), ReduceOp.SUM)
+    result = decoded(codec, finished(codec, total), 2)
+    assert np.isnan(result[0]).all()
+    np.testing.assert_allclose(result[1], 2.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+def test_zeros_among_others_stay_zero(codec):
+    values = random_rows(codec, 3)
+    assert not sent(codec, values)[values == 0].any()
+
+
+# ---- scaled: a peer's nonsense ----
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+@pytest.mark.parametrize("scale", [NAN, INF, -INF, -1.0, -0.0, 1e-45, FLOAT32.max, FLOAT32.min])
+def test_any_scale_is_only_numbers(codec, scale):
+    blocks = np.frombuffer(encoded(codec, random_rows(codec, 3)), codec.layout)
+    plain = started(codec, blocks.view(np.uint8), 3)
+    elements = blocks["elements"] * 1.0 if codec is INT8 else e4m3_values()[blocks["elements"]]
+    blocks["scale"][1] = scale
+    codec.check(memoryview(blocks.view(np.uint8)))
+    total = started(codec, blocks.view(np.uint8), 3)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(total[1], elements[1].astype(np.float32) * np.float32(scale))
+    assert bits(total[[0, 2]]) == bits(plain[[0, 2]]), "the neighbours"
+    codec.add(total.reshape(-1), blocks.view(np.uint8), ReduceOp.SUM)
+    result = decoded(codec, finished(codec, total), 3)
+    assert np.isfinite(result[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("codec", SCALED, ids=name_of)
+@FEW
+@given(payload=st.binary(min_size=2 * SCALED_BYTES, max_size=2 * SCALED_BYTES))
+def test_any_bytes_are_a_scaled_contribution_and_result(codec, payload):
+    codec.check(memoryview(payload))
+    total = started(codec, payload, 2)
+    assert bits(decoded(codec, payload, 2)) == bits(total)
+    codec.add(total.reshape(-1), payload, ReduceOp.SUM)
+    assert finished(codec, total).nbytes == len(payload)
+
+
+# ---- top-k: what is chosen ----
+
+
+def entries(payload, k):
+    """Return indices and values of a contribution, a row per block."""
+    words = np.frombuffer(payload, "<u2").reshape(-1, k, 2)
+    values = np.empty(words[..., 1].size, np.float32)
+    widen(words[..., 1].ravel(), values)
+    return words[..., 0], values.reshape(-1, k)
+
+
+@FEW
+@given(values=floats(TOPK, allow_nan=False), k=st.sampled_from([1, 2, 5, 51, TOPK_MAX - 1, TOPK_MAX]))
+def test_the_k_largest_magnitudes_are_chosen(values, k):
+    indices, chosen = entries(encoded(TOPK, values, k), k)
+    theirs = torch.from_numpy(np.abs(values)).topk(k, dim=1).values.sort(dim=1).values.numpy()
+    ours = np.take_along_axis(values, indices.astype(np.intp), axis=1)
+    assert np.array_equal(np.sort(np.abs(ours), axis=1), theirs)
+    assert (np.diff(indices.astype(int), axis=1) > 0).all(), "each once, in order"
+    assert bits(chosen) == bits(bfloat16(ours))
+
+
+@pytest.mark.parametrize("k", [1, 5, TOPK_MAX])
+@pytest.mark.parametrize("special", [INF, -INF, NAN])
+def test_what_is_no_number_is_always_chosen(k, special):
+    values = random_rows(TOPK, 3) * np.float32(1e-10)
+    values[:, 0] = FLOAT32.max
+    values[1, 300] = special
+    arrived = sent(TOPK, values, k)
+    np.testing.assert_array_equal(arrived[1, 300], np.float32(special))
+    assert not np.isnan(arrived[[0, 2]]).any()
+
+
+def test_nan_is_chosen_before_infinity():
+    values = np.full((1, TOPK_BLOCK), INF, np.float32)
+    values[0, 17] = NAN
+    indices, chosen = entries(encoded(TOPK, values, 1), 1)
+    assert indices.tolist() == [[17]]
+    assert np.isnan(chosen).all()
+
+
+@pytest.mark.parametrize("k", [1, 5, TOPK_MAX])
+def test_what_is_not_chosen_is_zero(k):
+    values = np.random.default_rng(0).standard_normal((3, TOPK_BLOCK)).astype(np.float32)
+    arrived = sent(TOPK, values, k)
+    assert (np.count_nonzero(arrived, axis=1) == k).all()
+    assert bits(arrived[arrived != 0]) == bits(bfloat16(values)[arrived != 0])
+
+
+def test_ranks_may_send_different_numbers_of_elements():
+    values = random_rows(TOPK, 3)
+    total = sent(TOPK, values, 5)
+    TOPK.add(total.reshape(-1), encoded(TOPK, values, 51), ReduceOp.SUM)
+    assert bits(total) == bits(sent(TOPK, values, 5) + sent(TOPK, values, 51))
+
+
+# ---- top-k: results ----
+
+
+def with_nonzeros(numbers):
+    """Return rows with so many elements that are not 0."""
+    random = np.random.default_rng(sum(numbers))
+    total = np.zeros((len(numbers), TOPK_BLOCK), np.float32)
+    for row, number in zip(total, numbers, strict=True):
+        row[random.permutation(TOPK_BLOCK)[:number]] = random.standard_normal(number)
+    return total
+
+
+@FEW
+@given(total=floats(TOPK))
+def test_a_result_is_the_sum_in_bfloat16(total):
+    result = decoded(TOPK, finished(TOPK, total), len(total))
+    np.testing.assert_array_equal(result, bfloat16(total))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "nbytes"),
+    [
+        ((), 0),
+        ((0,), 2),
+        ((1,), 2 + 4),
+        ((255,), 2 + 4 * 255),  # 1022 of 1024
+        ((256,), 1024),
+        ((512,), 1024),
+        ((0, 0), 4),
+        ((200, 310), 4 + 4 * 510),  # 2044 of 2048
+        ((200, 311), 2048),  # would be as long
+        ((512, 0), 2048),
+        ((512, 0, 0), 6 + 4 * 512),
+    ],
+)
+def test_a_result_has_all_elements_when_that_is_no_longer(numbers, nbytes):
+    total = with_nonzeros(numbers)
+    result = finished(TOPK, total)
+    assert result.nbytes == nbytes
+    np.testing.assert_array_equal(decoded(TOPK, result, len(numbers)), bfloat16(total))
+
+
+def test_a_sparse_result_by_hand():
+    total = np.zeros((2, TOPK_BLOCK), np.float32)
+    total[0, 511], total[1, 0], total[1, 3] = 1.0, -2.0, 0.5
+    words = np.frombuffer(finished(TOPK, total), "<u2").tolist()
+    assert words == [1, 2, 511, 0x3F80, 0, 0xC000, 3, 0x3F00]
+
+
+def test_a_contribution_by_hand():
+    values = np.zeros((2, TOPK_BLOCK), np.float32)
+    values[0, [511, 4]], values[1, [0, 3]] = [1.0, 3.0], [-2.0, 0.5]
+    words = encoded(TOPK, values, 2).view("<u2").tolist()
+    assert words == [4, 0x4040, 511, 0x3F80, 0, 0xC000, 3, 0x3F00]
+
+
+def test_a_scaled_contribution_by_hand():
+    values = np.zeros((1, SCALED_BLOCK), np.float32)
+    values[0, :3] = [448.0, -224.0, 1.0]
+    payload = encoded(FP8, values)
+    assert payload[:7].tolist() == [0, 0, 0x80, 0x3F, 0x7E, 0xF6, 0x38]
+    values[0, :3] = [127.0, -63.0, 0.5]
+    payload = encoded(INT8, values)
+    assert payload[:4].view("<f4")[0] == pytest.approx(1.0, rel=1e-6)
+    assert payload[4:7].view(np.int8).tolist() == [127, -63, 0]
+
+
+def test_what_cancels_out_is_not_sent():
+    values = np.zeros((1, TOPK_BLOCK), np.float32)
+    values[0, 7], values[0, 9] = 1.0, 2.0
+    total = sent(TOPK, values, 2)
+    values[0, 9] = 5.0
+    TOPK.add(total.reshape(-1), encoded(TOPK, -values, 2), ReduceOp.SUM)
+    result = finished(TOPK, total)
+    assert np.frombuffer(result, "<u2").tolist() == [1, 9, 0xC040]
+
+
+# ---- top-k: a peer's nonsense ----
+
+
+def expanded(payload, count):
+    out = np.full(count * TOPK_BLOCK, 7, np.uint16)
+    TOPK.expand(payload, out)
+    return out
+
+
+def words(*numbers):
+    return memoryview(np.array(numbers, "<u2").tobytes())
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        words(),  # no counts
+        words(0),
+        words(0, 0, 0),  # more than they say
+        words(0, 0, 0, 0),
+        words(1, 0),  # less
+        words(1, 0, 7),
+        words(0, 65535, 1, 1),
+        words(65535, 65535),
+        words(1, 1, 7, 0x3F80, 7),
+        words(1, 1, 7, 0x3F80, 7, 0x3F80, 7),
+    ],
+)
+def test_counts_that_lie(payload):
+    with pytest.raises(MalformedFrame, match="elements in 2 blocks"):
+        expanded(payload, 2)
+
+
+@pytest.mark.parametrize("index", [512, 513, 65535])
+def test_an_index_beyond_its_block(index):
+    with pytest.raises(MalformedFrame, match=f"index {index} of a top-k element, allowed are 0 to 511"):
+        expanded(words(1, 1, 3, 0x3F80, index, 0x3F80), 2)
+    with pytest.raises(MalformedFrame, match=f"index {index} of a top-k element"):
+        TOPK.check(words(3, 0x3F80, index, 0x3F80))
+
+
+def test_the_last_index_of_a_block_is_allowed():
+    out = expanded(words(1, 1, 511, 0x3F80, 511, 0xC000), 2)
+    assert np.flatnonzero(out).tolist() == [511, 1023]
+    assert out[[511, 1023]].tolist() == [0x3F80, 0xC000]
+    TOPK.check(words(511, 0x3F80, 511, 0xC000))
+
+
+@pytest.mark.parametrize("nbytes", [1, 3, 5, 7, 2047, 2049])
+def test_a_result_of_half_an_element(nbytes):
+    with pytest.raises(MalformedFrame, match=f"{nbytes} bytes"):
+        expanded(memoryview(bytes(nbytes)), 2)
+    with pytest.raises(MalformedFrame):
+        decoded(TOPK, memoryview(bytes(nbytes)), 2)
+
+
+def test_every_truncated_result_is_noticed():
+    result = finished(TOPK, with_nonzeros((3, 0, 40)))
+    for nbytes in range(result.nbytes):
+        with pytest.raises(MalformedFrame):
+            expanded(result[:nbytes], 3)
+    assert expanded(result, 3).any()
+
+
+def test_an_index_twice_is_one_of_both():
+    assert expanded(words(2, 7, 0x3F80, 7, 0xC000), 1)[7] in (0x3F80, 0xC000)
+
+
+@st.composite
+def almost_results(draw):
+    """Counts, indices and values that may be right, with a few bytes too many or too few."""
+    counts = draw(st.lists(st.integers(0, 3), min_size=2, max_size=2))
+    total = sum(counts)
+    indices = draw(st.lists(st.integers(0, 530), min_size=total, max_size=total))
+    entries = [word for index in indices for word in (index, 7)]
+    payload = np.array([*counts, *entries], "<u2").tobytes()
+    return payload[: len(payload) - draw(st.integers(0, 2))] + draw(st.binary(max_size=3))
+
+
+@settings(max_examples=100)
+@given(payload=st.one_of(st.binary(max_size=40), st.integers(2040, 2060).map(bytes), almost_results()))
+def test_a_result_of_any_bytes_is_taken_or_malformed(payload):
+    payload = memoryview(payload)
+    try:
+        patterns = expanded(payload, 2)
+    except MalformedFrame:
+        with pytest.raises(MalformedFrame):
+            decoded(TOPK, payload, 2)
+        return
+    values = np.empty(2 * TOPK_BLOCK, np.float32)
+    widen(patterns, values)
+    assert bits(decoded(TOPK, payload, 2)) == bits(values)
+
+
+@settings(max_examples=100)
+@given(
+    payload=st.one_of(
+        st.binary(max_size=40),
+        st.lists(st.integers(0, 530), max_size=40).map(lambda numbers: np.array(numbers, "<u2").tobytes()),
+    )
+)
+def test_a_contribution_of_any_bytes_is_taken_or_malformed(payload):
+    is_sized = formats.is_push(DType.TOPK, len(payload), span_of(TOPK, 2))
+    try:
+        TOPK.check(memoryview(payload))
+    except MalformedFrame:
+        indices = np.frombuffer(payload, "<u2")[::2]
+        assert indices.max() >= TOPK_BLOCK
+        return
+    if is_sized:  # otherwise the core refuses it
+        total = started(TOPK, payload, 2)
+        TOPK.add(total.reshape(-1), payload, ReduceOp.SUM)
+        assert formats.is_result(DType.TOPK, finished(TOPK, total).nbytes, span_of(TOPK, 2))
+
+
+def test_bfloat16_is_rounded_as_torch_rounds_it():
+    # What the tests above compare with.
+    values = random_rows(TOPK, 3).ravel()
+    out = np.empty(len(values), np.uint16)
+    round_to_bfloat16(values, out)
+    assert np.array_equal(out, torch.from_numpy(values).to(torch.bfloat16).view(torch.uint16).numpy())

@@ -1,0 +1,380 @@
+"""The arithmetic against torch, bit for bit: wide accumulation in rank order and one rounding."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from reduction.codecs import BLOCK_CODECS, CODECS, half
+from reduction.codecs.interface import scale
+from reduction.model import DType, ReduceOp
+
+BLOCK = half._BLOCK
+FLOATS = [DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16]
+INTS = [DType.INT32, DType.INT64, DType.UINT8, DType.INT8]
+DTYPES = [*FLOATS, *INTS, DType.BOOL]
+#: Elements and ranks.
+SHAPES = [(1, 2), (1000, 1), (1000, 3), (BLOCK - 1, 2), (BLOCK, 2), (BLOCK + 1, 2), (3 * BLOCK + 5, 5)]
+#: Lower halves of a float32 that decide how it is rounded to its upper half.
+TAILS = [0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF]
+INF = float("inf")
+NAN = float("nan")
+
+
+def ops(dtypes):
+    """Return all pairs that a reducer takes."""
+    return [(dtype, op) for dtype in dtypes for op in ReduceOp if dtype.allows(op)]
+
+
+def torch_dtype(dtype):
+    return getattr(torch, dtype.name.lower())
+
+
+def payload_of(tensor):
+    return memoryview(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def reduced_payloads(payloads, dtype, op):
+    """Do what a reducer does; return a tensor."""
+    codec = CODECS[dtype]
+    accumulator = np.empty(codec.elements(payloads[0].nbytes), codec.accumulation)
+    codec.start(accumulator, payloads[0])
+    for payload in payloads[1:]:
+        codec.add(accumulator, payload, op)
+    scale(accumulator, op, len(payloads))
+    return result_of(accumulator, dtype)
+
+
+def result_of(accumulator, dtype):
+    codec, nbytes = CODECS[dtype], accumulator.size * dtype.itemsize
+    payload = codec.finish(accumulator, None if codec.is_plain else memoryview(bytearray(nbytes)))
+    assert payload.nbytes == nbytes
+    return torch.frombuffer(bytearray(payload) or bytearray(8), dtype=torch_dtype(dtype))[: accumulator.size]
+
+
+def reduced(rows, dtype, op):
+    return reduced_payloads([payload_of(row) for row in rows], dtype, op)
+
+
+TORCH = {
+    ReduceOp.SUM: torch.add,
+    ReduceOp.AVG: torch.add,
+    ReduceOp.MIN: torch.minimum,
+    ReduceOp.MAX: torch.maximum,
+    ReduceOp.PRODUCT: torch.mul,
+}
+
+
+def expected(rows, op):
+    """What torch makes of it: rank order, wide accumulation, one rounding after the division."""
+    dtype = rows[0].dtype
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    total = rows[0].to(wide, copy=True)
+    for row in rows[1:]:
+        total = TORCH[op](total, row.to(wide))
+    if op is ReduceOp.AVG:
+        total /= len(rows)
+    return total.to(dtype)
+
+
+def assert_same_bits(ours, theirs):
+    """Compare bits; all NaNs count as the same."""
+    assert ours.dtype == theirs.dtype
+    if ours.is_floating_point():
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        ours, theirs = ours.where(~ours.isnan(), 1.0), theirs.where(~theirs.isnan(), 1.0)
+    assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+
+
+def random_rows(dtype, size, world_size):
+    generator = torch.Generator().manual_seed(size * 31 + world_size)
+    if dtype is DType.BOOL:
+        return list(torch.randint(0, 2, (world_size, size), generator=generator).bool())
+    if dtype in INTS:
+        limits = torch.iinfo(torch_dtype(dtype))
+        return [
+            torch.randint(limits.min, limits.max, (size,), dtype=torch_dtype(dtype), generator=generator)
+            for _ in range(world_size)
+        ]
+    rows = torch.randn(world_size, size, generator=generator, dtype=torch.float64)
+    # Magnitudes far apart, so that order and width of the accumulation show in the bits.
+    rows *= 10.0 ** torch.randint(-3, 4, (world_size, size), generator=generator)
+    return list(rows.to(torch_dtype(dtype)))
+
+
+def all_patterns():
+    """Return all 65536 bit patterns of a 16-bit type."""
+    return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
+
+
+def float32_patterns():
+    """Return every upper half of a float32 with every tail that matters: 24 blocks of work."""
+    bits = torch.arange(1 << 16, dtype=torch.int64) << 16
+    bits = torch.cat([bits | tail for tail in TAILS])
+    return torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32).view(torch.float32)
+
+
+# ---- against torch ----
+
+
+@pytest.mark.parametrize(("size", "world_size"), SHAPES)
+@pytest.mark.parametrize(("dtype", "op"), ops(FLOATS))
+def test_floats(dtype, op, size, world_size):
+    rows = random_rows(dtype, size, world_size)
+    assert_same_bits(reduced(rows, dtype, op), expected(rows, op))
+
+
+@pytest.mark.parametrize(("size", "world_size"), SHAPES)
+@pytest.mark.parametrize(("dtype", "op"), ops(INTS))
+def test_integers_wrap_as_in_torch(dtype, op, size, world_size):
+    rows = random_rows(dtype, size, world_size)
+    assert_same_bits(reduced(rows, dtype, op), expected(rows, op))
+
+
+@pytest.mark.parametrize("dtype", INTS)
+def test_the_limits_of_integers(dtype):
+    kind = torch.iinfo(torch_dtype(dtype))
+    low, one = torch.tensor([[kind.min], [1]], dtype=torch_dtype(dtype))
+    high = torch.tensor([kind.max], dtype=torch_dtype(dtype))
+    assert reduced([high, one], dtype, ReduceOp.SUM).item() == kind.min
+    assert reduced([high, high], dtype, ReduceOp.PRODUCT).item() == 1
+    assert reduced([high, low], dtype, ReduceOp.MIN).item() == kind.min
+    assert reduced([low, high], dtype, ReduceOp.MAX).item() == kind.max
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MAX])
+def test_sum_and_maximum_of_bool_are_or(op, world_size):
+    rows = random_rows(DType.BOOL, 1000, world_size)
+    assert torch.equal(reduced(rows, DType.BOOL, op), torch.stack(rows).any(0))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("op", [ReduceOp.PRODUCT, ReduceOp.MIN])
+def test_product_and_minimum_of_bool_are_and(op, world_size):
+    rows = random_rows(DType.BOOL, 1000, world_size)
+    assert torch.equal(reduced(rows, DType.BOOL, op), torch.stack(rows).all(0))
+
+
+def test_many_bools_do_not_wrap_around():
+    rows = [torch.tensor([True])] * 256
+    assert reduced(rows, DType.BOOL, ReduceOp.SUM).view(torch.uint8).item() == 1
+
+
+@pytest.mark.parametrize(("dtype", "op"), ops(DTYPES))
+def test_empty(dtype, op):
+    rows = [torch.empty(0, dtype=torch_dtype(dtype))] * 3
+    assert reduced(rows, dtype, op).numel() == 0
+
+
+def special_values(dtype):
+    """Return two rows with all pairs."""
+    kind = torch.finfo(torch_dtype(dtype))
+    subnormal = kind.smallest_normal / 4
+    values = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, kind.max, kind.min, kind.tiny, subnormal, -subnormal]
+    pairs = torch.tensor([(left, right) for left in values for right in values], dtype=torch_dtype(dtype))
+    return [pairs[:, 0].contiguous(), pairs[:, 1].contiguous()]
+
+
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_special_values(dtype, op):
+    rows = special_values(dtype)
+    assert_same_bits(reduced(rows, dtype, op), expected(rows, op))
+
+
+@pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_extremes_of_special_values(dtype, op):
+    # Which of 0 and -0 is less depends in torch on where they are: to add 0 makes both the same.
+    rows = special_values(dtype)
+    assert_same_bits(reduced(rows, dtype, op) + 0.0, expected(rows, op) + 0.0)
+
+
+@pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("sign", [0.0, -0.0])
+def test_which_zero_is_less_does_not_depend_on_where_it_is(dtype, op, sign):
+    # The bits of a result do not depend on the grid.
+    rows = [
+        torch.full((67,), sign, dtype=torch_dtype(dtype)),
+        torch.full((67,), -sign, dtype=torch_dtype(dtype)),
+    ]
+    assert len(set(reduced(rows, dtype, op).signbit().tolist())) == 1
+
+
+@pytest.mark.parametrize("op", ReduceOp)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_one_nan_is_enough(dtype, op):
+    for place in range(3):
+        rows = [torch.tensor([NAN if rank == place else 1.0], dtype=torch_dtype(dtype)) for rank in range(3)]
+        assert reduced(rows, dtype, op).isnan().all()
+
+
+def test_negative_zero_stays_negative():
+    for dtype in FLOATS:
+        zeros = [torch.tensor([-0.0], dtype=torch_dtype(dtype))] * 2
+        assert reduced(zeros, dtype, ReduceOp.SUM).signbit().item()
+
+
+def test_what_overflows_warns_nobody():
+    code = """
+import numpy as np
+from reduction.codecs import CODECS
+from reduction.codecs.interface import scale
+from reduction.model import DType, ReduceOp
+
+largest = np.full(4, np.finfo(np.float32).max, np.float32)
+for op in ReduceOp:
+    CODECS[DType.FLOAT32].add(largest.copy(), largest, op)
+infinite = np.full(1, np.inf, np.float32)
+CODECS[DType.FLOAT32].add(infinite, -infinite, ReduceOp.SUM)
+CODECS[DType.FLOAT16].finish(largest, memoryview(bytearray(8)))
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+# ---- every 16-bit pattern, every rounding ----
+
+
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
+def test_every_pattern_is_widened_and_comes_back(dtype):
+    patterns = all_patterns().view(torch_dtype(dtype))
+    assert_same_bits(reduced([patterns], dtype, ReduceOp.SUM), patterns)
+
+
+@pytest.mark.parametrize("op", ReduceOp)
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
+def test_every_pattern_is_combined(dtype, op):
+    patterns = all_patterns().view(torch_dtype(dtype))
+    rows = [patterns, patterns.flip(0), patterns.roll(1)]
+    assert_same_bits(reduced(rows, dtype, op), expected(rows, op))
+
+
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
+def test_every_rounding(dtype):
+    values = float32_patterns()
+    assert_same_bits(result_of(values.numpy().copy(), dtype), values.to(torch_dtype(dtype)))
+
+
+@pytest.mark.parametrize(
+    ("bits", "rounded"),
+    [
+        (0x3F808000, 0x3F80),  # a tie goes to even, down
+        (0x3F818000, 0x3F82),  # a tie goes to even, up
+        (0x3F808001, 0x3F81),  # just above a tie
+        (0x7F7F8000, 0x7F80),  # the largest values round to infinity
+        (0xFF7FFFFF, 0xFF80),
+        (0x7F800000, 0x7F80),  # infinity stays
+        (0x00008000, 0x0000),  # subnormals round like all others
+        (0x0000FFFF, 0x0001),
+        (0x807F8000, 0x8080),
+        (0x7F800001, 0x7FC0),  # a NaN whose payload would be cut to infinity
+        (0x7FFFFFFF, 0x7FC0),  # a NaN whose payload would carry over to -0
+        (0xFFFFFFFF, 0x7FC0),  # a NaN that would wrap around to 0
+    ],
+)
+def test_rounding_to_bfloat16_by_hand(bits, rounded):
+    accumulator = np.array([bits], np.uint32).view(np.float32)
+    assert result_of(accumulator, DType.BFLOAT16).view(torch.uint16).item() == rounded
+
+
+# ---- what the wide accumulation is for ----
+
+
+def test_bfloat16_is_rounded_once_and_not_at_every_step():
+    rows = [torch.tensor([value], dtype=torch.bfloat16) for value in (1.0, 2**-8, 2**-8)]
+    assert reduced(rows, DType.BFLOAT16, ReduceOp.SUM).item() == 1 + 2**-7
+    assert (rows[0] + rows[1] + rows[2]).item() == 1.0, "what a ring in bfloat16 makes of it"
+
+
+def test_float16_overflows_only_in_the_result():
+    rows = [torch.tensor([60000.0], dtype=torch.float16)] * 2
+    assert reduced(rows, DType.FLOAT16, ReduceOp.SUM).item() == INF
+    assert reduced(rows, DType.FLOAT16, ReduceOp.AVG).item() == rows[0].item()
+    rows.append(torch.tensor([-60000.0], dtype=torch.float16))
+    assert reduced(rows, DType.FLOAT16, ReduceOp.SUM).item() == rows[0].item()
+
+
+def test_the_order_of_the_fold_is_the_order_of_the_calls():
+    big, small = torch.tensor([2.0**24]), torch.tensor([1.0])
+    assert reduced([big, small, small], DType.FLOAT32, ReduceOp.SUM).item() == 2.0**24
+    assert reduced([small, small, big], DType.FLOAT32, ReduceOp.SUM).item() == 2.0**24 + 2
+
+
+# ---- memory ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", range(1, 8))
+def test_payloads_need_no_alignment(dtype, offset):
+    # They are views into received frames.
+    rows = random_rows(dtype, 100, 2)
+    frames = [bytes(offset) + bytes(payload_of(row)) for row in rows]
+    ours = reduced_payloads([memoryview(frame)[offset:] for frame in frames], dtype, ReduceOp.SUM)
+    assert_same_bits(ours, expected(rows, ReduceOp.SUM))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_accumulator_is_a_copy_of_the_first_payload(dtype):
+    codec, memory = CODECS[dtype], bytearray(payload_of(random_rows(dtype, 4, 1)[0]))
+    accumulator = np.empty(4, codec.accumulation)
+    codec.start(accumulator, memoryview(memory))
+    before = accumulator.tobytes()
+    memory[:] = bytes(byte ^ 255 for byte in memory)
+    assert accumulator.tobytes() == before
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if CODECS[dtype].is_plain])
+def test_a_result_that_needs_no_rounding_is_the_accumulator_itself(dtype):
+    accumulator = np.zeros(2, CODECS[dtype].accumulation)
+    payload = CODECS[dtype].finish(accumulator, None)
+    accumulator[0] = 1
+    assert np.frombuffer(payload, accumulator.dtype).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if CODECS[dtype].is_plain])
+def test_plain_bytes_are_an_accumulator(dtype):
+    # So the reducer may add to received memory.
+    row = random_rows(dtype, 100, 1)[0]
+    assert np.frombuffer(payload_of(row), CODECS[dtype].accumulation).tolist() == row.tolist()
+
+
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
+def test_a_rounded_result_is_in_the_memory_given(dtype):
+    out = memoryview(bytearray(4))
+    payload = CODECS[dtype].finish(np.ones(2, np.float32), out)
+    assert payload.obj is out.obj
+    assert torch.frombuffer(out, dtype=torch_dtype(dtype)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (DType.FLOAT32, "float32"),
+        (DType.FLOAT64, "float64"),
+        (DType.BFLOAT16, "float32"),
+        (DType.FLOAT16, "float32"),
+        (DType.INT32, "int32"),
+        (DType.INT64, "int64"),
+        (DType.UINT8, "uint8"),
+        (DType.INT8, "int8"),
+        (DType.BOOL, "uint8"),
+        (DType.INT8_BLOCK, "float32"),
+        (DType.FP8_BLOCK, "float32"),
+        (DType.TOPK, "float32"),
+    ],
+)
+def test_accumulation_dtypes(dtype, name):
+    assert CODECS[dtype].accumulation == np.dtype(name)
+
+
+def test_there_is_a_codec_for_every_dtype():
+    assert {dtype: codec.dtype for dtype, codec in CODECS.items()} == {dtype: dtype for dtype in DType}
+    assert set(CODECS) - set(BLOCK_CODECS) == set(DTYPES)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nothing_is_wrong_with_any_bytes_of_a_plain_dtype(dtype):
+    CODECS[dtype].check(memoryview(bytes(range(256))))

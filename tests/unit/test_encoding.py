@@ -1,0 +1,409 @@
+"""Tensors become contributions, chunk by chunk, and results tensors; what is left out is added to the next one."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reduction import formats
+from reduction.codecs import BLOCK_CODECS, CODECS
+from reduction.errors import MalformedFrame
+from reduction.model import DType, ReduceOp
+
+from worker_plugin.encoding import BlockEncoding, CastEncoding, Encoding, Piece
+from worker_plugin.wire_dtype import parse
+
+KIB = 1024
+CASTS = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
+LOSSY = ["int8", "fp8", "topk:0.1", "topk:0.5"]
+SIZES = (0, 1, 255, 256, 257, 511, 512, 513, 1300)
+INF, NAN = float("inf"), float("nan")
+
+
+def spans(total, size):
+    """Return the spans of a grid; an empty collective has one empty chunk."""
+    return [(start, min(start + size, total)) for start in range(0, max(1, total), size)]
+
+
+def pushed(encoding, chunks, contribution):
+    """Do what `Work.payload` does."""
+    payloads = []
+    for start, stop in chunks:
+        begin, end = encoding.where(start, stop)
+        payload = memoryview(contribution)[begin:end]
+        encoding.encode(start, stop, payload)
+        payloads.append(payload)
+    return payloads
+
+
+def contribution_of(encoding, size=4 * KIB):
+    """Encode all, chunk by chunk; what is not written stays 0xaa."""
+    contribution = bytearray(b"\xaa" * encoding.contribution_bytes)
+    encoding.open()
+    pushed(encoding, spans(total_of(encoding), size), contribution)
+    encoding.close()
+    return bytes(contribution)
+
+
+def total_of(encoding):
+    """Return the bytes of the collective as the layout counts them."""
+    return encoding.numel * 2 if isinstance(encoding, BlockEncoding) else encoding.contribution_bytes
+
+
+def values_of(numel, seed=0):
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def padded(values, codec):
+    """Return a row per block."""
+    rows = np.zeros((-(-len(values) // codec.block), codec.block), np.float32)
+    rows.reshape(-1)[: len(values)] = values
+    return rows
+
+
+# ---- as they are ----
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 700), (5000,)])
+def test_plain_bytes_go_out_and_come_back(dtype, shape):
+    tensor = (values_of(5000)[: int(np.prod(shape))] * 100).to(dtype).reshape(shape)
+    before, encoding = tensor.clone(), Encoding(tensor)
+    contribution = contribution_of(encoding)
+    assert contribution == before.reshape(-1).view(torch.uint8).numpy().tobytes()
+    tensor.zero_()
+    result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
+    for start, stop in spans(total_of(encoding), KIB):
+        encoding.store(start, stop, memoryview(contribution)[start:stop], result.numpy())
+    encoding.deliver(result)
+    assert torch.equal(tensor, before)
+
+
+def test_spans_of_plain_bytes_are_where_they_are():
+    assert Encoding(torch.zeros(1000)).where(1024, 2048) == (1024, 2048)
+
+
+@pytest.mark.parametrize("make", [Encoding, lambda tensor: CastEncoding(tensor, DType.BFLOAT16)])
+def test_only_the_span_asked_for_is_written(make):
+    encoding = make(torch.ones(1024))
+    contribution = bytearray(encoding.contribution_bytes)
+    encoding.open()
+    pushed(encoding, [(KIB, 2 * KIB)], contribution)
+    assert set(contribution[:KIB]) == {0}
+    assert 0x3F in contribution[KIB : 2 * KIB]
+    assert not any(contribution[2 * KIB :])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Encoding,
+        lambda tensor: CastEncoding(tensor, DType.FLOAT16),
+        lambda tensor: BlockEncoding(tensor, parse("int8"), [Piece(0, tensor.numel())]),
+        lambda tensor: BlockEncoding(tensor, parse("topk"), [Piece(0, tensor.numel())]),
+    ],
+)
+def test_once_closed_nothing_is_written_any_more(make):
+    encoding = make(torch.ones(1024))
+    contribution = bytearray(b"\xaa" * encoding.contribution_bytes)
+    encoding.open()
+    encoding.close()
+    pushed(encoding, spans(total_of(encoding), KIB), contribution)
+    assert set(contribution) == {0xAA}
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 700)])
+def test_plain_tensors_are_staged_as_a_whole(shape):
+    tensor = values_of(2100)[: int(np.prod(shape))].reshape(shape)
+    encoding = Encoding(tensor)
+    out = torch.empty(encoding.contribution_bytes, dtype=torch.uint8)
+    encoding.stage(out)
+    assert torch.equal(out.view(torch.float32), tensor.reshape(-1))
+
+
+# ---- cast ----
+
+
+@pytest.mark.parametrize("dtype", CASTS)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 700), (5000,)])
+def test_casts_are_rounded_as_torch_does_it(dtype, shape):
+    tensor = (values_of(5000)[: int(np.prod(shape))] * 1000).reshape(shape)
+    before, encoding = tensor.clone(), CastEncoding(tensor, dtype)
+    contribution = contribution_of(encoding)
+    rounded = before.to(CASTS[dtype])
+    assert contribution == rounded.reshape(-1).view(torch.uint8).numpy().tobytes()
+    assert torch.equal(tensor, before)
+    out = torch.empty(encoding.contribution_bytes, dtype=torch.uint8)
+    encoding.stage(out)
+    assert out.numpy().tobytes() == contribution
+    result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
+    for start, stop in spans(total_of(encoding), KIB):
+        encoding.store(start, stop, memoryview(contribution)[start:stop], result.numpy())
+    encoding.deliver(result)
+    assert torch.equal(tensor, rounded.to(torch.float32))
+
+
+@pytest.mark.parametrize("dtype", CASTS)
+def test_casts_may_be_asked_for_on_any_grid(dtype):
+    encoding = CastEncoding(values_of(3000), dtype)
+    contribution = bytearray(encoding.contribution_bytes)
+    encoding.open()
+    pushed(encoding, spans(6000, 2 * KIB), contribution)
+    first = bytes(contribution)
+    pushed(encoding, reversed(spans(6000, KIB)), contribution)
+    assert contribution == first
+
+
+# ---- blocks ----
+
+
+def blocks_encoding(tensor, name, sizes, residuals=None):
+    """Make one of pieces that follow each other; the residuals are changed."""
+    pieces, offset = [], 0
+    for number, size in enumerate(sizes):
+        pieces.append(Piece(offset, size, None if residuals is None else residuals[number]))
+        offset += size
+    return BlockEncoding(tensor, parse(name), pieces)
+
+
+def split(flat, sizes):
+    """Return a copy of each piece."""
+    return [part.copy() for part in np.split(np.asarray(flat, np.float32), np.cumsum(sizes)[:-1])]
+
+
+def some_residuals(sizes, seed=5):
+    return split(values_of(sum(sizes), seed).numpy() * 0.1, sizes)
+
+
+def expected_contribution(tensor, name, sizes, residuals=None):
+    """Encode each piece as a whole; return the bytes, and what was left out."""
+    wire = parse(name)
+    codec = BLOCK_CODECS[wire.dtype]
+    nbytes = wire.k * formats.TOPK_ENTRY_BYTES if wire.dtype is DType.TOPK else formats.SCALED_BYTES
+    contribution, left_out = b"", []
+    for number, part in enumerate(split(tensor.reshape(-1).float().numpy(), sizes)):
+        values = padded(part if residuals is None else part + residuals[number], codec)
+        for row in values:  # block by block: bytes do not depend on what is encoded together
+            out = np.empty(nbytes, np.uint8)
+            codec.encode(row[None], out)
+            contribution += out.tobytes()
+        sent = np.empty_like(values)
+        for row, block in zip(sent, contribution_blocks(contribution, len(values), nbytes), strict=True):
+            codec.start(row, block)
+        left_out.append((values - sent).reshape(-1)[: len(part)])
+    return contribution, left_out
+
+
+def contribution_blocks(contribution, count, nbytes):
+    """Return the last blocks of a contribution, one by one."""
+    start = len(contribution) - count * nbytes
+    return [contribution[start + number * nbytes :][:nbytes] for number in range(count)]
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [KIB, 3 * KIB, 64 * KIB])
+def test_each_piece_begins_a_block(name, dtype, size):
+    tensor = values_of(sum(SIZES)).to(dtype)
+    residuals = some_residuals(SIZES)
+    expected, left_out = expected_contribution(tensor, name, SIZES, residuals)
+    encoding = blocks_encoding(tensor, name, SIZES, residuals)
+    assert contribution_of(encoding, size) == expected
+    for ours, theirs in zip(residuals, left_out, strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_without_residuals_nothing_is_made_up_for(name):
+    tensor = values_of(sum(SIZES))
+    encoding = blocks_encoding(tensor, name, SIZES)
+    assert contribution_of(encoding) == expected_contribution(tensor, name, SIZES)[0]
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("sizes", [(), (0,), (0, 0)])
+def test_nothing_is_encoded_as_nothing(name, sizes):
+    tensor = torch.empty(0)
+    encoding = blocks_encoding(tensor, name, sizes, [np.empty(0, np.float32) for _ in sizes])
+    assert (encoding.numel, encoding.contribution_bytes, encoding.result_bytes) == (0, 0, 0)
+    assert contribution_of(encoding) == b""
+    encoding.deliver(torch.empty(0, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_sizes_are_those_of_the_formats(name):
+    wire, encoding = parse(name), blocks_encoding(torch.zeros(sum(SIZES)), name, SIZES)
+    assert formats.is_push(wire.dtype, encoding.contribution_bytes, encoding.numel * 2)
+    assert encoding.result_bytes == formats.result_bytes(wire.dtype, encoding.numel * 2)
+    for start, stop in spans(encoding.numel * 2, 3 * KIB):
+        begin, end = encoding.where(start, stop)
+        assert formats.is_push(wire.dtype, end - begin, stop - start)
+
+
+@settings(max_examples=40)
+@given(
+    name=st.sampled_from(LOSSY),
+    sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=6),
+    grids=st.lists(st.integers(1, 8), min_size=1, max_size=3),
+    seed=st.integers(0, 1000),
+)
+def test_each_block_is_encoded_once_whoever_asks_on_which_grid_and_in_which_order(name, sizes, grids, seed):
+    tensor, shuffle = values_of(sum(sizes), seed), random.Random(seed)
+    residuals = some_residuals(sizes)
+    expected, left_out = expected_contribution(tensor, name, sizes, residuals)
+    encoding = blocks_encoding(tensor, name, sizes, residuals)
+    contribution = bytearray(encoding.contribution_bytes)
+    encoding.open()
+    for kib in grids:  # epochs that end before all is pushed
+        chunks = spans(encoding.numel * 2, kib * KIB)
+        pushed(encoding, shuffle.sample(chunks, shuffle.randint(0, len(chunks))), contribution)
+    pushed(encoding, spans(encoding.numel * 2, 2 * KIB), contribution)
+    tensor.fill_(NAN)  # would show if anything were encoded again
+    pushed(encoding, spans(encoding.numel * 2, 3 * KIB), contribution)
+    assert contribution == expected
+    for ours, theirs in zip(residuals, left_out, strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_bits_do_not_depend_on_how_parameters_are_put_into_buckets(name):
+    tensor, residuals = values_of(sum(SIZES)), some_residuals(SIZES)
+    one_bucket = [residual.copy() for residual in residuals]
+    together = contribution_of(blocks_encoding(tensor, name, SIZES, one_bucket))
+    alone, offset = b"", 0
+    for size, residual in zip(SIZES, residuals, strict=True):
+        alone += contribution_of(blocks_encoding(tensor[offset : offset + size], name, (size,), [residual]))
+        offset += size
+    assert alone == together
+    assert all(map(np.array_equal, one_bucket, residuals))
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("shape", [(0,), (1300,), (26, 50)])
+def test_staging_encodes_all_once(name, shape):
+    tensor, sizes = values_of(int(np.prod(shape))).reshape(shape), (int(np.prod(shape)),)
+    residuals = some_residuals(sizes)
+    expected, left_out = expected_contribution(tensor, name, sizes, residuals)
+    encoding = blocks_encoding(tensor, name, sizes, residuals)
+    out = torch.zeros(encoding.contribution_bytes, dtype=torch.uint8)
+    encoding.stage(out)
+    assert out.numpy().tobytes() == expected
+    pushed(encoding, spans(encoding.numel * 2, KIB), out.numpy())
+    assert out.numpy().tobytes() == expected, "pushed as it was staged"
+    assert np.array_equal(residuals[0], left_out[0])
+
+
+# ---- what is left out ----
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_what_is_left_out_is_sent_later(name):
+    steps, sizes = 50, (700,)
+    (residual,) = residuals = [np.zeros(700, np.float32)]
+    tensor, codec = values_of(700), BLOCK_CODECS[parse(name).dtype]
+    total = np.zeros(2 * 512 if codec.dtype is DType.TOPK else 3 * 256)
+    for _ in range(steps):
+        values = np.empty(len(total), np.float32)
+        codec.start(values, contribution_of(blocks_encoding(tensor, name, sizes, residuals)))
+        total += values
+    np.testing.assert_allclose(total[:700] + residual, tensor.numpy() * steps, rtol=1e-3, atol=1e-3)
+    assert np.abs(residual).max() < 12 * tensor.abs().max(), "bounded, however many steps there are"
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("special", [INF, -INF, NAN])
+def test_after_what_is_no_number_nothing_is_made_up_for(name, special):
+    tensor, sizes = values_of(3 * 512), (3 * 512,)
+    tensor[600] = special
+    residuals = some_residuals(sizes)
+    with np.errstate(all="ignore"):
+        expected, left_out = expected_contribution(tensor, name, sizes, residuals)
+    assert contribution_of(blocks_encoding(tensor, name, sizes, residuals)) == expected
+    assert np.isfinite(residuals[0]).all()
+    assert residuals[0][600] == 0
+    others = np.isfinite(left_out[0])
+    assert np.array_equal(residuals[0][others], left_out[0][others])
+    assert not residuals[0][~others].any()
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_what_overflows_with_its_residual_is_infinite_and_forgotten(name):
+    largest = float(np.finfo(np.float32).max)
+    residuals = [np.full(512, largest, np.float32)]
+    contribution_of(blocks_encoding(torch.full((512,), largest), name, (512,), residuals))
+    assert np.isfinite(residuals[0]).all()
+
+
+# ---- results ----
+
+
+def reduced(encodings, dtype, size):
+    """Let reducers sum all chunks of these ranks; return the results in one grid's order."""
+    codec, chunks = CODECS[dtype], spans(total_of(encodings[0]), size)
+    contributions = [contribution_of(encoding, size) for encoding in encodings]
+    for start, stop in chunks:
+        accumulator = np.empty(codec.elements(stop - start), codec.accumulation)
+        for rank, (encoding, contribution) in enumerate(zip(encodings, contributions, strict=True)):
+            begin, end = encoding.where(start, stop)
+            payload = memoryview(contribution)[begin:end]
+            codec.check(payload)
+            if rank == 0:
+                codec.start(accumulator, payload)
+            else:
+                codec.add(accumulator, payload, ReduceOp.SUM)
+        yield (
+            start,
+            stop,
+            codec.finish(accumulator, memoryview(bytearray(formats.result_bytes(dtype, stop - start)))),
+        )
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [KIB, 4 * KIB])
+def test_results_are_delivered_to_their_pieces(name, dtype, size):
+    wire = parse(name)
+    codec = BLOCK_CODECS[wire.dtype]
+    tensors = [values_of(sum(SIZES), rank).to(dtype) for rank in range(3)]
+    expected = []
+    for parts in zip(*(split(tensor.float().numpy(), SIZES) for tensor in tensors), strict=True):
+        total = np.zeros_like(padded(parts[0], codec))
+        for part in parts:
+            contribution, _ = expected_contribution(torch.from_numpy(part), name, (len(part),))
+            codec.add(total.reshape(-1), np.frombuffer(contribution, np.uint8), ReduceOp.SUM)
+        out = memoryview(bytearray(formats.result_bytes(wire.dtype, total.size * 2)))
+        values = np.empty_like(total)
+        codec.decode(codec.finish(total, out), values)
+        expected.append(values.reshape(-1)[: len(parts[0])])
+    encodings = [blocks_encoding(tensor, name, SIZES) for tensor in tensors]
+    result = torch.full((encodings[0].result_bytes,), 0xAA, dtype=torch.uint8)
+    results = list(reduced(encodings, wire.dtype, size))
+    random.Random(0).shuffle(results)
+    for start, stop, payload in results:
+        encodings[0].store(start, stop, payload, result.numpy())
+    encodings[0].deliver(result)
+    assert torch.equal(tensors[0], torch.from_numpy(np.concatenate(expected)).to(dtype))
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_a_result_keeps_its_tensors_shape_and_what_is_no_part_of_it(name):
+    memory = torch.full((40, 50), 7.0)
+    tensor = memory[10:20]
+    encoding = blocks_encoding(tensor, name, (200, 300))
+    encoding.deliver(torch.zeros(encoding.result_bytes, dtype=torch.uint8))
+    assert not tensor.any()
+    assert (memory[:10] == 7.0).all()
+    assert (memory[20:] == 7.0).all()
+
+
+@pytest.mark.parametrize("nbytes", [1, 3, 6, 1022])
+def test_a_malformed_topk_result_is_not_stored(nbytes):
+    encoding = blocks_encoding(torch.zeros(1024), "topk", (1024,))
+    result = np.zeros(encoding.result_bytes, np.uint8)
+    with pytest.raises(MalformedFrame):
+        encoding.store(1024, 2048, memoryview(b"\1" * nbytes), result)
+    assert not result.any()

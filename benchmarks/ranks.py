@@ -116,6 +116,11 @@ class Ranks:
             self._processes.append(process)
         self._gather(START_TIMEOUT_S)
 
+    @property
+    def world_size(self) -> int:
+        """How many there are."""
+        return len(self._processes)
+
     def load(self, workload: type, *args: object) -> None:
         """Make every rank's workload `workload(rank, *args)`, in place of the one before."""
         self._tell((workload, args))

@@ -1,0 +1,98 @@
+"""The ring against one added by hand, our averages against torch's, and what the rows of accuracy.py say."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from reduction.model import ReduceOp
+
+from benchmarks import accuracy, accuracy_figure, style
+from benchmarks.accuracy import HEAD, Row, broken, cells, inexact, rows, unlike
+from benchmarks.accuracy_sums import HOOKS, WIRES, Errors, Gradients, normal, ours, ring, torch_average
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as `reduction.codecs` has it for itself
+
+
+def test_the_ring_begins_each_chunk_on_the_rank_before_and_goes_down():
+    # 256 + 1 is 256 in bfloat16 (ties to even), 1 + 1 + 256 is 258: the order shows in the sum.
+    rows = torch.tensor([[1.0] * 6, [1.0] * 6, [256.0] * 6], dtype=torch.bfloat16)
+    # Chunk 0: ranks 2, 1, 0. Chunk 1: 0, 2, 1. Chunk 2: 1, 0, 2.
+    assert ring(rows).tolist() == [256, 256, 256, 256, 258, 258]
+
+
+@pytest.mark.parametrize("numel", [1, 3, 100, 1001])
+def test_the_ring_adds_everything_once(numel):
+    rows = torch.arange(5 * numel, dtype=torch.float64).reshape(5, numel)
+    assert torch.equal(ring(rows), rows.sum(0))
+
+
+def test_large_tensors_have_more_segments():
+    rows = torch.ones(2, 600_000, dtype=torch.float64)  # 4.6 segments: 6, three to a chunk
+    assert torch.equal(ring(rows), rows.sum(0))
+
+
+def test_errors_are_shares_of_the_largest_truth():
+    errors = Errors.of(np.array([1.0, 2.0, -4.0], np.float32), np.array([1.0, 1.0, -5.0]))
+    assert errors == (0.2, pytest.approx(2 / 15))
+    assert errors.over(Errors(0.4, 2 / 15)) == (0.5, pytest.approx(1.0))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_ours_is_near_the_sum(wire):
+    gradients = Gradients(normal(3, 1000).values, (300, 1, 699))
+    summed = ours(gradients, wire, ReduceOp.SUM)
+    largest = np.abs(summed.encoded_sum).max()
+    assert np.abs(summed.result - summed.encoded_sum).max() <= largest / 16
+    average = ours(gradients, wire, ReduceOp.AVG).result
+    np.testing.assert_allclose(average, summed.result / 3, atol=largest / 16)
+
+
+def test_bf16_is_the_rounded_fold():
+    assert inexact("normal", normal(5, 1000)) == []
+
+
+def test_another_ring_is_noticed():
+    averages = {"bf16": np.zeros(3, np.float32)}
+    assert unlike("normal", 2, averages, averages) == []
+    [problem] = unlike("normal", 2, averages, {"bf16": np.array([0, 1, 0], np.float32)})
+    assert "1 elements of Gloo's bf16 average" in problem
+
+
+def test_rows_have_a_cell_for_each_column_and_a_line_in_the_figure():
+    found = []
+    for count in (2, 4):
+        gradients = normal(count, 1000)
+        found += rows("normal", gradients, {width: torch_average(gradients, width) for width in HOOKS})
+    assert [row.wire for row in found] == [*WIRES, *WIRES]
+    assert all(len(cells(row)) == len(HEAD) for row in found)
+    assert found[1].sent == found[1].torch_sent  # two ranks: one rounding on either side
+    drawn = accuracy_figure.figure(found)
+    assert [len(axes.get_lines()) for axes in drawn.axes] == [len(WIRES) + len(HOOKS)] * 2
+
+
+def row(worst, mean, *, workers=8, wire="bf16"):
+    theirs = Errors(1.0, 1.0)
+    return Row("made", workers, wire, "bf16", Errors(worst, mean), theirs, theirs, theirs)
+
+
+def test_limits_are_for_bf16_of_eight():
+    assert broken([row(0.3, 0.5), row(9, 9, workers=4), row(9, 9, wire="int8")], 0.3, 0.5) == []
+    worst, mean = broken([row(0.31, float("nan"))], 0.3, 0.5)
+    assert "worst error of bf16 is 0.310" in worst
+    assert "mean error of bf16 is nan" in mean
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_a_short_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(style, "DPI", 20)
+    monkeypatch.setattr(
+        sys, "argv", ["accuracy", "--workers", "2,3", "--data", "normal", "--out", str(tmp_path)]
+    )
+    accuracy.main()
+    document = json.loads((tmp_path / "accuracy.json").read_text())
+    assert document["problems"] == []
+    assert len(document["rows"]) == 2 * len(WIRES)
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,73 @@
+"""What torch's ways send, by hand; what convergence.py concludes; and a short run of all of it."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import convergence, convergence_figure, style
+from benchmarks.convergence import HEAD, Trained, cells, ways, worse
+from benchmarks.convergence_load import LEARNERS, POWER_START, Way, torch_bytes
+
+SHAPES = [(100, 50), (100,), (4, 3)]
+
+
+def trained(name, wire, *last):
+    losses = [3.0] * 18 + list(last)
+    return Trained(Way(name, wire), losses, [100.0 * step for step in range(1, 21)])
+
+
+def test_what_a_ring_sends_and_receives():
+    numel = 5000 + 100 + 12
+    assert torch_bytes("none", SHAPES, 0, 2) == 2 * 4 * numel
+    assert torch_bytes("none", SHAPES, 0, 4) == 2 * 1.5 * 4 * numel
+    assert torch_bytes("bf16_hook", SHAPES, 0, 2) == torch_bytes("fp16_hook", SHAPES, 0, 2) == 2 * 2 * numel
+
+
+def test_powersgd_sends_factors_of_what_is_worth_it():
+    assert torch_bytes("powersgd", SHAPES, POWER_START - 1, 2) == torch_bytes("none", SHAPES, 0, 2)
+    # 150 x 2 of the first; the others are not matrices, or too small.
+    assert torch_bytes("powersgd", SHAPES, POWER_START, 2) == 2 * 4 * (300 + 100 + 12)
+
+
+def test_fp32_is_always_there_and_first():
+    assert [way.name for way in ways(["int8"], ["none"])] == ["ours, fp32", "ours, int8", "none"]
+
+
+def test_the_last_tenth_is_compared():
+    found = [
+        trained("ours, fp32", "fp32", 1.0, 1.0),
+        trained("ours, int8", "int8", 1.0, 1.018),
+        trained("ours, topk", "topk", 1.0, 1.04),
+        trained("ours, fp8", "fp8", 2.0, 2.0),
+    ]
+    [problem] = worse(found, 0.01)
+    assert problem == "ours, topk ends +2.00% above fp32, the limit is 1.00%"
+    assert worse([found[0], trained("ours, topk", "topk", float("nan"), 1.0)], 0.01)
+    assert len(cells(found[1], found[0], 400.0)) == len(HEAD)
+    assert cells(found[1], found[0], 400.0)[1:] == ["1.0090", "+0.90%", "0.1", "4.0"]
+    drawn = convergence_figure.figure(found)
+    assert [len(axes.get_lines()) for axes in drawn.axes] == [4, 4]
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_models_learn_from_batches_that_follow_from_the_step(name):
+    learner = LEARNERS[name]()
+    model = learner.model()
+    first = learner.loss(model, 0, 0, 2)
+    assert learner.loss(model, 0, 0, 2) == first
+    assert learner.loss(model, 0, 1, 2) != first
+    assert learner.loss(model, 1, 0, 2) != first
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_a_short_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(style, "DPI", 20)
+    chosen = ["--steps", "12", "--wires", "int8", "--baselines", "none,bf16_hook,powersgd"]
+    monkeypatch.setattr(sys, "argv", ["convergence", "--model", "digits", *chosen, "--out", str(tmp_path)])
+    convergence.main()
+    document = json.loads((tmp_path / "convergence-digits.json").read_text())
+    bytes_of = {one["way"][0]: one["nbytes"][-1] for one in document["trained"]}
+    assert bytes_of["ours, fp32"] == bytes_of["none"] == 2 * bytes_of["bf16_hook"]
+    assert (tmp_path / "convergence-digits.png").read_bytes().startswith(b"\x89PNG")

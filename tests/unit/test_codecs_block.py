@@ -678,3 +678,37 @@ def test_bfloat16_is_rounded_as_torch_rounds_it():
     out = np.empty(len(values), np.uint16)
     round_to_bfloat16(values, out)
     assert np.array_equal(out, torch.from_numpy(values).to(torch.bfloat16).view(torch.uint16).numpy())
+
+
+# ---- dither ----
+
+
+def test_a_result_in_int8_is_right_on_the_average():
+    """Below half a step as well, where rounding to nearest would make 0 of everything."""
+    rows = np.full((4000, 256), 0.3 / 127, np.float32)
+    rows[:, 0] = 1.0
+    rows[:, 1] = np.linspace(0, 1, len(rows))  # no two blocks are the same
+    values = decoded(INT8, finished(INT8, rows), len(rows))[:, 2:] * 127
+    assert set(np.rint(values).ravel()) == {0.0, 1.0}
+    assert abs(values.mean() - 0.3) < 0.01
+    assert abs(values.mean(axis=0) - 0.3).max() < 0.05, "whatever the place in the block"
+    assert abs(values.mean(axis=1) - 0.3).max() < 0.15, "and in each block"
+
+
+def test_the_noise_of_a_block_depends_on_nothing_but_its_bits():
+    rows = np.random.default_rng(0).normal(size=(3, 256)).astype(np.float32)
+    whole = bytes(finished(INT8, rows))
+    assert bytes(finished(INT8, rows[1:])) == whole[260:]
+    other = rows.copy()
+    other[0, 7] = np.nextafter(other[0, 7], np.float32(9))
+    changed = bytes(finished(INT8, other))
+    assert changed[260:] == whole[260:]
+    assert changed[:260] != whole[:260]
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -127.0, 5.0])
+def test_noise_moves_no_number_that_needs_no_rounding(value):
+    rows = np.full((200, 256), value, np.float32)
+    rows[:, 0] = 127.0
+    rows[:, 1] = np.arange(-100, 100) * 1.0  # so that each block has its own noise
+    assert np.array_equal(decoded(INT8, finished(INT8, rows), len(rows)), rows)

@@ -8,8 +8,9 @@ dtype; over Gloo, with DDP's own averaging ("none"), `bf16_compress_hook`, `fp16
 SGD with momentum 0.9. All on loopback: bytes are compared here, not seconds.
 
 The final loss is the mean of the last tenth of the steps over all ranks. Bytes are those of gradients that one rank
-sends and receives: ours as the reducers' status counts them (received_bytes and sent_bytes of the job, over n), torch's
-by the formulas of `convergence_load.torch_bytes`. "x fewer" is by DDP's own averaging in float32.
+sends and receives: ours as the reducers' status counts them (received_bytes and sent_bytes of the job, over n; a new
+chunk size is a new epoch, in which what was in flight is pushed again), torch's by the formulas of
+`convergence_load.torch_bytes`. "x fewer" is by DDP's own averaging in float32.
 
 Exit code 1 if int8 or topk, both with error feedback, end more than LIMIT above fp32. Writes convergence-MODEL.json and
 convergence-MODEL.png.

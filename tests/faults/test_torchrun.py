@@ -34,20 +34,19 @@ def undisturbed() -> dict[str, torch.Tensor]:
     return model.state_dict()
 
 
-@pytest.mark.timeout(300)  # each of six processes imports torch; the run has a limit of its own
+@pytest.mark.timeout(200)  # each of six processes imports torch; the run has a limit of its own
 def test_a_job_that_torchrun_restarts_goes_on_from_its_checkpoint(reducers, tmp_path, job):
     script = Path(resume_script.__file__)
     more = {"REDUCTION_REDUCERS": ",".join(reducers(2)), "REDUCTION_JOB": job[:100]}
-    run = Torchrun(tmp_path, RANKS, "--max-restarts", "4", str(script), str(tmp_path), **more)
+    run = Torchrun(tmp_path, RANKS, "--max-restarts", "2", str(script), str(tmp_path), **more)
     try:
-        assert run.wait(250) == 0, run.log.read_text()[-5000:]
+        assert run.wait(150) == 0, run.log.read_text()[-5000:]
         saved = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(RANKS)]
     finally:
         run.kill()
     expected = undisturbed()
     for life, first, weights in saved:
-        # Gloo, which DDP asks once for the parameters' shapes, may hang or be reset while a life begins.
-        assert life == 1 or "gloo/transport/tcp" in run.log.read_text()
+        assert life == 1
         assert first == resume_script.LAST_WORDS[0]
         for name, value in expected.items():
             assert torch.equal(weights[name], value), name

@@ -49,7 +49,6 @@ from worker_plugin.encoding import Encoding
 from worker_plugin.links import Links
 from worker_plugin.loop import io_loop
 from worker_plugin.staging import CLOSED, ArenaPool, Staging, Work
-from worker_plugin.wire_dtype import parse
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +196,7 @@ class Client:
             place.stop()
 
     async def _serve(self, place: Place) -> None:
-        config, wire = self._config, parse(self._config.wire_dtype)
+        config = self._config
         self._links.access = place.access
         if place.access.tls is not None and self._links.transport == "auto":
             self._links.transport = "grpc"
@@ -220,7 +219,7 @@ class Client:
             on_reducer_loss=config.on_reducer_loss,
             may_fall_back=config.fallback is not None,
             checksums=config.checksums,
-            wire_dtype=0 if wire is None else wire.dtype,
+            wire_dtype=0 if config.wire is None else config.wire.dtype,
         )
         self._core = Communicator(identity, place.addresses)
         early, self._early = self._early, []

@@ -11,7 +11,7 @@ from reduction import layout, wire
 from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
 
-from worker_plugin import wire_dtype
+from worker_plugin.wire_dtype import WireFormat, parse
 
 ENV_PREFIX = "REDUCTION_"
 #: About a month; what the clocks below can still add up.
@@ -50,7 +50,7 @@ class PluginConfig:
 
     def __post_init__(self) -> None:
         _check_choice("transport", self.transport, ("auto", "tcp", "grpc"))
-        wire_dtype.parse(self.wire_dtype)
+        parse(self.wire_dtype)
         _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard", "wait", "raise"))
         _check_choice("fallback", self.fallback, (None, "embedded"))
         for name in ("timeout_s", "stall_warn_s", "join_timeout_s", "close_timeout_s"):
@@ -75,6 +75,11 @@ class PluginConfig:
             )
         if self.reducers is not None:
             check_addresses(self.reducers)
+
+    @property
+    def wire(self) -> WireFormat | None:
+        """What `wire_dtype` means, None: every tensor's own."""
+        return parse(self.wire_dtype)
 
     @property
     def tls(self) -> TlsFiles | None:

@@ -158,7 +158,7 @@ class BlockEncoding(Encoding):
         return self._blocks(start) * self._push_bytes, self._blocks(stop) * self._push_bytes
 
     def _blocks(self, span: int) -> int:
-        return -(-span // (self._block * self._itemsize))
+        return formats.blocks(self._codec.dtype, span)
 
     def encode(self, start: int, stop: int, out: memoryview) -> None:
         """See `Encoding.encode`."""

@@ -24,7 +24,6 @@ from worker_plugin.discovery.meeting import Meeting
 from worker_plugin.encoding import BlockEncoding, CastEncoding, Encoding, Piece
 from worker_plugin.feedback import ErrorFeedback
 from worker_plugin.staging import CLOSED
-from worker_plugin.wire_dtype import parse
 
 _SHAPE, _BUCKET = 1, 2
 
@@ -119,7 +118,7 @@ class ReductionState:
         self._client: Client | None = None
         self._refused: ConfigError | None = None
         self._is_closed = False
-        self._wire = parse(self.config.wire_dtype)
+        self._wire = self.config.wire
         self._feedback = ErrorFeedback()
 
     # ---- collectives ----

@@ -114,7 +114,7 @@ class Roster:
             else:
                 self._add(address, link.id)
 
-    def _add(self, address: str, parent: int | None = None) -> None:
+    def _add(self, address: str, parent: int) -> None:
         if len(self.links) >= LINKS_MAX:
             raise OutOfOrder(
                 f"the reducers name more and more others: {address} would be one more than the {LINKS_MAX} "

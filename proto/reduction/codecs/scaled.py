@@ -113,9 +113,8 @@ class Int8Codec(_ScaledCodec):
         are others after a restart from a checkpoint. A block that differs in one bit gets other noise.
         """
         folded = np.bitwise_xor.reduce(values.view(np.uint32), axis=1)
-        place = folded * np.uint32(0x9E3779B1) >> np.uint32(
-            16
-        )  # multiply-shift hashing (Dietzfelbinger et al., 1997)
+        # Multiply-shift hashing (Dietzfelbinger et al., 1997).
+        place = folded * np.uint32(0x9E3779B1) >> np.uint32(16)
         scaled += _noises()[place]
         np.clip(scaled, -self.largest, self.largest, out=scaled)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 
 import pytest
 import torch
+from faults.strike import Strike
 from faulty_relay import Fault
 from integration.training import Trainer
-
-from worker_plugin import reduction_hook
 
 #: Of the training: the step and the bucket in which the reducer is killed, and how far that bucket is then.
 MOMENTS = [(3, 1, "before"), (4, 0, "under way"), (5, 1, "answered")]
@@ -20,32 +17,18 @@ STEPS = 8
 
 def train_with_a_kill(rank, reducers, job, pid, step, index, phase):
     """Rank 0 kills the reducer from its hook; the trainer checks every gradient of every step to the last bit."""
-    killed = threading.Event()
-
-    def kill(_=None):
-        if not killed.is_set():
-            killed.set()
-            os.kill(pid, signal.SIGKILL)
+    strike = Strike(pid, phase)
 
     def hook(state, bucket):
         is_moment = rank.number == 0 and (trainer.steps, bucket.index()) == (step, index)
-        if is_moment and phase == "before":
-            kill()
-        if is_moment and phase == "under way":  # what a stopped process receives, it never answers
-            os.kill(pid, signal.SIGSTOP)
-        future = reduction_hook(state, bucket)
-        if is_moment and phase == "under way":
-            kill()
-        if is_moment and phase == "answered":  # this rank has the result, the others perhaps not
-            return future.then(lambda done: (kill(), done.value())[1])
-        return future
+        return strike.hook(state, bucket, is_moment=is_moment)
 
     with rank.state(reducers, job, chunk_bytes=4096) as state:
         trainer = Trainer(rank, state, hook)
         for _ in range(STEPS):
             trainer.step()
         assert state.error is None
-    assert killed.is_set() == (rank.number == 0)
+    assert strike.killed.is_set() == (rank.number == 0)
     return [parameter.detach().sum().item() for parameter in trainer.model.parameters()]
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 
 import pytest
 import torch
+from faults.strike import Strike
 from integration.test_ddp import Perceptron, sgd
 from integration.test_wire_dtypes_ddp import loss_of, new_model
 from torch.nn.parallel import DistributedDataParallel
-
-from worker_plugin import reduction_hook
 
 #: The step and the bucket in which the reducer is killed, and how far that bucket is then.
 MOMENTS = [(2, 1, "before"), (3, 0, "under way"), (4, 1, "answered")]
@@ -21,26 +18,12 @@ STEPS = 7
 
 def train(rank, reducers, job, wire, pid=0, step=-1, index=0, phase=""):
     """Return weights and residuals; rank 0 kills the reducer from its hook."""
-    killed = threading.Event()
+    strike = Strike(pid, phase)
     now = -1
-
-    def kill():
-        if not killed.is_set():
-            killed.set()
-            os.kill(pid, signal.SIGKILL)
 
     def hook(state, bucket):
         is_moment = rank.number == 0 and (now, bucket.index()) == (step, index)
-        if is_moment and phase == "before":
-            kill()
-        if is_moment and phase == "under way":  # what a stopped process receives, it never answers
-            os.kill(pid, signal.SIGSTOP)
-        future = reduction_hook(state, bucket)
-        if is_moment and phase == "under way":
-            kill()
-        if is_moment and phase == "answered":  # this rank has the result, the others perhaps not
-            return future.then(lambda done: (kill(), done.value())[1])
-        return future
+        return strike.hook(state, bucket, is_moment=is_moment)
 
     with rank.state(reducers, job, wire_dtype=wire, chunk_bytes=1024) as state:
         model = new_model(Perceptron)
@@ -52,7 +35,7 @@ def train(rank, reducers, job, wire, pid=0, step=-1, index=0, phase=""):
             loss_of(ddp, rank.number, now).backward()
             optimizer.step()
         assert state.error is None
-        assert killed.is_set() == (rank.number == 0 and phase != "")
+        assert strike.killed.is_set() == (rank.number == 0 and phase != "")
         residuals = state.state_dict()["residuals"]
     assert any(one.any() for one in residuals), "nothing was left out: this shows nothing"
     return [torch.cat([one.flatten() for one in some]).tolist() for some in (model.parameters(), residuals)]

@@ -19,9 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from reduction import formats
-from reduction.codecs import BLOCK_CODECS, CODECS
-from reduction.codecs.interface import scale
+from reduction.codecs import CODECS
 from reduction.model import DType, ReduceOp
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     allreduce_hook,
@@ -29,8 +27,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     fp16_compress_hook,
 )
 
+from benchmarks.codecs import contribution, delivered, encoding_of, fold
 from benchmarks.ranks import Rank
-from worker_plugin.encoding import BlockEncoding, CastEncoding, Encoding, Piece
+from worker_plugin.encoding import BlockEncoding
 from worker_plugin.wire_dtype import parse
 
 Values = NDArray[np.float32]
@@ -143,50 +142,21 @@ def ours(gradients: Gradients, wire: str, op: ReduceOp) -> Summed:
     Without error feedback, which would make up for the encoding in later steps. How many reducers there are, and the
     size of the chunks, changes no bit.
     """
-    encodings = [_encoding(row, wire, gradients.sizes) for row in gradients.values]
-    dtype = DType.FLOAT32 if wire == "fp32" else _format(wire)
+    found = None if wire == "fp32" else parse(wire)
+    rows = (torch.from_numpy(row.copy()) for row in gradients.values)
+    encodings = [encoding_of(row, found, gradients.sizes) for row in rows]
+    dtype = DType.FLOAT32 if found is None else found.dtype
     codec = CODECS[dtype]
     numel = encodings[0].numel if isinstance(encodings[0], BlockEncoding) else gradients.values.shape[1]
     span = numel * dtype.itemsize
-    accumulator, decoded = np.empty(numel, np.float32), np.empty(numel, np.float32)
+    payloads = [contribution(encoding, span) for encoding in encodings]
+    decoded = np.empty(numel, np.float32)
     encoded_sum = np.zeros(gradients.values.shape[1])
-    for rank, encoding in enumerate(encodings):
-        payload = np.empty(encoding.contribution_bytes, np.uint8)
-        encoding.open()
-        encoding.encode(0, span, payload.data)
-        encoding.close()
-        codec.start(decoded, payload.data)
+    for payload in payloads:
+        codec.start(decoded, payload)
         encoded_sum += _without_filling(decoded, gradients.sizes, codec.block)
-        if rank == 0:
-            codec.start(accumulator, payload.data)
-        else:
-            codec.add(accumulator, payload.data, op)
-    scale(accumulator, op, len(encodings))
-    out = None if codec.is_plain else np.empty(formats.result_bytes(dtype, span), np.uint8).data
-    finished = codec.finish(accumulator, out)
-    result = torch.empty(encodings[0].result_bytes, dtype=torch.uint8)
-    encodings[0].store(0, span, finished, result.numpy())
-    encodings[0].deliver(result)
-    return Summed(encodings[0].tensor.numpy(), encoded_sum)
-
-
-def _format(wire: str) -> DType:
-    found = parse(wire)
-    assert found is not None
-    return found.dtype
-
-
-def _encoding(row: Values, wire: str, sizes: Sequence[int]) -> Encoding:
-    tensor = torch.from_numpy(row.copy())
-    found = None if wire == "fp32" else parse(wire)
-    if found is None:
-        return Encoding(tensor)
-    if found.dtype not in BLOCK_CODECS:
-        return CastEncoding(tensor, found.dtype)
-    offsets = np.cumsum([0, *sizes[:-1]])
-    return BlockEncoding(
-        tensor, found, [Piece(int(at), size) for at, size in zip(offsets, sizes, strict=True)]
-    )
+    result = delivered(encodings[0], span, fold(payloads, dtype, span, op))
+    return Summed(result.numpy(), encoded_sum)
 
 
 def _without_filling(values: Values, sizes: Sequence[int], block: int) -> Values:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
 from reduction import formats
 from reduction.codecs import BLOCK_CODECS, CODECS
 from reduction.codecs.interface import scale
-from reduction.model import ReduceOp
+from reduction.model import DType, ReduceOp
 
 from worker_plugin.encoding import BlockEncoding, CastEncoding, Encoding, Piece
 from worker_plugin.wire_dtype import WireFormat, parse
@@ -19,29 +20,48 @@ def reduced(tensors: Sequence[torch.Tensor], wire_dtype: str, op: ReduceOp = Red
     """Return what every rank gets for these flat float32 tensors, in rank order; without error feedback."""
     wire = parse(wire_dtype)
     assert wire is not None
-    codec, numel = CODECS[wire.dtype], tensors[0].numel()
-    span = numel * wire.dtype.itemsize
+    span = tensors[0].numel() * wire.dtype.itemsize
+    payload = fold(
+        [contribution(encoding_of(tensor, wire), span) for tensor in tensors], wire.dtype, span, op
+    )
+    return delivered(encoding_of(torch.empty_like(tensors[0]), wire), span, payload)
+
+
+def contribution(encoding: Encoding, span: int) -> memoryview:
+    """Return what a rank pushes, as one chunk."""
+    payload = np.empty(encoding.contribution_bytes, np.uint8).data
+    encoding.open()
+    encoding.encode(0, span, payload)
+    encoding.close()
+    return payload
+
+
+def fold(payloads: Sequence[memoryview], dtype: DType, span: int, op: ReduceOp) -> memoryview:
+    """Return what a reducer makes of the contributions to one chunk."""
+    codec = CODECS[dtype]
     accumulator = np.empty(codec.elements(span), codec.accumulation)
-    for rank, tensor in enumerate(tensors):
-        encoding = encoding_of(tensor, wire)
-        encoding.open()
-        payload = memoryview(bytearray(encoding.contribution_bytes))
-        encoding.encode(0, span, payload)
-        if rank == 0:
-            codec.start(accumulator, payload)
-        else:
-            codec.add(accumulator, payload, op)
-    scale(accumulator, op, len(tensors))
-    payload = codec.finish(accumulator, memoryview(bytearray(formats.result_bytes(wire.dtype, span))))
+    codec.start(accumulator, payloads[0])
+    for payload in payloads[1:]:
+        codec.add(accumulator, payload, op)
+    scale(accumulator, op, len(payloads))
+    out = None if codec.is_plain else np.empty(formats.result_bytes(dtype, span), np.uint8).data
+    return codec.finish(accumulator, out)
+
+
+def delivered(encoding: Encoding, span: int, payload: memoryview) -> torch.Tensor:
+    """Return an encoding's tensor with the result in it."""
     result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
-    target = encoding_of(torch.empty_like(tensors[0]), wire)
-    target.store(0, span, payload, result.numpy())
-    target.deliver(result)
-    return target.tensor
+    encoding.store(0, span, payload, result.numpy())
+    encoding.deliver(result)
+    return encoding.tensor
 
 
-def encoding_of(tensor: torch.Tensor, wire: WireFormat) -> Encoding:
-    """Return the encoding of a tensor that is no bucket."""
-    if wire.dtype in BLOCK_CODECS:
-        return BlockEncoding(tensor, wire, [Piece(0, tensor.numel())])
-    return CastEncoding(tensor, wire.dtype)
+def encoding_of(tensor: torch.Tensor, wire: WireFormat | None, sizes: Sequence[int] = ()) -> Encoding:
+    """Return the encoding of a flat tensor: of a bucket, if parameters of these sizes are in it; without residuals."""
+    if wire is None:
+        return Encoding(tensor)
+    if wire.dtype not in BLOCK_CODECS:
+        return CastEncoding(tensor, wire.dtype)
+    sizes = sizes or (tensor.numel(),)
+    offsets = accumulate(sizes[:-1], initial=0)
+    return BlockEncoding(tensor, wire, [Piece(at, size) for at, size in zip(offsets, sizes, strict=True)])

@@ -13,6 +13,7 @@ import argparse
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.all_reduce import AllReduce
@@ -78,21 +79,42 @@ def measure(arguments: argparse.Namespace) -> Report:
     shape = Shape(workers=arguments.workers, reducers=reducers, link=link)
     effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
     report = Report()
-    with running(shape, with_goodput=not arguments.no_iperf) as cluster:
-        cluster.ranks.load(AllReduce, arguments.size // 4, arguments.iterations)
-        measured = compare(cluster, arguments.contenders, effort)
-        row = Row(
-            what="all-reduce",
+    report.rows.append(
+        row_of(
+            shape,
+            effort,
+            arguments.contenders,
             size_bytes=arguments.size,
+            iterations=arguments.iterations,
+            with_goodput=not arguments.no_iperf,
+        )
+    )
+    return report
+
+
+def row_of(
+    shape: Shape,
+    effort: Effort,
+    contenders: Sequence[str],
+    *,
+    size_bytes: int,
+    iterations: int,
+    with_goodput: bool,
+) -> Row:
+    """Let the contenders reduce tensors of that size."""
+    with running(shape, with_goodput=with_goodput) as cluster:
+        cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
+        measured = compare(cluster, contenders, effort)
+        return Row(
+            what="all-reduce",
+            size_bytes=size_bytes,
             workers=shape.workers,
             reducers=shape.reducers,
             device=shape.device,
             link=cluster.link,
-            iterations=arguments.iterations,
+            iterations=iterations,
             measured=measured,
         )
-    report.rows.append(row)
-    return report
 
 
 def main() -> None:

@@ -12,13 +12,12 @@ import argparse
 import statistics
 import sys
 
-from benchmarks.all_reduce import AllReduce
-from benchmarks.cluster import Shape, running
+from benchmarks.cluster import Shape
 from benchmarks.network import NetworkUnavailable
-from benchmarks.paired import Effort, compare
+from benchmarks.paired import Effort
 from benchmarks.ranks import WIRES, RanksFailed
 from benchmarks.row import Row
-from benchmarks.shaped import names, size
+from benchmarks.shaped import names, row_of, size
 from benchmarks.table import markdown
 from benchmarks.traffic import Link
 
@@ -76,19 +75,8 @@ def main() -> None:
     shape = Shape(workers=arguments.workers, reducers=reducers, link=link)
     effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=1)
     try:
-        with running(shape, with_goodput=False) as cluster:
-            cluster.ranks.load(AllReduce, arguments.size // 4, 1)
-            measured = compare(cluster, [_BASELINE, *arguments.wires], effort)
-            row = Row(
-                what="all-reduce",
-                size_bytes=arguments.size,
-                workers=shape.workers,
-                reducers=shape.reducers,
-                device=shape.device,
-                link=cluster.link,
-                iterations=1,
-                measured=measured,
-            )
+        contenders = [_BASELINE, *arguments.wires]
+        row = row_of(shape, effort, contenders, size_bytes=arguments.size, iterations=1, with_goodput=False)
     except (NetworkUnavailable, RanksFailed) as error:
         sys.exit(f"wires: {error}")
     print(f"n={shape.workers} k={shape.reducers}, {arguments.size} bytes, {arguments.rate:g} Mbit/s")

@@ -220,7 +220,7 @@ class Engine:
         collective = action.collective
         codec = CODECS[collective.dtype]
         accumulator = self._accumulators.pop(action.slot)
-        scale(accumulator, collective.op, action.world_size)
+        scale(accumulator, collective.op, action.divisor)
         nbytes = formats.result_bytes(collective.dtype, accumulator.size * collective.dtype.itemsize)
         payload = codec.finish(accumulator, None if codec.is_plain else self.pool.take(nbytes))
         what = action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload

@@ -151,6 +151,8 @@ class Join:
     protocol: int = PROTOCOL_VERSION
     #: A number, because another version may know more dtypes; 0 is none.
     wire_dtype: int = 0
+    #: Of how many processes each contribution is the sum: AVG divides by all of them.
+    local_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The file has a line `JOB:TOKEN` per job, or `*:TOKEN` for every job without a line of its own. A job's name may
 contain colons, a token may not, so the last one counts. Spaces around both are ignored, and so are empty lines
-and lines that begin with `#`.
+and lines that begin with `#`. The line of a job is that of its rails as well (`rails.py`), unless one has its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from reduction.credentials import read_private
 from reduction.errors import ConfigError
+from reduction.rails import job_of
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,9 @@ class TokenTable:
         raise TypeError("tokens are never pickled; pass the path of their file")
 
     def of(self, job: str) -> str | None:
-        """Return the token of a job: of its own line, else of the line for any job."""
-        return self._tokens.get(job, self._tokens.get(ANY))
+        """Return the token of a job: of its own line, else of that of the job whose rail it is, else of any job's."""
+        rest = self._tokens.get(ANY)
+        return self._tokens.get(job) or self._tokens.get(job_of(job), rest)
 
     def of_any_job(self) -> str:
         """Return a token that the status may be asked for with."""

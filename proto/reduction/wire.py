@@ -70,6 +70,7 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
                 minimum=frame.minimum,
                 credit_bytes=frame.credit_bytes,
                 wire_dtype=frame.wire_dtype,
+                local_size=frame.local_size,
             )
             return pb.WorkerFrame(join=join).SerializeToString()
         case model.Hello(configuration, held):
@@ -337,6 +338,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         _require_id("Join.nonce", join.nonce)
         if join.instance or join.rank == 0:
             _require_id("Join.instance", join.instance)
+        _require("Join.local_size", join.local_size, 0, layout.WORLD_SIZE_MAX)
         _require("Join.credit_bytes", join.credit_bytes, layout.CHUNK_BYTES_MIN, layout.CREDIT_BYTES_MAX)
     return model.Join(
         join.job,
@@ -349,6 +351,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         join.credit_bytes,
         join.protocol,
         join.wire_dtype,
+        join.local_size or 1,
     )
 
 

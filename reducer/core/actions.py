@@ -50,7 +50,8 @@ class Publish:
 
     slot: SlotKey
     collective: Collective
-    world_size: int
+    #: What AVG divides by.
+    divisor: int
     epoch: int
     minimum: int
     streams: tuple[int, ...]

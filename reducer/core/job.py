@@ -95,6 +95,8 @@ class Job:
     credit_bytes: int
     reserved_bytes: int
     incarnation: bytes
+    #: Of how many processes each contribution is the sum.
+    local_size: int = 1
     instance: bytes = b""
     epoch: int = 0
     configuration: Configuration | None = None
@@ -258,7 +260,9 @@ class Job:
         try:
             payloads = slot.on_push(rank, push.collective, push.payload)
         except CollectiveMismatch as error:
-            raise JobFailed(CollectiveMismatch(f"collective {push.seq}: {error}")) from None
+            first = slot.first_rank
+            who = f"rank {rank} ({view.host}), rank {first} ({self.ranks[first].host})"
+            raise JobFailed(CollectiveMismatch(f"collective {push.seq}: {error}: {who}")) from None
         self._check_left(push.seq, slot)
         view.outstanding += cost
         self.received_bytes += nbytes
@@ -275,7 +279,8 @@ class Job:
             self.minimum_due = None
             streams = self._audience()
             what, minimum = push.collective, self.minimum
-            actions.append(Publish(key, what, self.world_size, self.epoch, minimum, streams, self.checks))
+            divisor = self.world_size * self.local_size
+            actions.append(Publish(key, what, divisor, self.epoch, minimum, streams, self.checks))
         return actions
 
     def _audience(self) -> tuple[int, ...]:

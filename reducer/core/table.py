@@ -10,7 +10,7 @@ A Join, seen from the job of that name:
     another rank that is live there          RankTaken
     another rank, unknown here               attach; with an instance that is not rank 0's: StaleInstance
     another rank, known but gone, new nonce  rank 0 there: JobBusy; rank 0 gone: begin anew; not there yet: attach
-    another world size                       JobBusy; while the job is forming CollectiveMismatch, for all ranks
+    another world size or local size         JobBusy; while the job is forming CollectiveMismatch, for all ranks
 
 Jobs do not see each other: the only things they share are the memory limit and this table.
 """
@@ -143,13 +143,15 @@ class Table:
             job = None
         if job is None:
             job = self._make(join)
-        elif join.world_size != job.world_size:
+        elif (join.world_size, join.local_size) != (job.world_size, job.local_size):
+            what, theirs, ours = "world size", join.world_size, job.world_size
+            if theirs == ours:
+                what, theirs, ours = "local size", join.local_size, job.local_size
             mismatch = CollectiveMismatch(
-                f"rank {join.rank} ({join.host}) has world size {join.world_size}, "
-                f"other ranks of job {join.job!r} have {job.world_size}"
+                f"rank {join.rank} ({join.host}) has {what} {theirs}, other ranks of job {join.job!r} have {ours}"
             )
             if job.epoch:
-                raise JobBusy(f"job {join.job!r} is live with world size {job.world_size}: {mismatch}")
+                raise JobBusy(f"job {join.job!r} is live with {what} {ours}: {mismatch}")
             return self._fail(job, mismatch) + self._refuse(stream, mismatch)
         if join.rank == 0:
             actions += self._end_strangers(job, join)
@@ -218,6 +220,7 @@ class Table:
             credit_bytes=join.credit_bytes,
             reserved_bytes=reservation(join.world_size, join.credit_bytes),
             incarnation=self.incarnation,
+            local_size=join.local_size,
         )
         self.jobs[join.job] = job
         return job

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reduction import checksum, layout, tcp, wire
+from reduction import checksum, formats, layout, tcp, wire
 from reduction.model import (
     Abort,
     Ack,
@@ -56,6 +56,11 @@ _GONE = Peer(1, NONCES[1], "h1", Presence.LOST)
 _LEFT = Peer(1, NONCES[1], "h1", Presence.LEFT)
 
 
+def _blocks(dtype: DType) -> Collective:
+    """Return a collective of one chunk of 512 elements."""
+    return Collective(ReduceOp.AVG, dtype, 512, 7)
+
+
 def join(rank: int, world_size: int = 2) -> Join:
     """Return a rank's Join of the job "left"."""
     return Join("left", LIFE if rank == 0 else b"", rank, world_size, NONCES[rank], f"h{rank}", 0, CREDIT)
@@ -83,6 +88,10 @@ WORKER_FRAMES: tuple[WorkerFrame, ...] = (
     Push(1, 1, 0, Collective(ReduceOp.SUM, DType.INT64, 0, 0), 1, memoryview(b"")),
     Hello(Configuration(LIFE, 3, CHUNK, MEMBERS[:1], checksums=True), 0),
     replace(push(0, epoch=3), crc32c=checksum.of_push(3, 0, 0, 0, push(0).payload)),
+    replace(join(1), wire_dtype=DType.TOPK, local_size=2),
+    Push(1, 0, 0, _blocks(DType.INT8_BLOCK), 0, memoryview(bytes(2 * formats.SCALED_BYTES))),
+    Push(1, 0, 0, _blocks(DType.FP8_BLOCK), 0, memoryview(bytes(2 * formats.SCALED_BYTES))),
+    Push(1, 0, 0, _blocks(DType.TOPK), 0, memoryview(bytes(3 * formats.TOPK_ENTRY_BYTES))),
     Ack(1),
     Goodbye(1, 1),
     Abort(12, "rank 1 is gone"),

@@ -113,7 +113,7 @@ class World:
         folded = self.sums.pop(action.slot)
         name = folded[0][0]
         seq, chunk = action.slot.seq, action.slot.chunk
-        assert folded == [(name, action.epoch, number, seq, chunk) for number in range(action.world_size)], (
+        assert folded == [(name, action.epoch, number, seq, chunk) for number in range(action.divisor)], (
             "every rank's contribution once, in rank order, of this job, epoch and chunk"
         )
         assert (name, action.epoch, seq, chunk) not in self.published, "one result per epoch and chunk"

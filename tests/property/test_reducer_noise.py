@@ -147,7 +147,7 @@ class Watch:
                 for payload in payloads:
                     self.sums.setdefault(slot, []).append(payload.nbytes)
             case Publish():
-                assert len(self.sums.pop(action.slot)) == action.world_size
+                assert len(self.sums.pop(action.slot)) == action.divisor
                 assert over.isdisjoint(action.streams)
             case Discard(slot):
                 self.sums.pop(slot, None)

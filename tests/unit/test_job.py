@@ -58,7 +58,8 @@ def configuration(epoch=1, members=US, chunk_bytes=1024, instance=INSTANCE):
 class Scene:
     """A reducer with one job; rank r is on stream r."""
 
-    def __init__(self, world_size=2, credit=CREDIT):
+    def __init__(self, world_size=2, credit=CREDIT, local_size=1):
+        self.local_size = local_size
         self.table = Table(incarnation=R, memory_limit_bytes=1 << 30)
         self.world_size = world_size
         self.credit = credit
@@ -66,7 +67,8 @@ class Scene:
             self.join(rank)
 
     def join(self, rank, stream=None):
-        join = Join("job", INSTANCE, rank, self.world_size, nonce(rank), f"h{rank}", 0, self.credit)
+        who = "job", INSTANCE, rank, self.world_size, nonce(rank), f"h{rank}"
+        join = Join(*who, 0, self.credit, local_size=self.local_size)
         return self.receive(rank if stream is None else stream, join)
 
     def receive(self, rank, frame, now=0.0):
@@ -297,11 +299,20 @@ def test_an_empty_collective_is_summed_like_any_other():
     ]
 
 
+def test_an_average_divides_by_all_processes_whose_sums_the_contributions_are():
+    scene = Scene(local_size=4)
+    scene.start()
+    scene.push(0)
+    assert scene.push(1)[-1].divisor == 8
+
+
 def test_disagreement_fails_all_ranks_and_names_both():
     scene = running(3)
     scene.push(0)
     other = Collective(ReduceOp.AVG, DType.FLOAT32, 3, 7)
-    error = CollectiveMismatch(f"collective 0: rank 2 issued {other}, but rank 0 issued {SUM}")
+    error = CollectiveMismatch(
+        f"collective 0: rank 2 issued {other}, but rank 0 issued {SUM}: rank 2 (h2), rank 0 (h0)"
+    )
     assert scene.push(2, collective=other) == failed(3, error, (0, 0))
     assert scene.table.jobs == {}
 

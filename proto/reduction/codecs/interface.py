@@ -64,10 +64,10 @@ class Codec(ABC):
         """
 
 
-def scale(accumulator: Array, op: ReduceOp, world_size: int) -> None:
+def scale(accumulator: Array, op: ReduceOp, divisor: int) -> None:
     """Make an average of a sum, if that is wanted."""
     if op is ReduceOp.AVG:
-        np.divide(accumulator, world_size, out=accumulator, casting="unsafe")
+        np.divide(accumulator, divisor, out=accumulator, casting="unsafe")
 
 
 class BlockCodec(Codec):

@@ -19,15 +19,20 @@ from reduction.formats import SCALED_BLOCK
 from reduction.model import ReduceOp
 
 #: Blocks at a time, so that the work stays in the cache.
-_ROWS = 64
+_ROWS = 128
 _SMALLEST = 2.0**-110
 #: Places in the table of noise: as many as 16 bits can say.
 _NOISES = 1 << 16
+#: A step, less what the rounding of 127 times a quotient can add.
+_NOISE_WIDTH = np.float32(1 - 2.0**-12)
 
 
 class _ScaledCodec(BlockCodec):
     #: Largest magnitude of an element.
     largest: float
+    #: Whether noise makes the rounding of results right on the average, where nobody makes up for what it loses (Gray
+    #: and Stockham, "Dithered quantizers", 1993).
+    dithers_results = False
     layout: np.dtype[np.void]
 
     @abstractmethod
@@ -44,25 +49,23 @@ class _ScaledCodec(BlockCodec):
 
     def _encode(self, values: Array, out: Array, *, is_result: bool) -> None:
         blocks = np.frombuffer(out, self.layout)
+        scales, elements = blocks["scale"], blocks["elements"]
         scratch = np.empty((min(_ROWS, len(blocks)), SCALED_BLOCK), np.float32)
+        largest = np.float32(self.largest)
         for first in range(0, len(blocks), _ROWS):
-            rows, some = values[first : first + _ROWS], blocks[first : first + _ROWS]
+            rows = values[first : first + _ROWS]
             scaled = scratch[: len(rows)]
             np.abs(rows, out=scaled)
-            most = scaled.max(axis=1)
-            np.multiply(most, np.float32(1 / self.largest), out=some["scale"])
-            factor = np.divide(
-                np.float32(self.largest), most, out=np.zeros_like(most), where=most > _SMALLEST
-            )
-            some["scale"][most <= _SMALLEST] = 0
-            some["scale"][~np.isfinite(most)] = np.nan
+            most = np.maximum.reduce(scaled, axis=1)
+            scale = most * np.float32(1 / largest)
+            factor = np.divide(largest, most, out=np.zeros(len(rows), np.float32), where=most > _SMALLEST)
+            scale[most <= _SMALLEST] = 0
+            scale[~np.isfinite(most)] = np.nan
+            scales[first : first + _ROWS] = scale
             np.multiply(rows, factor[:, None], out=scaled)
-            if is_result:
-                self._dither(rows, scaled)
-            self._quantise(scaled, some["elements"])
-
-    def _dither(self, values: NDArray[np.float32], scaled: NDArray[np.float32]) -> None:
-        """Make the rounding of results right on the average, where nobody makes up for what it loses."""
+            if is_result and self.dithers_results:
+                scaled += _noise(rows)
+            self._quantise(scaled, elements[first : first + _ROWS])
 
     def start(self, accumulator: Array, payload: Payload) -> None:
         """See `Codec.start`."""
@@ -100,23 +103,12 @@ class Int8Codec(_ScaledCodec):
     """
 
     largest = 127.0
+    dithers_results = True
     layout = np.dtype([("scale", "<f4"), ("elements", "i1", (SCALED_BLOCK,))])
 
     def _quantise(self, scaled: NDArray[np.float32], out: Array) -> None:
         np.rint(scaled, out=scaled)
         np.copyto(out, scaled, casting="unsafe")
-
-    def _dither(self, values: NDArray[np.float32], scaled: NDArray[np.float32]) -> None:
-        """Add uniform noise within half a step (Gray and Stockham, "Dithered quantizers", 1993).
-
-        Which noise depends on the block's own bits and on nothing else: not on seq, chunk or place in a bucket, which
-        are others after a restart from a checkpoint. A block that differs in one bit gets other noise.
-        """
-        folded = np.bitwise_xor.reduce(values.view(np.uint32), axis=1)
-        # Multiply-shift hashing (Dietzfelbinger et al., 1997).
-        place = folded * np.uint32(0x9E3779B1) >> np.uint32(16)
-        scaled += _noises()[place]
-        np.clip(scaled, -self.largest, self.largest, out=scaled)
 
     def _values(self, elements: Array, scales: Array, out: NDArray[np.float32]) -> None:
         np.multiply(elements, scales, out=out)
@@ -132,20 +124,34 @@ class Fp8Codec(_ScaledCodec):
         # The upper half of a float32, its last bit set if anything was cut off ("round to odd"), rounds to 3 bits of
         # mantissa as the whole would (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
         bits = scaled.view(np.uint32)
-        np.bitwise_or(bits, ((bits & 0xFFFF) != 0).astype(np.uint32) << 16, out=bits)
-        np.right_shift(bits, 16, out=bits)
-        np.take(_codes(), bits, out=out, mode="clip")
+        odd = bits & np.uint32(0xFFFF)
+        odd += np.uint32(0xFFFF)  # carries into the last bit of the upper half if anything is to be cut off
+        np.bitwise_or(bits, odd, out=odd)
+        odd >>= np.uint32(16)
+        np.take(_codes(), odd, out=out, mode="clip")
 
     def _values(self, elements: Array, scales: Array, out: NDArray[np.float32]) -> None:
         np.take(e4m3_values(), elements, out=out, mode="clip")
         np.multiply(out, scales, out=out)
 
 
+def _noise(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return uniform noise within half a step for every element, never so much that the largest would leave a byte.
+
+    Which noise depends on the block's own bits and on nothing else: not on seq, chunk or place in a bucket, which are
+    others after a restart from a checkpoint. A block that differs in one bit gets other noise.
+    """
+    folded = np.bitwise_xor.reduce(values.view(np.uint32), axis=1)
+    # Multiply-shift hashing (Dietzfelbinger et al., 1997).
+    noise: NDArray[np.float32] = _noises()[folded * np.uint32(0x9E3779B1) >> np.uint32(16)]
+    return noise
+
+
 @cache
 def _noises() -> NDArray[np.float32]:
     """Return a block of numbers from -0.5 to 0.5 for every place in one table; without a copy."""
     table = np.random.Generator(np.random.Philox(1)).random(_NOISES + SCALED_BLOCK - 1, np.float32)
-    return np.lib.stride_tricks.sliding_window_view(table - np.float32(0.5), SCALED_BLOCK)
+    return np.lib.stride_tricks.sliding_window_view((table - np.float32(0.5)) * _NOISE_WIDTH, SCALED_BLOCK)
 
 
 @cache

@@ -116,7 +116,7 @@ class WorkerFrame(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype")
+    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class Join(_message.Message):
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     job: str
     instance: bytes
@@ -137,7 +138,8 @@ class Join(_message.Message):
     minimum: int
     credit_bytes: int
     wire_dtype: int
-    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ...) -> None: ...
+    local_size: int
+    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("configuration", "held")

@@ -46,6 +46,8 @@ def check(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
         raise ConfigError("a tensor with the negative bit cannot be reduced; pass tensor.resolve_neg()")
     if tensor.device.type not in ("cpu", "cuda"):
         raise ConfigError(f"a tensor on {tensor.device} cannot be reduced; cpu and cuda can")
+    if tensor.is_cuda:
+        _check_capture(tensor.device)
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:
         raise ConfigError(f"dtype {tensor.dtype} cannot be reduced; known are {', '.join(map(str, _DTYPES))}")
@@ -56,6 +58,15 @@ def check(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
     if not dtype.allows(ours):
         raise ConfigError(f"{ours.name} of {tensor.dtype} is not defined: use SUM and divide")
     return dtype, ours
+
+
+def _check_capture(device: torch.device) -> None:
+    with torch.cuda.device(device):
+        if torch.cuda.is_current_stream_capturing():
+            raise ConfigError(
+                "a collective cannot be part of a CUDA graph, because the CPU has to take part at each replay; "
+                "capture the forward pass alone, or what comes before and after the all-reduce"
+            )
 
 
 def check_dense(gradient: torch.Tensor) -> None:

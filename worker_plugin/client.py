@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,7 +25,8 @@ from reduction import checksum
 from reduction.errors import ClosedError, DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
 from reduction.model import Collective, Push, ReducerFrame, Result
 
-from worker_plugin import fork
+from worker_plugin import fork, gpu
+from worker_plugin.arena import ArenaPool
 from worker_plugin.bridge import Future, fail, make_future
 from worker_plugin.config import PluginConfig
 from worker_plugin.core import pace
@@ -44,11 +46,11 @@ from worker_plugin.core.actions import (
 )
 from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
-from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.discovery.meeting import Place
 from worker_plugin.encoding import Encoding
 from worker_plugin.links import Links
 from worker_plugin.loop import io_loop
-from worker_plugin.staging import CLOSED, ArenaPool, Staging, Work
+from worker_plugin.staging import CLOSED, Staging, Work
 
 log = logging.getLogger(__name__)
 
@@ -58,23 +60,53 @@ TICK_S = 0.04
 CLOSE_EXTRA_S = 8.0
 
 
-class Client:
-    """A rank's communicator. Made by the first collective, in the process that uses it."""
+class Agreement(Protocol):
+    """How the ranks of a communicator agree on where they meet: a `Meeting`, or a rail's share in one."""
 
-    def __init__(self, config: PluginConfig, rank: int, world_size: int, meeting: Meeting) -> None:
+    def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
+        """See `Meeting.agree`."""
+        ...
+
+    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
+        """See `Meeting.fall_back`."""
+        ...
+
+
+class Client:
+    """A rank's communicator. Made by the first collective, in the process that uses it.
+
+    Args:
+        config: settings; its rank and world size do not count.
+        rank: this rank.
+        world_size: number of ranks.
+        meeting: asked once, on a thread of its own.
+        local_size: of how many processes each contribution is the sum.
+        host: how other ranks' errors call this one.
+    """
+
+    def __init__(
+        self,
+        config: PluginConfig,
+        rank: int,
+        world_size: int,
+        meeting: Agreement,
+        *,
+        local_size: int = 1,
+        host: str | None = None,
+    ) -> None:
         self.error: ReductionError | None = None
         self._config = config
         self._rank = rank
         self._world_size = world_size
         self._meeting = meeting
+        self._local_size = local_size
+        self._host = socket.gethostname() if host is None else host
         self._lock = threading.RLock()  # a signal handler may close
         #: What later collectives get; set with the failure or the end.
         self._final: ReductionError | None = None
         #: Whether the loop takes no more collectives.
         self._ended = False
         self._issued = 0
-        #: Whether collectives take the way over the staging thread.
-        self._stages = False
         self._works: dict[int, Work] = {}
         self._core: Communicator | None = None
         self._early: list[Event] = []
@@ -87,7 +119,7 @@ class Client:
         #: Of the next tick.
         self._timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
-        self._staging = Staging(ArenaPool(), self._on_staged)
+        self._staging = Staging(ArenaPool(), self._on_arriving)
         fork.register(self)
         _clients.add(self)
         threading.Thread(target=self._discover, name="reduction-discovery", daemon=True).start()
@@ -101,18 +133,19 @@ class Client:
             ReductionError: the communicator has failed or was closed; no seq is consumed.
         """
         future = make_future(tensor)
-        ready = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+        ready = gpu.written(tensor)
         with self._lock:
             if self._final is not None:
                 raise self._final.with_traceback(None)  # or each raise would make it longer
             work = Work(self._issued, collective, tensor, encoding, future, ready)
             self._issued += 1
-            self._stages |= tensor.is_cuda
-            if self._stages:  # and so does whatever comes after it, to stay in order
-                self._staging.stage(work)
-            else:
+            if not self._staging.download(work):
                 self._loop.call_soon_threadsafe(self._begin, work)
         return future
+
+    def abandon(self, error: ReductionError) -> None:
+        """Fail here and, through the reducers, on all other ranks. Any thread; nothing if it is over already."""
+        self._loop.call_soon_threadsafe(self.handle, Broke(error))
 
     def begin_close(self) -> None:
         """Let the communicator leave in good order, in the background. Any thread; idempotent."""
@@ -135,12 +168,12 @@ class Client:
             descriptors += [] if place.embedded is None else place.embedded.descriptors
         return self._links.addresses, descriptors
 
-    # ---- the staging and discovery threads ----
+    # ---- the download and discovery threads ----
 
-    def _on_staged(self, work: Work) -> None:
+    def _on_arriving(self, work: Work) -> None:
         with self._lock:
             if not self._ended:
-                self._loop.call_soon_threadsafe(self._issue, work)
+                self._loop.call_soon_threadsafe(self._begin, work)
                 return
         fail(work.future, self._final or ClosedError(CLOSED))
 
@@ -196,22 +229,24 @@ class Client:
             place.stop()
 
     async def _serve(self, place: Place) -> None:
-        config = self._config
+        config, wire = self._config, self._config.wire
+        dtype = None if wire is None else wire.dtype
         self._links.access = place.access
         if place.access.tls is not None and self._links.transport == "auto":
             self._links.transport = "grpc"
             text = "with TLS everything goes over gRPC: the TCP data plane, which costs less CPU, is not encrypted"
             log.warning("job %s rank %d: %s", place.job, self._rank, text)
+        aim = pace.GRPC if self._links.transport == "grpc" else pace.TCP
         identity = Identity(
             job=place.job,
             instance=secrets.token_bytes(16) if self._rank == 0 else b"",
             nonce=secrets.token_bytes(16),
-            host=socket.gethostname(),
+            host=self._host,
             rank=self._rank,
             world_size=self._world_size,
             chunk_bytes=config.fixed_chunk_bytes,
             credit_bytes=config.credit_bytes,
-            aim=pace.GRPC if self._links.transport == "grpc" else pace.TCP,
+            aim=pace.aim_for(aim, dtype),
             timeout_s=config.timeout_s,
             stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,
@@ -219,7 +254,8 @@ class Client:
             on_reducer_loss=config.on_reducer_loss,
             may_fall_back=config.fallback is not None,
             checksums=config.checksums,
-            wire_dtype=0 if config.wire is None else config.wire.dtype,
+            wire_dtype=dtype or 0,
+            local_size=self._local_size,
         )
         self._core = Communicator(identity, place.addresses)
         early, self._early = self._early, []
@@ -240,13 +276,11 @@ class Client:
             self.handle(Tick(self._links.lost if is_asked else 0))
 
     def _begin(self, work: Work) -> None:
-        try:
-            self._staging.begin(work)
-        except Exception:  # out of memory, perhaps
-            log.exception("no private memory for a collective")
-        self._issue(work)
-
-    def _issue(self, work: Work) -> None:
+        if work.ready is None:
+            try:
+                self._staging.begin(work)
+            except Exception:  # out of memory, perhaps
+                log.exception("no private memory for a collective")
         if self._over.is_set():
             self._staging.fail(work, self._final or ClosedError(CLOSED))
             return
@@ -296,16 +330,9 @@ class Client:
         start = None if self._core is None else self._core.place(link, epoch, seq, chunk, nbytes)
         if start is None:
             return None
-        memory = self._result(seq)[start : start + nbytes]
+        memory = self._staging.result(self._works[seq])[start : start + nbytes]
         self._placed[link] = seq, memory
         return memory
-
-    def _result(self, seq: int) -> memoryview:
-        work = self._works[seq]
-        if work.result is None:
-            work.result = self._staging.pool.take(work.encoding.result_bytes)
-            work.result_bytes = work.result.numpy().data
-        return work.result_bytes
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -313,17 +340,16 @@ class Client:
                 self._push(action)
             case Store(link, seq, start, stop, payload):
                 if self._placed.pop(link, (seq, None))[1] is not payload:
-                    memory = np.frombuffer(self._result(seq), np.uint8)
-                    self._works[seq].encoding.store(start, stop, payload, memory)
+                    work = self._works[seq]
+                    memory = np.frombuffer(self._staging.result(work), np.uint8)
+                    work.encoding.store(start, stop, payload, memory)
             case Deliver(seq):
                 for link, (placed, _) in self._placed.items():
                     if placed == seq:  # of an epoch that is over, and still under way into this memory
                         self._links.divert(link)
                 self._staging.deliver(self._works[seq])
             case Release(seq):
-                contribution = self._works.pop(seq).contribution
-                assert contribution is not None
-                self._staging.pool.give(contribution)
+                self._staging.release(self._works.pop(seq))
             case Send(link, frame):
                 self._links.send(link, frame)
             case Open(link, address, join):

@@ -10,6 +10,7 @@ from typing import Any
 from reduction import layout, wire
 from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
+from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 
 from worker_plugin.wire_dtype import WireFormat, parse
 
@@ -41,6 +42,8 @@ class PluginConfig:
     credit_bytes: int | None = None
     #: Whether pushes and results have checksums; rank 0's counts.
     checksums: bool = False
+    #: Ranks of a node that reduce among themselves first: how many, or "auto" for what the launcher says.
+    local_group: int | str | None = None
     #: Certificate, private key and CA of mutual TLS, in PEM; all or none. Only the paths are kept.
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -64,10 +67,9 @@ class PluginConfig:
             raise ConfigError(f"rank is {self.rank}, it must not be negative")
         if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
-        if self.job is not None and not 1 <= _utf8_bytes("job", self.job) <= wire.JOB_NAME_BYTES_MAX:
-            raise ConfigError(f"job {self.job!r} must have 1 to {wire.JOB_NAME_BYTES_MAX} bytes")
-        if self.job is not None and not self.job.isprintable():
-            raise ConfigError(f"job {self.job!r} has characters that cannot be printed")
+        if self.job is not None:
+            self._check_job(self.job)
+        self._check_local_group()
         self._check_sizes()
         if self.tls is not None and self.transport == "tcp":
             raise ConfigError(
@@ -93,6 +95,35 @@ class PluginConfig:
             quarter = self.credit_bytes // 4 // layout.CHUNK_BYTES_MULTIPLE * layout.CHUNK_BYTES_MULTIPLE
             return min(max(quarter, layout.CHUNK_BYTES_MIN), layout.CHUNK_BYTES_MAX)
         return self.chunk_bytes
+
+    def _check_job(self, job: str) -> None:
+        # The rails' names are longer, and whether there will be some is not always known yet.
+        most = wire.JOB_NAME_BYTES_MAX - (0 if self.local_group is None else SUFFIX_BYTES_MAX)
+        if not 1 <= _utf8_bytes("job", job) <= most:
+            raise ConfigError(f"job {job!r} must have 1 to {most} bytes")
+        if not job.isprintable():
+            raise ConfigError(f"job {job!r} has characters that cannot be printed")
+        if is_rail(job):
+            raise ConfigError(f"job {job!r} ends like the rail of a job (local_group): choose another name")
+
+    def _check_local_group(self) -> None:
+        group = self.local_group
+        if group is None or group == "auto":
+            return
+        if not isinstance(group, int) or isinstance(group, bool) or not 1 <= group <= layout.WORLD_SIZE_MAX:
+            raise ConfigError(
+                f"local_group is {group!r}; it must be None, 'auto' or a number of ranks, 1 to {layout.WORLD_SIZE_MAX}"
+            )
+        if self.world_size is not None and self.world_size % group:
+            raise ConfigError(
+                f"local_group is {group}, but the world size {self.world_size} is no multiple of it: every node "
+                f"must have as many ranks"
+            )
+        if group > 1 and self.fallback is not None:
+            raise ConfigError(
+                f"fallback={self.fallback!r} needs all ranks on one host, local_group={group} is for several: "
+                f"leave one of them out"
+            )
 
     def _check_sizes(self) -> None:
         chunk_bytes, least = self.chunk_bytes, layout.CHUNK_BYTES_MIN
@@ -146,6 +177,10 @@ def split_addresses(value: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+def _group(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text  # which is then refused, unless it is "auto"
+
+
 _PARSE: Mapping[str, Callable[[str], object]] = {
     "reducers": split_addresses,
     "rank": int,
@@ -156,6 +191,7 @@ _PARSE: Mapping[str, Callable[[str], object]] = {
     "close_timeout_s": float,
     "chunk_bytes": int,
     "credit_bytes": int,
+    "local_group": _group,
     "checksums": {"0": False, "1": True}.__getitem__,
 }
 

@@ -16,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 from reduction import formats
 from reduction.codecs import BLOCK_CODECS, TOPK
-from reduction.model import DType
+from reduction.model import DType, ReduceOp
 
 from worker_plugin.wire_dtype import WireFormat
 
 #: Elements that are worked on at a time where a whole tensor is: whole blocks, and they stay in the cache.
-_SLICE = 1 << 16
+_SLICE = 1 << 15
+#: Elements that a GPU converts at a time: some MiB, and the copies are still long.
+_PART = 1 << 22
 _TORCH = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
 
 
@@ -32,14 +34,17 @@ class Encoding:
         tensor: contiguous; not touched until `deliver`.
     """
 
+    #: Whether a tensor on a GPU is encoded from its elements in host memory; if not, the GPU does it.
+    reads_host = False
+
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
         self.contribution_bytes = self.result_bytes = tensor.nbytes
         self._bytes = memoryview(b"")
 
-    def open(self) -> None:
-        """Prepare for `encode`; the tensor is on the CPU."""
-        self._bytes = _bytes_of(self.tensor.reshape(-1).view(torch.uint8))
+    def open(self, source: torch.Tensor | None = None) -> None:
+        """Prepare for `encode`, from the tensor or a copy of its elements on the CPU."""
+        self._bytes = _bytes_of((self.tensor if source is None else source).reshape(-1).view(torch.uint8))
 
     def close(self) -> None:
         """Forget the tensor's memory: everything was pushed."""
@@ -54,9 +59,14 @@ class Encoding:
         if self._bytes:  # again in another epoch: harmless, the tensor is as it was
             out[:] = self._bytes[start:stop]
 
-    def stage(self, out: torch.Tensor) -> None:
-        """Fill the whole contribution from a tensor on a GPU."""
-        out.view(self.tensor.dtype).view(self.tensor.shape).copy_(self.tensor)
+    def elements(self, stop: int) -> int:
+        """Return how many of the tensor's elements, from its first, the spans up to `stop` say something of."""
+        return -(-stop // self.tensor.element_size())
+
+    def fetch(self, host: torch.Tensor, first: int, stop: int) -> None:
+        """Have the GPU copy elements to the contribution, or, if that is made of them, to memory like the tensor's."""
+        elements = self.tensor.reshape(-1)[first:stop]
+        host.view(elements.dtype)[first:stop].copy_(elements, non_blocking=True)
 
     def store(self, start: int, stop: int, payload: memoryview, out: NDArray[np.uint8]) -> None:
         """Put a chunk's result into the result memory.
@@ -67,9 +77,9 @@ class Encoding:
         # numpy gives the GIL away for this copy, a memoryview would not.
         out[start:stop] = np.frombuffer(payload, np.uint8)
 
-    def deliver(self, result: torch.Tensor) -> None:
-        """Write the result into the tensor."""
-        self.tensor.copy_(result.view(self.tensor.dtype).view(self.tensor.shape))
+    def deliver(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
+        """Write the result into the tensor, perhaps by way of the memory that was its source."""
+        self.tensor.copy_(result.view(self.tensor.dtype).view(self.tensor.shape), non_blocking=True)
 
 
 class CastEncoding(Encoding):
@@ -81,9 +91,9 @@ class CastEncoding(Encoding):
         self._flat: torch.Tensor | None = None
         self.contribution_bytes = self.result_bytes = tensor.numel() * 2
 
-    def open(self) -> None:
+    def open(self, source: torch.Tensor | None = None) -> None:
         """See `Encoding.open`."""
-        self._flat = self.tensor.reshape(-1)
+        self._flat = (self.tensor if source is None else source).reshape(-1)
 
     def close(self) -> None:
         """See `Encoding.close`."""
@@ -94,13 +104,21 @@ class CastEncoding(Encoding):
         if self._flat is not None and start < stop:
             torch.frombuffer(out, dtype=self._dtype).copy_(self._flat[start // 2 : stop // 2])
 
-    def stage(self, out: torch.Tensor) -> None:
-        """See `Encoding.stage`."""
-        out.view(self._dtype).view(self.tensor.shape).copy_(self.tensor)
+    def elements(self, stop: int) -> int:
+        """See `Encoding.elements`."""
+        return -(-stop // 2)
 
-    def deliver(self, result: torch.Tensor) -> None:
-        """See `Encoding.deliver`."""
-        self.tensor.copy_(result.view(self._dtype).view(self.tensor.shape))
+    def fetch(self, host: torch.Tensor, first: int, stop: int) -> None:
+        """See `Encoding.fetch`; rounded on the GPU, so half as many bytes leave it."""
+        elements = self.tensor.reshape(-1)[first:stop].to(self._dtype)
+        host.view(self._dtype)[first:stop].copy_(elements, non_blocking=True)
+
+    def deliver(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
+        """See `Encoding.deliver`; on a GPU torch copies first, to memory as large, and then converts: so in parts."""
+        flat, values = self.tensor.view(-1), result.view(self._dtype)
+        for first in range(0, flat.numel(), _PART):
+            part = slice(first, first + _PART)
+            flat[part].copy_(values[part], non_blocking=True)
 
 
 @dataclass(slots=True)
@@ -119,8 +137,10 @@ class BlockEncoding(Encoding):
     Args:
         tensor: contiguous, floating point.
         wire: a block format.
-        pieces: of the tensor; each is filled up to whole blocks with zeros.
+        pieces: of the tensor, by offset; each is filled up to whole blocks with zeros.
     """
+
+    reads_host = True
 
     def __init__(self, tensor: torch.Tensor, wire: WireFormat, pieces: Sequence[Piece]) -> None:
         super().__init__(tensor)
@@ -138,6 +158,8 @@ class BlockEncoding(Encoding):
         self.contribution_bytes = self._count * self._push_bytes
         self.result_bytes = formats.result_bytes(wire.dtype, self.numel * self._itemsize)
         self._flat: torch.Tensor | None = None
+        #: What is encoded at a time, and what the others will make of it.
+        self._scratch = np.empty((2, 0, self._block), np.float32)
         self._is_encoded = bytearray(self._count)
 
     @property
@@ -145,13 +167,15 @@ class BlockEncoding(Encoding):
         """Elements, with what fills up the blocks."""
         return self._count * self._block
 
-    def open(self) -> None:
+    def open(self, source: torch.Tensor | None = None) -> None:
         """See `Encoding.open`."""
-        self._flat = self.tensor.reshape(-1)
+        self._flat = (self.tensor if source is None else source).reshape(-1)
+        self._scratch = np.empty((2, min(self._count, _SLICE // self._block), self._block), np.float32)
 
     def close(self) -> None:
         """See `Encoding.close`."""
         self._flat = None
+        self._scratch = self._scratch[:, :0].copy()
 
     def where(self, start: int, stop: int) -> tuple[int, int]:
         """See `Encoding.where`."""
@@ -166,7 +190,7 @@ class BlockEncoding(Encoding):
         first = base
         while self._flat is not None and (first := self._is_encoded.find(0, first, end)) >= 0:
             piece = bisect_right(self._borders, first) - 1
-            last = min(end, self._borders[piece + 1])
+            last = min(end, self._borders[piece + 1], first + _SLICE // self._block)
             encoded = self._is_encoded.find(1, first, last)
             last = last if encoded < 0 else encoded
             part = np.frombuffer(out, np.uint8)[
@@ -182,7 +206,7 @@ class BlockEncoding(Encoding):
         start = first * self._block
         stop = min(start + count * self._block, piece.numel)
         source = self._flat[piece.offset + start : piece.offset + stop].to(torch.float32).numpy()
-        values = np.empty((count, self._block), np.float32)
+        values, sent = self._scratch[:, :count]
         flat = values.reshape(-1)
         flat[stop - start :] = 0
         if piece.residual is None:
@@ -192,22 +216,21 @@ class BlockEncoding(Encoding):
         with np.errstate(over="ignore", invalid="ignore"):  # Inf and NaN are data
             np.add(source, piece.residual[start:stop], out=flat[: stop - start])
             self._codec.encode(values, out)
-            sent = np.empty_like(values)
             self._codec.start(sent, out)
             np.subtract(values, sent, out=values)
-        # After Inf or NaN, which the others have seen, there is nothing to make up for.
-        np.nan_to_num(flat, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+            is_finite = np.isfinite(flat.sum())
+        if not is_finite:  # after Inf or NaN, which the others have seen, there is nothing to make up for
+            np.nan_to_num(flat, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
         piece.residual[start:stop] = flat[: stop - start]
 
-    def stage(self, out: torch.Tensor) -> None:
-        """See `Encoding.stage`."""
-        self._flat = self.tensor.reshape(-1).cpu()
-        step, end, whole = _SLICE * self._itemsize, self.numel * self._itemsize, _bytes_of(out)
-        for start in range(0, end, step):
-            stop = min(start + step, end)
-            begin, after = self.where(start, stop)
-            self.encode(start, stop, whole[begin:after])
-        self._flat = None
+    def elements(self, stop: int) -> int:
+        """See `Encoding.elements`."""
+        blocks = self._blocks(stop)
+        index = bisect_right(self._borders, blocks - 1) - 1
+        if index < 0:
+            return 0
+        piece = self._pieces[index]
+        return piece.offset + min((blocks - self._borders[index]) * self._block, piece.numel)
 
     def store(self, start: int, stop: int, payload: memoryview, out: NDArray[np.uint8]) -> None:
         """See `Encoding.store`."""
@@ -217,19 +240,49 @@ class BlockEncoding(Encoding):
         else:
             out[begin:end] = np.frombuffer(payload, np.uint8)
 
-    def deliver(self, result: torch.Tensor) -> None:
+    def deliver(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
         """See `Encoding.deliver`."""
-        flat, encoded = self.tensor.view(-1), result.numpy()
-        size = self.result_bytes // max(1, self._count)
+        flat = self.tensor.view(-1)
+        if source is None:
+            self._decode(result.numpy(), flat)
+        else:
+            decoded = source.view(flat.dtype)
+            self._decode(result.numpy(), decoded)
+            flat.copy_(decoded, non_blocking=True)
+
+    def _decode(self, encoded: NDArray[np.uint8], flat: torch.Tensor) -> None:
+        size, scratch = self.result_bytes // max(1, self._count), torch.empty(_SLICE, dtype=torch.float32)
         for piece, first, stop in zip(self._pieces, self._borders[:-1], self._borders[1:], strict=True):
             elements = flat[piece.offset : piece.offset + piece.numel]
             step = _SLICE // self._block
             for begin in range(first, stop, step):
                 end = min(begin + step, stop)
-                values = torch.empty((end - begin) * self._block)
+                values = scratch[: (end - begin) * self._block]
                 self._codec.decode(encoded[begin * size : end * size], values.numpy())
                 part = elements[(begin - first) * self._block : (end - first) * self._block]
                 part.copy_(values[: part.numel()])
+
+
+def encoding_of(
+    tensor: torch.Tensor, dtype: DType, op: ReduceOp, wire: WireFormat | None, pieces: Sequence[Piece]
+) -> tuple[DType, int, Encoding]:
+    """Return as what, with how many elements and how a tensor is sent.
+
+    Args:
+        tensor: contiguous; of `dtype`, or float32 if that has 16 bits.
+        dtype: of the user's tensor.
+        op: what reducers do with it.
+        wire: the setting.
+        pieces: that begin blocks of their own, if the format has blocks.
+    """
+    if wire is not None and wire.applies_to(dtype, op):
+        if wire.dtype in BLOCK_CODECS:
+            blocks = BlockEncoding(tensor, wire, pieces)
+            return wire.dtype, blocks.numel, blocks
+        return wire.dtype, tensor.numel(), CastEncoding(tensor, wire.dtype)
+    if dtype in _TORCH and tensor.dtype is torch.float32:
+        return dtype, tensor.numel(), CastEncoding(tensor, dtype)
+    return dtype, tensor.numel(), Encoding(tensor)
 
 
 def _bytes_of(buffer: torch.Tensor) -> memoryview:

@@ -2,9 +2,9 @@
 
 In: a tensor becomes a contribution, which stays as it is until every rank holds the result. From the CPU that
 happens chunk by chunk, when a chunk is pushed (encoding.py): it is hidden behind the network, and sent while it is in
-the cache. From a GPU it happens as a whole, on a thread of its own. Out, on that thread: a whole result goes into
-the tensor and the future completes. Failures pass through the same queue, so that once a user sees an error
-nothing is written to a tensor any more: late data cannot reach a later step.
+the cache. From a GPU it comes in segments (gpu.py). Out, on a thread of its own: a whole result goes into the tensor
+and the future completes. Failures pass through the same queue, so that once a user sees an error nothing is written
+to a tensor any more: late data cannot reach a later step.
 """
 
 from __future__ import annotations
@@ -12,23 +12,21 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import deque
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from reduction.errors import ClosedError
 from reduction.model import Collective
 
+from worker_plugin.arena import ArenaPool
 from worker_plugin.bridge import Future, fail
 from worker_plugin.encoding import Encoding
+from worker_plugin.gpu import Arrival, Downloads, Event, Gpu
 
 log = logging.getLogger(__name__)
 
 CLOSED = "the state was closed; make a new one"
-#: Free buffers are kept up to the most that was in use at once, seen over this many takes.
-PEAK_TAKES = 256
-
 
 _NOTHING = memoryview(b"")
 
@@ -42,11 +40,15 @@ class Work:
     tensor: torch.Tensor
     encoding: Encoding
     future: Future
-    #: Recorded on the stream that wrote the tensor; None on the CPU.
-    ready: torch.cuda.Event | None
-    #: None until the tensor is in it, or is encoded there by `payload`.
+    #: After which the tensor may be read; None on the CPU.
+    ready: Event | None
+    #: None until the tensor begins to arrive in it, or is encoded there by `payload`.
     contribution: torch.Tensor | None = None
     result: torch.Tensor | None = None
+    #: Of a tensor on a GPU: which one, what of it is there, and its elements if they are encoded on the CPU.
+    gpu: Gpu | None = None
+    arrival: Arrival | None = None
+    source: torch.Tensor | None = None
     #: The bytes of both; made once, because Tensor.numpy() takes longer than all else about a chunk.
     contribution_bytes: memoryview = _NOTHING
     result_bytes: memoryview = _NOTHING
@@ -56,77 +58,70 @@ class Work:
         self.contribution_bytes = _bytes_of(contribution)
         self.contribution = contribution
 
+    def take_result(self, result: torch.Tensor) -> None:
+        """Take memory for the result."""
+        self.result = result
+        self.result_bytes = _bytes_of(result)
+
     def payload(self, start: int, stop: int) -> memoryview:
-        """Return a span of the contribution, to be pushed."""
+        """Return a span of the contribution, to be pushed.
+
+        Raises:
+            RuntimeError: the GPU has failed.
+        """
+        if self.arrival is not None:
+            self.arrival.wait(self.encoding.elements(stop))
         begin, end = self.encoding.where(start, stop)
         payload = self.contribution_bytes[begin:end]
         self.encoding.encode(start, stop, payload)
         return payload
 
-
-class ArenaPool:
-    """Host buffers by exact size. Any thread.
-
-    Keeps no more free memory than was in use at once lately: sizes change after DDP's first step, and a user
-    may come with a new one each time.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: deque[torch.Tensor] = deque()  # oldest first
-        self._free_bytes = 0
-        self._used_bytes = 0
-        self._takes = 0
-        self._peak_bytes = self._next_peak_bytes = 0
-
-    def take(self, nbytes: int) -> torch.Tensor:
-        """Return a one-dimensional uint8 tensor with undefined content."""
-        with self._lock:
-            self._takes += 1
-            self._used_bytes += nbytes
-            self._next_peak_bytes = max(self._next_peak_bytes, self._used_bytes)
-            if self._takes % PEAK_TAKES == 0:
-                self._peak_bytes, self._next_peak_bytes = self._next_peak_bytes, self._used_bytes
-            for buffer in self._free:
-                if buffer.numel() == nbytes:
-                    self._drop(buffer)
-                    return buffer
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-    def give(self, buffer: torch.Tensor) -> None:
-        """Take a buffer back; the caller must not use it any more."""
-        with self._lock:
-            self._used_bytes -= buffer.numel()
-            self._free.append(buffer)
-            self._free_bytes += buffer.numel()
-            limit = max(self._peak_bytes, self._next_peak_bytes) - self._used_bytes
-            while self._free and self._free_bytes > limit:
-                self._drop(self._free[0])
-
-    def _drop(self, buffer: torch.Tensor) -> None:
-        index = next(index for index, free in enumerate(self._free) if free is buffer)
-        del self._free[index]
-        self._free_bytes -= buffer.numel()
+    def write(self) -> None:
+        """Write the result into the tensor."""
+        assert self.result is not None
+        with torch.inference_mode(self.tensor.is_inference()):
+            self.encoding.deliver(self.result, self.source)
 
 
 class Staging:
-    """The copying thread. Its methods return at once; the callbacks run on it."""
+    """The copying threads. Its methods return at once; the callbacks run on them."""
 
-    def __init__(self, pool: ArenaPool, on_staged: Callable[[Work], None]) -> None:
-        self.pool = pool
-        self._on_staged = on_staged
+    def __init__(self, pool: ArenaPool, on_arriving: Callable[[Work], None]) -> None:
+        self._pool = pool
+        self._on_arriving = on_arriving
+        #: From the first collective on a GPU on, all collectives take the way over its thread.
+        self._downloads: Downloads | None = None
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reduction-staging", daemon=True)
         self._thread.start()
 
-    def stage(self, work: Work) -> None:
-        """Copy the tensor to private memory, then call `on_staged`."""
-        self._queue.put(lambda: self._stage(work))
+    def download(self, work: Work) -> bool:
+        """Have the tensor copied from its GPU, then call `on_arriving`; False: it is on the CPU, and so were all.
+
+        For one thread at a time.
+        """
+        if self._downloads is None:
+            if work.ready is None:
+                return False
+            self._downloads = Downloads(self._on_arriving)
+        self._downloads.put(work)
+        return True
 
     def begin(self, work: Work) -> None:
         """Let pushes encode the tensor, which is on the CPU. Loop thread."""
         work.encoding.open()
-        work.own(self.pool.take(work.encoding.contribution_bytes))
+        work.own(self._pool.take(work.encoding.contribution_bytes))
+
+    def result(self, work: Work) -> memoryview:
+        """Return the memory for a result. Loop thread."""
+        if work.result is None:
+            work.take_result(self._pool.take(work.encoding.result_bytes))
+        return work.result_bytes
+
+    def release(self, work: Work) -> None:
+        """Take back the contribution: nobody needs it any more. Loop thread."""
+        assert work.contribution is not None
+        self._pool_of(work).give(work.contribution)
 
     def deliver(self, work: Work) -> None:
         """Copy the result to the tensor and complete the future."""
@@ -139,13 +134,19 @@ class Staging:
 
     def finish(self, last: Callable[[], None]) -> None:
         """Do what was asked for so far, then `last`, and end."""
+        if self._downloads is not None:
+            self._downloads.put(None)
         self._queue.put(last)
         self._queue.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end; not on this thread itself, where callbacks of futures run."""
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
+        """Wait for the end; not on these threads themselves, where callbacks of futures run."""
+        threads = [self._thread] if self._downloads is None else [self._thread, self._downloads.thread]
+        if threading.current_thread() in threads:
+            return
+        deadline = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while (step := self._queue.get()) is not None:
@@ -155,44 +156,32 @@ class Staging:
                 log.exception("a copy or a callback of a future failed")
             del step  # it may hold a collective's memory until the next one
         # Whoever is called back holds us: a cycle that would keep all memory until garbage is collected.
-        self.pool = ArenaPool()
-        self._on_staged = fail_work
+        self._pool = ArenaPool()
+        del self._on_arriving
 
-    def _stage(self, work: Work) -> None:
-        try:
-            if work.ready is not None:
-                work.ready.synchronize()
-            contribution = self.pool.take(work.encoding.contribution_bytes)
-            work.encoding.stage(contribution)
-            work.own(contribution)
-        finally:
-            self._on_staged(work)
+    def _pool_of(self, work: Work) -> ArenaPool:
+        return self._pool if work.gpu is None else work.gpu.pool
 
     def _deliver(self, work: Work) -> None:
-        assert work.result is not None
+        def complete() -> None:
+            work.future.set_result(work.tensor)
+
         try:
-            if work.tensor.is_cuda:
-                with torch.cuda.device(work.tensor.device):
-                    work.encoding.deliver(work.result)
-                    torch.cuda.current_stream().synchronize()
-                    work.future.set_result(work.tensor)
+            if work.gpu is None:
+                work.write()
+                complete()
             else:
-                with torch.inference_mode(work.tensor.is_inference()):
-                    work.encoding.deliver(work.result)
-                work.future.set_result(work.tensor)
+                work.gpu.deliver(work, complete)
         except Exception as error:
             if not work.future.done():
                 fail(work.future, error)
             raise
         finally:
-            self.pool.give(work.result)
-            work.result = None
+            for buffer in (work.result, work.source):
+                if buffer is not None:
+                    self._pool_of(work).give(buffer)
+            work.result = work.source = None
             work.result_bytes = _NOTHING
-
-
-def fail_work(work: Work) -> None:
-    """Refuse what comes after the end."""
-    fail(work.future, ClosedError(CLOSED))
 
 
 def _bytes_of(buffer: torch.Tensor) -> memoryview:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from reduction.codecs import BLOCK_CODECS
 from reduction.errors import ClosedError, ConfigError, ReductionError
 from reduction.layout import NUMEL_MAX, fingerprint
 from reduction.model import Collective
@@ -21,8 +20,9 @@ from worker_plugin.bridge import Future, check, check_dense
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig, build
 from worker_plugin.discovery.meeting import Meeting
-from worker_plugin.encoding import BlockEncoding, CastEncoding, Encoding, Piece
+from worker_plugin.encoding import Piece, encoding_of
 from worker_plugin.feedback import ErrorFeedback
+from worker_plugin.hierarchy import Hierarchy
 from worker_plugin.staging import CLOSED
 
 _SHAPE, _BUCKET = 1, 2
@@ -53,6 +53,8 @@ class ReductionState:
         chunk_bytes: bytes per message, a multiple of 1024; rank 0's counts.
         credit_bytes: bytes pushed to one reducer ahead of its results.
         checksums: whether every push and result has a CRC-32C; one that does not fit is sent again. Rank 0's counts.
+        local_group: "auto" or a number g of ranks of each node that reduce among themselves first, so that one copy of
+            the gradients per node crosses the network; see the README. None, every rank by itself.
         tls_cert: this worker's certificate (chain), a PEM file. With TLS everything goes over gRPC.
         tls_key: its private key.
         tls_ca: the CA's certificates that a reducer's must lead to. All three or none.
@@ -82,6 +84,7 @@ class ReductionState:
         chunk_bytes: int | None = None,
         credit_bytes: int | None = None,
         checksums: bool | None = None,
+        local_group: int | str | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
         tls_ca: str | None = None,
@@ -104,6 +107,7 @@ class ReductionState:
                 "chunk_bytes": chunk_bytes,
                 "credit_bytes": credit_bytes,
                 "checksums": checksums,
+                "local_group": local_group,
                 "tls_cert": tls_cert,
                 "tls_key": tls_key,
                 "tls_ca": tls_ca,
@@ -115,7 +119,7 @@ class ReductionState:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler may close
-        self._client: Client | None = None
+        self._client: Client | Hierarchy | None = None
         self._refused: ConfigError | None = None
         self._is_closed = False
         self._wire = self.config.wire
@@ -163,16 +167,17 @@ class ReductionState:
         dtype, reduce_op = check(tensor, op)
         if tensor.numel() > NUMEL_MAX:
             raise ConfigError(f"a tensor of {tensor.numel()} elements is too large, {NUMEL_MAX} is the limit")
-        client = self._connected()
-        numel, wire, encoding = tensor.numel(), self._wire, Encoding(tensor.detach())
-        if wire is not None and wire.applies_to(dtype, reduce_op):
-            dtype = wire.dtype
-            if dtype in BLOCK_CODECS:
-                pieces = [Piece(0, numel)] if parameters is None else self._feedback.pieces(parameters)
-                encoding = BlockEncoding(tensor.detach(), wire, pieces)
-                numel = encoding.numel
-            else:
-                encoding = CastEncoding(tensor.detach(), dtype)
+        client, wire, pieces = self._connected(), self._wire, [Piece(0, tensor.numel())]
+        if (
+            parameters is not None
+            and wire is not None
+            and wire.block > 1
+            and wire.applies_to(dtype, reduce_op)
+        ):
+            pieces = self._feedback.pieces(parameters)
+        if isinstance(client, Hierarchy):
+            return client.submit(tensor, dtype, reduce_op, fingerprint(layout), pieces)
+        dtype, numel, encoding = encoding_of(tensor.detach(), dtype, reduce_op, wire, pieces)
         return client.submit(tensor, Collective(reduce_op, dtype, numel, fingerprint(layout)), encoding)
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,7 +236,7 @@ class ReductionState:
         self.config = state["config"]
         self._reset()
 
-    def _connected(self) -> Client:
+    def _connected(self) -> Client | Hierarchy:
         if self._pid != os.getpid():
             self._reset()  # forked: this process makes its own communicator
         with self._lock:
@@ -241,7 +246,7 @@ class ReductionState:
                 self._client = self._connect()
             return self._client
 
-    def _connect(self) -> Client:
+    def _connect(self) -> Client | Hierarchy:
         rank, world_size, store = self.config.rank, self.config.world_size, None
         if dist.is_available() and dist.is_initialized():
             rank = dist.get_rank() if rank is None else rank
@@ -255,7 +260,17 @@ class ReductionState:
             store = None  # not the group that the store serves: others of it would meet in the same corner
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank is {rank}, it must be 0 to {world_size - 1} (world size {world_size})")
-        client = Client(self.config, rank, world_size, Meeting(self.config, store, world_size))
+        meeting, group = Meeting(self.config, store, world_size), self.config.local_group
+        client: Client | Hierarchy
+        if group in (None, 1) or world_size == 1 or (group == "auto" and store is None):
+            client = Client(self.config, rank, world_size, meeting)
+        elif store is None:
+            raise ConfigError(
+                f"local_group={group} needs a way to meet the other ranks of the node: initialise torch.distributed, "
+                f"with this rank {rank} of {world_size}"
+            )
+        else:
+            client = Hierarchy(self.config, rank, world_size, store, meeting)
         # A state that is dropped without close() leaves in the background; one that is kept, at exit.
         weakref.finalize(self, client.begin_close).atexit = False
         return client

@@ -33,8 +33,13 @@ class WireFormat:
         """Whether a collective is sent in this format; all others travel as they are."""
         return dtype in _REAL and op in _SUMS and self._is_smaller(dtype)
 
+    @property
+    def block(self) -> int:
+        """How many elements are encoded together."""
+        return formats.block(self.dtype)
+
     def _is_smaller(self, dtype: DType) -> bool:
-        return formats.block(self.dtype) > 1 or dtype is DType.FLOAT32
+        return self.block > 1 or dtype is DType.FLOAT32
 
 
 def parse(text: str | None) -> WireFormat | None:

@@ -116,15 +116,6 @@ def test_once_closed_nothing_is_written_any_more(make):
     assert set(contribution) == {0xAA}
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 700)])
-def test_plain_tensors_are_staged_as_a_whole(shape):
-    tensor = values_of(2100)[: int(np.prod(shape))].reshape(shape)
-    encoding = Encoding(tensor)
-    out = torch.empty(encoding.contribution_bytes, dtype=torch.uint8)
-    encoding.stage(out)
-    assert torch.equal(out.view(torch.float32), tensor.reshape(-1))
-
-
 # ---- cast ----
 
 
@@ -137,9 +128,6 @@ def test_casts_are_rounded_as_torch_does_it(dtype, shape):
     rounded = before.to(CASTS[dtype])
     assert contribution == rounded.reshape(-1).view(torch.uint8).numpy().tobytes()
     assert torch.equal(tensor, before)
-    out = torch.empty(encoding.contribution_bytes, dtype=torch.uint8)
-    encoding.stage(out)
-    assert out.numpy().tobytes() == contribution
     result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
     for start, stop in spans(total_of(encoding), KIB):
         encoding.store(start, stop, memoryview(contribution)[start:stop], result.numpy())
@@ -283,18 +271,15 @@ def test_bits_do_not_depend_on_how_parameters_are_put_into_buckets(name):
 
 
 @pytest.mark.parametrize("name", LOSSY)
-@pytest.mark.parametrize("shape", [(0,), (1300,), (26, 50)])
-def test_staging_encodes_all_once(name, shape):
-    tensor, sizes = values_of(int(np.prod(shape))).reshape(shape), (int(np.prod(shape)),)
-    residuals = some_residuals(sizes)
-    expected, left_out = expected_contribution(tensor, name, sizes, residuals)
-    encoding = blocks_encoding(tensor, name, sizes, residuals)
-    out = torch.zeros(encoding.contribution_bytes, dtype=torch.uint8)
-    encoding.stage(out)
-    assert out.numpy().tobytes() == expected
-    pushed(encoding, spans(encoding.numel * 2, KIB), out.numpy())
-    assert out.numpy().tobytes() == expected, "pushed as it was staged"
-    assert np.array_equal(residuals[0], left_out[0])
+def test_decoding_knows_no_default_dtype(name):
+    tensor = values_of(700)
+    encoding = blocks_encoding(tensor, name, (700,), some_residuals((700,)))
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        encoding.deliver(torch.zeros(encoding.result_bytes, dtype=torch.uint8))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not tensor.any()
 
 
 # ---- what is left out ----

@@ -127,3 +127,15 @@ def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_grante
         3,
     ]
     assert in_flight(3 * CHUNK, 2 * CHUNK) == 2
+
+
+@pytest.mark.parametrize("aim", [TCP, GRPC])
+def test_compressed_chunks_have_more_elements(aim):
+    assert pace.aim_for(aim, None) == pace.aim_for(aim, DType.BFLOAT16) == aim
+    assert pace.aim_for(aim, DType.INT8_BLOCK).least_chunk_bytes == 2 * aim.least_chunk_bytes
+    topk = pace.aim_for(aim, DType.TOPK)
+    assert (
+        topk.finest_chunk_bytes <= topk.least_chunk_bytes <= topk.first_chunk_bytes <= pace.CHUNK_BYTES_MOST
+    )
+    assert topk.least_chunk_bytes > aim.least_chunk_bytes
+    assert topk.target_s == aim.target_s

@@ -27,6 +27,7 @@ def test_defaults_are_the_documented_ones():
         "chunk_bytes": None,
         "credit_bytes": None,
         "checksums": False,
+        "local_group": None,
         "tls_cert": None,
         "tls_key": None,
         "tls_ca": None,
@@ -50,6 +51,7 @@ def test_every_setting_can_come_from_the_environment():
         "REDUCTION_CHUNK_BYTES": "2048",
         "REDUCTION_CREDIT_BYTES": "4096",
         "REDUCTION_CHECKSUMS": "1",
+        "REDUCTION_LOCAL_GROUP": "auto",
         "REDUCTION_TLS_CERT": "/run/worker.pem",
         "REDUCTION_TLS_KEY": "/run/worker.key",
         "REDUCTION_TLS_CA": "/run/ca.pem",
@@ -70,6 +72,7 @@ def test_every_setting_can_come_from_the_environment():
         chunk_bytes=2048,
         credit_bytes=4096,
         checksums=True,
+        local_group="auto",
         tls_cert="/run/worker.pem",
         tls_key="/run/worker.key",
         tls_ca="/run/ca.pem",
@@ -100,6 +103,10 @@ def test_an_empty_variable_counts_as_not_set():
         ({"REDUCTION_TIMEOUT_S": "10s"}, "REDUCTION_TIMEOUT_S is '10s', which is no number"),
         ({"REDUCTION_CHUNK_BYTES": "4.5"}, "REDUCTION_CHUNK_BYTES is '4.5', which is no number"),
         ({"REDUCTION_CREDIT_BYTES": "4MiB"}, "REDUCTION_CREDIT_BYTES is '4MiB', which is no number"),
+        (
+            {"REDUCTION_LOCAL_GROUP": "two"},
+            "local_group is 'two'; it must be None, 'auto' or a number of ranks",
+        ),
         ({"REDUCTION_REDUCERS": " , "}, "the list of reducers is empty"),
         (
             {"REDUCTION_TRANSPORT": "carrier pigeon"},
@@ -129,6 +136,14 @@ def test_wrong_variables_are_named(environ, text):
         ({"close_timeout_s": 0.0}, "close_timeout_s is 0.0, allowed are more than 0 to 3e+06 seconds"),
         ({"world_size": 0}, "world_size is 0, allowed are 1 to 4096"),
         ({"world_size": 4097}, "world_size is 4097, allowed are 1 to 4096"),
+        ({"local_group": 0}, "local_group is 0; it must be None, 'auto' or a number of ranks, 1 to 4096"),
+        ({"local_group": 4097}, "local_group is 4097; it must be None, 'auto'"),
+        ({"local_group": True}, "local_group is True; it must be None, 'auto'"),
+        ({"local_group": "node"}, "local_group is 'node'; it must be None, 'auto'"),
+        ({"local_group": 4, "world_size": 6}, "local_group is 4, but the world size 6 is no multiple of it"),
+        ({"local_group": 2, "fallback": "embedded"}, "fallback='embedded' needs all ranks on one host"),
+        ({"local_group": 2, "job": "j" * 196}, f"job '{'j' * 196}' must have 1 to 195 bytes"),
+        ({"job": "night@1"}, "job 'night@1' ends like the rail of a job (local_group): choose another name"),
         ({"rank": -1}, "rank is -1, it must not be negative"),
         ({"rank": 4, "world_size": 4}, "rank is 4, it must be below the world size 4"),
         ({"job": ""}, "job '' must have 1 to 200 bytes"),
@@ -156,6 +171,11 @@ def test_wrong_values_are_named_with_their_limit(values, text):
     with pytest.raises(ConfigError) as caught:
         PluginConfig(**values)
     assert str(caught.value).startswith(text)
+
+
+def test_a_number_of_local_ranks():
+    assert build({}, {"REDUCTION_LOCAL_GROUP": "4"}).local_group == 4
+    assert build({"local_group": 2}, {"REDUCTION_LOCAL_GROUP": "auto"}).local_group == 2
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])

@@ -104,6 +104,8 @@ class Identity:
     checksums: bool = False
     #: The DType that floating-point tensors are pushed as; 0: their own.
     wire_dtype: int = 0
+    #: Of how many processes each contribution is the sum; this rank stands for all of them.
+    local_size: int = 1
 
 
 class State(enum.Enum):
@@ -324,6 +326,7 @@ class Communicator:
             minimum=self.window.minimum,
             credit_bytes=who.credit_bytes or CREDIT_BYTES_DEFAULT,
             wire_dtype=who.wire_dtype,
+            local_size=who.local_size,
         )
 
     def _judge(self, now: float, actions: list[Action]) -> None:

@@ -14,11 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reduction import layout
+from reduction.model import DType
 
 #: Chunks that are under way at the target.
 CHUNKS = 4
 #: Larger chunks gain nothing and leave the caches.
 CHUNK_BYTES_MOST = layout.MIB
+#: How many times larger chunks are, as the layout counts: int8 and fp8 have half the bytes on the wire, top-k a few
+#: percent, but its chunks must not become so large that reducers stand idle.
+_WIDER: dict[DType | None, int] = {DType.INT8_BLOCK: 2, DType.FP8_BLOCK: 2, DType.TOPK: 8}
 #: Bytes of results that a rate is taken from; how many rates are kept of a stream, and make a choice of all.
 RATE_BYTES = 256 * layout.KIB
 RATES_KEPT = 32
@@ -58,6 +62,16 @@ GRPC = Aim(
     least_chunk_bytes=256 * layout.KIB,
     finest_chunk_bytes=256 * layout.KIB,
 )
+
+
+def aim_for(aim: Aim, dtype: DType | None) -> Aim:
+    """Return what suits a wire dtype: messages are what costs, so compressed chunks have more elements each."""
+    wider = _WIDER.get(dtype, 1)
+    first, least, finest = (
+        min(wider * nbytes, CHUNK_BYTES_MOST)
+        for nbytes in (aim.first_chunk_bytes, aim.least_chunk_bytes, aim.finest_chunk_bytes)
+    )
+    return Aim(aim.target_s, first, least, finest)
 
 
 class Pace:

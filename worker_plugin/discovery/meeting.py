@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
-import itertools
+import json
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from reduction.errors import ConfigError, ReducerUnavailable, ReductionError
-from torch.distributed import DistStoreError
+from reduction.errors import ConfigError, ReductionError
 from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
+from worker_plugin.discovery import roll_call
 from worker_plugin.discovery.addresses import configured, resolve
 from worker_plugin.discovery.embedded import EmbeddedReducer, loopback_id
 from worker_plugin.security import OPEN, Access, access_of, private_access
 
 log = logging.getLogger(__name__)
-
-_count = itertools.count()
-_FAILED = "error:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,7 @@ class Meeting:
         is_needed = world_size > 1 and (
             config.job is None or configured(config) is None or config.fallback is not None
         )
-        self._store = store if is_needed else None
-        self._prefix = f"reduction-server/{next(_count) if is_needed else 'none'}/"
+        self._corner = roll_call.take_corner(store, "meeting") if is_needed and store is not None else None
 
     def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
         """Return job name and reducer addresses; blocks for up to `join_timeout_s` at each step.
@@ -55,23 +51,17 @@ class Meeting:
         Raises:
             ReductionError: nothing is configured and no reducer can be embedded, or a rank did not come.
         """
-        store = self._open(config)
-        if config.fallback is not None and world_size > 1 and store is None:
-            raise ConfigError(
-                f"fallback={config.fallback!r} needs a way to tell all ranks: initialise torch.distributed"
-            )
-        job = config.job or self._job(store, rank, world_size)
-        addresses = configured(config)
-        if addresses is not None:
-            return Place(job, resolve(addresses, config.join_timeout_s), access_of(config, job))
-        if world_size > 1 and store is None:
-            raise ConfigError(
-                "no reducers are configured: pass reducers=, set REDUCTION_REDUCERS, or initialise "
-                "torch.distributed so that rank 0 can start one for all ranks of this host"
-            )
-        place = self._private(store, "", rank, world_size, "no reducers are configured")
-        log.info("no reducers are configured: rank 0 runs one at %s for this job", place.addresses[0])
-        return replace(place, job=job)
+        store, addresses, job = self._open(config), configured(config), config.job
+        if store is None and world_size > 1:
+            _check_alone(config, addresses)
+        if job is None or addresses is None:
+            why = "no reducers are configured" if addresses is None else None
+            place = self._meet(store, config, rank, world_size, why)
+            job = job or place.job
+        if addresses is None:
+            log.info("no reducers are configured: rank 0 runs one at %s for this job", place.addresses[0])
+            return replace(place, job=job)
+        return Place(job, resolve(addresses, config.join_timeout_s), access_of(config, job))
 
     def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
         """Return the address of a reducer that rank 0 starts now, because none is left; blocks like `agree`.
@@ -79,62 +69,65 @@ class Meeting:
         Raises:
             ReductionError: a rank did not come, or runs on another host.
         """
-        return self._private(self._open(config), "fallback/", rank, world_size, "no reducer is left")
+        return self._meet(self._open(config), config, rank, world_size, "no reducer is left")
 
     def _open(self, config: PluginConfig) -> Store | None:
-        """Return a client of our own: a blocking get on the shared one would stall the training thread's use."""
-        if self._store is None:
-            return None
-        store: Store = self._store.clone()  # type: ignore[attr-defined]  # not in the stubs
-        store.set_timeout(datetime.timedelta(seconds=config.join_timeout_s))
-        return store
+        return None if self._corner is None else self._corner.open(config.join_timeout_s)
 
-    def _private(self, store: Store | None, part: str, rank: int, world_size: int, why: str) -> Place:
-        """Have rank 0 start a reducer for all ranks of this host; return its address."""
-        if rank == 0:
-            return self._embed(store, part, world_size, why)
-        assert store is not None
-        store.set(f"{self._prefix}{part}loopback/{rank}", loopback_id())
-        answer = self._get(store, f"{part}address", "rank 0 to start the embedded reducer")
-        if answer.startswith(_FAILED):
-            raise ConfigError(answer.removeprefix(_FAILED))
-        address, _, token = answer.partition(" ")
-        return Place("", (address,), private_access(token))
-
-    def _job(self, store: Store | None, rank: int, world_size: int) -> str:
-        job = f"run-{uuid.uuid4()}"
-        if world_size == 1:
-            return job
-        if store is None:
-            raise ConfigError("no job name: pass job= or set REDUCTION_JOB, the same on all ranks")
+    def _meet(
+        self, store: Store | None, config: PluginConfig, rank: int, world_size: int, why: str | None
+    ) -> Place:
+        """Return what rank 0 says: the job's name, and where it runs a reducer if there is a reason `why`."""
         if rank != 0:
-            return self._get(store, "job", "rank 0 to name the job")
-        store.set(f"{self._prefix}job", job)
-        return job
-
-    def _embed(self, store: Store | None, part: str, world_size: int, why: str) -> Place:
-        """Rank 0's part: start a reducer if everybody can reach it, and tell the others."""
+            assert store is not None
+            text, _ = roll_call.attend(store, rank, loopback_id())
+            answer = json.loads(text)
+            if why is not None and not answer["addresses"]:
+                raise ConfigError(
+                    f"rank {rank} knows no reducers, rank 0 does: set the same reducers= on all ranks"
+                )
+            return Place(answer["job"], tuple(answer["addresses"]), private_access(answer["token"]))
+        call = None if store is None else roll_call.RollCall(store)
         try:
-            for rank in range(1, world_size):
-                assert store is not None
-                if self._get(store, f"{part}loopback/{rank}", f"rank {rank}") != loopback_id():
-                    raise ConfigError(
-                        f"{why}, and rank {rank} is on another host than rank 0: start "
-                        f"`reducer serve` somewhere and pass reducers= or set REDUCTION_REDUCERS"
-                    )
-            embedded = EmbeddedReducer()
+            words = {} if call is None else call.hear(world_size, config.join_timeout_s)
+            place = Place(config.job or f"run-{uuid.uuid4()}", ())
+            if why is not None:
+                place = _embedded(place, words, why)
         except ReductionError as error:
-            if store is not None:
-                store.set(f"{self._prefix}{part}address", f"{_FAILED}{error}")
+            if call is not None:
+                call.refuse(error)
             raise
-        if store is not None:
+        if call is not None:
             # Who can read the store could be a rank anyway.
-            store.set(f"{self._prefix}{part}address", f"{embedded.address} {embedded.token}")
-        return Place("", (embedded.address,), private_access(embedded.token), embedded)
+            token = "" if place.embedded is None else place.embedded.token
+            call.answer(json.dumps({"job": place.job, "addresses": place.addresses, "token": token}))
+        return place
 
-    def _get(self, store: Store, key: str, whom: str) -> str:
-        try:
-            value: bytes = store.get(self._prefix + key)
-            return value.decode()
-        except (DistStoreError, RuntimeError) as error:
-            raise ReducerUnavailable(f"waited in vain for {whom}: {error}") from None
+
+def _check_alone(config: PluginConfig, addresses: tuple[str, ...] | None) -> None:
+    """Refuse settings that leave something to agree on, if there is no store for it."""
+    if config.fallback is not None:
+        raise ConfigError(
+            f"fallback={config.fallback!r} needs a way to tell all ranks: initialise torch.distributed"
+        )
+    if config.job is None:
+        raise ConfigError("no job name: pass job= or set REDUCTION_JOB, the same on all ranks")
+    if addresses is None:
+        raise ConfigError(
+            "no reducers are configured: pass reducers=, set REDUCTION_REDUCERS, or initialise "
+            "torch.distributed so that rank 0 can start one for all ranks of this host"
+        )
+
+
+def _embedded(place: Place, words: Mapping[int, str], why: str) -> Place:
+    """Start a reducer if everybody can reach it."""
+    for rank, word in words.items():
+        if word != loopback_id():
+            raise ConfigError(
+                f"{why}, and rank {rank} is on another host than rank 0: start "
+                f"`reducer serve` somewhere and pass reducers= or set REDUCTION_REDUCERS"
+            )
+    embedded = EmbeddedReducer()
+    return replace(
+        place, addresses=(embedded.address,), access=private_access(embedded.token), embedded=embedded
+    )

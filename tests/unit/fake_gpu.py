@@ -1,0 +1,108 @@
+"""A GPU that is none: tensors on the CPU that are said to be written late, and copies that take their time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from worker_plugin import gpu
+from worker_plugin.arena import ArenaPool
+
+
+class FakeEvent:
+    """Of a stream."""
+
+    def __init__(self) -> None:
+        self._is_over = threading.Event()
+        self._error: BaseException | None = None
+
+    def happen(self, error: BaseException | None = None) -> None:
+        """Let who waits for it go on."""
+        self._error = error
+        self._is_over.set()
+
+    def synchronize(self) -> None:
+        """See `Event.synchronize`."""
+        assert self._is_over.wait(30), "it never came"
+        if self._error is not None:
+            raise RuntimeError(f"CUDA error: {self._error}")
+
+    def delay(self, stream: Any) -> None:
+        """See `Event.delay`; nothing of the CPU's runs on streams."""
+
+
+class FakeStream:
+    """Does one thing after the other, each after `delay_s`, on a thread of its own; holds what comes if told to."""
+
+    def __init__(self, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self._queue: queue.SimpleQueue[tuple[Callable[[], Any], FakeEvent]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="fake-stream", daemon=True).start()
+
+    def put(self, step: Callable[[], Any]) -> FakeEvent:
+        """Do it later."""
+        event = FakeEvent()
+        self._queue.put((step, event))
+        return event
+
+    def _run(self) -> None:
+        while True:
+            step, event = self._queue.get()
+            self.goes_on.wait()
+            time.sleep(self.delay_s)
+            try:
+                step()
+                event.happen()
+            except Exception as error:
+                event.happen(error)
+            del step
+
+
+class FakeGpu:
+    """Stands for `gpu.Gpu`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.down = FakeStream()
+        self.pool = ArenaPool(garbage)
+
+    def fetch(self, encoding: Any, host: torch.Tensor, first: int, stop: int) -> FakeEvent:
+        """See `Gpu.fetch`."""
+        return self.down.put(lambda: encoding.fetch(host, first, stop))
+
+    def deliver(self, work: Any, complete: Callable[[], None]) -> None:
+        """See `Gpu.deliver`."""
+        work.write()
+        complete()
+
+
+def garbage(nbytes: int) -> torch.Tensor:
+    """Return memory whose content shows if it is used: NaN in float32."""
+    return torch.full((nbytes,), 0xFF, dtype=torch.uint8)
+
+
+def pretend(delay_s: float, segment_bytes: int) -> None:
+    """In this process, take every tensor for one on a GPU, written late by a stream and copied segment by segment."""
+
+    class SlowGpu(FakeGpu):
+        def __init__(self, device: torch.device) -> None:
+            super().__init__(device)
+            self.down.delay_s = delay_s
+
+    computing = FakeStream(delay_s)
+
+    def written(tensor: torch.Tensor) -> FakeEvent:
+        values = tensor.detach().clone()
+        with torch.no_grad():
+            tensor.detach().fill_(1)  # what must not be read yet
+        return computing.put(lambda: tensor.detach().copy_(values))
+
+    gpu.Gpu = SlowGpu  # type: ignore[misc, assignment]
+    gpu.written = written  # type: ignore[assignment]
+    gpu.SEGMENT_BYTES = segment_bytes

@@ -1,0 +1,168 @@
+"""The ranks agree on a job and its reducers, whatever earlier lives left in the store."""
+
+import datetime
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from reduction.errors import ConfigError, ReducerUnavailable
+from torch.distributed import HashStore, PrefixStore, TCPStore
+
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery import meeting, roll_call
+from worker_plugin.discovery.meeting import Meeting
+from worker_plugin.discovery.roll_call import Corner
+
+REDUCERS = PluginConfig(reducers=("127.0.0.1:1",), join_timeout_s=5.0)
+
+
+@pytest.fixture
+def store():
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """Where each thread says it is."""
+    places = {}
+    monkeypatch.setattr(meeting, "loopback_id", lambda: "here")
+    monkeypatch.setattr(meeting.EmbeddedReducer, "__init__", lambda self: self.__dict__.update(places))
+    places.update(address="127.0.0.1:2", token="secret")
+    return places
+
+
+def live(store, configs, ranks=None):
+    """Have ranks meet, as one life of a script would; return what each got."""
+    corners = [Meeting(config, store, len(configs)) for config in configs]
+    for corner in corners:
+        corner._corner = Corner(store, "reduction-server/0")  # as in the first communicator of each process
+    with ThreadPoolExecutor(len(configs)) as threads:
+        futures = {
+            rank: threads.submit(corners[rank].agree, configs[rank], rank, len(configs))
+            for rank in ranks or range(len(configs))
+        }
+        return {rank: future.exception() or future.result() for rank, future in futures.items()}
+
+
+def test_all_ranks_get_the_name_that_rank_0_makes_up(store):
+    places = live(store, [REDUCERS] * 5)
+    assert len({place.job for place in places.values()}) == 1
+    assert places[4].addresses == ("127.0.0.1:1",)
+
+
+def test_a_life_does_not_meet_the_one_before(store):
+    first, second = live(store, [REDUCERS] * 3), live(store, [REDUCERS] * 3)
+    assert len({place.job for place in second.values()}) == 1
+    assert second[1].job != first[1].job
+
+
+@pytest.mark.parametrize("written", [1, 2, 3])
+def test_a_life_does_not_meet_one_that_died_while_meeting(store, written):
+    """The new rank 1 comes before rank 0, and finds what two ranks of a dead life have said so far."""
+    old = roll_call.RollCall(store)
+    store.set("guest/1", "old")
+    if written > 1:
+        store.set("seen/old", old.nonce)
+    if written > 2:
+        store.set(f"here/{old.nonce}/1", "elsewhere")
+        old.answer("old answer")
+    store.set_timeout(datetime.timedelta(seconds=10))
+    with ThreadPoolExecutor(2) as threads:
+        guest = threads.submit(roll_call.attend, store.clone(), 1, "word")
+        new = roll_call.RollCall(store)
+        assert new.hear(2, 10.0) == {1: "word"}
+        new.answer("new answer")
+        assert guest.result() == ("new answer", new.nonce)
+
+
+def test_rank_0_waits_for_a_rank_that_comes_after_its_dead_namesake(store):
+    store.set("guest/1", "old")
+    with ThreadPoolExecutor(2) as threads:
+        call = roll_call.RollCall(store)
+        words = threads.submit(call.hear, 2, 10.0)
+        store.clone().get("seen/old")  # rank 0 has taken the dead one for rank 1
+        guest = threads.submit(roll_call.attend, store.clone(), 1, "word")
+        assert words.result() == {1: "word"}
+        call.answer("answer")
+        assert guest.result() == ("answer", call.nonce)
+
+
+def test_corners_are_counted_by_process_group(store):
+    first, other = Meeting(REDUCERS, store, 2), Meeting(REDUCERS, store.clone(), 2)
+    second = Meeting(REDUCERS, store, 2)
+    assert first._corner.prefix == other._corner.prefix != second._corner.prefix
+
+
+def test_a_rank_that_does_not_come_is_named(store):
+    config = PluginConfig(reducers=("127.0.0.1:1",), join_timeout_s=0.2)
+    places = live(store, [config] * 3, ranks=[0, 1])
+    assert isinstance(places[0], ReducerUnavailable)
+    assert "0.2 s in vain for rank 2" in str(places[0])
+    assert not isinstance(places[1], meeting.Place)  # rank 0's error, or its own if that came first
+
+
+def test_rank_0_that_does_not_come_is_named(store):
+    config = PluginConfig(reducers=("127.0.0.1:1",), join_timeout_s=0.2)
+    error = live(store, [config] * 2, ranks=[1])[1]
+    assert isinstance(error, ReducerUnavailable)
+    assert "in vain for rank 0" in str(error)
+
+
+def test_without_reducers_rank_0_starts_one_for_all(store, host):
+    places = live(store, [PluginConfig(job="mine")] * 3)
+    assert {place.job for place in places.values()} == {"mine"}
+    assert {place.addresses for place in places.values()} == {("127.0.0.1:2",)}
+    assert [place.embedded is not None for _, place in sorted(places.items())] == [True, False, False]
+    assert places[1].access.metadata == places[0].access.metadata != ()
+
+
+def test_a_private_reducer_must_be_within_reach_of_all(store, host, monkeypatch):
+    words = iter(["here", "elsewhere"])
+    monkeypatch.setattr(meeting, "loopback_id", lambda: next(words, "somewhere"))
+    places = live(store, [PluginConfig()] * 3)
+    assert {type(error) for error in places.values()} == {ConfigError}
+    assert len({str(error) for error in places.values()}) == 1
+    assert "is on another host than rank 0" in str(places[0])
+
+
+def test_a_rank_that_knows_no_reducers_while_rank_0_does_is_told(store):
+    places = live(store, [REDUCERS, PluginConfig(join_timeout_s=5.0)])
+    assert isinstance(places[1], ConfigError)
+    assert "rank 1 knows no reducers, rank 0 does" in str(places[1])
+
+
+def test_a_fallback_meets_in_the_same_corner(store, host):
+    config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), fallback="embedded", join_timeout_s=5.0)
+    corners = [Meeting(config, store, 2) for _ in range(2)]
+    corners[1]._corner = corners[0]._corner
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(2):  # again later
+            futures = [threads.submit(corners[rank].fall_back, config, rank, 2) for rank in range(2)]
+            assert [future.result().addresses for future in futures] == [("127.0.0.1:2",)] * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (PluginConfig(fallback="embedded"), "fallback='embedded' needs"),
+        (REDUCERS, "no job name"),
+        (PluginConfig(job="mine"), "no reducers are configured"),
+    ],
+)
+def test_without_a_store_everything_must_be_said(config, text):
+    with pytest.raises(ConfigError, match=text):
+        Meeting(config, None, 2).agree(config, 0, 2)
+
+
+def test_one_rank_alone_needs_nobody(host):
+    assert Meeting(PluginConfig(), None, 1).agree(PluginConfig(), 0, 1).addresses == ("127.0.0.1:2",)
+
+
+@pytest.mark.parametrize("make", [HashStore, lambda: PrefixStore("corner", HashStore())])
+def test_other_stores_will_do(make):
+    store = make()
+    with ThreadPoolExecutor(1) as threads:
+        guest = threads.submit(roll_call.attend, store, 1, "word")
+        call = roll_call.RollCall(store)
+        assert call.hear(2, 10.0) == {1: "word"}
+        call.answer("answer")
+        assert guest.result() == ("answer", call.nonce)

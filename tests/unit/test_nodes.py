@@ -1,0 +1,138 @@
+"""Which ranks are a node: what rank 0 makes of what all say, and how they hear of it."""
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+import torch.distributed as dist
+from reduction.errors import ConfigError, ReducerUnavailable
+
+from worker_plugin.discovery.nodes import Entry, Registry, Verdict, decide, own_entry, place_id
+from worker_plugin.discovery.roll_call import Corner
+
+
+def entries(*nodes, setting="auto"):
+    """Return what ranks say, given the sizes of their nodes in order; 0 is a rank that nobody has told."""
+    said = []
+    for number, size in enumerate(nodes):
+        for local_rank in range(size or 1):
+            told = (local_rank, size) if size else (None, None)
+            said.append(Entry(setting, *told, f"place{number}", f"h{number}", 100 + len(said), "00"))
+    return said
+
+
+def test_a_launchers_even_nodes():
+    assert decide(entries(2, 2)) == Verdict(2)
+    assert decide(entries(4, 4, 4)) == Verdict(4)
+
+
+def moved(said, rank, **changes):
+    return [replace(entry, **changes) if i == rank else entry for i, entry in enumerate(said)]
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "is_odd"),
+    [
+        (entries(0, 0, 0), "no launcher says LOCAL_RANK and LOCAL_WORLD_SIZE", False),
+        (entries(2, 0, 0), "rank 2 has no LOCAL_RANK and LOCAL_WORLD_SIZE", True),
+        (entries(1, 1), "rank 0 is alone on its node", False),
+        (entries(1, 2), "rank 0 is alone on its node", True),
+        (entries(4), "all ranks are on one node", False),
+        (entries(2, 3), "rank 0's node has 2 ranks, that of rank 2 has 3", True),
+        (moved(entries(2, 2), 2, local_rank=1), "rank 2 has LOCAL_RANK 1 of 2, and not 0", True),
+        (entries(2, 2, 2)[:5], "5 ranks are no multiple of 2", True),
+        (
+            moved(entries(2, 2), 3, place="far", host="f"),
+            "ranks 2 (h1) and 3 (f) are on different hosts",
+            True,
+        ),
+    ],
+)
+def test_auto_is_flat_where_it_does_not_fit(said, why, is_odd):
+    verdict = decide(said)
+    assert (verdict.size, verdict.is_odd) == (1, is_odd)
+    assert verdict.why.startswith(why)
+
+
+def test_a_number_counts_whatever_the_launcher_says():
+    assert decide(entries(4, setting=2)) == Verdict(2)
+    assert decide(entries(0, setting=1)) == Verdict(1)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (entries(3, setting=2), "local_group is 2, but the world size 3 is no multiple of it"),
+        (entries(1, 1, setting=2), "local_group is 2, but ranks 0 (h0) and 1 (h1) are on different hosts"),
+        (moved(entries(2, 2), 3, local_group=2), "local_group is 'auto' on rank 0 and 2 on rank 3"),
+    ],
+)
+def test_what_cannot_be_is_an_error(said, text):
+    with pytest.raises(ConfigError) as caught:
+        decide(said)
+    assert str(caught.value).startswith(text)
+
+
+def test_what_a_rank_says_of_itself():
+    entry = own_entry("auto", "aa", {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
+    assert (entry.local_rank, entry.local_size, entry.place, entry.address) == (1, 4, place_id(), "aa")
+    assert own_entry(2, "aa", {"LOCAL_RANK": "1"}).local_size is None
+    assert own_entry(2, "aa", {"LOCAL_RANK": "-1", "LOCAL_WORLD_SIZE": "x"}).local_rank is None
+
+
+def agree(said, timeout_s=20.0, store=None):
+    """Let all ranks agree, each on a thread; return what each hears."""
+    store = store or dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    answers = [None] * len(said)
+
+    def run(rank):
+        try:
+            answers[rank] = Registry(Corner(store, "corner"), timeout_s).agree(said[rank], rank, len(said))
+        except Exception as error:
+            answers[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(said)) if said[rank]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def test_all_ranks_hear_the_same_and_know_their_node():
+    said = entries(2, 2, 2)
+    for rank, (verdict, node) in enumerate(agree(said)):
+        assert verdict == Verdict(2)
+        assert (node.index, node.local_rank, node.count, node.size) == (rank // 2, rank % 2, 3, 2)
+        assert list(node.entries) == said[rank // 2 * 2 : rank // 2 * 2 + 2]
+        assert node.name(1) == f"rank {rank // 2 * 2 + 1} (h{rank // 2})"
+
+
+def test_all_ranks_hear_that_there_are_no_nodes():
+    assert agree(entries(3)) == [(Verdict(1, "all ranks are on one node"), None)] * 3
+
+
+def test_all_ranks_hear_the_error():
+    answers = agree(entries(3, setting=2))
+    assert [type(answer) for answer in answers] == [ConfigError] * 3
+    assert len({str(answer) for answer in answers}) == 1
+
+
+def test_who_does_not_come_is_named():
+    said = entries(2, setting=2)
+    first, _ = agree([said[0], None], 0.5)
+    assert type(first) is ReducerUnavailable
+    assert "waited 0.5 s in vain for rank 1" in str(first)
+
+
+def test_a_life_does_not_hear_the_one_before():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    agree(entries(2, 2), store=store)
+    said = entries(1, 1, 1, 1, setting=1)
+    assert agree(said, store=store) == [(Verdict(1), None)] * 4
+
+
+def test_what_is_said_is_text():
+    said = entries(2)[1]
+    assert Entry(*json.loads(json.dumps([getattr(said, name) for name in said.__dataclass_fields__]))) == said

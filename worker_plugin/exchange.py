@@ -1,0 +1,158 @@
+"""Hierarchical mode, inside the node: a tensor's shards are exchanged and folded, and its result put together again."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from reduction.errors import CollectiveMismatch
+from reduction.model import Collective, DType, ReduceOp
+
+from worker_plugin.arena import ArenaPool
+from worker_plugin.bridge import Future
+from worker_plugin.discovery.nodes import Node
+from worker_plugin.encoding import Encoding, Piece, encoding_of
+from worker_plugin.gpu import Event, side_stream
+from worker_plugin.local_group import LocalGroup
+from worker_plugin.shards import Shards, fold
+from worker_plugin.wire_dtype import WireFormat
+
+#: What local ranks must agree on before they exchange a tensor: seq, op, dtype, dtype on the wire, device, elements and
+#: fingerprint. With other sizes Gloo would write beyond its buffers' ends.
+_HEADER = struct.Struct("<QBBBBxxxxQQ")
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One collective on its way."""
+
+    seq: int
+    tensor: torch.Tensor
+    dtype: DType
+    op: ReduceOp
+    fingerprint: int
+    #: That begin blocks of their own, with their residuals.
+    pieces: Sequence[Piece]
+    future: Future
+    #: After which the tensor may be read; None on the CPU.
+    ready: Event | None
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """What of a collective this rank has on its rail."""
+
+    work: Work
+    shards: Shards
+    #: In the accumulation dtype: the fold of the node's ranks, later the result.
+    shard: torch.Tensor
+    #: What it is to the reducers.
+    collective: Collective
+    encoding: Encoding
+    #: Memory that the shard may lie in.
+    received: torch.Tensor
+
+
+class Exchange:
+    """The node's ranks as one of them sees them; `scatter` and `gather` are each for one thread, with its own group."""
+
+    def __init__(self, node: Node, wire: WireFormat | None) -> None:
+        self._node = node
+        self._wire = wire
+        self._pool = ArenaPool()
+
+    def scatter(self, group: LocalGroup, work: Work) -> Share:
+        """Give every local rank the others' parts of its shard; fold ours in the order of the local ranks.
+
+        Raises:
+            CollectiveMismatch: the local ranks do not mean the same.
+            RuntimeError: a connection broke, or the time is over.
+        """
+        self._check_header(group, work)
+        size, local_rank = self._node.size, self._node.local_rank
+        wire = self._wire if self._wire is not None and self._wire.applies_to(work.dtype, work.op) else None
+        shards = Shards(work.pieces, 1 if wire is None else wire.block, size)
+        flat = work.tensor.detach().reshape(-1)
+        count, itemsize = shards.sizes[local_rank], flat.element_size()
+        received = self._take(size * count * itemsize, flat.device)
+        mine = shards.pack(flat).view(torch.uint8)
+        sizes = [one * itemsize for one in shards.sizes]
+        group.all_to_all(received, mine, [count * itemsize] * size, sizes)
+        shard = fold(received.view(flat.dtype).view(size, count).unbind(), work.op)
+        pieces = shards.pieces_of(local_rank)
+        dtype, numel, encoding = encoding_of(shard, work.dtype, work.op, self._wire, pieces)
+        return Share(
+            work, shards, shard, Collective(work.op, dtype, numel, work.fingerprint), encoding, received
+        )
+
+    def gather(self, group: LocalGroup, share: Share) -> torch.Tensor:
+        """Return all results of the node's shards, of which this rank has one; for `write`.
+
+        Raises:
+            RuntimeError: a connection broke, or the time is over.
+        """
+        dtype, most, size = share.work.tensor.dtype, share.shards.most, self._node.size
+        row, device = most * dtype.itemsize, share.shard.device
+        mine, gathered = self._take(row, device), self._take(row * size, device)
+        mine.view(dtype)[: share.shard.numel()].copy_(share.shard)
+        group.all_gather(gathered, mine)
+        self._give(mine)
+        return gathered
+
+    def write(self, share: Share, gathered: torch.Tensor) -> None:
+        """Write the result into the tensor; the memory of both arguments is free then."""
+        tensor = share.work.tensor
+        rows = gathered.view(tensor.dtype).view(self._node.size, share.shards.most)
+        with torch.inference_mode(tensor.is_inference()):
+            share.shards.unpack(rows, tensor.detach().view(-1))
+        if tensor.is_cuda:
+            torch.cuda.current_stream(tensor.device).synchronize()
+        self._give(gathered)
+        self._give(share.received)
+
+    def _check_header(self, group: LocalGroup, work: Work) -> None:
+        wire = 0 if self._wire is None else self._wire.dtype
+        what = work.seq, work.op, work.dtype, wire, work.tensor.is_cuda, work.tensor.numel(), work.fingerprint
+        mine = bytearray(_HEADER.pack(*what))
+        gathered = torch.empty(self._node.size * len(mine), dtype=torch.uint8)
+        group.all_gather(gathered, torch.frombuffer(mine, dtype=torch.uint8))
+        data = gathered.numpy().tobytes()
+        headers = [data[at : at + len(mine)] for at in range(0, len(data), len(mine))]
+        for local_rank, header in enumerate(headers):
+            if header != headers[0]:
+                raise CollectiveMismatch(
+                    f"{self._node.name(local_rank)} issued {_describe(header)}, "
+                    f"but {self._node.name(0)} issued {_describe(headers[0])}"
+                )
+
+    def _take(self, nbytes: int, device: torch.device) -> torch.Tensor:
+        if device.type == "cpu":
+            return self._pool.take(nbytes)
+        return torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+    def _give(self, buffer: torch.Tensor) -> None:
+        if not buffer.is_cuda:
+            self._pool.give(buffer)
+
+
+def _describe(header: bytes) -> str:
+    seq, op, dtype, wire, is_cuda, numel, fingerprint = _HEADER.unpack(header)
+    collective = Collective(ReduceOp(op), DType(dtype), numel, fingerprint)
+    sent_as = f" as {DType(wire).name.lower()}" if wire else ""
+    return f"collective {seq}: {collective}{sent_as} on {'a GPU' if is_cuda else 'the CPU'}"
+
+
+@contextlib.contextmanager
+def on_stream(work: Work) -> Iterator[None]:
+    """Have what happens to a GPU's tensor happen on a stream of this thread, after what wrote it. Not run yet."""
+    if work.ready is None:
+        yield
+        return
+    device = work.tensor.device
+    stream = side_stream(device)
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        work.ready.delay(stream)
+        yield

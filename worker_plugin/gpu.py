@@ -1,0 +1,244 @@
+"""A GPU's tensors on their way to host memory and back, beside the user's streams.
+
+    user's thread    records an event where the tensor is written, and returns
+    download thread  waits for it; has the tensor copied, segment by segment, to page-locked memory on a stream of its
+                     own; hands the collective on when its first segment is there
+    loop thread      pushes chunks; waits for the segment that one lies in, which PCIe brings sooner than a network
+                     takes what was there before
+    staging thread   copies a result back on another stream, and completes the future on it
+
+Neither stream ever waits for the user's: whatever the GPU computes, they are idle soon, so freeing memory may wait for
+them. Nor does the user's wait for them, except through the future.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from worker_plugin.arena import ArenaPool
+
+if TYPE_CHECKING:
+    from worker_plugin.encoding import Encoding
+    from worker_plugin.staging import Work
+
+log = logging.getLogger(__name__)
+
+#: Bytes of a tensor that are copied at a time: 0.1 ms of PCIe, and then they can be pushed.
+SEGMENT_BYTES = 2 << 20
+#: madvise's MADV_WIPEONFORK (Linux 4.14), which Python does not know. With a forked child that shared the pages, the
+#: kernel would give us others at the next write, and the GPU the old ones. If it had no such addresses (MADV_DONTFORK),
+#: the end of its `mmap` object would unmap what it has there by then.
+_WIPE_ON_FORK = 18
+
+
+class Event(Protocol):
+    """A `Moment`, or what stands for one in tests."""
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+
+    def delay(self, stream: torch.cuda.Stream) -> None:
+        """See `Moment.delay`."""
+
+
+def written(tensor: torch.Tensor) -> Event | None:
+    """Return the event after which the tensor may be read; None if it is on the CPU. The user's thread."""
+    if not tensor.is_cuda:
+        return None
+    return Moment(torch.cuda.current_stream(tensor.device))
+
+
+class Moment:
+    """When a GPU has done what was on a stream until now."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._device = stream.device
+        self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # or waiting would take a core
+        self._event.record(stream)
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        # Or a thread would make itself a context on GPU 0, of 0.5 GB, if that is not the one.
+        with torch.cuda.device(self._device):
+            self._event.synchronize()
+
+    def delay(self, stream: torch.cuda.Stream) -> None:
+        """Have what comes next on a stream wait for it."""
+        stream.wait_event(self._event)
+
+
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return a stream for work beside the user's.
+
+    Of high priority, not only to go first: streams are handed out in turns, and those of low priority to all callbacks
+    of futures and to NCCL as well, for which ours must not wait (pytorch #173729).
+    """
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+
+_threads = threading.local()
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return this thread's stream for work beside the user's: always the same, because memory is cached by stream."""
+    streams: dict[torch.device, torch.cuda.Stream] = _threads.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = _new_stream(device)
+    return streams[device]
+
+
+class Arrival:
+    """A tensor that is being copied to host memory; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._segments: deque[tuple[int, Event]] = deque()
+
+    def add(self, first: int, event: Event) -> None:
+        """Take note of a segment: its first element, and what tells that it is there."""
+        self._segments.append((first, event))
+
+    def wait(self, stop: int) -> None:
+        """Wait for the elements before `stop`.
+
+        Raises:
+            RuntimeError: the GPU has failed.
+        """
+        while self._segments and self._segments[0][0] < stop:
+            self._segments[0][1].synchronize()
+            self._segments.popleft()
+
+
+class Gpu:
+    """One GPU's streams for copies, and the host memory for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._down, self._up = _new_stream(device), _new_stream(device)
+        self.pool = ArenaPool(partial(_page_locked, device, (self._down, self._up)))
+
+    def fetch(self, encoding: Encoding, host: torch.Tensor, first: int, stop: int) -> Event:
+        """Have elements copied to host memory; the event tells that they are there."""
+        with torch.cuda.device(self._device), torch.cuda.stream(self._down):
+            encoding.fetch(host, first, stop)
+            return Moment(self._down)
+
+    def deliver(self, work: Work, complete: Callable[[], None]) -> None:
+        """Copy a result to its tensor, and `complete` its future in a way that who waits for it waits for the copy."""
+        with torch.cuda.device(self._device), torch.cuda.stream(self._up):
+            try:
+                work.write()
+                copied = Moment(self._up)
+                complete()
+                copied.synchronize()  # then the host memory is free
+            except BaseException:  # in the middle of the copies, or a callback of the user's
+                self._up.synchronize()
+                raise
+
+
+def _page_locked(device: torch.device, streams: tuple[torch.cuda.Stream, ...], nbytes: int) -> torch.Tensor:
+    """Return host memory that copies can go on beside. torch's own would be rounded up to a power of two.
+
+    Raises:
+        MemoryError: there is not so much.
+    """
+    if not nbytes:
+        return torch.empty(0, dtype=torch.uint8)
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(_WIPE_ON_FORK)
+    buffer = torch.frombuffer(memory, dtype=torch.uint8)
+    buffer.zero_()  # page by page, now: the driver would hold its lock meanwhile
+    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    with torch.cuda.device(device):
+        code = cudart.cudaHostRegister(buffer.data_ptr(), nbytes, 0)
+    if code != cudart.cudaError.success:
+        text = cudart.cudaGetErrorString(code)
+        raise MemoryError(f"{nbytes} bytes of host memory could not be page-locked: {text}")
+    weakref.finalize(buffer, _drop, os.getpid(), device, buffer.data_ptr(), streams, memory).atexit = False
+    return buffer
+
+
+def _drop(pid: int, *locked: Any) -> None:
+    """Unlock memory on a thread of its own, because that may wait for all that the GPU does."""
+    if os.getpid() == pid:  # a forked child has neither the GPU nor the pages
+        with contextlib.suppress(RuntimeError):  # the interpreter ends
+            threading.Thread(target=_unlock, args=locked, name="reduction-unlock", daemon=True).start()
+
+
+def _unlock(
+    device: torch.device, address: int, streams: tuple[torch.cuda.Stream, ...], memory: mmap.mmap
+) -> None:
+    """Unlock memory, which is held until then."""
+    with (
+        contextlib.suppress(RuntimeError),
+        torch.cuda.device(device),
+    ):  # the GPU has failed: it copies nothing any more
+        for stream in streams:
+            stream.synchronize()
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+
+
+class Downloads:
+    """The download thread of a communicator, which has collectives on GPUs."""
+
+    def __init__(self, on_arriving: Callable[[Work], None]) -> None:
+        """Begin.
+
+        Args:
+            on_arriving: called on the thread, in the order of `put`, with what can be pushed; or, if it has no
+                contribution, could not be copied. Collectives on the CPU pass through as they are, to stay in order.
+        """
+        self._on_arriving = on_arriving
+        self._gpus: dict[torch.device, Gpu] = {}
+        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._run, name="reduction-download", daemon=True)
+        self.thread.start()
+
+    def put(self, work: Work | None) -> None:
+        """Take the next collective; None: there is no more. Any thread."""
+        self._queue.put(work)
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                if work.ready is not None:
+                    work.ready.synchronize()
+                    self._fetch(work)
+            except Exception:
+                log.exception("a tensor on %s could not be copied", work.tensor.device)
+            self._on_arriving(work)
+            del work  # it may hold a collective's memory until the next one
+        del self._on_arriving  # it holds us
+
+    def _fetch(self, work: Work) -> None:
+        device, encoding = work.tensor.device, work.encoding
+        gpu = self._gpus.get(device)
+        if gpu is None:
+            gpu = self._gpus[device] = Gpu(device)
+        work.gpu = gpu
+        # All memory is taken here: page-locking takes 0.3 s per GB, and the loop thread has streams to serve.
+        contribution = gpu.pool.take(encoding.contribution_bytes)
+        work.take_result(gpu.pool.take(encoding.result_bytes))
+        host = contribution
+        if encoding.reads_host:
+            host = work.source = gpu.pool.take(work.tensor.nbytes)
+        arrival, numel = Arrival(), work.tensor.numel()
+        step = max(1, SEGMENT_BYTES // work.tensor.element_size())
+        for first in range(0, numel, step):
+            arrival.add(first, gpu.fetch(encoding, host, first, min(first + step, numel)))
+        arrival.wait(1)
+        if encoding.reads_host:
+            encoding.open(host.view(work.tensor.dtype))
+        work.arrival = arrival
+        work.own(contribution)

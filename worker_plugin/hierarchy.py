@@ -1,0 +1,399 @@
+"""Hierarchical mode: a node's ranks reduce among themselves, and each takes its share of the sum over the network.
+
+    user's thread    numbers the collective and returns
+    scatter thread   finds out who is a node, once; then in seq order: exchanges shards within the node, and issues the
+                     fold of this rank's shard on its rail
+    gather thread    in seq order, whatever completes first: waits for the rail's result, exchanges the results within
+                     the node, writes the tensor and completes the future
+    watch thread     hears what becomes of the neighbours (watch.py)
+
+The rail of local rank i is a communicator of its own, a `Client`, whose ranks are the nodes: it is job NAME@i, and does
+all that the reducers are about, recovery included. If a rail, a rank or an exchange fails, all fails with one error:
+here; on the node by a note; and on the other nodes because every rank abandons its own rail with that error.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from reduction.errors import ClosedError, LocalProtocolError, ReducerUnavailable, ReductionError, WorkerLost
+from reduction.model import Collective, DType, ReduceOp
+from reduction.rails import rail_name
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from worker_plugin import fork, gpu
+from worker_plugin.bridge import Future, fail, failed, make_future
+from worker_plugin.client import CLOSE_EXTRA_S, Client
+from worker_plugin.config import SECONDS_MAX, PluginConfig
+from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.discovery.nodes import Registry, own_entry
+from worker_plugin.discovery.roll_call import take_corner
+from worker_plugin.encoding import Piece, encoding_of
+from worker_plugin.exchange import Exchange, Share, Work, on_stream
+from worker_plugin.local_group import LocalGroup
+from worker_plugin.neighbours import Kind, Neighbours
+from worker_plugin.staging import CLOSED
+from worker_plugin.watch import Watch
+
+log = logging.getLogger(__name__)
+
+#: How long a broken exchange waits for its cause, which comes another way, in seconds.
+CAUSE_S = 1.0
+#: An exchange of its own accord gives up so long after CollectiveTimeout, in seconds.
+SLACK_S = 30.0
+#: How much more patience a rail has than a node, in seconds: whom a node waits for is better named by its neighbours
+#: than by other nodes, which only know which of its ranks they miss.
+PATIENCE_S = 1.0
+
+
+class Rail:
+    """A rail's share in the meeting of all ranks: they agree once, under their numbers in the whole job."""
+
+    def __init__(self, meeting: Meeting, rank: int, world_size: int, local_rank: int) -> None:
+        self._meeting = meeting
+        self._rank = rank
+        self._world_size = world_size
+        self._local_rank = local_rank
+
+    def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
+        """See `Meeting.agree`; the rail's own numbers do not count."""
+        place = self._meeting.agree(config, self._rank, self._world_size)
+        return replace(place, job=rail_name(place.job, self._local_rank))
+
+    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
+        """Never asked: the settings exclude each other."""
+        raise ReducerUnavailable("there is no fallback in hierarchical mode")
+
+
+class Hierarchy:
+    """A rank's communicator if `local_group` is set: in front of a `Client`, with the same life."""
+
+    def __init__(
+        self, config: PluginConfig, rank: int, world_size: int, store: Store, meeting: Meeting
+    ) -> None:
+        """Begin to look for the others; on the thread of the first collective, so that all ranks count alike."""
+        self._config = config
+        self._rank = rank
+        self._world_size = world_size
+        self._corner = take_corner(store, "nodes")
+        self._meeting = meeting
+        self._lock = threading.RLock()  # a signal handler may close
+        #: Held while a tensor is written: an error waits for that, and after it nothing is written any more.
+        self._writing = threading.Lock()
+        self._error: ReductionError | None = None
+        #: What later collectives get; set with the failure or the end.
+        self._final: ReductionError | None = None
+        self._failed = threading.Event()
+        #: How many collectives there were.
+        self.issued = 0
+        self._works: dict[int, Work] = {}
+        #: Of the rail; of the whole job if there are no nodes, and so no exchange. None as long as that is not known.
+        self._client: Client | None = None
+        self._exchange: Exchange | None = None
+        self._watch: Watch | None = None
+        #: For scattering and gathering; none if there are no nodes.
+        self._groups: list[LocalGroup] = []
+        #: Whether collectives go to the client directly: there are no nodes, and none waits here any more.
+        self._is_flat = False
+        self._to_scatter: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._to_gather: queue.SimpleQueue[tuple[Share, Future] | None] = queue.SimpleQueue()
+        self._neighbours = Neighbours()
+        self._threads: list[threading.Thread] = []
+        fork.register(self)
+        _hierarchies.add(self)
+        self._begin_thread("scatter", self._scatter)
+
+    # ---- the user's thread ----
+
+    @property
+    def error(self) -> ReductionError | None:
+        """The error that ended this communicator."""
+        return self._error or (None if self._client is None else self._client.error)
+
+    def submit(
+        self, tensor: torch.Tensor, dtype: DType, op: ReduceOp, fingerprint: int, pieces: Sequence[Piece]
+    ) -> Future:
+        """Issue the next collective and return at once.
+
+        Raises:
+            ReductionError: the communicator has failed or was closed; no seq is consumed.
+        """
+        future = make_future(tensor)
+        ready = gpu.written(tensor)
+        with self._lock:
+            final = self._final or self.error
+            if final is not None:
+                raise final.with_traceback(None)  # or each raise would make it longer
+            work = Work(self.issued, tensor, dtype, op, fingerprint, pieces, future, ready)
+            self.issued += 1
+            if self._is_flat:
+                return self._submit_flat(work)
+            self._works[work.seq] = work
+            self._to_scatter.put(work)
+        return future
+
+    def begin_close(self) -> None:
+        """Let the communicator leave in good order, in the background. Any thread; idempotent."""
+        with self._lock:
+            left, under_way = min(self._works, default=self.issued), len(self._works)
+            is_first = self._final is None
+            if self._client is not None and self._exchange is None:
+                under_way = 0  # they are the client's
+            if not under_way:
+                self._final = self._final or ClosedError(CLOSED)
+        if under_way:
+            self.fail(ClosedError(f"closed with {under_way} collectives in flight"), Kind.LEFT, left)
+        elif is_first:
+            self._neighbours.tell(Kind.LEFT, number=left)
+        if (client := self._client) is not None:
+            client.begin_close()
+        self._to_scatter.put(None)
+
+    def close(self) -> None:
+        """Leave in good order; see `Client.close`. From a callback of a future it returns at once."""
+        self.begin_close()
+        if threading.current_thread() in self._threads:
+            return
+        if (client := self._client) is not None:
+            client.close()
+        deadline = time.monotonic() + CLOSE_EXTRA_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
+        """See `fork.Holder`; Gloo's connections may stay open, because death does not show by them (neighbours.py)."""
+        return set(), self._neighbours.descriptors
+
+    # ---- the scatter thread ----
+
+    def _scatter(self) -> None:
+        groups = self._groups
+        try:
+            with self._failing("the ranks of this node could not meet"):
+                self._start()
+            while (work := self._next()) is not None:
+                with self._failing(f"collective {work.seq} failed in the node"):
+                    if self._exchange is None:
+                        self._forward(work)
+                    else:
+                        self._issue(groups[0], work)
+                del work  # it may hold a collective's memory until the next one
+        finally:
+            self._to_gather.put(None)
+            is_shared = self._watch is not None  # the gather thread then ends the rest
+            for group in groups[: 1 if is_shared else None]:
+                group.close()
+            if not is_shared:
+                self._neighbours.close()
+
+    def _next(self) -> Work | None:
+        """Return the next collective; None: there is none for this thread any more."""
+        with self._lock:
+            is_done = self._to_scatter.empty()
+            if is_done and self._final is None and self._client is not None and self._exchange is None:
+                self._is_flat = True
+            if self._is_flat or (is_done and self._failed.is_set()):
+                return None
+        return self._to_scatter.get()
+
+    def _start(self) -> None:
+        """Find this rank's node, and meet its other ranks; both groups are made here, and the client."""
+        config, rank, world_size = self._config, self._rank, self._world_size
+        assert config.local_group is not None
+        registry = Registry(self._corner, config.join_timeout_s)
+        entry = own_entry(config.local_group, self._neighbours.address)
+        verdict, node = registry.agree(entry, rank, world_size)
+        if node is None:
+            level = logging.WARNING if verdict.is_odd else logging.INFO
+            log.log(
+                level if rank == 0 else logging.DEBUG, "local_group='auto' changes nothing: %s", verdict.why
+            )
+            self._adopt(Client(config, rank, world_size, self._meeting))
+            return
+        others = {
+            number: (one.pid, one.address)
+            for number, one in enumerate(node.entries)
+            if number != node.local_rank
+        }
+        self._neighbours.meet(others)  # from here on a neighbour's end is seen
+        store = PrefixStore(f"node/{node.index}", registry.store)
+        times = config.join_timeout_s, config.timeout_s + SLACK_S
+        for name in ("scatter", "gather"):
+            self._groups.append(LocalGroup(PrefixStore(name, store), node.local_rank, node.size, *times))
+        self._watch = Watch(config, node, self._neighbours, self)
+        self._exchange = Exchange(node, config.wire)
+        self._begin_thread("gather", lambda: self._gather(self._groups[1]))
+        self._begin_thread("watch", self._watch.run)
+        rail = Rail(self._meeting, rank, world_size, node.local_rank)
+        host = f"{socket.gethostname()}, global rank {rank}"
+        patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))
+        self._adopt(Client(patient, node.index, node.count, rail, local_size=node.size, host=host))
+
+    def _adopt(self, client: Client) -> None:
+        with self._lock:
+            self._client = client
+            final = self._final
+        if isinstance(final, ClosedError):
+            client.begin_close()
+        elif final is not None:
+            client.abandon(final)
+
+    def _begin_thread(self, name: str, run: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=run, name=f"reduction-{name}", daemon=True))
+        self._threads[-1].start()
+
+    def _forward(self, work: Work) -> None:
+        """Issue a collective that came before it was known that there are no nodes."""
+
+        def complete(done: Future) -> None:
+            with self._lock:
+                self._works.pop(work.seq, None)
+            try:
+                work.future.set_result(done.value())
+            except ReductionError as error:
+                fail(work.future, error)
+
+        if work.future.done():  # with an error
+            return
+        try:
+            with on_stream(work):
+                result = self._submit_flat(work)
+        except ReductionError as error:
+            result = failed(error)
+        result.add_done_callback(complete)
+
+    def _submit_flat(self, work: Work) -> Future:
+        assert self._client is not None
+        tensor, wire = work.tensor, self._config.wire
+        dtype, numel, encoding = encoding_of(tensor.detach(), work.dtype, work.op, wire, work.pieces)
+        return self._client.submit(tensor, Collective(work.op, dtype, numel, work.fingerprint), encoding)
+
+    def _issue(self, group: LocalGroup, work: Work) -> None:
+        assert self._exchange is not None
+        assert self._watch is not None
+        assert self._client is not None
+        self._watch.wait(work.seq)
+        with on_stream(work):
+            share = self._exchange.scatter(group, work)
+            self._watch.wait(None)
+            result = self._client.submit(share.shard, share.collective, share.encoding)
+        self._to_gather.put((share, result))
+
+    # ---- the gather thread ----
+
+    def _gather(self, group: LocalGroup) -> None:
+        try:
+            while (item := self._to_gather.get()) is not None and not self._failed.is_set():
+                with self._failing(f"collective {item[0].work.seq} failed in the node"):
+                    self._complete(group, *item)
+                del item
+        finally:
+            group.close()
+            assert self._watch is not None
+            self._watch.stop()
+
+    def _complete(self, group: LocalGroup, share: Share, result: Future) -> None:
+        assert self._exchange is not None
+        work = share.work
+        _wait(result)
+        with on_stream(work):
+            result.wait()  # so that this stream does
+            gathered = self._exchange.gather(group, share)
+            with self._writing:
+                if self.first_from(work.seq) != work.seq:
+                    return  # it has failed
+                self._exchange.write(share, gathered)
+                with self._lock:
+                    del self._works[work.seq]
+            try:
+                work.future.set_result(work.tensor)
+            except Exception:  # a callback of the user's
+                log.exception("a callback of a future failed")
+
+    # ---- the end ----
+
+    def first_from(self, seq: int) -> int | None:
+        """See `Watched.first_from`."""
+        with self._lock:
+            return next((other for other in self._works if other >= seq), None)
+
+    def fail(self, error: ReductionError, tell: Kind | None = None, number: int = 0) -> None:
+        """Give every collective that is not done the error, and end. Any thread; the first error counts."""
+        with self._lock:
+            if self._final is not None:
+                return
+            self._final = error
+            if not isinstance(error, ClosedError):
+                self._error = error
+                if (
+                    self._client is not None
+                ):  # before the user hears of it and closes: the others must hear why
+                    self._client.abandon(error)
+        if tell is not None:
+            self._neighbours.tell(tell, number=number, code=error.code, text=str(error))
+        for group in list(self._groups):
+            group.abort()
+        with self._writing, self._lock:
+            works, self._works = self._works, {}
+        for work in works.values():
+            try:
+                fail(work.future, error)
+            except Exception:  # a callback of the user's
+                log.exception("a callback of a future failed")
+        self._failed.set()
+        self._to_scatter.put(None)
+        self._to_gather.put(None)
+
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Let whatever is raised end the communicator."""
+        try:
+            yield
+        except ReductionError as error:
+            self.fail(error, Kind.FAILED)
+        except Exception as error:
+            # Connections break because a neighbour ends or gives up, and why comes another way.
+            if self._failed.wait(CAUSE_S):
+                return
+            if isinstance(error, (RuntimeError, ProcessLookupError)):
+                text = f"{what}: a rank of it is gone or cannot be reached: {error}"
+                self.fail(WorkerLost(text), Kind.FAILED)
+                return
+            log.exception("%s", what)
+            self.fail(LocalProtocolError(f"{what}: {error!r}"), Kind.FAILED)
+
+
+def _wait(result: Future) -> None:
+    """Wait for a rail's result, or raise its error."""
+    done = threading.Event()
+    result.add_done_callback(lambda _: done.set())
+    done.wait()
+    result.value()
+
+
+#: Those of this process that have not ended.
+_hierarchies: weakref.WeakSet[Hierarchy] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Leave in good order at exit, with states that were dropped as well; `client._close_all` comes later."""
+    hierarchies = list(_hierarchies)
+    for hierarchy in hierarchies:
+        hierarchy.begin_close()
+    for hierarchy in hierarchies:
+        hierarchy.close()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_hierarchies.clear)

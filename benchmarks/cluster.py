@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.goodput import goodput_mbit
 from benchmarks.hosts import Host
+from benchmarks.nccl_ranks import check_gpus
 from benchmarks.network import Network
 from benchmarks.ranks import Ranks
 from benchmarks.reducers import Reducers
@@ -23,11 +24,15 @@ class Shape:
     device: str = "cpu"
     #: How the links of all hosts are shaped; None is loopback.
     link: Link | None = None
+    #: GPUs only: NCCL is a ring over sockets, and ranks may share a GPU. Always so on shaped links.
+    sockets: bool = False
 
     @property
     def name(self) -> str:
         """As in test ids."""
         place = self.device if self.link is None else self.link.slug
+        if self.device != "cpu" and (self.sockets or self.link is not None):
+            place += "-shared-gpu"
         return f"n{self.workers}-k{self.reducers}-{place}"
 
 
@@ -52,8 +57,12 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
     """Start the processes of a shape, and end them.
 
     Raises:
+        GpuMissing: it has too few GPUs, or no NCCL.
         NetworkUnavailable: this machine cannot shape links.
     """
+    sockets = shape.sockets or shape.link is not None
+    if shape.device == "cuda":
+        check_gpus(1 if sockets else shape.workers)
     with ExitStack() as stack:
         network = link = None
         workers_at: list[Host] = []
@@ -64,6 +73,8 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
             if with_goodput:  # before anything else runs
                 link = replace(link, goodput_mbit=goodput_mbit(workers_at[0], reducers_at[0]))
         reducers = stack.enter_context(closing(Reducers(shape.reducers, reducers_at)))
-        ranks = Ranks(shape.workers, reducers.addresses, device=shape.device, hosts=workers_at)
+        ranks = Ranks(
+            shape.workers, reducers.addresses, device=shape.device, hosts=workers_at, sockets=sockets
+        )
         stack.enter_context(closing(ranks))
         yield Cluster(shape, ranks, reducers, network, link)

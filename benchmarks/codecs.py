@@ -8,11 +8,12 @@ from itertools import accumulate
 import numpy as np
 import torch
 from reduction import formats
-from reduction.codecs import BLOCK_CODECS, CODECS
+from reduction.codecs import CODECS
 from reduction.codecs.interface import scale
 from reduction.model import DType, ReduceOp
 
-from worker_plugin.encoding import BlockEncoding, CastEncoding, Encoding, Piece
+from worker_plugin import encoding as plugin
+from worker_plugin.encoding import Encoding, Piece
 from worker_plugin.wire_dtype import WireFormat, parse
 
 
@@ -58,10 +59,7 @@ def delivered(encoding: Encoding, span: int, payload: memoryview) -> torch.Tenso
 
 def encoding_of(tensor: torch.Tensor, wire: WireFormat | None, sizes: Sequence[int] = ()) -> Encoding:
     """Return the encoding of a flat tensor: of a bucket, if parameters of these sizes are in it; without residuals."""
-    if wire is None:
-        return Encoding(tensor)
-    if wire.dtype not in BLOCK_CODECS:
-        return CastEncoding(tensor, wire.dtype)
     sizes = sizes or (tensor.numel(),)
     offsets = accumulate(sizes[:-1], initial=0)
-    return BlockEncoding(tensor, wire, [Piece(at, size) for at, size in zip(offsets, sizes, strict=True)])
+    pieces = [Piece(at, size) for at, size in zip(offsets, sizes, strict=True)]
+    return plugin.encoding_of(tensor, DType.FLOAT32, ReduceOp.SUM, wire, pieces)[2]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import environment, plots
+from benchmarks import environment, nccl_log, plots
 from benchmarks.cluster import Cluster, Shape, running
+from benchmarks.nccl_ranks import GpuMissing
 from benchmarks.network import NetworkUnavailable
 from benchmarks.paired import Effort, Measurement
 from benchmarks.ranks import TRANSPORTS
@@ -28,7 +29,8 @@ SHAPES = [
     Shape(workers=2, reducers=1),
     Shape(workers=4, reducers=2),
     pytest.param(Shape(workers=8, reducers=2), marks=pytest.mark.full),  # slow on two cores
-    Shape(workers=2, reducers=2, device="cuda"),
+    Shape(workers=2, reducers=2, device="cuda"),  # NCCL on GPUs of their own, as it likes
+    Shape(workers=4, reducers=4, device="cuda"),
 ]
 
 
@@ -84,17 +86,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Ranks and reducers of each shape; all benchmarks of one shape run before the next."""
     shape: Shape = request.param
-    if shape.device == "cuda":
-        import torch
-
-        if (count := torch.cuda.device_count()) < shape.workers:
-            pytest.skip(
-                f"the NCCL ring needs a GPU for each of {shape.workers} ranks, this machine has {count}"
-            )
     with ExitStack() as stack:
         try:
             cluster = stack.enter_context(running(shape))
-        except NetworkUnavailable as error:
+        except (GpuMissing, NetworkUnavailable) as error:
             pytest.skip(str(error))
         yield cluster
 
@@ -103,6 +98,12 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def effort(request: pytest.FixtureRequest) -> Effort:
     """Return how much to measure."""
     return FULL if request.config.getoption("--full") else QUICK
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Report:
+    """Return the report, for rows that come from other processes than `cluster`'s."""
+    return request.config.stash[_REPORT]
 
 
 class _Clock:
@@ -128,16 +129,8 @@ def record(
     benchmark = request.getfixturevalue("benchmark")
 
     def take(what: str, size_bytes: int, iterations: int, measured: dict[str, Measurement]) -> None:
-        row = Row(
-            what=what,
-            size_bytes=size_bytes,
-            workers=cluster.shape.workers,
-            reducers=cluster.shape.reducers,
-            device=cluster.shape.device,
-            link=cluster.link,
-            iterations=iterations,
-            measured=measured,
-        )
+        said = nccl_log.read(cluster.ranks.nccl_logs()) if cluster.shape.device == "cuda" else None
+        row = Row.of(cluster, what, size_bytes, iterations, measured, nccl=said)
         request.config.stash[_REPORT].rows.append(row)
         ours = TRANSPORTS[0]
         turns = measured[ours].turns

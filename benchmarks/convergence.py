@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,13 +62,18 @@ class Trained:
     @property
     def final(self) -> float:
         """The mean of the last tenth."""
-        last = self.losses[-max(1, len(self.losses) // 10) :]
-        return sum(last) / len(last)
+        return final_of(self.losses)
 
     @property
     def step_bytes(self) -> float:
         """The mean over all steps."""
         return self.nbytes[-1] / len(self.nbytes)
+
+
+def final_of(losses: Sequence[float]) -> float:
+    """Return the mean of the last tenth."""
+    last = losses[-max(1, len(losses) // 10) :]
+    return sum(last) / len(last)
 
 
 def ways(wires: Sequence[str], baselines: Sequence[str]) -> list[Way]:
@@ -94,7 +99,7 @@ def train(
         count = steps * (index + 1) // SLICES - len(losses)
         if not count:
             continue
-        losses += ranks.call("run", count)[0]
+        losses += ranks.call("run", way.name, count)[0][0]
         before = nbytes[-1] if nbytes else 0.0
         if way.wire is None:
             for step in range(len(nbytes), len(losses)):
@@ -104,7 +109,7 @@ def train(
         else:
             grown = counted(addresses, job) / world_size - before
             nbytes += [before + grown * (step + 1) / count for step in range(count)]
-    ranks.call("end")
+    ranks.call("end", way.name)
     return Trained(way, losses, nbytes)
 
 
@@ -192,6 +197,18 @@ def main() -> None:
     print(f"\n{' and '.join(CHECKED)}, where trained, end at most {LIMIT:.0%} above fp32")
 
 
+def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return what takes a comma-separated list of such names apart; topk:RATIO is always known."""
+
+    def parse(text: str) -> list[str]:
+        names = [part for part in text.split(",") if part]
+        if unknown := sorted({name for name in names if not name.startswith("topk:")} - set(known)):
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} unknown; known are {', '.join(known)}")
+        return names
+
+    return parse
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.convergence", description=__doc__.splitlines()[0]
@@ -200,20 +217,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--model", choices=tuple(LEARNERS), default="transformer", help="(%(default)s)")
     parser.add_argument(
-        "--wires", default=",".join(WIRES), help="ours, also topk:RATIO; always fp32 (%(default)s)"
+        "--wires",
+        type=names_of(WIRES),
+        default=",".join(WIRES),
+        help="ours, also topk:RATIO; always fp32 (%(default)s)",
     )
-    parser.add_argument("--baselines", default=",".join(BASELINES), help="torch's (%(default)s)")
+    parser.add_argument(
+        "--baselines", type=names_of(BASELINES), default=",".join(BASELINES), help="torch's (%(default)s)"
+    )
     parser.add_argument(
         "--out", type=Path, default=RESULTS, help="folder for the JSON and the figure (%(default)s)"
     )
     given = parser.parse_args()
     if given.steps < 1 or given.workers < 2:
         parser.error("--steps must be at least 1, --workers at least 2")
-    for name, known in (("wires", WIRES), ("baselines", BASELINES)):
-        names = [part for part in getattr(given, name).split(",") if part]
-        if unknown := sorted({part for part in names if part.removeprefix("topk:") == part} - set(known)):
-            parser.error(f"--{name}: {', '.join(unknown)} unknown; known are {', '.join(known)}")
-        setattr(given, name, names)
     return given
 
 

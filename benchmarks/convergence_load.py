@@ -6,6 +6,7 @@ All that a step computes follows from its number and the rank, so that all train
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache, partial, wraps
@@ -30,6 +31,10 @@ from worker_plugin import ReductionState, reduction_hook
 POWER_RANK, POWER_START = 2, 10
 #: torch's `min_compression_rate`: a matrix is left as it is unless this many times fewer elements remain.
 POWER_RATE = 2
+
+
+#: More than any of the models has.
+ONE_BUCKET_MB = 64
 
 
 class Learner(ABC):
@@ -80,9 +85,9 @@ class Digits(Learner):
 
 
 class CharTransformer(nn.Module):
-    """Two layers of width 64 that predict the next character."""
+    """Two layers that predict the next character."""
 
-    def __init__(self, characters: int, context: int, width: int = 64) -> None:
+    def __init__(self, characters: int, context: int, width: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(characters, width)
         self.position = nn.Parameter(0.02 * torch.randn(context, width))
@@ -111,19 +116,27 @@ class Text(Learner):
     learning_rate = 0.1
     batch = 8
     context = 64
+    width = 64
 
     def __init__(self) -> None:
         self._characters, self._count = text()
 
     def model(self) -> nn.Module:
         """See `Learner.model`."""
-        return CharTransformer(self._count, self.context)
+        return CharTransformer(self._count, self.context, self.width)
 
     def loss(self, model: nn.Module, step: int, rank: int, world_size: int) -> torch.Tensor:
         """See `Learner.loss`."""
         starts = self._random(len(self._characters) - self.context, step, rank, world_size)
         rows = self._characters[starts[:, None] + torch.arange(self.context + 1)]
         return nn.functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+
+
+class WideText(Text):
+    """Four times the gradients, from half as many sequences: for links that are to be waited for."""
+
+    batch = 4
+    width = 128
 
 
 @cache
@@ -134,7 +147,7 @@ def text() -> tuple[torch.Tensor, int]:
     return numbers, len(known)
 
 
-LEARNERS: dict[str, type[Learner]] = {"digits": Digits, "transformer": Text}
+LEARNERS: dict[str, type[Learner]] = {"digits": Digits, "transformer": Text, "wide": WideText}
 
 
 class Way(NamedTuple):
@@ -155,50 +168,64 @@ def _bf16_over_gloo(state: None, bucket: GradBucket) -> torch.futures.Future[tor
 HOOKS: dict[str, Any] = {"bf16_hook": _bf16_over_gloo, "fp16_hook": fp16_compress_hook}
 
 
+class Trainee:
+    """One training, from the same start as all others."""
+
+    def __init__(self, learner: Learner, way: Way, state: ReductionState | None) -> None:
+        torch.manual_seed(0)
+        self.state = state
+        self.steps = 0
+        # All in one bucket for PowerSGD: torch's hook sums the factors of several in the order in which they are ready,
+        # which differs from rank to rank (over Gloo, torch 2.13: "Received data size doesn't match expected size").
+        bucket_cap_mb = ONE_BUCKET_MB if way.name == "powersgd" else None
+        self.model = DistributedDataParallel(learner.model(), bucket_cap_mb=bucket_cap_mb)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), learner.learning_rate, momentum=0.9)
+        if state is not None:
+            self.model.register_comm_hook(state, reduction_hook)
+        elif way.name == "powersgd":
+            power: Any = partial(PowerSGDState, None, matrix_approximation_rank=POWER_RANK)
+            state = power(start_powerSGD_iter=POWER_START, min_compression_rate=POWER_RATE)
+            self.model.register_comm_hook(state, powerSGD_hook)
+        elif way.name != "none":
+            self.model.register_comm_hook(None, HOOKS[way.name])
+
+
 class Training:
-    """One training after the other, all from the same start; see `benchmarks.ranks`."""
+    """Trainings one after the other, or side by side; see `benchmarks.ranks`."""
 
     def __init__(self, rank: Rank, learner: str) -> None:
         self._rank = rank
         self._learner = LEARNERS[learner]()
-        self._state: ReductionState | None = None
+        self._trainees: dict[str, Trainee] = {}
 
     def begin(self, way: Way, reducers: Sequence[str], job: str) -> None:
         """Start from the beginning."""
-        torch.manual_seed(0)
-        self._steps = 0
-        self._model = DistributedDataParallel(self._learner.model())
-        self._optimizer = torch.optim.SGD(self._model.parameters(), self._learner.learning_rate, momentum=0.9)
+        state = None
         if way.wire is not None:
-            wire = None if way.wire == "fp32" else way.wire
-            self._state = ReductionState(reducers, job=job, wire_dtype=wire)
-            self._model.register_comm_hook(self._state, reduction_hook)
-        elif way.name == "powersgd":
-            power: Any = partial(PowerSGDState, None, matrix_approximation_rank=POWER_RANK)
-            state = power(start_powerSGD_iter=POWER_START, min_compression_rate=POWER_RATE)
-            self._model.register_comm_hook(state, powerSGD_hook)
-        elif way.name != "none":
-            self._model.register_comm_hook(None, HOOKS[way.name])
+            state = ReductionState(reducers, job=job, wire_dtype=None if way.wire == "fp32" else way.wire)
+        self._trainees[way.name] = Trainee(self._learner, way, state)
 
-    def run(self, count: int) -> list[float]:
-        """Train so many steps more; return the loss of each, the mean over all ranks."""
-        losses = []
+    def run(self, name: str, count: int) -> tuple[list[float], list[float]]:
+        """Train so many steps more; return the loss of each, the mean over all ranks, and its seconds on this one."""
+        losses, seconds, one = [], [], self._trainees[name]
         for _ in range(count):
-            self._optimizer.zero_grad()
-            loss = self._learner.loss(self._model, self._steps, self._rank.rank, self._rank.world_size)
+            begin = time.perf_counter()
+            one.optimizer.zero_grad()
+            loss = self._learner.loss(one.model, one.steps, self._rank.rank, self._rank.world_size)
             loss.backward()
-            self._optimizer.step()
+            one.optimizer.step()
+            seconds.append(time.perf_counter() - begin)
             losses.append(loss.detach())
-            self._steps += 1
+            one.steps += 1
         means = torch.stack(losses).double()
         dist.all_reduce(means)
-        return (means / self._rank.world_size).tolist()
+        return (means / self._rank.world_size).tolist(), seconds
 
-    def end(self) -> None:
+    def end(self, name: str) -> None:
         """Leave the job."""
-        if self._state is not None:
-            self._state.close()
-            self._state = None
+        state = self._trainees.pop(name).state
+        if state is not None:
+            state.close()
 
 
 def torch_bytes(name: str, shapes: Sequence[Sequence[int]], step: int, world_size: int) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = ("reduction-server", "torch", "grpcio", "protobuf", "numpy", "uvloop")
-_PREFIXES = ("REDUCTION_", "GLOO_", "NCCL_", "OMP_", "MKL_")
+_PREFIXES = ("REDUCTION_", "GLOO_", "NCCL_", "CUDA_", "OMP_", "MKL_")
 
 
 def describe() -> dict[str, Any]:
@@ -25,6 +25,7 @@ def describe() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "load_average": os.getloadavg(),
+        "gpus": _gpus(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "versions": {package: _version(package) for package in _PACKAGES},
@@ -38,8 +39,9 @@ def describe() -> dict[str, Any]:
 def summary(environment: dict[str, Any]) -> str:
     """Return the line that stands above the table."""
     versions = environment["versions"]
+    gpus = "".join(f"{gpu}; " for gpu in environment.get("gpus", ()))
     return (
-        f"{environment['cpu']}, {environment['cores']} cores, Linux {environment['kernel']}, "
+        f"{gpus}{environment['cpu']}, {environment['cores']} cores, Linux {environment['kernel']}, "
         f"Python {environment['python']}, torch {versions['torch']}, grpcio {versions['grpcio']}, "
         f"numpy {versions['numpy']}, commit {environment['commit']}, load {environment['load_average'][0]:.2f}"
     )
@@ -50,6 +52,16 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
+
+
+def _gpus() -> list[str]:
+    """Return name, driver and compute mode of each; in the mode Exclusive_Process ranks share one only through MPS."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,compute_mode", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return said.splitlines()
 
 
 def _cpu_model() -> str:

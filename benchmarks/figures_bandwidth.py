@@ -43,7 +43,7 @@ def by_size_on_links(rows: Sequence[Record]) -> Figure | None:
 def by_workers(rows: Sequence[Record]) -> Figure | None:
     """Return a panel for each kind of shaped links, of the largest size, with as many reducers as workers."""
     square = [row for row in rows if row.network and row.what == ALL_REDUCE and row.workers == row.reducers]
-    cases = [largest(case) for case in grouped(square, lambda row: row.network)]
+    cases = [largest(case) for case in grouped(square, lambda row: (row.network, row.device))]
     cases = [case for case in cases if len(case) > 1]
     if not cases:
         return None

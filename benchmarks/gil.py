@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,10 +21,11 @@ from typing import Any
 
 from benchmarks import environment
 from benchmarks.cluster import Cluster, Shape, running
+from benchmarks.ending import ending_well
 from benchmarks.gil_load import BusyMain, Turn
 from benchmarks.gil_rows import HEAD, Measured, Rounds, cells, idle_cells, row
 from benchmarks.paired import LEAD_S
-from benchmarks.ranks import TRANSPORTS, RanksFailed
+from benchmarks.ranks import TRANSPORTS
 from benchmarks.table import markdown
 
 RESULTS = Path(__file__).parent / "results"
@@ -96,16 +95,11 @@ def measure(cluster: Cluster, settings: Settings) -> tuple[list[list[Turn]], dic
 
 def main() -> None:
     settings, path = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as timeout(1) sends: clean up
     # Slow is what is measured here; the warnings that name who is slow would bury the table.
     os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
-    try:
-        with running(Shape(workers=settings.workers, reducers=settings.reducers)) as cluster:
-            idle, measured = measure(cluster, settings)
-    except RanksFailed as error:
-        sys.exit(f"gil: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    shape = Shape(workers=settings.workers, reducers=settings.reducers)
+    with ending_well("gil"), running(shape) as cluster:
+        idle, measured = measure(cluster, settings)
     rows = [row(name, idle, kept) for name, kept in measured.items()]
     described = environment.describe()
     print(environment.summary(described))

@@ -58,7 +58,7 @@ class Network:
     """Hosts on shaped links. A context manager; ends with the process at the latest, or with the next run."""
 
     def __init__(self, workers: int, reducers: int, link: Link) -> None:
-        _check()
+        check_network()
         _remove_stale()
         name = f"{_PREFIX}-{os.getpid()}-{next(_counter)}"
         self._bridge = Host(address="", interface="bridge", namespace=f"{name}-bridge")
@@ -155,7 +155,12 @@ def _port(host: Host) -> str:
     return _name(host).rpartition("-")[2]
 
 
-def _check() -> None:
+def check_network() -> None:
+    """Find out whether links can be shaped here.
+
+    Raises:
+        NetworkUnavailable: they cannot.
+    """
     missing = [f"the command {name} (iproute2)" for name in ("ip", "tc") if shutil.which(name) is None]
     if os.geteuid() != 0:
         missing.insert(0, "root")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from benchmarks.ranks import Ranks
+from benchmarks.records import Quartiles, quartiles
 from benchmarks.reducers import Reducers
 from benchmarks.traffic import Traffic
 
@@ -55,6 +56,10 @@ class Measurement:
             self.worker_cpu_s += sample.cpu_s
         self.reducer_cpu_s += reducer_cpu_s
         self.traffic += traffic
+
+    def times_as_fast_as(self, other: Measurement) -> Quartiles:
+        """Return the quartiles of the other's time by this one's, over all pairs of neighbouring turns."""
+        return quartiles([theirs / own for theirs, own in zip(other.turns, self.turns, strict=True)])
 
     @property
     def p50_s(self) -> float:

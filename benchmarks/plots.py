@@ -2,8 +2,8 @@
 
     python -m benchmarks.plots [FILE.json] [--out DIR]
 
-`make bench` does the same for results/latest.json. What gil.py and soak.py have written beside that file is taken
-in, too. A figure whose rows were not measured is left out.
+`make bench` does the same for results/latest.json. What gil.py, soak.py, accuracy.py, convergence.py and
+time_to_loss.py have written beside that file is taken in, too. A figure whose rows were not measured is left out.
 """
 
 from __future__ import annotations
@@ -67,6 +67,12 @@ GIL_CAPTION = (
     "Left: what the main thread loses to all-reduces in flight. Right: what they lose when it computes."
 )
 SOAK_CAPTION = "Resident memory of every process over the time of the soak; the grey fifths are compared."
+#: Figures that other tools have drawn, by the pattern of their files' names.
+DRAWN = {
+    "accuracy.png": "The error of averages against a sum in float64: ours, and torch's compression hooks over Gloo.",
+    "convergence-*.png": "The loss of a training against steps, and against bytes of gradients.",
+    "time-to-loss-*.png": "The loss of a training on shaped links against time, computing included.",
+}
 
 
 def write(source: Path, directory: Path) -> list[Path]:
@@ -95,7 +101,12 @@ def write(source: Path, directory: Path) -> list[Path]:
     with_gil = None if gil is None else (gil, keep("gil", GIL_CAPTION, gil_figure.gil(gil)))
     with_soak = None if soak is None else (soak, keep("soak", SOAK_CAPTION, soak_figure.memory(soak)))
     path = directory / "report.html"
-    path.write_text(page(document, rows, pictures, with_gil, with_soak))
+    wires = [
+        Picture(drawn.read_bytes(), f"{drawn.stem}: {caption}")
+        for pattern, caption in DRAWN.items()
+        for drawn in sorted(source.parent.glob(pattern))
+    ]
+    path.write_text(page(document, rows, pictures, wires, with_gil, with_soak))
     return [*written, path]
 
 

@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.cuda.nccl
 import torch.distributed as dist
 
+from benchmarks import nccl_ranks
 from benchmarks.bare import BareState
 from benchmarks.hosts import LOOPBACK, Host
 from worker_plugin import ReductionState
@@ -37,6 +40,8 @@ OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
     "bare": (BareState, {"transport": "tcp"}),
+    #: Flat where every rank has a host of its own.
+    "hierarchical": (ReductionState, {"transport": "tcp", "local_group": "auto"}),
     **{name: (ReductionState, {"transport": "tcp", "wire_dtype": name}) for name in WIRES},
 }
 
@@ -64,6 +69,16 @@ class Setup:
     #: Of this run only: the ranks meet in it, and the jobs are named after it.
     directory: str
     reducers: tuple[str, ...]
+    #: Its number on its host, and how many there are; as a launcher says.
+    local_rank: int = 0
+    local_size: int = 1
+    #: Whether NCCL may use nothing but sockets; then ranks may share a GPU.
+    sockets: bool = False
+
+    @property
+    def nccl_log(self) -> str:
+        """Where this rank's NCCL writes."""
+        return os.path.join(self.directory, f"nccl-{self.rank}.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,8 @@ class Rank:
     device: torch.device
     #: By name in OURS.
     states: dict[str, ReductionState]
+    #: How many ranks its host has.
+    local_size: int = 1
 
     def synchronize(self) -> None:
         """Wait until a GPU has done what it was told; a future or a work is done before that."""
@@ -92,22 +109,28 @@ class Ranks:
         *,
         device: str = "cpu",
         hosts: Sequence[Host] = (),
+        sockets: bool = False,
     ) -> None:
+        self._setups: list[Setup] = []
         self._directory = tempfile.TemporaryDirectory(prefix="reduction-bench-")
         self._connections: list[Connection] = []
         self._processes: list[Any] = []
         try:
-            self._start(reducers, device, hosts or [LOOPBACK] * world_size)
+            self._start(reducers, device, hosts or [LOOPBACK] * world_size, sockets)
         except BaseException:
             self._kill()
             raise
 
-    def _start(self, reducers: Sequence[str], device: str, hosts: Sequence[Host]) -> None:
+    def _start(self, reducers: Sequence[str], device: str, hosts: Sequence[Host], sockets: bool) -> None:
         context = multiprocessing.get_context("spawn")  # fork and torch's threads do not go together
         resource_tracker.ensure_running()  # `spawn` starts it with the first child, but it belongs on no host
         for rank, host in enumerate(hosts):
             ours, theirs = context.Pipe()
-            setup = Setup(rank, len(hosts), device, host.interface, self._directory.name, tuple(reducers))
+            local = (hosts[:rank].count(host), hosts.count(host)) if host.namespace else (0, 1)
+            directory = self._directory.name
+            where = device, host.interface, directory
+            setup = Setup(rank, len(hosts), *where, tuple(reducers), *local, sockets)
+            self._setups.append(setup)
             process = context.Process(target=_main, args=(theirs, setup), name=f"rank-{rank}", daemon=True)
             with host.entered():
                 process.start()
@@ -130,6 +153,11 @@ class Ranks:
         """Call a method of every rank's workload; return what they return, in rank order."""
         self._tell((method, args))
         return self._gather(CALL_TIMEOUT_S)
+
+    def nccl_logs(self) -> list[str]:
+        """Return what the NCCL of each rank has written; nothing where there is none."""
+        paths = [Path(setup.nccl_log) for setup in self._setups]
+        return [path.read_text(errors="replace") if path.exists() else "" for path in paths]
 
     def close(self) -> None:
         """Let the ranks leave; those that do not are killed, which is an error."""
@@ -217,10 +245,15 @@ def _obey(connection: Connection, rank: Rank) -> None:
 def _join(setup: Setup) -> Rank:
     torch.set_num_threads(1)  # the ranks share the cores
     os.environ["GLOO_SOCKET_IFNAME"] = setup.interface
-    os.environ["NCCL_SOCKET_IFNAME"] = setup.interface
+    os.environ["LOCAL_RANK"] = str(setup.local_rank)
+    os.environ["LOCAL_WORLD_SIZE"] = str(setup.local_size)
     device = torch.device("cpu")
     if setup.device == "cuda":
-        device = torch.device("cuda", setup.rank)
+        where = setup.rank, setup.interface, setup.nccl_log
+        os.environ.update(
+            nccl_ranks.variables(*where, sockets=setup.sockets, version=torch.cuda.nccl.version())
+        )
+        device = torch.device("cuda", setup.rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     dist.init_process_group(
         "gloo" if setup.device == "cpu" else "cpu:gloo,cuda:nccl",
@@ -239,4 +272,4 @@ def _join(setup: Setup) -> Rank:
         )
         for name, (state, settings) in OURS.items()
     }
-    return Rank(setup.rank, setup.world_size, device, states)
+    return Rank(setup.rank, setup.world_size, device, states, setup.local_size)

@@ -33,10 +33,11 @@ def page(
     document: dict[str, Any],
     rows: Sequence[Record],
     pictures: Sequence[Picture],
+    wires: Sequence[Picture] = (),
     gil: tuple[dict[str, Any], Sequence[Picture]] | None = None,
     soak: tuple[dict[str, Any], Sequence[Picture]] | None = None,
 ) -> str:
-    """Return the page of a run, and of the last GIL benchmark and soak."""
+    """Return the page of a run, and of the last benchmarks of wire dtypes, GIL benchmark and soak."""
     links = [row for row in rows if row.network is not None]
     loopback = [row for row in rows if row.network is None]
     growth = document.get("scaling", [])
@@ -46,6 +47,7 @@ def page(
         Section("Shaped links", [_table(links)] if links else []),
         Section("Growth with the workers", [_growth(growth)] if growth else []),
         Section("Loopback", [_table(loopback)] if loopback else []),
+        Section("Fewer bytes", list(wires)),
         Section("The GIL", [] if gil is None else [_gil_text(gil[0]), *gil[1], _gil(gil[0])]),
         Section("Soak", [] if soak is None else [*soak[1], *_soak(soak[0])]),
         Section("Environment", [described(document["environment"])]),

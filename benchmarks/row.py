@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmarks.cluster import Cluster
+from benchmarks.nccl_log import NcclLog
 from benchmarks.paired import Measurement
 from benchmarks.ranks import OURS
 from benchmarks.traffic import Link
+
+#: Ranks that share a GPU take turns on it: their time on shaped links tells of the links only if they are so many
+#: times as fast without.
+CLEARLY_FASTER = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +30,36 @@ class Row:
     link: Link | None
     iterations: int
     measured: dict[str, Measurement]
+    #: Seconds of the median turn of the same on links that are not shaped, per iteration, by contender.
+    unshaped_s: Mapping[str, float] = field(default_factory=dict)
+    #: What NCCL said, on GPUs.
+    nccl: NcclLog | None = None
+
+    @classmethod
+    def of(
+        cls,
+        cluster: Cluster,
+        what: str,
+        size_bytes: int,
+        iterations: int,
+        measured: dict[str, Measurement],
+        *,
+        unshaped_s: Mapping[str, float] | None = None,
+        nccl: NcclLog | None = None,
+    ) -> Row:
+        """Return what was measured on a cluster."""
+        return cls(
+            what=what,
+            size_bytes=size_bytes,
+            workers=cluster.shape.workers,
+            reducers=cluster.shape.reducers,
+            device=cluster.shape.device,
+            link=cluster.link,
+            iterations=iterations,
+            measured=measured,
+            unshaped_s={} if unshaped_s is None else unshaped_s,
+            nccl=nccl,
+        )
 
     @property
     def ring(self) -> str:
@@ -35,11 +71,22 @@ class Row:
         ring = self.measured.get("ring")
         if name == "ring" or ring is None:
             return None
-        ratios = [theirs / own for theirs, own in zip(ring.turns, self.measured[name].turns, strict=True)]
-        if len(ratios) == 1:
-            return ratios[0], ratios[0], ratios[0]
-        low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        return low, median, high
+        return self.measured[name].times_as_fast_as(ring)
+
+    def times_as_fast_unshaped(self, name: str) -> float | None:
+        """Return the time by that on links that are not shaped, if that was measured."""
+        unshaped_s = self.unshaped_s.get(name)
+        return None if unshaped_s is None else self.measured[name].turn_s / unshaped_s
+
+    def doubts(self, name: str) -> list[str]:
+        """Return why this is no figure of the network, although links are shaped."""
+        found = []
+        factor = self.times_as_fast_unshaped(name)
+        if factor is not None and factor < CLEARLY_FASTER:
+            found.append(f"unshaped it is only {factor:.2f} times as fast, {CLEARLY_FASTER:g} is wanted")
+        if name == "ring" and self.nccl is not None and self.link is not None:
+            found += self.nccl.problems(self.workers)
+        return found
 
     def algbw_gb_s(self, name: str) -> float:
         """Return bytes per second, in GB/s = 1e9 bytes/s."""
@@ -89,6 +136,7 @@ class Row:
             "ring": self.ring,
             "device": self.device,
             "network": "loopback" if self.link is None else asdict(self.link),
+            "nccl": None if self.nccl is None else self.nccl.json(),
             "contenders": {name: self._contender(name) for name in self.measured},
         }
 
@@ -105,6 +153,8 @@ class Row:
             "reducer_cpu_s_per_gb": self.reducer_cpu_s_per_gb(name),
             "ratio": None if quartiles is None else dict(zip(names, quartiles, strict=True)),
             "wire": self.wire(name),
+            "unshaped_s": self.unshaped_s.get(name),
+            "doubts": self.doubts(name),
         }
 
     def _bytes(self, name: str) -> int:

@@ -62,4 +62,4 @@ def scaling(rows: Sequence[Row]) -> list[Step]:
 
 def _case(row: Row) -> tuple[object, ...]:
     assert row.link is not None
-    return row.size_bytes, row.link.rate_mbit, row.link.latency_ms, row.link.burst_bytes
+    return row.device, row.size_bytes, row.link.rate_mbit, row.link.latency_ms, row.link.burst_bytes

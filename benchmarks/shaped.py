@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.all_reduce import AllReduce
 from benchmarks.cluster import Shape, running
-from benchmarks.network import NetworkUnavailable
+from benchmarks.ending import ending_well
 from benchmarks.paired import Effort, compare
-from benchmarks.ranks import OURS, TRANSPORTS, RanksFailed
+from benchmarks.ranks import OURS, TRANSPORTS
 from benchmarks.report import Report
 from benchmarks.row import Row
 from benchmarks.traffic import Link
@@ -105,27 +103,13 @@ def row_of(
     with running(shape, with_goodput=with_goodput) as cluster:
         cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
         measured = compare(cluster, contenders, effort)
-        return Row(
-            what="all-reduce",
-            size_bytes=size_bytes,
-            workers=shape.workers,
-            reducers=shape.reducers,
-            device=shape.device,
-            link=cluster.link,
-            iterations=iterations,
-            measured=measured,
-        )
+        return Row.of(cluster, "all-reduce", size_bytes, iterations, measured)
 
 
 def main() -> None:
     arguments = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as timeout(1) sends: clean up
-    try:
+    with ending_well("shaped"):
         report = measure(arguments)
-    except (NetworkUnavailable, RanksFailed) as error:
-        sys.exit(f"shaped: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
     if arguments.json is not None:
         report.write(arguments.json)
     print("\n".join(report.lines()))

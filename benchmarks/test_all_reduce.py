@@ -21,11 +21,19 @@ SIZES = {
     "4MiB": (4 * MIB, 5),
     "16MiB": (16 * MIB, 2),
     "64MiB": (64 * MIB, 1),
+    "96MiB": (96 * MIB, 1),
 }
+LONG = {"96MiB"}
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("size_bytes", "iterations"), SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize(
+    ("size_bytes", "iterations"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.full] if name in LONG else [])
+        for name, case in SIZES.items()
+    ],
+)
 def test_all_reduce(
     cluster: Cluster,
     effort: Effort,

@@ -32,7 +32,8 @@ def _name(shape: Shape) -> str:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cluster", SHAPES, ids=_name, indirect=True)
 def test_training(cluster: Cluster, record: Callable[..., None], request: pytest.FixtureRequest) -> None:
-    cluster.ranks.load(Training)
+    contenders = [*TRANSPORTS, "ring", "noop"]
+    cluster.ranks.load(Training, contenders)
     effort = FULL if request.config.getoption("--full") else QUICK
-    measured = compare(cluster, [*TRANSPORTS, "ring", "noop"], effort)
+    measured = compare(cluster, contenders, effort)
     record("training step", gradient_bytes(), 1, measured)

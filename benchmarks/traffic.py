@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,12 @@ class Link:
     def slug(self) -> str:
         """As in test ids."""
         return f"{self.rate_mbit:g}mbit-queue{self.latency_ms:g}ms-burst{self.burst_bytes >> 10}KiB"
+
+
+def link_of(rate_mbit: float) -> Link:
+    """Return a link whose burst is a millisecond of the rate at least: timers may be late by as much, tc-tbf(8)."""
+    usual = Link(rate_mbit=rate_mbit)
+    return replace(usual, burst_bytes=max(usual.burst_bytes, int(rate_mbit * 1000 / 8)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,24 @@
-"""The workload of test_shaped_training.py, run by every rank: training steps of a small transformer.
+"""The workload of test_shaped_training.py and of `hierarchy.py --train`: training steps of a small transformer.
 
 Real numbers, an optimizer, and a new batch each step: what is summed changes as it does in a training. Every
-rank knows all batches, and computes what the others' gradients are after the step, outside the timed region.
+rank knows all batches, and computes what the others' gradients are after the step, outside the timed region; and
+all compare their weights.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.paired import Sample, timed
-from benchmarks.ranks import TRANSPORTS, Rank
+from benchmarks.ranks import Rank
 from worker_plugin import reduction_hook
 
 _VOCABULARY = 1000
@@ -49,22 +52,25 @@ class Transformer(nn.Module):
 
 
 class Training:
-    """Copies of one model under DDP that train side by side: each transport, DDP's own, no communication."""
+    """Copies of one model under DDP that train side by side: ours by state, DDP's own ("ring"), none ("noop")."""
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Rank, contenders: Sequence[str]) -> None:
         torch.manual_seed(0)
         self._rank = rank
         self._key = 0
         self._last = ""
         #: Without DDP: computes what each rank's gradients must have been.
         self._reference = Transformer()
+        # All have the same weights already: to broadcast them over slow links would take longer than many steps.
         self._models = {
-            name: DistributedDataParallel(copy.deepcopy(self._reference))
-            for name in (*rank.states, "ring", "noop")
+            name: DistributedDataParallel(copy.deepcopy(self._reference), init_sync=False)
+            for name in contenders
         }
-        for name, state in rank.states.items():
-            self._models[name].register_comm_hook(state, reduction_hook)
-        self._models["noop"].register_comm_hook(None, noop_hook)
+        for name, model in self._models.items():
+            if name == "noop":
+                model.register_comm_hook(None, noop_hook)
+            elif name != "ring":
+                model.register_comm_hook(rank.states[name], reduction_hook)
         self._optimizers = {
             name: torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
             for name, model in self._models.items()
@@ -92,22 +98,34 @@ class Training:
         return timed([step], start_at)
 
     def verify(self) -> None:
-        """Compare every gradient as a whole, and keep the new weights.
+        """Compare every gradient as a whole, and keep the new weights, which all ranks must share.
 
-        Ours must have the bits of the fold in rank order. A ring adds in another order, and may differ by the
-        roundings of both.
+        Ours must have the bits of the fold in rank order; in hierarchical mode of the fold over the nodes of those in
+        the nodes. A ring adds in another order, and may differ by the roundings of both.
         """
         name, model = self._last, self._models[self._last].module
         self._reference.load_state_dict(self._before[name])
         ranks = [self._rank.rank] if name == "noop" else range(self._rank.world_size)
         gradients = [self._gradients(rank) for rank in ranks]
+        node = self._rank.local_size if name == "hierarchical" else 1
         named = model.named_parameters()
         for (parameter, value), parts in zip(named, zip(*gradients, strict=True), strict=True):
-            if value.grad is None or not _is_right(value.grad, parts, exact=name in (*TRANSPORTS, "noop")):
+            if value.grad is None or not is_right(value.grad, parts, node, exact=name != "ring"):
                 raise AssertionError(f"rank {self._rank.rank}, {name}: the gradient of {parameter} is wrong")
         with torch.no_grad():
             for key, value in model.state_dict().items():
                 self._before[name][key].copy_(value)
+        if name != "noop":
+            self._compare_weights()
+
+    def _compare_weights(self) -> None:
+        digest = hashlib.sha256()
+        for value in self._before[self._last].values():
+            digest.update(value.numpy())
+        digests = [""] * self._rank.world_size
+        dist.all_gather_object(digests, digest.hexdigest())
+        if len(set(digests)) > 1:
+            raise AssertionError(f"{self._last}: the ranks' weights differ, their digests are {digests}")
 
     def _batch(self, rank: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(self._key * self._rank.world_size + rank)
@@ -133,13 +151,19 @@ def _loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
 
-def _is_right(gradient: torch.Tensor, parts: tuple[torch.Tensor, ...], *, exact: bool) -> bool:
-    expected = parts[0].clone()
-    for part in parts[1:]:
-        expected += part
-    expected /= len(parts)
+def is_right(gradient: torch.Tensor, parts: Sequence[torch.Tensor], node: int, *, exact: bool) -> bool:
+    """Return whether it is the mean of all ranks' parts, which nodes of so many ranks each add up first."""
+    nodes = [_fold(parts[first : first + node]) for first in range(0, len(parts), node)]
+    expected = _fold(nodes) / len(parts)
     if exact:
         return torch.equal(gradient, expected)
     # n - 1 additions and a division on either side, each off by half an epsilon of at most this.
     largest = sum(part.abs() for part in parts) / len(parts)
     return bool(((gradient - expected).abs() <= len(parts) * _EPSILON * largest).all())
+
+
+def _fold(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    result = parts[0].clone()
+    for part in parts[1:]:
+        result += part
+    return result

@@ -9,13 +9,11 @@ turns (quartiles), `x fewer` that of the bytes. Every result is checked to the l
 from __future__ import annotations
 
 import argparse
-import statistics
-import sys
 
 from benchmarks.cluster import Shape
-from benchmarks.network import NetworkUnavailable
+from benchmarks.ending import ending_well
 from benchmarks.paired import Effort
-from benchmarks.ranks import WIRES, RanksFailed
+from benchmarks.ranks import WIRES
 from benchmarks.row import Row
 from benchmarks.shaped import names, row_of, size
 from benchmarks.table import markdown
@@ -42,13 +40,9 @@ def parse() -> argparse.Namespace:
 def lines(row: Row) -> list[str]:
     """Return the table."""
     head = ["wire", "ms per turn", "x float32 (quartiles)", "bytes", "x fewer", "worker CPU s/GB"]
-    base = row.measured[_BASELINE].turns
     cells = []
     for name, measurement in row.measured.items():
-        ratios = [theirs / own for theirs, own in zip(base, measurement.turns, strict=True)]
-        low, median, high = (
-            statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-        )
+        low, median, high = measurement.times_as_fast_as(row.measured[_BASELINE])
         cells.append(
             [
                 "float32" if name == _BASELINE else name,
@@ -74,11 +68,9 @@ def main() -> None:
     reducers = arguments.workers if arguments.reducers is None else arguments.reducers
     shape = Shape(workers=arguments.workers, reducers=reducers, link=link)
     effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=1)
-    try:
-        contenders = [_BASELINE, *arguments.wires]
+    contenders = [_BASELINE, *arguments.wires]
+    with ending_well("wires"):
         row = row_of(shape, effort, contenders, size_bytes=arguments.size, iterations=1, with_goodput=False)
-    except (NetworkUnavailable, RanksFailed) as error:
-        sys.exit(f"wires: {error}")
     print(f"n={shape.workers} k={shape.reducers}, {arguments.size} bytes, {arguments.rate:g} Mbit/s")
     print("\n".join(lines(row)))
 

@@ -163,6 +163,7 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     source.write_text(json.dumps(plain))
     (tmp_path / "gil.json").write_text(json.dumps(made.gil()))
     (tmp_path / "soak.json").write_text(json.dumps(made.soak()))
+    (tmp_path / "convergence-digits.png").write_bytes(style.png(soak_figure.memory(made.soak())))
     written = plots.write(source, tmp_path / "out")
     assert [path.name for path in written] == [
         *(f"{plan.name}.png" for plan in plots.FIGURES),
@@ -174,7 +175,8 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     checker = read(html)
     assert all(re.match(r"#s\d|data:image/png;base64,", source) for source in checker.sources)
     assert not re.search(r"url\(|@import", html)
-    assert len([source for source in checker.sources if source.startswith("data:")]) == len(written) - 1
+    assert len([source for source in checker.sources if source.startswith("data:")]) == len(written)
+    assert "convergence-digits: The loss" in html
     assert checker.headings[0] == "How it was measured"
     assert checker.headings[-1] == "Environment"
     assert "A &amp; B &lt;processor&gt;" in html
@@ -189,10 +191,10 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_page_tells_what_grew_and_what_failed() -> None:
     plain = made.latest(*made.shaped_rows())
-    html = page(plain, records(plain), [], None, (made.soak(), []))
+    html = page(plain, records(plain), [], [], None, (made.soak(), []))
     assert "grew: RSS by 20.0 MiB, descriptors by 1" in html
     assert "Loopback" not in read(html).headings
-    html = page(plain, records(plain), [], None, (made.soak("failed: rank 1 died"), []))
+    html = page(plain, records(plain), [], [], None, (made.soak("failed: rank 1 died"), []))
     assert "failed: rank 1 died" in html
 
 

@@ -1,0 +1,139 @@
+"""Models of the sizes that people train, in plain torch.nn with random weights, and batches of random data.
+
+`tiny` is the same code with few and narrow layers, for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Bert(nn.Module):
+    """BERT-base with its masked-language-model head (Devlin et al., 2019): 109.5 M parameters."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int, heads: int, positions: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(positions, width)
+        self.types = nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width)
+        # No dropout, so that all contenders compute the same.
+        blocks = [
+            nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, nn.functional.gelu, batch_first=True)
+            for _ in range(layers)
+        ]
+        self.layers = nn.Sequential(*blocks)
+        self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        for embedding in (self.words, self.positions, self.types):
+            # As BERT; with torch's 1 the tied head's loss is huge.
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the logits of every token."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        embedded = self.words(tokens) + self.positions(places) + self.types(torch.zeros_like(tokens))
+        hidden = self.transform(self.layers(self.norm(embedded)))
+        return nn.functional.linear(hidden, self.words.weight, self.bias)
+
+
+class Bottleneck(nn.Module):
+    """A residual block of 1x1, 3x3 and 1x1 convolutions."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = 4 * width
+        self.layers = nn.Sequential(
+            *_convolution(inputs, width, 1),
+            nn.ReLU(),
+            *_convolution(width, width, 3, stride),
+            nn.ReLU(),
+            *_convolution(width, outputs, 1),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(*_convolution(inputs, outputs, 1, stride))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        return torch.relu(self.layers(images) + self.shortcut(images))
+
+
+def resnet(width: int, depths: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Return a ResNet (He et al., 2016); with 64, (3, 4, 6, 3) and 1000 it is ResNet-50: 25.6 M parameters."""
+    layers: list[nn.Module] = [
+        *_convolution(3, width, 7, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+    ]
+    inputs = width
+    for stage, depth in enumerate(depths):
+        for block in range(depth):
+            inner = width << stage
+            layers.append(Bottleneck(inputs, inner, 2 if stage and not block else 1))
+            inputs = 4 * inner
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    # Without running statistics DDP has no buffers to send around in every step.
+    return convolution, nn.BatchNorm2d(outputs, track_running_stats=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A model, and what it is trained on."""
+
+    build: Callable[[], nn.Module]
+    #: So many examples; targets are classes, one for each row of logits.
+    batch: Callable[[int, torch.Generator], Batch]
+    #: Examples of each rank.
+    examples: int
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the mean cross entropy."""
+        inputs, targets = batch
+        return nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+
+def _bert(
+    vocabulary: int, width: int, layers: int, heads: int, positions: int, tokens: int, examples: int
+) -> Recipe:
+    def batch(count: int, generator: torch.Generator) -> Batch:
+        drawn = torch.randint(vocabulary, (2, count, tokens), generator=generator)
+        return drawn[0], drawn[1]
+
+    return Recipe(
+        build=lambda: Bert(vocabulary, width, layers, heads, positions), batch=batch, examples=examples
+    )
+
+
+def _resnet(width: int, depths: tuple[int, ...], classes: int, side: int, examples: int) -> Recipe:
+    def batch(count: int, generator: torch.Generator) -> Batch:
+        images = torch.randn((count, 3, side, side), generator=generator)
+        return images, torch.randint(classes, (count,), generator=generator)
+
+    return Recipe(build=lambda: resnet(width, depths, classes), batch=batch, examples=examples)
+
+
+RECIPES = {
+    "bert": _bert(30522, 768, 12, 12, 512, tokens=128, examples=8),
+    "resnet": _resnet(64, (3, 4, 6, 3), 1000, side=224, examples=32),
+}
+TINY = {
+    "bert": _bert(100, 32, 2, 2, 16, tokens=8, examples=2),
+    "resnet": _resnet(4, (1, 1), 10, side=32, examples=4),
+}
+
+
+def gradient_bytes(recipe: Recipe) -> int:
+    """Return the bytes of all gradients of a step."""
+    with torch.device("meta"):
+        return sum(one.numel() * one.element_size() for one in recipe.build().parameters())

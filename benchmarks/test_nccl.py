@@ -1,0 +1,33 @@
+"""NCCL's ring on shaped links, on GPUs that ranks may share, against ours; see `benchmarks.nccl`."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.cluster import Shape
+from benchmarks.nccl import compare
+from benchmarks.nccl_ranks import GpuMissing
+from benchmarks.network import NetworkUnavailable
+from benchmarks.paired import Effort
+from benchmarks.report import Report
+from benchmarks.traffic import Link
+
+#: Where the faster one is too fast for ranks that share a GPU, the slower one may not be.
+SHAPES = [
+    Shape(workers=4, reducers=4, device="cuda", link=Link(rate_mbit=rate_mbit)) for rate_mbit in (500, 200)
+]
+EFFORT = Effort(rounds=5, rounds_min=5, budget_s=0.0, warmup_rounds=2)
+
+
+def _name(shape: Shape) -> str:
+    return shape.name
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("shape", SHAPES, ids=_name)
+@pytest.mark.parametrize("size_bytes", [64 << 20], ids=["64MiB"])
+def test_nccl(shape: Shape, size_bytes: int, report: Report) -> None:
+    try:
+        report.rows.append(compare(shape, EFFORT, size_bytes))
+    except (GpuMissing, NetworkUnavailable) as error:
+        pytest.skip(str(error))

@@ -1,0 +1,71 @@
+"""When a training has reached the target, what time_to_loss.py concludes; and a short run of it."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import style, time_to_loss
+from benchmarks.convergence_load import Way
+from benchmarks.network import NetworkUnavailable, check_network
+from benchmarks.time_to_loss import HEAD, WINDOW, Run, cells, slow, target_of
+from benchmarks.time_to_loss_figure import figure
+
+STEPS = 100
+
+
+def run(name, wire, seconds, reached=STEPS):
+    """A loss of 2 that becomes 1 at a step."""
+    return Run(
+        Way(name, wire), [2.0] * reached + [1.0] * (STEPS + WINDOW - reached), [seconds] * (STEPS + WINDOW)
+    )
+
+
+REFERENCE = run("ours, fp32", "fp32", 1.0, 50)
+
+
+def test_the_target_is_reached_when_the_mean_of_the_last_steps_has():
+    assert target_of(REFERENCE, STEPS) == pytest.approx(1.01)
+    assert REFERENCE.steps_to(1.01) == 50 + WINDOW
+    assert REFERENCE.steps_to(1.5) == 50 + WINDOW // 2
+    assert REFERENCE.time_to(1.01) == 50 + WINDOW
+    assert REFERENCE.steps_to(0.9) is None
+    assert REFERENCE.time_to(0.9) == float("inf")
+    assert Run(Way("new", None)).steps_to(1.0) is None
+
+
+def test_who_is_too_slow_is_named():
+    runs = [
+        REFERENCE,
+        run("ours, int8", "int8", 0.5, 60),
+        run("ours, topk:0.1", "topk:0.1", 0.7, 60),
+        run("ours, topk", "topk", 0.1, STEPS + WINDOW),
+        run("powersgd", None, 2.0),
+    ]
+    assert slow(runs, STEPS) == [
+        "ours, topk:0.1 is 1.25 times as fast as fp32, 1.3 is wanted",
+        "ours, topk is 0.00 times as fast as fp32, 1.3 is wanted",
+    ]
+    assert cells(runs[1], REFERENCE, STEPS) == ["ours, int8", "1.0000", "+0.00%", "500", "80", "40.0", "1.75"]
+    assert cells(runs[3], REFERENCE, STEPS)[-3:] == ["never", "inf", "0.00"]
+    assert len(HEAD) == len(cells(REFERENCE, REFERENCE, STEPS))
+    assert len(figure(runs, 1.0).axes[0].get_lines()) == len(runs) + 1
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_a_short_run(tmp_path, monkeypatch):
+    try:
+        check_network()
+    except NetworkUnavailable as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(style, "DPI", 20)
+    monkeypatch.setattr(time_to_loss, "LEAST", 0.0)
+    chosen = ["--steps", "20", "--most", "2", "--workers", "2", "--wires", "int8", "--baselines", "powersgd"]
+    monkeypatch.setattr(sys, "argv", ["time_to_loss", "--model", "digits", *chosen, "--out", str(tmp_path)])
+    time_to_loss.main()
+    document = json.loads((tmp_path / "time-to-loss-digits.json").read_text())
+    assert [one["way"][0] for one in document["runs"]] == ["ours, fp32", "ours, int8", "powersgd"]
+    for one in document["runs"]:
+        assert 20 <= len(one["losses"]) == len(one["seconds"]) <= 40
+    assert (tmp_path / "time-to-loss-digits.png").read_bytes().startswith(b"\x89PNG")

@@ -7,40 +7,14 @@ import multiprocessing
 import os
 import signal
 import socket
-import threading
 import time
 
 import pytest
 import torch
+from faults.lateness import PROMISED_S, Lateness
 from integration.ranks import Died
 from reduction.errors import WorkerLost
 from torch.utils.data import DataLoader, TensorDataset
-
-#: From the death of a rank to the error on every survivor, in seconds: a promise (design: "never a silent hang").
-PROMISED_S = 2.0
-
-
-class Lateness:
-    """How much later than asked this machine lets a thread go on, at worst: no promise of ours can be better."""
-
-    def __init__(self) -> None:
-        self.worst_s = 0.0
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Lateness:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ends.is_set():
-            asked = time.monotonic() + 0.01
-            time.sleep(0.01)
-            self.worst_s = max(self.worst_s, time.monotonic() - asked)
 
 
 def wait_for_the_victim(rank, reducers, job, victim):

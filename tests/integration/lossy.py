@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.distributed as dist
+from integration.hierarchical import combine, of_nodes
 from integration.rank_main import Rank
 from reduction import formats
 from reduction.codecs import BLOCK_CODECS, BlockCodec
@@ -52,8 +53,13 @@ def decoded(row: torch.Tensor, wire: str) -> torch.Tensor:
     return torch.from_numpy(values)[: row.numel()].view(row.shape)
 
 
-def fold(rows: list[torch.Tensor], wire: str | None, op: dist.ReduceOp.RedOpType = SUM) -> torch.Tensor:
-    """Return what these contributions, one piece each, must become."""
+def fold(
+    rows: list[torch.Tensor],
+    wire: str | None,
+    op: dist.ReduceOp.RedOpType = SUM,
+    size: int = 1,
+) -> torch.Tensor:
+    """Return what these contributions, one piece each, must become; each the sum of `size` ranks, for AVG."""
     dtype = rows[0].dtype
     if wire is None or dtype is torch.float64 or (wire in HALVES and dtype is not torch.float32):
         return Rank.fold(rows, op)
@@ -66,7 +72,7 @@ def fold(rows: list[torch.Tensor], wire: str | None, op: dist.ReduceOp.RedOpType
     codec.start(accumulator, contributions[0])
     for contribution in contributions[1:]:
         codec.add(accumulator, contribution, ReduceOp.SUM)
-    scale(accumulator, ReduceOp.AVG if op == AVG else ReduceOp.SUM, len(rows))
+    scale(accumulator, ReduceOp.AVG if op == AVG else ReduceOp.SUM, len(rows) * size)
     span = count * codec.block * codec.dtype.itemsize
     payload = codec.finish(accumulator, memoryview(bytearray(formats.result_bytes(codec.dtype, span))))
     result = np.empty((count, codec.block), np.float32)
@@ -75,24 +81,42 @@ def fold(rows: list[torch.Tensor], wire: str | None, op: dist.ReduceOp.RedOpType
 
 
 class Feedback:
-    """All ranks' error feedback: residuals by rank and parameter."""
+    """All ranks' error feedback: residuals by rank and parameter; by node, if a node has several ranks."""
 
-    def __init__(self, wire: str | None, world_size: int) -> None:
+    def __init__(self, wire: str | None, world_size: int, size: int = 1) -> None:
         self.wire = wire
-        self.residuals: list[dict[int, torch.Tensor]] = [{} for _ in range(world_size)]
+        self.size = size
+        self.residuals: list[dict[int, torch.Tensor]] = [{} for _ in range(world_size // size)]
 
     def mean(self, number: int, column: list[torch.Tensor]) -> torch.Tensor:
         """Return what a parameter's gradients, one of each rank, must become; changes its residuals."""
         dtype = column[0].dtype
-        if self.wire not in _BLOCKS or dtype is torch.float64:
+        is_lossy = self.wire in _BLOCKS and dtype is not torch.float64
+        if self.size > 1 and not is_lossy:
+            is_cast = self.wire in HALVES and dtype is torch.float32
+            return of_nodes(column, self.size, "AVG", HALVES[self.wire] if is_cast else dtype)
+        if not is_lossy:
             return fold(column, self.wire, AVG)
+        nodes = [combine(column[i : i + self.size], "SUM") for i in range(0, len(column), self.size)]
         rows = []
-        for residuals, gradient in zip(self.residuals, column, strict=True):
+        for residuals, gradient in zip(self.residuals, nodes, strict=True):
             row = gradient.float() + residuals.get(number, torch.zeros(()))
             left = row - decoded(row, self.wire)
             residuals[number] = left.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
             rows.append(row)
-        return fold(rows, self.wire, AVG).to(dtype)
+        return fold(rows, self.wire, AVG, self.size).to(dtype)
+
+    def residual_of(self, rank: int, number: int) -> torch.Tensor | None:
+        """Return what a rank keeps of a parameter, flat: of its node's, the blocks that it encodes."""
+        whole = self.residuals[rank // self.size].get(number)
+        if whole is None or self.size == 1:
+            return None if whole is None else whole.reshape(-1)
+        block, local_rank = _codec(self.wire or "")[0].block, rank % self.size
+        blocks = -(-whole.numel() // block)
+        first, last = (blocks * i // self.size * block for i in (local_rank, local_rank + 1))
+        kept = torch.zeros(whole.numel())
+        kept[first:last] = whole.reshape(-1)[first:last]
+        return kept
 
 
 def assert_same(result: torch.Tensor, expected: torch.Tensor, what: object) -> None:

@@ -65,15 +65,18 @@ class Rank:
 
     @staticmethod
     def fold(tensors: list[torch.Tensor], op: dist.ReduceOp.RedOpType = dist.ReduceOp.AVG) -> torch.Tensor:
-        """Return what reducers promise: added in rank order, 16-bit types in fp32, divided, rounded once."""
-        dtype = tensors[0].dtype
+        """Return what reducers promise: added in rank order, 16-bit types in fp32, divided, rounded once.
+
+        On the CPU: on a GPU torch divides by a number by multiplying with its inverse.
+        """
+        dtype, device = tensors[0].dtype, tensors[0].device
         wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-        accumulator = tensors[0].to(wide, copy=True)
+        accumulator = tensors[0].to("cpu", wide, copy=True)
         for tensor in tensors[1:]:
-            accumulator += tensor.to(wide)
+            accumulator += tensor.to("cpu", wide)
         if op == dist.ReduceOp.AVG:
             accumulator /= len(tensors)
-        return accumulator.to(dtype)
+        return accumulator.to(device, dtype)
 
     @staticmethod
     def values(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import os
 import pickle
 import signal
 import subprocess
@@ -76,17 +77,21 @@ class Call:
 
     def _receive(self) -> bool:
         open_ones = {
-            process.connection: index
+            source: index
             for index, process in enumerate(self._processes)
             if index not in self._answers
+            for source in (process.connection, process.pidfd)
         }
         ready = connection.wait(list(open_ones), max(0.0, self._deadline - time.monotonic()))
-        for channel in ready:
-            index = open_ones[channel]  # type: ignore[index]
+        for index in sorted({open_ones[source] for source in ready}):  # type: ignore[index]
+            process = self._processes[index]
             try:
-                kind, value = pickle.loads(self._processes[index].connection.recv_bytes())
+                # Its end need not show on the connection: a forked child, a DataLoader's for one, may outlive it.
+                if not process.connection.poll(0):
+                    raise EOFError
+                kind, value = pickle.loads(process.connection.recv_bytes())
             except (EOFError, ConnectionResetError):
-                kind, value = "died", Died(self._processes[index].process.wait(START_S))
+                kind, value = "died", Died(process.process.wait(START_S))
             if kind == "news":
                 self._news[index].append(value)
                 continue
@@ -126,6 +131,7 @@ class RankProcess:
                 pass_fds=[theirs.fileno()],
                 env=environment(),
             )
+        self.pidfd = os.pidfd_open(self.process.pid)
 
     def dump_stacks(self) -> None:
         """Have it write where its threads are to its log."""
@@ -142,6 +148,9 @@ class RankProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
 
 
 class Ranks:

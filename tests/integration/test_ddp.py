@@ -149,7 +149,8 @@ def batch(rank: int, step: int, part: int = 0) -> torch.Tensor:
 
 
 def loss_of(model: nn.Module, rank: int, step: int, part: int = 0) -> torch.Tensor:
-    return model(batch(rank, step, part), rank=rank).square().mean()
+    device = next(model.parameters()).device
+    return model(batch(rank, step, part).to(device), rank=rank).square().mean()
 
 
 def local_gradients(model: nn.Module, rank: int, step: int, backwards: int = 1) -> list[torch.Tensor | None]:
@@ -182,14 +183,14 @@ def assert_same(what: str, ours: nn.Module, reference: nn.Module, gradients: boo
 def digest(model: nn.Module) -> str:
     data = hashlib.sha256()
     for parameter in model.parameters():
-        data.update(parameter.detach().contiguous().view(torch.uint8).numpy().tobytes())
+        data.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return data.hexdigest()
 
 
-def build(model: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module]:
+def build(model: Callable[[], nn.Module], device: str = "cpu") -> tuple[nn.Module, nn.Module]:
     """Return a model and its reference; the seed is the same on all ranks."""
     torch.manual_seed(5)
-    built = model()
+    built = model().to(device)
     return built, copy.deepcopy(built)
 
 
@@ -197,9 +198,16 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def train(rank, reducers, job, name):
+def clip(model: nn.Module, limit: float) -> None:
+    """As `clip_grad_norm_`; but on a GPU the norm's last bit depends on where in memory gradients are."""
+    gradients = [parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    nn.utils.clip_grads_with_norm_(model.parameters(), limit, norm.to(next(model.parameters()).device))
+
+
+def train(rank, reducers, job, name, device="cpu"):
     case = CASES[name]
-    model, reference = build(case.model)
+    model, reference = build(case.model, device)
     ddp = DistributedDataParallel(model, **case.ddp)
     calls: list[int] = []
 
@@ -227,7 +235,7 @@ def train(rank, reducers, job, name):
             assert_same(f"gradients of step {step}", model, reference, gradients=True)
             if case.clip is not None:
                 for some in (ddp, reference):
-                    nn.utils.clip_grad_norm_(some.parameters(), case.clip)
+                    clip(some, case.clip)
             optimizer.step()
             reference_optimizer.step()
         assert all(count in case.buckets for count in calls[2:]), calls
@@ -262,9 +270,9 @@ def train_uneven(rank, reducers, job):
     return digest(model)  # join() gives everybody the weights of the rank that was longest there
 
 
-def train_two_modules(rank, reducers, job, share):
+def train_two_modules(rank, reducers, job, share, device="cpu"):
     """As in adversarial training or distillation: two DDP modules, one loss or one after the other."""
-    pairs = [build(Perceptron), build(Mixed)]
+    pairs = [build(Perceptron, device), build(Mixed, device)]
     ddps = [DistributedDataParallel(model, bucket_cap_mb=0.001) for model, _ in pairs]
     states = [rank.state(reducers, f"{job}-{index}") for index in range(1 if share else 2)]
     for index, ddp in enumerate(ddps):

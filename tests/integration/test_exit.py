@@ -23,6 +23,24 @@ def train():
 
 LEAVE
 """
+IN_A_NODE = """
+import multiprocessing, os
+import torch.distributed as dist
+
+def in_a_node():
+    dist.init_process_group("gloo", store=dist.FileStore(sys.argv[4], 2), rank=int(sys.argv[3]), world_size=2)
+    state = ReductionState([sys.argv[1]], job=sys.argv[2], local_group=2)
+    for _ in range(3):
+        state.all_reduce(torch.ones(1 << 20)).wait()
+    child = os.fork()
+    if child == 0:  # with copies of everything, and without the threads; it ends as multiprocessing's do
+        del state
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    state.all_reduce(torch.ones(5)).wait()
+    return state
+
+"""
 WAYS = {
     "closed": "train().close()",
     "dropped": "train()",
@@ -34,11 +52,25 @@ WAYS = {
 @pytest.mark.parametrize("way", list(WAYS))
 def test_no_thread_of_ours_outlives_the_script(way, plane, reducer, job, child_environment):
     """One that comes back from C++ while the interpreter ends aborts the process: torchrun would start it again."""
-    script = SCRIPT.replace("LEAVE", WAYS[way])
+    end_well(
+        SCRIPT.replace("LEAVE", WAYS[way]),
+        (reducer.address, job),
+        child_environment(REDUCTION_TRANSPORT=plane),
+    )
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_nor_does_one_of_hierarchical_mode(way, reducer, job, child_environment, tmp_path):
+    """Nor do a forked child and its copies of Gloo's groups, whose threads it does not have."""
+    script = SCRIPT.replace("LEAVE", IN_A_NODE + WAYS[way].replace("train", "in_a_node"))
+    end_well(script, (reducer.address, job), child_environment(), str(tmp_path / "store"))
+
+
+def end_well(script, arguments, environment, *more):
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", script, reducer.address, job, str(rank)],
-            env=child_environment(REDUCTION_TRANSPORT=plane),
+            [sys.executable, "-c", script, *arguments, str(rank), *more],
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -49,4 +81,4 @@ def test_no_thread_of_ours_outlives_the_script(way, plane, reducer, job, child_e
         output, log = child.communicate(timeout=60)
         assert child.returncode == 0, log
         assert "reduction-" not in output
-        assert log == ""
+        assert [line for line in log.splitlines() if "fork_posix" not in line] == []  # gRPC tells of the fork

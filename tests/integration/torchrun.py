@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,19 @@ from integration.children import environment
 
 
 class Torchrun:
-    """`torchrun` with `count` processes of a script, and all processes that come out of it."""
+    """`torchrun` with `count` processes of a script, and all processes that come out of it.
 
-    def __init__(self, folder: Path, count: int, *arguments: str, **more: str) -> None:
+    `place` is where its node stands among others.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        *arguments: str,
+        place: Sequence[str] = ("--standalone",),
+        **more: str,
+    ) -> None:
         self.folder = folder
         self._mark = f"INTEGRATION_MARK={uuid.uuid4()}"
         name, _, value = self._mark.partition("=")
@@ -24,7 +35,7 @@ class Torchrun:
             sys.executable,
             "-m",
             "torch.distributed.run",
-            "--standalone",
+            *place,
             "--nproc-per-node",
             str(count),
         ]

@@ -15,22 +15,34 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from worker_plugin import ReductionState, reduction_hook
 
+BATCH = 25
+
+
+def build() -> tuple[TensorDataset, nn.Module]:
+    """Return the data and the model, the same on every rank."""
+    torch.manual_seed(0)
+    inputs = torch.randn(600, 20)
+    data = TensorDataset(inputs, (inputs[:, :3].sum(1) > 0).long())
+    return data, nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 2))
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
 
 def main(folder: Path, epochs: int) -> None:
     """Train, and save the weights of every rank."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    torch.manual_seed(0)
-    inputs = torch.randn(600, 20)
-    data = TensorDataset(inputs, (inputs[:, :3].sum(1) > 0).long())
+    data, model = build()
     sampler = DistributedSampler(data, seed=1)
-    loader = DataLoader(data, batch_size=25, sampler=sampler, num_workers=2)
-    ddp_model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 2)))
+    loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=2)
+    ddp_model = DistributedDataParallel(model)
 
     state = ReductionState()  # <- with the addresses in REDUCTION_REDUCERS, or nowhere
     ddp_model.register_comm_hook(state, reduction_hook)  # <-
 
-    optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = sgd(ddp_model)
     losses = []
     for epoch in range(epochs):
         sampler.set_epoch(epoch)

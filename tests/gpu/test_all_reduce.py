@@ -1,0 +1,267 @@
+"""`state.all_reduce` of tensors on a GPU: values, streams, memory, failures. Ranks share the GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+
+import pytest
+import torch
+from integration.lossy import AVG, SUM, WIRES, assert_same, fold
+from integration.ranks import Died
+from reduction.errors import ConfigError, WorkerLost
+
+from worker_plugin import gpu
+
+KIB = 1024
+SIZES = ((), (0,), (1,), (33, 5), (70_001,), (3 << 20,))
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int32, torch.int64)
+#: Of the GPU's clock: some tenths of a second.
+LONG = 1_000_000_000
+
+
+# ---- in the ranks ----
+
+
+def device_of(rank, on_cpu=()):
+    return torch.device("cpu") if rank.number in on_cpu else torch.device("cuda", 0)
+
+
+def sums(rank, reducers, job, on_cpu):
+    """Return a digest of all results."""
+    device, digest = device_of(rank, on_cpu), hashlib.sha256()
+    with rank.state(reducers, job) as state:
+        for op, dtypes in ((SUM, FLOATS + INTEGERS), (AVG, FLOATS)):
+            for dtype in dtypes:
+                for step, shape in enumerate(SIZES):
+                    tensor = rank.values(rank.number, shape, dtype, step).to(device)
+                    result = rank.wait(state.all_reduce(tensor, op))
+                    assert result.data_ptr() == tensor.data_ptr()
+                    expected = rank.expected(shape, dtype, step, op)
+                    assert torch.equal(tensor.cpu(), expected), (op, dtype, shape)
+                    digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def wires(rank, reducers, job, on_cpu):
+    device = device_of(rank, on_cpu)
+    for wire in WIRES:
+        with rank.state(reducers, f"{job}-{wire}", wire_dtype=wire) as state:
+            for step, size in enumerate((0, 1, 513, 100_003, 3 << 20)):
+                rows = [rank.values(other, (size,), step=step) for other in range(rank.world_size)]
+                tensor = rows[rank.number].to(device, copy=True)
+                rank.wait(state.all_reduce(tensor, AVG))
+                assert_same(tensor.cpu(), fold(rows, wire, AVG), (wire, size))
+
+
+def late_writers_and_late_readers(rank, reducers, job):
+    """On streams other than the default one, each held up by a long kernel."""
+    device, side, numel = device_of(rank), torch.cuda.Stream(), 5 << 20
+    with rank.state(reducers, job) as state:
+        for step, writer in enumerate([torch.cuda.current_stream(), side, torch.cuda.Stream()]):
+            values = rank.values(rank.number, (numel,), step=step).to(device)
+            tensor = torch.full_like(values, float("nan"))
+            torch.cuda.synchronize()
+            with torch.cuda.stream(writer):
+                torch.cuda._sleep(LONG)
+                tensor.copy_(values)
+                is_written = torch.cuda.Event()
+                is_written.record()
+                future = state.all_reduce(tensor)
+                assert not is_written.query(), "issuing has waited for the GPU"
+            with torch.cuda.stream(side):
+                future.wait()
+                seen = tensor.clone()
+                tensor.zero_()
+            side.synchronize()
+            assert torch.equal(seen.cpu(), rank.expected((numel,), step=step)), step
+
+
+def nobody_waits(rank, reducers, job):
+    """The memory of a result that nobody waits for is not given to others while it is being written."""
+    device, numel = device_of(rank), 4 << 20
+    with rank.state(reducers, job) as state:
+        for step in range(20):
+            future = state.all_reduce(torch.ones(numel, device=device))
+            while not future.done():
+                time.sleep(0.0001)
+            del future
+            other = torch.full((numel,), 7.0, device=device)
+            torch.cuda.synchronize()
+            time.sleep(0.01)
+            assert other.unique().tolist() == [7.0], step
+
+
+def memory(rank, reducers, job, wire):
+    """Return (most page-locked bytes, most more bytes on the GPU), in gradients; buckets of 4 MiB."""
+    device, locked, most = device_of(rank), [0], 0
+    plain_lock, plain_unlock, sizes = gpu._page_locked, gpu._unlock, {}
+
+    def lock(device, streams, nbytes):
+        buffer = plain_lock(device, streams, nbytes)
+        sizes[buffer.data_ptr()] = nbytes
+        locked[0] += nbytes
+        return buffer
+
+    def unlock(device, address, streams, memory):
+        locked[0] -= sizes.pop(address)
+        plain_unlock(device, address, streams, memory)
+
+    gpu._page_locked, gpu._unlock = lock, unlock
+    buckets = [torch.ones(1 << 20, device=device) for _ in range(16)]
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with rank.state(reducers, job, wire_dtype=wire) as state:
+        for _ in range(12):
+            for future in [state.all_reduce(bucket, AVG) for bucket in buckets]:
+                rank.wait(future)
+            most = max(most, locked[0])
+            time.sleep(0.2)  # as long as computing takes: until the others are known to have the results
+    total = sum(bucket.nbytes for bucket in buckets)
+    more = (torch.cuda.max_memory_allocated() - before) / total
+    return most / total, more
+
+
+def dies_or_sees(rank, reducers, job):
+    """Rank 1 goes in the middle; after the error nothing may be written into rank 0's tensors."""
+    device = device_of(rank)
+    with rank.state(reducers, job) as state:
+        rank.wait(state.all_reduce(torch.ones(1000, device=device)))
+        tensors = [torch.ones(2 << 20, device=device) for _ in range(4)]
+        futures = [state.all_reduce(tensor) for tensor in tensors]
+        if rank.number == 1:
+            rank.tell("now")
+            time.sleep(60)
+        errors = [rank.error_of(lambda future=future: rank.wait(future)) for future in futures]
+        assert isinstance(errors[-1], WorkerLost) or errors[-1] is None, errors
+        for tensor in tensors:
+            tensor.fill_(5)
+        torch.cuda.synchronize()
+        time.sleep(1)
+        assert all(tensor.unique().tolist() == [5.0] for tensor in tensors), "late data"
+        return [type(error).__name__ for error in errors]
+
+
+def one_gpu_fails(rank, reducers, job):
+    """After a kernel of the user's that fails, nothing works on rank 1's GPU any more."""
+    device = device_of(rank)
+    with rank.state(reducers, job) as state:
+        rank.wait(state.all_reduce(torch.ones(1000, device=device)))
+        tensor = torch.ones(1000, device=device)
+        if rank.number == 1:
+            tensor[torch.tensor([5000], device=device)] = 1
+        error = rank.error_of(lambda: rank.wait(state.all_reduce(tensor)))
+        return "" if error is None else str(error)
+
+
+def forks_under_way(rank, reducers, job):
+    """DataLoader's children have none of it."""
+    device, children = device_of(rank), []
+    with rank.state(reducers, job) as state:
+        for step in range(10):
+            tensors = [rank.values(rank.number, (500_001,), step=step).to(device) for _ in range(3)]
+            futures = [state.all_reduce(tensor) for tensor in tensors]
+            if not (child := os.fork()):
+                time.sleep(0.2)
+                os._exit(0)
+            children.append(child)
+            for future, tensor in zip(futures, tensors, strict=True):
+                rank.wait(future)
+                assert torch.equal(tensor.cpu(), rank.expected((500_001,), step=step)), step
+        assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+
+
+def in_a_graph(rank, reducers, job):
+    device = device_of(rank)
+    with rank.state(reducers, job) as state:
+        rank.wait(state.all_reduce(torch.ones(1000, device=device)))
+        time.sleep(0.2)  # what other threads still do on the GPU would break the capture, as it does NCCL's
+        tensor, graph = torch.ones(1000, device=device), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            tensor.mul_(2)
+            error = rank.error_of(lambda: state.all_reduce(tensor))
+        assert isinstance(error, ConfigError), error
+        assert "CUDA graph" in str(error)
+        graph.replay()
+        rank.wait(state.all_reduce(tensor))
+        assert tensor.unique().tolist() == [2.0 * rank.world_size]
+
+
+def under_way_when_a_reducer_dies(rank, reducers, job, steps):
+    device = device_of(rank)
+    with rank.state(reducers, job) as state:
+        for step in range(steps):
+            if step == steps // 2 and rank.number == 0:
+                rank.tell("now")
+            tensors = [rank.values(rank.number, (500_001 + i,), step=step).to(device) for i in range(3)]
+            for i, future in enumerate([state.all_reduce(tensor) for tensor in tensors]):
+                rank.wait(future)
+                assert torch.equal(tensors[i].cpu(), rank.expected((500_001 + i,), step=step)), step
+
+
+# ---- tests ----
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("on_cpu", [(), (1,)])
+def test_sums(ranks, reducers, job, on_cpu):
+    """With `on_cpu`, of ranks with and without a GPU: they agree bit for bit."""
+    assert len(set(ranks.run(3, sums, reducers(2), job, on_cpu))) == 1
+
+
+@pytest.mark.parametrize("on_cpu", [(), (0,)])
+def test_wire_dtypes(ranks, reducers, job, on_cpu):
+    ranks.run(2, wires, reducers(2), job, on_cpu)
+
+
+def test_streams(ranks, reducers, job):
+    ranks.run(2, late_writers_and_late_readers, reducers(2), job)
+
+
+def test_memory_of_a_result_that_nobody_waits_for(ranks, reducers, job):
+    ranks.run(2, nobody_waits, reducers(2), job)
+
+
+@pytest.mark.parametrize("wire", [None, "bf16", "int8"])
+def test_memory(fresh_ranks, reducers, job, wire):
+    for locked, more in fresh_ranks().run(2, memory, reducers(2), job, wire):
+        assert locked <= 2.0
+        assert more <= 0.25
+
+
+def test_no_late_data(fresh_ranks, reducers, job):
+    doomed = fresh_ranks()
+    call = doomed.begin(2, dies_or_sees, reducers(1), job)
+    assert call.hear(1) == "now"
+    doomed.processes[1].log.spare()
+    doomed.processes[1].process.kill()
+    survivor, dead = call.answers()
+    assert isinstance(dead, Died)
+    assert survivor[-1] in ("WorkerLost", "NoneType")
+
+
+def test_a_gpu_that_fails_ends_the_job_on_all_ranks(fresh_ranks, reducers, job):
+    doomed = fresh_ranks()
+    errors = doomed.run(2, one_gpu_fails, reducers(1), job)
+    for process in doomed.processes:
+        process.log.spare()
+    assert all(errors)
+
+
+def test_children_that_are_forked_on_the_way(fresh_ranks, reducers, job):
+    fresh_ranks().run(2, forks_under_way, reducers(1), job)
+
+
+def test_a_graph_is_refused(ranks, reducers, job):
+    ranks.run(2, in_a_graph, reducers(1), job)
+
+
+def test_a_killed_reducer_changes_no_bit(ranks, reducers, serve, job):
+    doomed = serve()
+    call = ranks.begin(2, under_way_when_a_reducer_dies, [*reducers(1), doomed.address], job, 20)
+    assert call.hear(0) == "now"
+    doomed.kill()
+    call.answers()

@@ -1,0 +1,28 @@
+"""The NCCL benchmark with Gloo in NCCL's place, on the CPU: the same course of turns, unshaped and on links."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import nccl
+from benchmarks.cluster import Shape
+from benchmarks.network import NetworkUnavailable
+from benchmarks.paired import Effort
+from benchmarks.traffic import Link
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_the_same_course_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "check_gpus", lambda _: None)
+    shape = Shape(workers=2, reducers=1, link=Link(rate_mbit=20, burst_bytes=32 << 10))
+    effort = Effort(rounds=2, budget_s=float("inf"), warmup_rounds=1)
+    try:
+        row = nccl.compare(shape, effort, 1 << 20)
+    except NetworkUnavailable as error:
+        pytest.skip(str(error))
+    assert list(row.measured) == list(row.unshaped_s) == ["tcp", "ring"]
+    assert row.link is not None
+    assert row.doubts("tcp") == [], "1 MiB takes 0.4 s at least"
+    assert "the network is [], not Socket" in row.doubts("ring"), "there is no log, so no evidence"
+    assert "NCCL ring (*)" in "\n".join(nccl.lines(row))

@@ -37,9 +37,9 @@ def rounds(rank, state, size, count=3, numel=10_001):
         check(rank, tensor, size, step)
 
 
-def outcome(rank, state, future, tensor):
-    """Return the error's type and text, when it came, and whether the tensor is touched afterwards."""
-    error = rank.error_of(lambda: rank.wait(future))
+def outcome(rank, state, act, tensor):
+    """Return the error of `act`: its type, its text, when it came; the tensor is not touched afterwards."""
+    error = rank.error_of(act)
     at, before = time.monotonic(), tensor.clone()
     assert state.error is error or type(error).__name__ in ("ClosedError", "NoneType"), (state.error, error)
     again = rank.error_of(lambda: state.all_reduce(torch.ones(3)))
@@ -61,7 +61,7 @@ def wait_for(rank, reducers, job, size, victim):
         future = state.all_reduce(tensor)
         rank.tell("waiting")
         with Lateness() as lateness:
-            kind, text, at, threads = outcome(rank, state, future, tensor)
+            kind, text, at, threads = outcome(rank, state, lambda: rank.wait(future), tensor)
         return kind, text, at - lateness.worst_s, threads
 
 
@@ -76,8 +76,9 @@ def issue(rank, reducers, job, size, numels, settings):
             return "closed", "", time.monotonic(), []
         if None in numels:
             assert rank.hear() == "go on"
+        # The others' error may be here before our collective: then issuing it raises.
         tensor = torch.ones(numel)
-        return outcome(rank, state, state.all_reduce(tensor), tensor)
+        return outcome(rank, state, lambda: rank.wait(state.all_reduce(tensor)), tensor)
 
 
 def slow(rank, reducers, job, size, victim):
@@ -88,7 +89,7 @@ def slow(rank, reducers, job, size, victim):
         rank.tell("there")
         rank.hear()
         tensor = torch.ones(1000)
-        return outcome(rank, state, state.all_reduce(tensor), tensor)
+        return outcome(rank, state, lambda: rank.wait(state.all_reduce(tensor)), tensor)
 
 
 def with_children(rank, reducers, job, size, victim):

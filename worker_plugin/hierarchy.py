@@ -145,6 +145,8 @@ class Hierarchy:
 
     def begin_close(self) -> None:
         """Let the communicator leave in good order, in the background. Any thread; idempotent."""
+        if (error := self.error) is not None:  # the rail's, perhaps not noticed by the watch yet
+            self.fail(error, Kind.FAILED)
         with self._lock:
             left, under_way = min(self._works, default=self.issued), len(self._works)
             is_first = self._final is None

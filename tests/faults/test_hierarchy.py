@@ -15,6 +15,7 @@ import torch
 from faults.lateness import PROMISED_S, Lateness
 from integration.hierarchical import of_nodes
 from integration.ranks import Died
+from reduction.errors import CollectiveMismatch
 from torch.utils.data import DataLoader, TensorDataset
 
 HOST = socket.gethostname()
@@ -78,6 +79,22 @@ def issue(rank, reducers, job, size, numels, settings):
             assert rank.hear() == "go on"
         # The others' error may be here before our collective: then issuing it raises.
         tensor = torch.ones(numel)
+        return outcome(rank, state, lambda: rank.wait(state.all_reduce(tensor)), tensor)
+
+
+def close_on_error(rank, reducers, job, size, victim):
+    """The victim's rail fails, and as soon as it knows, before its node does, it closes."""
+    with rank.state(reducers, job, local_group=size) as state:
+        rounds(rank, state, size)
+        rank.tell("there")
+        if rank.number == victim:
+            rank.hear()
+            state._client._client.abandon(CollectiveMismatch("made up"))
+            while state.error is None:
+                time.sleep(0)
+            state.close()
+            return None
+        tensor = torch.ones(1000)
         return outcome(rank, state, lambda: rank.wait(state.all_reduce(tensor)), tensor)
 
 
@@ -213,6 +230,15 @@ def test_a_rank_that_closed_early_is_named(ranks, reducers, job, leaver):
     for kind, text, _, threads in answers:
         assert (kind, threads) == ("PeerLeft", [])
         assert f"rank {leaver} (" in text or f"global rank {leaver}" in text, text
+
+
+def test_who_closes_for_an_error_says_which(ranks, reducers, job):
+    call = ranks.begin(4, close_on_error, reducers(2), job, 2, 2)
+    for rank in range(4):
+        call.hear(rank)
+    call.tell(2, "go on")
+    for answer in call.answers():
+        assert answer is None or (answer[0], "made up" in answer[1]) == ("CollectiveMismatch", True)
 
 
 def test_a_stopped_rank_is_named_by_its_neighbours(fresh_ranks, reducers, job, stopped, until):

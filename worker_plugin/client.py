@@ -246,7 +246,7 @@ class Client:
             world_size=self._world_size,
             chunk_bytes=config.fixed_chunk_bytes,
             credit_bytes=config.credit_bytes,
-            aim=pace.aim_for(aim, dtype),
+            aim=pace.aim_for(aim, dtype, self._world_size),
             timeout_s=config.timeout_s,
             stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,

@@ -117,7 +117,7 @@ def test_other_ranks_choose_nothing():
 # ---- by what is lost ----
 
 
-def watching(rate=1e6, aim=TCP):
+def watching(rate=5e6, aim=TCP):
     """Return a grid that has chosen by rate, and has looked once."""
     subject = Grid(None, aim, is_mine=True)
     paces = paced(rate)
@@ -134,45 +134,45 @@ def paced(rate, results=0, streams=8):
 
 def test_a_grid_becomes_finer_when_too_much_is_lost():
     subject = watching()
-    assert subject.look(1, paced(1e6, LOOK), int(grid.LOST_MOST * LOOK) + 1)
+    assert subject.look(1, paced(5e6, LOOK), int(grid.LOST_MOST * LOOK) + 1)
     assert (subject.chunk_bytes, subject.phase) == (16 * KIB, Phase.TRYING)
 
 
 def test_a_few_losses_are_none():
     subject = watching()
     for look in range(1, 9):
-        assert not subject.look(1, paced(1e6, look * LOOK), look * int(grid.LOST_MOST * LOOK))
+        assert not subject.look(1, paced(5e6, look * LOOK), look * int(grid.LOST_MOST * LOOK))
     assert subject.phase is Phase.WATCHING
 
 
 def test_losses_count_from_the_last_look():
     subject = watching()
-    assert not subject.look(1, paced(1e6, LOOK - 8), 100), "too few results to say"
-    assert subject.look(1, paced(1e6, LOOK), 100)
+    assert not subject.look(1, paced(5e6, LOOK - 8), 100), "too few results to say"
+    assert subject.look(1, paced(5e6, LOOK), 100)
 
 
 def test_what_was_lost_before_the_choice_does_not_count():
     subject = Grid(None, TCP, is_mine=True)
-    subject.look(1, paced(1e6), 500)
-    subject.look(1, paced(1e6), 500)
-    assert not subject.look(1, paced(1e6, LOOK), 500)
+    subject.look(1, paced(5e6), 500)
+    subject.look(1, paced(5e6), 500)
+    assert not subject.look(1, paced(5e6, LOOK), 500)
 
 
 def test_another_epoch_counts_results_from_0():
     subject = watching()
-    assert not subject.look(1, paced(1e6, LOOK - 8), 0)
-    assert not subject.look(2, paced(1e6, 8), 100), "a stream broke; what was lost with it says nothing"
-    assert not subject.look(2, paced(1e6, LOOK), 100)
-    assert subject.look(2, paced(1e6, 2 * LOOK), 200)
+    assert not subject.look(1, paced(5e6, LOOK - 8), 0)
+    assert not subject.look(2, paced(5e6, 8), 100), "a stream broke; what was lost with it says nothing"
+    assert not subject.look(2, paced(5e6, LOOK), 100)
+    assert subject.look(2, paced(5e6, 2 * LOOK), 200)
 
 
 @pytest.mark.parametrize(
     ("rate", "size", "phase"),
-    [(1.2e6, 16 * KIB, Phase.WATCHING), (1.0e6, 32 * KIB, Phase.SETTLED)],
+    [(6e6, 16 * KIB, Phase.WATCHING), (5e6, 32 * KIB, Phase.SETTLED)],
 )
 def test_the_finer_grid_stays_only_if_it_is_faster(rate, size, phase):
-    subject = watching(rate=1e6)
-    assert subject.look(1, paced(1e6, LOOK), LOOK)
+    subject = watching(rate=5e6)
+    assert subject.look(1, paced(5e6, LOOK), LOOK)
     assert not subject.look(2, [SimpleNamespace(rates=[], results=0)], LOOK), "nothing measured yet"
     assert not subject.look(2, paced(rate), LOOK)
     assert subject.look(2, paced(rate, LOOK), LOOK) == (phase is Phase.SETTLED)

@@ -90,20 +90,31 @@ def test_a_pause_is_no_rate():
     assert list(subject.rates) == [CHUNK]
 
 
-def test_the_chunk_size_follows_the_rate_by_powers_of_two():
-    def chosen(rate, aim=TCP):
-        return chunk_bytes_for([rate] * pace.RATES_NEEDED, aim)
+@pytest.mark.parametrize(
+    ("rate", "size"),
+    [(4.1e6, 32 * KIB), (15.6e6, 64 * KIB), (60e6, 256 * KIB), (150e6, 512 * KIB), (1e12, MIB)],
+)
+def test_the_chunk_size_follows_the_rate_by_powers_of_two(rate, size):
+    assert chunk_bytes_for([rate] * pace.RATES_NEEDED, TCP) == size
+    assert chunk_bytes_for([rate] * (pace.RATES_NEEDED - 1), TCP) is None
 
-    assert [chosen(rate) for rate in (1e3, 3.1e6, 15.6e6, 60e6, 150e6, 1e12)] == [
-        32 * KIB,
-        32 * KIB,
-        64 * KIB,
-        256 * KIB,
-        512 * KIB,
-        MIB,
-    ]
-    assert chosen(1e3, GRPC) == GRPC.least_chunk_bytes
-    assert chunk_bytes_for([1e9] * (pace.RATES_NEEDED - 1), TCP) is None
+
+@pytest.mark.parametrize(
+    ("rate", "size"),
+    [(1e3, 16 * KIB), (1.46e6, 16 * KIB), (1.56e6, 24 * KIB), (2.93e6, 40 * KIB), (4e6, 56 * KIB)],
+)
+def test_on_slow_links_the_credit_is_one_chunk(rate, size):
+    """Two of 32 KiB would be more than it, and many ranks' together more than a queue holds."""
+    assert chunk_bytes_for([rate] * pace.RATES_NEEDED, TCP) == size
+
+
+def test_grpc_has_no_small_chunks():
+    assert chunk_bytes_for([1e3] * pace.RATES_NEEDED, GRPC) == GRPC.least_chunk_bytes
+
+
+@pytest.mark.parametrize(("world_size", "size"), [(1, 64), (4, 64), (5, 48), (8, 32), (16, 16), (1024, 16)])
+def test_many_ranks_begin_with_smaller_chunks(world_size, size):
+    assert pace.aim_for(TCP, None, world_size).first_chunk_bytes == size * KIB
 
 
 def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_granted():
@@ -131,9 +142,9 @@ def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_grante
 
 @pytest.mark.parametrize("aim", [TCP, GRPC])
 def test_compressed_chunks_have_more_elements(aim):
-    assert pace.aim_for(aim, None) == pace.aim_for(aim, DType.BFLOAT16) == aim
-    assert pace.aim_for(aim, DType.INT8_BLOCK).least_chunk_bytes == 2 * aim.least_chunk_bytes
-    topk = pace.aim_for(aim, DType.TOPK)
+    assert pace.aim_for(aim, None, 4) == pace.aim_for(aim, DType.BFLOAT16, 4) == aim
+    assert pace.aim_for(aim, DType.INT8_BLOCK, 4).least_chunk_bytes == 2 * aim.least_chunk_bytes
+    topk = pace.aim_for(aim, DType.TOPK, 4)
     assert (
         topk.finest_chunk_bytes <= topk.least_chunk_bytes <= topk.first_chunk_bytes <= pace.CHUNK_BYTES_MOST
     )

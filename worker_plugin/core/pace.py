@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reduction import layout
 from reduction.model import DType
@@ -20,6 +20,8 @@ from reduction.model import DType
 CHUNKS = 4
 #: Larger chunks gain nothing and leave the caches.
 CHUNK_BYTES_MOST = layout.MIB
+#: Sizes that are no powers of two are multiples of this.
+_STEP_BYTES = 8 * layout.KIB
 #: How many times larger chunks are, as the layout counts: int8 and fp8 have half the bytes on the wire, top-k a few
 #: percent, but its chunks must not become so large that reducers stand idle.
 _WIDER: dict[DType | None, int] = {DType.INT8_BLOCK: 2, DType.FP8_BLOCK: 2, DType.TOPK: 8}
@@ -41,8 +43,10 @@ class Aim:
 
     #: How long a push should be under way until its result is back, in seconds.
     target_s: float
-    #: The grid before anything was measured.
+    #: The grid before anything was measured,
     first_chunk_bytes: int
+    #: and a limit for the first chunks of all ranks together.
+    first_bytes: int
     #: Smaller chunks cost more CPU than they help,
     least_chunk_bytes: int
     #: unless they keep chunks from being lost; then this is the limit.
@@ -52,6 +56,7 @@ class Aim:
 TCP = Aim(
     target_s=0.016,
     first_chunk_bytes=64 * layout.KIB,
+    first_bytes=256 * layout.KIB,
     least_chunk_bytes=32 * layout.KIB,
     finest_chunk_bytes=16 * layout.KIB,
 )
@@ -59,19 +64,25 @@ TCP = Aim(
 GRPC = Aim(
     target_s=0.200,
     first_chunk_bytes=512 * layout.KIB,
+    first_bytes=4 * layout.MIB,
     least_chunk_bytes=256 * layout.KIB,
     finest_chunk_bytes=256 * layout.KIB,
 )
 
 
-def aim_for(aim: Aim, dtype: DType | None) -> Aim:
-    """Return what suits a wire dtype: messages are what costs, so compressed chunks have more elements each."""
+def aim_for(aim: Aim, dtype: DType | None, world_size: int) -> Aim:
+    """Return what suits a wire dtype and a number of ranks.
+
+    Messages are what costs, so compressed chunks have more elements each. The first chunks of all ranks meet on the
+    link of one reducer before anybody knows what it takes, so many ranks begin with smaller ones.
+    """
     wider = _WIDER.get(dtype, 1)
+    shared = max(aim.first_bytes // world_size // _STEP_BYTES * _STEP_BYTES, aim.finest_chunk_bytes)
     first, least, finest = (
         min(wider * nbytes, CHUNK_BYTES_MOST)
-        for nbytes in (aim.first_chunk_bytes, aim.least_chunk_bytes, aim.finest_chunk_bytes)
+        for nbytes in (min(aim.first_chunk_bytes, shared), aim.least_chunk_bytes, aim.finest_chunk_bytes)
     )
-    return Aim(aim.target_s, first, least, finest)
+    return replace(aim, first_chunk_bytes=first, least_chunk_bytes=least, finest_chunk_bytes=finest)
 
 
 class Pace:
@@ -140,12 +151,15 @@ def good_rate(rates: Sequence[float]) -> float:
 def chunk_bytes_for(rates: Sequence[float], aim: Aim) -> int | None:
     """Return the chunk size, a power of two, of which about CHUNKS are under way on such streams.
 
+    Where that would be fewer than two of the least size, it is the one chunk that should be under way.
     None is returned if there are too few rates, in bytes per second.
     """
     if len(rates) < RATES_NEEDED:
         return None
-    wanted = good_rate(rates) * aim.target_s / CHUNKS
+    credit = int(good_rate(rates) * aim.target_s)
     size = aim.least_chunk_bytes
-    while size < CHUNK_BYTES_MOST and size * 1.5 < wanted:
+    if credit < 2 * size:
+        return max(credit // _STEP_BYTES * _STEP_BYTES, aim.finest_chunk_bytes)
+    while size < CHUNK_BYTES_MOST and size * 1.5 * CHUNKS < credit:
         size *= 2
     return size

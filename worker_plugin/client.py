@@ -8,9 +8,7 @@ queue, and share nothing but `_final` and `_ended`, under a lock. A fourth looks
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import os
 import secrets
 import socket
 import threading
@@ -48,6 +46,7 @@ from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
 from worker_plugin.discovery.meeting import Place
 from worker_plugin.encoding import Encoding
+from worker_plugin.leaving import leaving_at_exit
 from worker_plugin.links import Links
 from worker_plugin.loop import io_loop
 from worker_plugin.staging import CLOSED, Staging, Work
@@ -390,21 +389,4 @@ class Client:
 
 
 #: Those of this process that have not ended.
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    """Leave in good order at exit, with states that were dropped as well.
-
-    Not only for the others' sake: the interpreter ends a thread that comes back from C++, as the staging thread does
-    all the time, in a way that C++ answers with abort().
-    """
-    clients = list(_clients)
-    for client in clients:
-        client.begin_close()
-    for client in clients:
-        client.close()
-
-
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_clients.clear)
+_clients: weakref.WeakSet[Client] = leaving_at_exit()

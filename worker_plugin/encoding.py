@@ -44,7 +44,7 @@ class Encoding:
 
     def open(self, source: torch.Tensor | None = None) -> None:
         """Prepare for `encode`, from the tensor or a copy of its elements on the CPU."""
-        self._bytes = _bytes_of((self.tensor if source is None else source).reshape(-1).view(torch.uint8))
+        self._bytes = bytes_of((self.tensor if source is None else source).reshape(-1).view(torch.uint8))
 
     def close(self) -> None:
         """Forget the tensor's memory: everything was pushed."""
@@ -285,5 +285,6 @@ def encoding_of(
     return dtype, tensor.numel(), Encoding(tensor)
 
 
-def _bytes_of(buffer: torch.Tensor) -> memoryview:
+def bytes_of(buffer: torch.Tensor) -> memoryview:
+    """Return the memory of a tensor on the CPU."""
     return buffer.numpy().data

@@ -14,10 +14,8 @@ here; on the node by a note; and on the other nodes because every rank abandons 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
-import os
 import queue
 import socket
 import threading
@@ -41,6 +39,7 @@ from worker_plugin.discovery.nodes import Registry, own_entry
 from worker_plugin.discovery.roll_call import take_corner
 from worker_plugin.encoding import Piece, encoding_of
 from worker_plugin.exchange import Exchange, Share, Work, on_stream
+from worker_plugin.leaving import leaving_at_exit
 from worker_plugin.local_group import LocalGroup
 from worker_plugin.neighbours import Kind, Neighbours
 from worker_plugin.staging import CLOSED
@@ -338,9 +337,8 @@ class Hierarchy:
             self._final = error
             if not isinstance(error, ClosedError):
                 self._error = error
-                if (
-                    self._client is not None
-                ):  # before the user hears of it and closes: the others must hear why
+                # Before the user hears of it and closes: the others must hear why.
+                if self._client is not None:
                     self._client.abandon(error)
         if tell is not None:
             self._neighbours.tell(tell, number=number, code=error.code, text=str(error))
@@ -384,18 +382,5 @@ def _wait(result: Future) -> None:
     result.value()
 
 
-#: Those of this process that have not ended.
-_hierarchies: weakref.WeakSet[Hierarchy] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    """Leave in good order at exit, with states that were dropped as well; `client._close_all` comes later."""
-    hierarchies = list(_hierarchies)
-    for hierarchy in hierarchies:
-        hierarchy.begin_close()
-    for hierarchy in hierarchies:
-        hierarchy.close()
-
-
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_hierarchies.clear)
+#: Those of this process that have not ended; at exit they leave before the clients do.
+_hierarchies: weakref.WeakSet[Hierarchy] = leaving_at_exit()

@@ -21,7 +21,7 @@ from reduction.model import Collective
 
 from worker_plugin.arena import ArenaPool
 from worker_plugin.bridge import Future, fail
-from worker_plugin.encoding import Encoding
+from worker_plugin.encoding import Encoding, bytes_of
 from worker_plugin.gpu import Arrival, Downloads, Event, Gpu
 
 log = logging.getLogger(__name__)
@@ -55,13 +55,13 @@ class Work:
 
     def own(self, contribution: torch.Tensor) -> None:
         """Take private memory; from here on chunks can be pushed."""
-        self.contribution_bytes = _bytes_of(contribution)
+        self.contribution_bytes = bytes_of(contribution)
         self.contribution = contribution
 
     def take_result(self, result: torch.Tensor) -> None:
         """Take memory for the result."""
         self.result = result
-        self.result_bytes = _bytes_of(result)
+        self.result_bytes = bytes_of(result)
 
     def payload(self, start: int, stop: int) -> memoryview:
         """Return a span of the contribution, to be pushed.
@@ -182,7 +182,3 @@ class Staging:
                     self._pool_of(work).give(buffer)
             work.result = work.source = None
             work.result_bytes = _NOTHING
-
-
-def _bytes_of(buffer: torch.Tensor) -> memoryview:
-    return buffer.numpy().data

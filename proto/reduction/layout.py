@@ -22,11 +22,14 @@ MIB = 1 << 20
 CHUNK_BYTES_MULTIPLE = KIB
 CHUNK_BYTES_MIN = KIB
 CHUNK_BYTES_MAX = 4 * MIB
-#: A collective of fewer chunks is cut finer, into so many: in one chunk it would go to one reducer alone, whose link
-#: then carries n times as much as it could. But each message costs CPU: no finer than a chunk by so much, and
+#: A smaller collective is cut finer: else it would go to few reducers, whose links then carry n times what they could,
+#: and no result would come back while the rest is on its way. Into as many pieces as there are chunks in so much,
+SMALL_BYTES = 2 * MIB
+#: or into so many, if that is more. But each message costs CPU: no finer than a chunk by so much, because chunks are as
+#: large as the links are fast,
 PIECES = 4
-#: no finer than this.
-PIECE_BYTES_MIN = 32 * KIB
+#: and no finer than this.
+PIECE_BYTES_MIN = 16 * KIB
 
 #: Per worker and reducer. A rank's credit is never less than one chunk.
 CREDIT_BYTES_MAX = 1024 * MIB
@@ -45,8 +48,10 @@ NUMEL_MAX = 1 << 39
 @lru_cache(maxsize=4096)  # asked for with every chunk
 def grid_bytes(nbytes: int, chunk_bytes: int) -> int:
     """Return the chunk size of a collective of `nbytes`: `chunk_bytes`, or less if it is small."""
-    fine = max(PIECE_BYTES_MIN, -(-chunk_bytes // PIECES), -(-nbytes // PIECES))
-    return min(chunk_bytes, -(-fine // CHUNK_BYTES_MULTIPLE) * CHUNK_BYTES_MULTIPLE)
+    least = max(PIECE_BYTES_MIN, chunk_bytes // PIECES)
+    pieces = max(1, min(nbytes // least, max(SMALL_BYTES // chunk_bytes, PIECES)))
+    units = max(1, -(-nbytes // (pieces * CHUNK_BYTES_MULTIPLE)))
+    return min(chunk_bytes, units * CHUNK_BYTES_MULTIPLE)
 
 
 def chunk_count(numel: int, itemsize: int, chunk_bytes: int) -> int:

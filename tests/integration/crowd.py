@@ -32,7 +32,8 @@ CHUNKS = 4
 #: What every rank pushes at once.
 CREDIT = CHUNK * CHUNKS
 NUMEL = CREDIT // 4
-COLLECTIVE = Collective(ReduceOp.SUM, DType.FLOAT32, NUMEL, 7)
+#: Large enough not to be cut finer; only its first chunks are pushed.
+COLLECTIVE = Collective(ReduceOp.SUM, DType.FLOAT32, layout.SMALL_BYTES // 4, 7)
 
 
 def values(job: int, rank: int, seq: int) -> np.ndarray:
@@ -81,8 +82,8 @@ class CrowdMember:
 
     def push(self, seq: int) -> None:
         data = memoryview(values(self.job, self.rank, seq)).cast("B")
-        for chunk in range(layout.chunk_count(NUMEL, 4, CHUNK)):
-            start, stop = layout.chunk_span(chunk, NUMEL, 4, CHUNK)
+        for chunk in range(CHUNKS):
+            start, stop = layout.chunk_span(chunk, COLLECTIVE.numel, 4, CHUNK)
             self.stream.send(Push(1, seq, chunk, COLLECTIVE, 0, data[start:stop]))
 
     async def next(self, kind: type):
@@ -96,7 +97,7 @@ class CrowdMember:
         for chunk in range(CHUNKS):
             frame = await self.next(Result)
             assert (frame.seq, frame.chunk) == (seq, chunk)
-            start, stop = layout.chunk_span(chunk, NUMEL, 4, CHUNK)
+            start, stop = layout.chunk_span(chunk, COLLECTIVE.numel, 4, CHUNK)
             total[start // 4 : stop // 4] = np.frombuffer(frame.payload, np.float32)
         return total
 

@@ -58,16 +58,22 @@ KIB = layout.KIB
 @pytest.mark.parametrize(
     ("nbytes", "chunk_bytes", "size"),
     [
-        (4 * 64 * KIB, 64 * KIB, 64 * KIB),  # enough chunks
-        (4 * 64 * KIB - 1, 64 * KIB, 64 * KIB),  # 4 of them, the last one shorter
-        (160 * KIB, 64 * KIB, 40 * KIB),
-        (157 * KIB, 64 * KIB, 40 * KIB),  # whole KiB
-        (64 * KIB, 64 * KIB, 32 * KIB),  # no finer than 32 KiB
-        (0, 64 * KIB, 32 * KIB),
-        (64 * KIB, 1024 * KIB, 256 * KIB),  # nor than a quarter of a chunk
-        (2048 * KIB, 1024 * KIB, 512 * KIB),
+        (32 * 64 * KIB, 64 * KIB, 64 * KIB),  # enough chunks
+        (32 * 64 * KIB - 1, 64 * KIB, 64 * KIB),  # 32 of them, the last one shorter
+        (1024 * KIB, 64 * KIB, 32 * KIB),  # 32 pieces
+        (1023 * KIB, 64 * KIB, 32 * KIB),  # whole KiB
+        (64 * KIB, 64 * KIB, 16 * KIB),
+        (63 * KIB, 64 * KIB, 21 * KIB),  # three alike, because four would be smaller than 16 KiB
+        (31 * KIB, 64 * KIB, 31 * KIB),
+        (100, 64 * KIB, KIB),
+        (0, 64 * KIB, KIB),
+        (512 * KIB, 1024 * KIB, 256 * KIB),  # no finer than a quarter of a chunk
+        (511 * KIB, 1024 * KIB, 511 * KIB),
+        (2048 * KIB, 1024 * KIB, 512 * KIB),  # 4 pieces
+        (2048 * KIB, 256 * KIB, 256 * KIB),
+        (1024 * KIB, 256 * KIB, 128 * KIB),  # 8 pieces
         (64 * KIB, 9 * KIB, 9 * KIB),  # a grid that is fine already
-        (100, 297 * KIB, 75 * KIB),  # 74.25 KiB
+        (160 * KIB, 72 * KIB, 20 * KIB),  # no smaller than 18 KiB, eight alike
     ],
 )
 def test_small_collectives_are_cut_finer(nbytes, chunk_bytes, size):
@@ -80,7 +86,8 @@ def test_the_grid_of_a_collective_is_a_grid(nbytes, kib):
     size = layout.grid_bytes(nbytes, chunk_bytes)
     assert layout.CHUNK_BYTES_MIN <= size <= chunk_bytes
     assert size % layout.CHUNK_BYTES_MULTIPLE == 0
-    assert layout.chunk_count(nbytes, 1, chunk_bytes) <= max(layout.PIECES, -(-nbytes // chunk_bytes))
+    most = max(layout.PIECES, -(-max(nbytes, layout.SMALL_BYTES) // chunk_bytes))
+    assert layout.chunk_count(nbytes, 1, chunk_bytes) <= most
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,9 @@ GROWTH_BYTES_MAX = 24 * MIB
 #: See `tcp_server`.
 KEY_S, STRANGERS_MAX = 10.0, 256
 CHUNK = 256 * KIB
-#: Of four chunks: a smaller one would be cut finer.
-WHAT = Collective(ReduceOp.SUM, DType.FLOAT32, CHUNK, 7)
+#: Large enough not to be cut finer.
+NUMEL = layout.SMALL_BYTES // 4
+WHAT = Collective(ReduceOp.SUM, DType.FLOAT32, NUMEL, 7)
 
 
 # ---- the healthy job ----
@@ -209,7 +210,7 @@ def test_hundreds_that_show_no_key(victim, until):
 # ---- ranks with a valid key ----
 
 
-def header(kind, length=0, *, op=1, dtype=1, chunk=0, epoch=1, seq=0, numel=CHUNK) -> bytes:
+def header(kind, length=0, *, op=1, dtype=1, chunk=0, epoch=1, seq=0, numel=NUMEL) -> bytes:
     return tcp._HEADER.pack(kind, op, dtype, 0, length, chunk, 0, epoch, seq, 0, numel, 7)
 
 
@@ -295,7 +296,7 @@ def test_a_lie_ends_its_own_stream_with_a_reason(victim, pair, name, until):
 
 def test_another_collective_than_the_others(pair):
     """That is no lie: ranks disagree. All of them hear it."""
-    for rank, numel in zip(pair, (CHUNK, 2 * CHUNK), strict=True):
+    for rank, numel in zip(pair, (NUMEL, 2 * NUMEL), strict=True):
         what = Collective(ReduceOp.SUM, DType.FLOAT32, numel, 7)
         rank.send(Push(1, 0, 0, what, 0, memoryview(bytes(CHUNK))))
     for rank in pair:

@@ -28,6 +28,8 @@ def describe() -> dict[str, Any]:
         "gpus": _gpus(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        # How it was built counts for more than its version (CONTRIBUTING.md, decision 56).
+        "python_file": os.path.realpath(sys.executable),
         "versions": {package: _version(package) for package in _PACKAGES},
         "argv": sys.argv,
         "variables": {

@@ -43,9 +43,10 @@ class ArenaPool:
             self._next_peak_bytes = max(self._next_peak_bytes, self._used_bytes)
             if self._takes % PEAK_TAKES == 0:
                 self._peak_bytes, self._next_peak_bytes = self._next_peak_bytes, self._used_bytes
-            for buffer in self._free:
+            for index, buffer in enumerate(self._free):
                 if buffer.numel() == nbytes:
-                    self._drop(buffer)
+                    del self._free[index]
+                    self._free_bytes -= nbytes
                     return buffer
         return self._allocate(nbytes)
 
@@ -57,9 +58,4 @@ class ArenaPool:
             self._free_bytes += buffer.numel()
             limit = max(self._peak_bytes, self._next_peak_bytes) - self._used_bytes
             while self._free and self._free_bytes > limit:
-                self._drop(self._free[0])
-
-    def _drop(self, buffer: torch.Tensor) -> None:
-        index = next(index for index, free in enumerate(self._free) if free is buffer)
-        del self._free[index]
-        self._free_bytes -= buffer.numel()
+                self._free_bytes -= self._free.popleft().numel()

@@ -47,7 +47,7 @@ class ReductionState:
         fallback: "embedded", rank 0 starts a private reducer on its host when none has been there for
             `join_timeout_s`; all ranks must run on that host. None, the job fails then.
         timeout_s: seconds from a collective's first push to CollectiveTimeout.
-        stall_warn_s: seconds after which a collective that is not done is logged as a warning.
+        stall_warn_s: seconds without a result after which the oldest collective is logged as a warning.
         join_timeout_s: seconds to wait for reducers and ranks, at the start and after losing all.
         close_timeout_s: seconds that `close` waits for ranks that may still need this one.
         chunk_bytes: bytes per message, a multiple of 1024; rank 0's counts.

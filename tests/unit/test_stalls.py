@@ -91,6 +91,19 @@ def test_news_ends_with_its_stream():
     assert "waiting for" not in logged(scene.tick(5.0))[1]
 
 
+def test_a_collective_that_moves_is_no_stall():
+    scene = Scene().run()
+    scene.issue(4, now=0.0)
+    for now, reducer, chunk in ((4.0, "a", 0), (8.0, "b", 2)):  # a slow link
+        assert scene.tick(now - 0.04) == []
+        scene.result(reducer, 0, chunk, now=now)
+        assert [action for action in scene.tick(now) if isinstance(action, Log)] == []
+    assert scene.tick(12.9) == []
+    level, text = logged(scene.tick(13.0))
+    assert level == WARNING
+    assert "is not done 13 s after its first push: 2 of 4 chunks are missing" in text
+
+
 def test_this_rank_itself_is_not_named():
     scene = stalled(1)
     scene.receive("a", waiting(1, 3))

@@ -1,4 +1,4 @@
-"""Collectives that take too long: who is waited for, a warning, and in the end an error.
+"""Collectives that stand still or take too long: who is waited for, a warning, and in the end an error.
 
 The reducers say whom their oldest chunk waits for (`Waiting`). Of the ranks that wait, the lowest warns and the
 others only inform, so that a stall is one warning in the log of a job, and not one per rank.
@@ -29,23 +29,35 @@ class Stalls:
         self._timeout_s = timeout_s
         #: The last collective that was logged, as one that this rank or the others wait for.
         self.warned_seq: int | None = None
+        #: The oldest collective and how many chunks it missed, as of the last check; since when that is so.
+        self._mark = (0, 0)
+        self._still_since = 0.0
+        self._checked_at = 0.0
 
     def check(self, now: float, actions: list[Action]) -> None:
-        """Warn once about the oldest collective that is not done, and give it up in the end.
+        """Warn once when nothing has come of the oldest collective for too long, and give it up in the end.
 
         Raises:
             CollectiveTimeout: it is not done `timeout_s` after its first push.
         """
         seq = self._window.held
         oldest = self._window.issues.get(seq)
+        checked_at, self._checked_at = self._checked_at, now
         if oldest is None:
             self._check_own(actions)
             return
         if oldest.pushed_at is None:
             return
+        if self._mark != (
+            seq,
+            oldest.missing,
+        ):  # something has come since the last check: a slow link is no stall
+            self._mark = seq, oldest.missing
+            self._still_since = max(oldest.pushed_at, checked_at)
         waited = now - oldest.pushed_at
         is_late = waited >= self._timeout_s
-        if not is_late and (waited < self._stall_warn_s or self.warned_seq == seq):
+        is_still = now - self._still_since >= self._stall_warn_s
+        if not is_late and (not is_still or self.warned_seq == seq):
             return
         news = self._news()
         names = {peer.rank: str(peer) for one in news for peer in one.missing if peer.rank != self._rank}

@@ -41,7 +41,7 @@ check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, impor
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && PYTHON=$(BIN)/python proto/generate.sh "$$out" && \
 		for stub in $(STUBS); do diff -u "proto/$$stub" "$$out/$$stub" || exit 1; done
 
-bench: $(STAMP) ## Measure against the Gloo ring, and print the table; about 12 minutes.
+bench: $(STAMP) ## Measure against the Gloo ring, and print the table; about 13 minutes.
 	$(BIN)/pytest benchmarks/ $(ARGS)
 
 clean: ## Remove caches, builds and results, but not .venv.

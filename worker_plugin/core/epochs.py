@@ -142,7 +142,9 @@ class Epochs:
                 f"which is not this rank's oldest push there"
             )
         if self.window.needs(result.seq, result.chunk):
-            dtype = self.window.issues[result.seq].collective.dtype
+            issue = self.window.issues[result.seq]
+            issue.moved_at = now
+            dtype = issue.collective.dtype
             if not formats.is_result(dtype, result.payload.nbytes, push.stop - push.start):
                 raise OutOfOrder(
                     f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
@@ -204,7 +206,7 @@ class Epochs:
             return False
         issue = self.window.issues[push.seq]
         if issue.pushed_at is None:
-            issue.pushed_at = now
+            issue.pushed_at = issue.moved_at = now
         held = link.acked = self.window.held
         collective = issue.collective
         actions.append(

@@ -29,10 +29,6 @@ class Stalls:
         self._timeout_s = timeout_s
         #: The last collective that was logged, as one that this rank or the others wait for.
         self.warned_seq: int | None = None
-        #: The oldest collective and how many chunks it missed, as of the last check; since when that is so.
-        self._mark = (0, 0)
-        self._still_since = 0.0
-        self._checked_at = 0.0
 
     def check(self, now: float, actions: list[Action]) -> None:
         """Warn once when nothing has come of the oldest collective for too long, and give it up in the end.
@@ -42,21 +38,14 @@ class Stalls:
         """
         seq = self._window.held
         oldest = self._window.issues.get(seq)
-        checked_at, self._checked_at = self._checked_at, now
         if oldest is None:
             self._check_own(actions)
             return
         if oldest.pushed_at is None:
             return
-        if self._mark != (
-            seq,
-            oldest.missing,
-        ):  # something has come since the last check: a slow link is no stall
-            self._mark = seq, oldest.missing
-            self._still_since = max(oldest.pushed_at, checked_at)
         waited = now - oldest.pushed_at
         is_late = waited >= self._timeout_s
-        is_still = now - self._still_since >= self._stall_warn_s
+        is_still = now - oldest.moved_at >= self._stall_warn_s  # a slow link is no stall
         if not is_late and (not is_still or self.warned_seq == seq):
             return
         news = self._news()

@@ -28,6 +28,8 @@ class Issue:
     is_delivered: bool = False
     #: When its first chunk was pushed; the collective's timeout counts from here.
     pushed_at: float | None = None
+    #: When that happened, or the last result came.
+    moved_at: float = 0.0
 
 
 class Window:

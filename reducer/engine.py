@@ -27,6 +27,7 @@ from reduction.model import (
     ReducerStatus,
     Result,
     WorkerFrame,
+    job_title,
 )
 
 from reducer.buffers import BufferPool, is_leased
@@ -100,6 +101,7 @@ class Engine:
                 under_way_bytes=max((view.outstanding for view in job.ranks.values()), default=0),
                 last=job.stragglers.last(),
                 waits=job.stragglers.times(),
+                group=job.group,
             )
             for job in table.jobs.values()
         )
@@ -126,7 +128,11 @@ class Engine:
                 self.received_bytes += payload.nbytes
             case Join() if frame.protocol == PROTOCOL_VERSION:  # of another nothing has been checked
                 log.info(
-                    "join job=%s rank=%d/%d host=%s", frame.job, frame.rank, frame.world_size, frame.host
+                    "join job=%s rank=%d/%d host=%s",
+                    job_title(frame.job, frame.group),
+                    frame.rank,
+                    frame.world_size,
+                    frame.host,
                 )
         self._handle(Received(stream, frame))
 

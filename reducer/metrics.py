@@ -62,7 +62,7 @@ class EngineCollector(Collector):
         )
         for job in status.jobs:
             for one in job.last:
-                waited.add_metric([job.job, str(one.rank)], one.waited_s)
+                waited.add_metric([job.title, str(one.rank)], one.waited_s)
         yield waited
         yield _gauge("memory_reserved_bytes", "Bytes promised to jobs", status.memory_reserved_bytes)
         yield _gauge("memory_limit_bytes", "Most bytes that may be promised", status.memory_limit_bytes)

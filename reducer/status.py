@@ -95,7 +95,7 @@ def render(address: str, status: ReducerStatus) -> None:
     for job in status.jobs:
         present = sum(peer.presence.name == "PRESENT" for peer in job.peers)
         table.add_row(
-            job.job,
+            job.title,
             f"{present}/{job.world_size}",
             f"{job.epoch}{'' if job.started else ' (starting)'}",
             str(job.minimum),

@@ -49,6 +49,7 @@ from worker_plugin.encoding import Encoding
 from worker_plugin.leaving import leaving_at_exit
 from worker_plugin.links import Links
 from worker_plugin.loop import io_loop
+from worker_plugin.rank_group import RankGroup
 from worker_plugin.staging import CLOSED, Staging, Work
 
 log = logging.getLogger(__name__)
@@ -76,8 +77,7 @@ class Client:
 
     Args:
         config: settings; its rank and world size do not count.
-        rank: this rank.
-        world_size: number of ranks.
+        ranks: this rank's place among those that reduce together.
         meeting: asked once, on a thread of its own.
         local_size: of how many processes each contribution is the sum.
         host: how other ranks' errors call this one.
@@ -86,8 +86,7 @@ class Client:
     def __init__(
         self,
         config: PluginConfig,
-        rank: int,
-        world_size: int,
+        ranks: RankGroup,
         meeting: Agreement,
         *,
         local_size: int = 1,
@@ -95,16 +94,21 @@ class Client:
     ) -> None:
         self.error: ReductionError | None = None
         self._config = config
-        self._rank = rank
-        self._world_size = world_size
+        self._rank = ranks.rank
+        self._world_size = ranks.size
+        self._group = ranks.label
         self._meeting = meeting
         self._local_size = local_size
-        self._host = socket.gethostname() if host is None else host
+        if host is None:
+            host = socket.gethostname() + (f", global rank {ranks.global_rank}" if ranks.label else "")
+        self._host = host
         self._lock = threading.RLock()  # a signal handler may close
         #: What later collectives get; set with the failure or the end.
         self._final: ReductionError | None = None
         #: Whether the loop takes no more collectives.
         self._ended = False
+        #: What every collective that comes to the loop gets.
+        self._failure: ReductionError | None = None
         self._issued = 0
         self._works: dict[int, Work] = {}
         self._core: Communicator | None = None
@@ -144,6 +148,8 @@ class Client:
 
     def abandon(self, error: ReductionError) -> None:
         """Fail here and, through the reducers, on all other ranks. Any thread; nothing if it is over already."""
+        with self._lock:
+            self._final = self._final or error
         self._loop.call_soon_threadsafe(self.handle, Broke(error))
 
     def begin_close(self) -> None:
@@ -209,13 +215,13 @@ class Client:
     async def _live(self, place: Place | ReductionError) -> None:
         try:
             if isinstance(place, ReductionError):
-                self._fail(place)
+                self._end(place)
                 return
             self._places.append(place)
             await self._serve(place)
         except Exception as error:
             log.exception("the communicator failed")
-            self._fail(LocalProtocolError(f"the communicator failed: {error!r}"))
+            self._end(LocalProtocolError(f"the communicator failed: {error!r}"))
         finally:
             with self._lock:
                 self._ended = True
@@ -238,6 +244,7 @@ class Client:
         aim = pace.GRPC if self._links.transport == "grpc" else pace.TCP
         identity = Identity(
             job=place.job,
+            group=self._group,
             instance=secrets.token_bytes(16) if self._rank == 0 else b"",
             nonce=secrets.token_bytes(16),
             host=self._host,
@@ -280,8 +287,8 @@ class Client:
                 self._staging.begin(work)
             except Exception:  # out of memory, perhaps
                 log.exception("no private memory for a collective")
-        if self._over.is_set():
-            self._staging.fail(work, self._final or ClosedError(CLOSED))
+        if self._over.is_set() or self._failure is not None:
+            self._staging.fail(work, self._failure or self._final or ClosedError(CLOSED))
             return
         self._works[work.seq] = work
         if work.contribution is None:
@@ -302,7 +309,7 @@ class Client:
         except Exception as error:  # a bug of ours: fail everywhere, with a cause
             log.exception("job %s rank %d: event failed", self._job, self._rank)
             if isinstance(event, Broke):
-                self._fail(event.error)
+                self._end(event.error)
             else:
                 self.handle(
                     Broke(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
@@ -355,8 +362,10 @@ class Client:
                 self._links.open(link, address, join, self)
             case Shut(link):
                 self._links.shut(link)
-            case Fail(error):
+            case Fail(error, is_over):
                 self._fail(error)
+                if is_over:
+                    self._over.set()
             case Embed():
                 threading.Thread(target=self._fall_back, name="reduction-fallback", daemon=True).start()
             case Closed():
@@ -372,8 +381,14 @@ class Client:
         push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)
         self._links.send(action.link, push)
 
+    def _end(self, error: ReductionError) -> None:
+        """Fail without telling anybody: there is no core, or none that can."""
+        self._fail(error)
+        self._over.set()
+
     def _fail(self, error: ReductionError) -> None:
-        """Give every collective that has no result the error; from here on nothing else happens."""
+        """Give every collective that has no result the error, and every later one."""
+        self._failure = error
         with self._lock:
             self._final = self._final or error
             if not isinstance(error, ClosedError):
@@ -381,7 +396,6 @@ class Client:
         for work in self._works.values():
             self._staging.fail(work, error)
         self._works.clear()
-        self._over.set()
 
     @property
     def _job(self) -> str:

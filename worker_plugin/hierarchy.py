@@ -25,7 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from reduction.errors import ClosedError, LocalProtocolError, ReducerUnavailable, ReductionError, WorkerLost
+from reduction.errors import (
+    ClosedError,
+    LocalProtocolError,
+    ReducerUnavailable,
+    ReductionError,
+    WorkerLost,
+    code_to_others,
+)
 from reduction.model import Collective, DType, ReduceOp
 from reduction.rails import rail_name
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -42,6 +49,7 @@ from worker_plugin.exchange import Exchange, Share, Work, on_stream
 from worker_plugin.leaving import leaving_at_exit
 from worker_plugin.local_group import LocalGroup
 from worker_plugin.neighbours import Kind, Neighbours
+from worker_plugin.rank_group import RankGroup
 from worker_plugin.staging import CLOSED
 from worker_plugin.watch import Watch
 
@@ -78,13 +86,10 @@ class Rail:
 class Hierarchy:
     """A rank's communicator if `local_group` is set: in front of a `Client`, with the same life."""
 
-    def __init__(
-        self, config: PluginConfig, rank: int, world_size: int, store: Store, meeting: Meeting
-    ) -> None:
+    def __init__(self, config: PluginConfig, ranks: RankGroup, store: Store, meeting: Meeting) -> None:
         """Begin to look for the others; on the thread of the first collective, so that all ranks count alike."""
         self._config = config
-        self._rank = rank
-        self._world_size = world_size
+        self._ranks = ranks
         self._corner = take_corner(store, "nodes")
         self._meeting = meeting
         self._lock = threading.RLock()  # a signal handler may close
@@ -141,6 +146,10 @@ class Hierarchy:
             self._works[work.seq] = work
             self._to_scatter.put(work)
         return future
+
+    def abandon(self, error: ReductionError) -> None:
+        """Fail here and on all other ranks. Any thread; nothing if it is over already."""
+        self.fail(error, Kind.FAILED)
 
     def begin_close(self) -> None:
         """Let the communicator leave in good order, in the background. Any thread; idempotent."""
@@ -210,7 +219,7 @@ class Hierarchy:
 
     def _start(self) -> None:
         """Find this rank's node, and meet its other ranks; both groups are made here, and the client."""
-        config, rank, world_size = self._config, self._rank, self._world_size
+        config, ranks, rank, world_size = self._config, self._ranks, self._ranks.rank, self._ranks.size
         assert config.local_group is not None
         registry = Registry(self._corner, config.join_timeout_s)
         entry = own_entry(config.local_group, self._neighbours.address)
@@ -220,7 +229,7 @@ class Hierarchy:
             log.log(
                 level if rank == 0 else logging.DEBUG, "local_group='auto' changes nothing: %s", verdict.why
             )
-            self._adopt(Client(config, rank, world_size, self._meeting))
+            self._adopt(Client(config, ranks, self._meeting))
             return
         others = {
             number: (one.pid, one.address)
@@ -237,9 +246,10 @@ class Hierarchy:
         self._begin_thread("gather", lambda: self._gather(self._groups[1]))
         self._begin_thread("watch", self._watch.run)
         rail = Rail(self._meeting, rank, world_size, node.local_rank)
-        host = f"{socket.gethostname()}, global rank {rank}"
+        host = f"{socket.gethostname()}, global rank {ranks.global_rank}"
         patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))
-        self._adopt(Client(patient, node.index, node.count, rail, local_size=node.size, host=host))
+        nodes = RankGroup(node.index, node.count, label=ranks.label)
+        self._adopt(Client(patient, nodes, rail, local_size=node.size, host=host))
 
     def _adopt(self, client: Client) -> None:
         with self._lock:
@@ -341,7 +351,7 @@ class Hierarchy:
                 if self._client is not None:
                     self._client.abandon(error)
         if tell is not None:
-            self._neighbours.tell(tell, number=number, code=error.code, text=str(error))
+            self._neighbours.tell(tell, number=number, code=code_to_others(error), text=str(error))
         for group in list(self._groups):
             group.abort()
         with self._writing, self._lock:

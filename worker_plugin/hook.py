@@ -1,22 +1,88 @@
-"""The DDP communication hook."""
+"""The DDP communication hook, and `attach`, which registers it."""
 # No `from __future__ import annotations`: DDP compares the hook's annotations with real types.
 
+from typing import Any
+
 import torch
+from reduction.errors import ConfigError
 from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.bridge import failed, raise_in_waiter
 from worker_plugin.state import ReductionState
 
 
-def reduction_hook(state: ReductionState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def reduction_hook(
+    state: ReductionState, bucket: GradBucket, *more: torch.Tensor
+) -> torch.futures.Future[torch.Tensor]:
     """Average the bucket over all ranks through the reducers; for `ddp_model.register_comm_hook`.
 
-    Runs on the backward thread with DDP's mutex held: it queues the bucket and returns at once. It never
-    raises, which would leave the DDP object unusable; errors come through the future, as RuntimeError with
-    the error's name and text, and typed as `state.error`.
+    Runs on the backward thread with DDP's mutex held: it queues the bucket and returns at once.
+    It never raises for a bucket, which would leave the DDP object unusable; errors come through
+    the future, as RuntimeError with the error's name and text, and typed as `state.error`.
+    Whatever goes wrong in it on one rank fails the state on all ranks: nobody goes on alone.
+
+    Who calls a communication hook, and with what (torch 2.13):
+
+    - DDP's C++ reducer, with a GradBucket: averaged. So are the buckets of a DDP object that
+      `replicate()` made, the zeros of ranks that have no more inputs (`DDP.join`), and what hooks
+      hand on that wrap this one (`fp16_compress_wrapper`, optimizers that overlap). The average is
+      over all ranks, whatever `divide_by_initial_world_size` says.
+    - DDP's Python reducer (`torch._dynamo.config.optimize_ddp = "python_reducer"`, which is for
+      compiled autograd), with a gradient and its parameter; and FSDP1, with one flat gradient or
+      two. Both take no notice of what the hook returns, and would go on with gradients that nobody
+      has averaged: ConfigError, at once.
     """
+    if more or not isinstance(bucket, GradBucket):
+        refused = ConfigError(_what_to_do_instead(bucket))
+        state.fail(refused)
+        raise refused
     try:
         future = state.reduce_bucket(bucket)
     except Exception as error:  # of whatever kind: DDP would be left in the middle of its backward pass
-        future = failed(error)
+        future = failed(state.fail(error))
     return raise_in_waiter(future)
+
+
+def attach(
+    ddp_model: DistributedDataParallel, state: ReductionState | None = None, **settings: Any
+) -> ReductionState:
+    """Have a DDP module average its gradients through the reducers; return the state that does it.
+
+    Args:
+        ddp_model: gets `reduction_hook`, so it must have no other hook.
+        state: one that may be other modules' as well; None makes one for the module's own process group.
+        **settings: of the state that is made, as for `ReductionState`.
+
+    Raises:
+        ConfigError: the state is for other ranks than the module's, or an argument is wrong.
+        RuntimeError: torch's; the module has a hook already.
+    """
+    if not isinstance(ddp_model, DistributedDataParallel):
+        raise ConfigError(
+            f"a {type(ddp_model).__name__} averages no gradients: pass the DistributedDataParallel module, "
+            f"before torch.compile wraps it"
+        )
+    if getattr(ddp_model, "_use_python_reducer", False):
+        raise ConfigError(_what_to_do_instead(()))
+    if state is None:
+        state = ReductionState(process_group=ddp_model.process_group, **settings)
+    elif settings:
+        raise ConfigError(f"the state has its settings already: leave out {', '.join(sorted(settings))}")
+    state.check_module(ddp_model)
+    ddp_model.register_comm_hook(state, reduction_hook)
+    return state
+
+
+def _what_to_do_instead(bucket: object) -> str:
+    if isinstance(bucket, tuple):
+        return (
+            "DDP's Python reducer takes no notice of what a communication hook returns, so gradients would "
+            "stay as they are: before the DDP module is made, set torch._dynamo.config.optimize_ddp to "
+            "'ddp_optimizer', which is its default"
+        )
+    return (
+        f"the hook averages the buckets of DistributedDataParallel, and was called with a "
+        f"{type(bucket).__name__}: FSDP takes no notice of what a communication hook returns, so gradients "
+        f"would stay as they are"
+    )

@@ -11,18 +11,22 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from reduction.errors import ClosedError, ConfigError, ReductionError
+from reduction.errors import ClosedError, ConfigError, ReductionError, WorkerFailed
 from reduction.layout import NUMEL_MAX, fingerprint
 from reduction.model import Collective
 from torch._C._distributed_c10d import GradBucket
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.bridge import Future, check, check_dense
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig, build
+from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.meeting import Meeting
 from worker_plugin.encoding import Piece, encoding_of
 from worker_plugin.feedback import ErrorFeedback
 from worker_plugin.hierarchy import Hierarchy
+from worker_plugin.rank_group import RankGroup, find_group, group_of
 from worker_plugin.staging import CLOSED
 
 _SHAPE, _BUCKET = 1, 2
@@ -36,8 +40,10 @@ class ReductionState:
             REDUCTION_REDUCERS, then at Vertex AI's CLUSTER_SPEC, else rank 0 starts a private reducer on this
             host.
         job: name that is the same on all ranks and no other live job's; made up by rank 0 if not given.
-        rank: this rank; from torch.distributed if not given.
-        world_size: number of ranks; from torch.distributed if not given.
+        process_group: the ranks that reduce together, and the store through which they meet; None is the default group,
+            if there is one. States of different groups never meet, whatever their job is called.
+        rank: this rank; from the process group if not given.
+        world_size: number of ranks; from the process group if not given.
         transport: "auto", "tcp" or "grpc"; with TLS "auto" is "grpc".
         wire_dtype: what sums and averages of floating-point numbers travel as: None, the tensor's own; "bf16" or
             "fp16", added in float32 and rounded once, for float32; "int8", "fp8" or "topk:RATIO" ("topk" is 1 %),
@@ -71,6 +77,7 @@ class ReductionState:
         reducers: Sequence[str] | str | None = None,
         *,
         job: str | None = None,
+        process_group: ProcessGroup | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         transport: str | None = None,
@@ -114,13 +121,24 @@ class ReductionState:
                 "token_file": token_file,
             }
         )
+        if process_group is not None:
+            if not isinstance(process_group, ProcessGroup):
+                raise ConfigError(
+                    f"process_group is {process_group!r}: this rank is no member of it, or it is no process group"
+                )
+            find_group(self.config.rank, self.config.world_size, process_group)
+        self._process_group = process_group
         self._reset()
 
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler may close
+        #: Found when it is first needed: torch.distributed may be initialised after the state is made.
+        self._group: RankGroup | None = None
+        self._modules = Modules()
         self._client: Client | Hierarchy | None = None
-        self._refused: ConfigError | None = None
+        #: What ended it before the communicator could.
+        self._failure: ReductionError | None = None
         self._is_closed = False
         self._wire = self.config.wire
         self._feedback = ErrorFeedback()
@@ -142,20 +160,58 @@ class ReductionState:
             ConfigError: the tensor or op cannot be reduced; nothing was issued.
             ClosedError: after `close`.
             ReductionError: the communicator has failed before; the same error again.
+            WorkerFailed: this rank could not issue it, out of memory for one; the communicator has failed on all ranks.
         """
-        return self._submit(tensor, op, (_SHAPE, *tensor.shape), None)
+        try:
+            return self._submit(tensor, op, (_SHAPE, *tensor.shape), None)
+        except ReductionError:
+            raise
+        except Exception as error:  # the others have issued it
+            raise self.fail(error) from error
 
     def reduce_bucket(self, bucket: GradBucket) -> Future:
-        """Average a DDP bucket over all ranks; errors as for `all_reduce`, kept as `error`."""
+        """Average a DDP bucket over all ranks. For the hook, which hands whatever this raises to `fail`."""
         parameters = bucket.parameters()
         sizes = (parameter.numel() for parameter in parameters)
-        layout = _BUCKET, bucket.index(), *sizes
-        try:
-            check_dense(bucket.buffer())
-            return self._submit(bucket.buffer(), dist.ReduceOp.AVG, layout, parameters)
-        except ConfigError as error:
-            self._refused = error
-            raise
+        if not self._modules.knows(parameters[0]):
+            for module in modules_of(parameters[0], self):
+                self.check_module(module)
+        check_dense(bucket.buffer())
+        return self._submit(bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), parameters)
+
+    def fail(self, error: Exception) -> ReductionError:
+        """End the communicator on all ranks, because this rank cannot take part in a step; any thread.
+
+        Later collectives raise the same error, and so do the other ranks', as WorkerFailed if it has no type that they
+        know. Nothing happens if it is over already.
+
+        Returns:
+            The error, or WorkerFailed for one that is none of ours.
+        """
+        if isinstance(error, ReductionError):
+            failure = error
+        else:
+            failure = WorkerFailed(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+        if isinstance(failure, ClosedError):
+            return failure
+        with self._lock:
+            self._failure = self._failure or failure
+            try:
+                client = self._connected()
+            except ReductionError:  # so there is nobody to tell
+                return failure
+        client.abandon(failure)
+        return failure
+
+    def check_module(self, module: DistributedDataParallel) -> None:
+        """Take note of a DDP module whose gradients this state will average.
+
+        Raises:
+            ConfigError: the module averages over other ranks than this state is for.
+        """
+        with self._lock:
+            self._group = self._modules.check(module, self._ranks())
 
     def _submit(
         self,
@@ -164,6 +220,8 @@ class ReductionState:
         layout: tuple[int, ...],
         parameters: Sequence[torch.Tensor] | None,
     ) -> Future:
+        if self._failure is not None and self._pid == os.getpid():
+            raise self._failure.with_traceback(None)  # or each raise would make it longer
         dtype, reduce_op = check(tensor, op)
         if tensor.numel() > NUMEL_MAX:
             raise ConfigError(f"a tensor of {tensor.numel()} elements is too large, {NUMEL_MAX} is the limit")
@@ -199,10 +257,10 @@ class ReductionState:
 
     @property
     def error(self) -> ReductionError | None:
-        """The error that ended this communicator, or with which it has refused a bucket of DDP's."""
+        """The error that ended this communicator."""
         if self._pid != os.getpid():
             return None
-        return (self._client.error if self._client is not None else None) or self._refused
+        return (self._client.error if self._client is not None else None) or self._failure
 
     def close(self) -> None:
         """Leave in good order. Idempotent; never raises for the absence of others; also run at exit.
@@ -230,10 +288,16 @@ class ReductionState:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._process_group is not None and group_of(self._process_group).label:
+            raise ConfigError(
+                "a state of a process group other than the default one cannot be pickled, because process "
+                "groups cannot: make it in the process that uses it"
+            )
         return {"config": self.config}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.config = state["config"]
+        self._process_group = None
         self._reset()
 
     def _connected(self) -> Client | Hierarchy:
@@ -246,31 +310,24 @@ class ReductionState:
                 self._client = self._connect()
             return self._client
 
+    def _ranks(self) -> RankGroup:
+        if self._group is None:
+            self._group = find_group(self.config.rank, self.config.world_size, self._process_group)
+        return self._group
+
     def _connect(self) -> Client | Hierarchy:
-        rank, world_size, store = self.config.rank, self.config.world_size, None
-        if dist.is_available() and dist.is_initialized():
-            rank = dist.get_rank() if rank is None else rank
-            world_size = dist.get_world_size() if world_size is None else world_size
-            store = dist.distributed_c10d._get_default_store()
-        if rank is None or world_size is None:
-            raise ConfigError(
-                f"rank is {rank} and world_size is {world_size}: pass both, or call init_process_group first"
-            )
-        if store is not None and (rank, world_size) != (dist.get_rank(), dist.get_world_size()):
-            store = None  # not the group that the store serves: others of it would meet in the same corner
-        if not 0 <= rank < world_size:
-            raise ConfigError(f"rank is {rank}, it must be 0 to {world_size - 1} (world size {world_size})")
-        meeting, group = Meeting(self.config, store, world_size), self.config.local_group
+        ranks, local_group = self._ranks(), self.config.local_group
+        meeting = Meeting(self.config, ranks.store, ranks.size)
         client: Client | Hierarchy
-        if group in (None, 1) or world_size == 1 or (group == "auto" and store is None):
-            client = Client(self.config, rank, world_size, meeting)
-        elif store is None:
+        if local_group in (None, 1) or ranks.size == 1 or (local_group == "auto" and ranks.store is None):
+            client = Client(self.config, ranks, meeting)
+        elif ranks.store is None:
             raise ConfigError(
-                f"local_group={group} needs a way to meet the other ranks of the node: initialise torch.distributed, "
-                f"with this rank {rank} of {world_size}"
+                f"local_group={local_group} needs a way to meet the other ranks of the node: initialise "
+                f"torch.distributed, with this rank {ranks.rank} of {ranks.size}"
             )
         else:
-            client = Hierarchy(self.config, rank, world_size, store, meeting)
+            client = Hierarchy(self.config, ranks, ranks.store, meeting)
         # A state that is dropped without close() leaves in the background; one that is kept, at exit.
         weakref.finalize(self, client.begin_close).atexit = False
         return client

@@ -12,6 +12,7 @@
     |   |-- JobBusy                       a live job already has this name
     |   |   `-- RankTaken                 a live process already is this rank of the job
     |   |-- CollectiveTimeout             a collective did not finish within timeout_s
+    |   |   `-- WorkersMissing            ranks did not even come to the job's first collective within timeout_s
     |   `-- DataCorrupted                 a checksum does not fit; the stream is opened again, and it is sent again
     |-- ProtocolError                     do not retry: somebody has a bug or another version
     |   |-- LocalProtocolError            this process
@@ -23,6 +24,7 @@
     `-- JobAborted                        restart from a checkpoint
         |-- StaleInstance                 the job was started again; this is its old life
         |-- WorkerLost                    a rank died or was cut off
+        |-- WorkerFailed                  a rank met an error of its own and cannot take part any more
         `-- PeerLeft                      a rank closed while others still had collectives
 
 Errors that cross the wire carry a `code` of the schema's ErrorCode; `from_code` is the way back.
@@ -97,6 +99,12 @@ class CollectiveTimeout(RetryableError):
     code = 6
 
 
+class WorkersMissing(CollectiveTimeout):
+    """Ranks did not come to the first collective, or not back to it, within `timeout_s`; the message names them."""
+
+    code = 18
+
+
 class DataCorrupted(RetryableError):
     """A push or result arrived with another checksum than its content has; it ends the stream, not the job."""
 
@@ -155,6 +163,12 @@ class WorkerLost(JobAborted):
     code = 12
 
 
+class WorkerFailed(JobAborted):
+    """A rank met an error of its own in the middle of a step; the message names the rank and the cause."""
+
+    code = 17
+
+
 class PeerLeft(JobAborted):
     """A rank said goodbye while others still had collectives; the message names it."""
 
@@ -179,8 +193,19 @@ _BY_CODE: dict[int, type[ReductionError]] = {
         WorkerLost,
         PeerLeft,
         DataCorrupted,
+        WorkerFailed,
+        WorkersMissing,
     )
 }
+
+
+def code_to_others(error: ReductionError) -> int:
+    """Return the code with which a rank tells the others what ended it.
+
+    An error of ours without a code is the rank's own; one of no known type came from somewhere else.
+    """
+    is_own = error.code == ReductionError.code and type(error) is not ReductionError
+    return WorkerFailed.code if is_own else error.code
 
 
 def from_code(code: int, message: str) -> ReductionError:

@@ -12,7 +12,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 #: Ranks that a `Waiting` names.
 WAITED_FOR_MAX = 8
 
@@ -133,6 +133,11 @@ class Configuration:
         return None
 
 
+def job_title(job: str, group: str) -> str:
+    """Return what messages and tables call a job: its name, and the ranks of its process group if that is not all."""
+    return f"{job} [ranks {group}]" if group else job
+
+
 # ---- worker -> reducer ----
 
 
@@ -153,6 +158,8 @@ class Join:
     wire_dtype: int = 0
     #: Of how many processes each contribution is the sum: AVG divides by all of them.
     local_size: int = 1
+    #: Tells the process groups of one job apart; "" for the whole job.
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +352,13 @@ class JobStatus:
     #: Ranks that were the last to push a chunk, ascending.
     last: tuple[LastRank, ...] = ()
     waits: WaitTimes = WaitTimes()
+    #: As in `Join`.
+    group: str = ""
+
+    @property
+    def title(self) -> str:
+        """What to call it; no other job of the reducer is called so."""
+        return job_title(self.job, self.group)
 
 
 @dataclass(frozen=True, slots=True)

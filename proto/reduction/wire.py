@@ -18,6 +18,7 @@ from reduction.v1 import reduction_pb2 as pb
 
 JOB_NAME_BYTES_MAX = 200
 HOST_BYTES_MAX = 255
+GROUP_BYTES_MAX = 100
 MESSAGE_CHARS_MAX = 2000
 DATA_KEY_BYTES = 32
 SIBLINGS_MAX = 255
@@ -71,6 +72,7 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
                 credit_bytes=frame.credit_bytes,
                 wire_dtype=frame.wire_dtype,
                 local_size=frame.local_size,
+                group=frame.group,
             )
             return pb.WorkerFrame(join=join).SerializeToString()
         case model.Hello(configuration, held):
@@ -213,6 +215,7 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
             waits=pb.Waits(
                 p50_s=job.waits.p50_s, p90_s=job.waits.p90_s, p99_s=job.waits.p99_s, max_s=job.waits.max_s
             ),
+            group=job.group,
         )
         for job in status.jobs
     ]
@@ -253,6 +256,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
             under_way_bytes=job.under_way_bytes,
             last=tuple(model.LastRank(one.rank, one.chunks, one.waited_s) for one in job.last),
             waits=model.WaitTimes(job.waits.p50_s, job.waits.p90_s, job.waits.p99_s, job.waits.max_s),
+            group=job.group,
         )
         for job in status.jobs
     )
@@ -333,8 +337,10 @@ def _join_from_pb(join: pb.Join) -> model.Join:
             )
         _require("length of Join.job", len(join.job.encode()), 1, JOB_NAME_BYTES_MAX)
         _require("length of Join.host", len(join.host.encode()), 0, HOST_BYTES_MAX)
+        _require("length of Join.group", len(join.group.encode()), 0, GROUP_BYTES_MAX)
         _require_printable("Join.job", join.job)
         _require_printable("Join.host", join.host)
+        _require_printable("Join.group", join.group)
         _require_id("Join.nonce", join.nonce)
         if join.instance or join.rank == 0:
             _require_id("Join.instance", join.instance)
@@ -352,6 +358,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         join.protocol,
         join.wire_dtype,
         join.local_size or 1,
+        join.group,
     )
 
 

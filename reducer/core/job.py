@@ -50,6 +50,7 @@ from reduction.model import (
     Start,
     Welcome,
     WorkerFrame,
+    job_title,
 )
 
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
@@ -95,6 +96,8 @@ class Job:
     credit_bytes: int
     reserved_bytes: int
     incarnation: bytes
+    #: Tells the process groups of one name apart; "" for the whole job.
+    group: str = ""
     #: Of how many processes each contribution is the sum.
     local_size: int = 1
     instance: bytes = b""
@@ -119,6 +122,11 @@ class Job:
     received_bytes: int = 0
     sent_bytes: int = 0
     stragglers: Stragglers = field(default_factory=Stragglers)
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return job_title(self.name, self.group)
 
     # ---- streams come and go ----
 
@@ -209,7 +217,7 @@ class Job:
 
     def _adopt(self, rank: int, configuration: Configuration, index: int) -> list[Action]:
         if self.instance and configuration.instance != self.instance:
-            raise OutOfOrder(f"rank {rank} sent a configuration of another instance of job {self.name!r}")
+            raise OutOfOrder(f"rank {rank} sent a configuration of another instance of job {self.title!r}")
         if configuration.chunk_bytes > self.credit_bytes:
             raise OutOfOrder(
                 f"rank {rank} sent a configuration with chunks of {configuration.chunk_bytes} bytes, but the job "
@@ -327,7 +335,7 @@ class Job:
             if news is not None:
                 actions += [Send(stream, news) for stream in self._streams()]
             if text:
-                actions.append(Warn(f"job {self.name!r}: {text}"))
+                actions.append(Warn(f"job {self.title!r}: {text}"))
         if self.minimum_due is not None and now >= self.minimum_due:
             self.minimum_due = None
             actions += [Send(stream, Minimum(self.minimum)) for stream in self._streams()]

@@ -30,7 +30,7 @@ from reduction.errors import (
     StaleInstance,
     UnsupportedVersion,
 )
-from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, WorkerFrame
+from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, WorkerFrame, job_title
 
 from reducer.core.actions import Action, Close, Send
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
@@ -59,7 +59,8 @@ class Table:
         self.incarnation = incarnation
         self.memory_limit_bytes = memory_limit_bytes
         self.is_draining = False
-        self.jobs: dict[str, Job] = {}
+        #: By name and process group: groups of one job are jobs of their own.
+        self.jobs: dict[tuple[str, str], Job] = {}
         #: Streams that have joined: (job, rank).
         self.streams: dict[int, tuple[Job, int]] = {}
         self.failures: OrderedDict[tuple[str, bytes], ReductionError] = OrderedDict()
@@ -135,7 +136,7 @@ class Table:
             before = self.failures[join.job, join.instance]
             raise type(before)(*before.args)  # a new one: raising the same again would grow its traceback
         actions: list[Action] = []
-        job = self.jobs.get(join.job)
+        job = self.jobs.get((join.job, join.group))
         if job is not None and self._begins_anew(job, join):
             self._check_room(join, job.reserved_bytes)
             stale = StaleInstance(f"job {join.job!r} was started again by rank {join.rank} on {join.host}")
@@ -148,10 +149,10 @@ class Table:
             if theirs == ours:
                 what, theirs, ours = "local size", join.local_size, job.local_size
             mismatch = CollectiveMismatch(
-                f"rank {join.rank} ({join.host}) has {what} {theirs}, other ranks of job {join.job!r} have {ours}"
+                f"rank {join.rank} ({join.host}) has {what} {theirs}, other ranks of job {job.title!r} have {ours}"
             )
             if job.epoch:
-                raise JobBusy(f"job {join.job!r} is live with {what} {ours}: {mismatch}")
+                raise JobBusy(f"job {job.title!r} is live with {what} {ours}: {mismatch}")
             return self._fail(job, mismatch) + self._refuse(stream, mismatch)
         if join.rank == 0:
             actions += self._end_strangers(job, join)
@@ -175,7 +176,8 @@ class Table:
     def _begins_anew(self, job: Job, join: Join) -> bool:
         """Return whether this Join starts the job's next life; raise if it may not join at all."""
         known = job.ranks.get(join.rank)
-        who = f"rank {join.rank} of job {join.job!r}"
+        title = job_title(join.job, join.group)
+        who = f"rank {join.rank} of job {title!r}"
         if join.instance and job.instance and join.instance != job.instance and join.rank:
             raise StaleInstance(f"{who} on {join.host} belongs to an earlier or later life of the job")
         if known is not None and known.nonce == join.nonce:
@@ -183,7 +185,7 @@ class Table:
         if join.rank == 0:
             if job.is_present(0):
                 raise JobBusy(
-                    f"job {join.job!r} is live: its rank 0 runs on {job.ranks[0].host}; "
+                    f"job {title!r} is live: its rank 0 runs on {job.ranks[0].host}; "
                     f"choose another job name or wait for its end"
                 )
             return bool(job.instance) and job.instance != join.instance
@@ -194,7 +196,7 @@ class Table:
                 f"{who} is already taken by a live process on {known.host}; {join.host} wants it too"
             )
         if job.is_present(0):
-            raise JobBusy(f"job {join.job!r} is live, and {who} was another process, on {known.host}")
+            raise JobBusy(f"job {title!r} is live, and {who} was another process, on {known.host}")
         return 0 in job.ranks
 
     def _check_room(self, join: Join, freed: int = 0) -> None:
@@ -216,13 +218,14 @@ class Table:
         job = Job(
             id=self._job_count,
             name=join.job,
+            group=join.group,
             world_size=join.world_size,
             credit_bytes=join.credit_bytes,
             reserved_bytes=reservation(join.world_size, join.credit_bytes),
             incarnation=self.incarnation,
             local_size=join.local_size,
         )
-        self.jobs[join.job] = job
+        self.jobs[join.job, join.group] = job
         return job
 
     # ---- leaving ----
@@ -247,12 +250,12 @@ class Table:
             if len(self.failures) > FAILURES_MAX:
                 self.failures.popitem(last=False)
         self.streams = {old: owner for old, owner in self.streams.items() if owner[0] is not job}
-        del self.jobs[job.name]
+        del self.jobs[job.name, job.group]
         return job.fail(error)
 
     def _forget_if_deserted(self, job: Job) -> list[Action]:
         # Nothing is lost with it: what a rank may still need it has itself, and its next Join begins anew.
         if not job.is_deserted:
             return []
-        del self.jobs[job.name]
+        del self.jobs[job.name, job.group]
         return job.discard_slots()

@@ -99,6 +99,8 @@ STATUS = {
     13: grpc.StatusCode.ABORTED,
     15: grpc.StatusCode.UNAUTHENTICATED,
     16: grpc.StatusCode.DATA_LOSS,
+    17: grpc.StatusCode.ABORTED,
+    18: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
 

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from reduction import layout, wire
 from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable, Unauthenticated
-from reduction.model import Abort
+from reduction.model import PROTOCOL_VERSION, Abort
 from reduction.v1 import reduction_pb2 as pb
 from relays import StrangePort
 
@@ -74,7 +74,7 @@ async def test_a_message_beyond_the_limit(grpc_place):
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"protocol": 2}, grpc.StatusCode.UNIMPLEMENTED),
+        ({"protocol": PROTOCOL_VERSION + 1}, grpc.StatusCode.UNIMPLEMENTED),
         ({"rank": 7}, grpc.StatusCode.INVALID_ARGUMENT),
         ({"credit_bytes": layout.CREDIT_BYTES_MAX}, grpc.StatusCode.RESOURCE_EXHAUSTED),
         ({"job": "live"}, grpc.StatusCode.ALREADY_EXISTS),
@@ -179,7 +179,14 @@ async def test_a_client_of_the_generated_classes(grpc_place):
         response_deserializer=pb.ReducerFrame.FromString,
     )()
     nonce = instance = b"0123456789abcdef"
-    join = pb.Join(protocol=1, job="schema", instance=instance, world_size=1, nonce=nonce, credit_bytes=CHUNK)
+    join = pb.Join(
+        protocol=PROTOCOL_VERSION,
+        job="schema",
+        instance=instance,
+        world_size=1,
+        nonce=nonce,
+        credit_bytes=CHUNK,
+    )
     await call.write(pb.WorkerFrame(join=join))
     welcome = (await call.read()).welcome
     assert welcome.credit_bytes == CHUNK

@@ -153,7 +153,7 @@ async def test_the_second_address_of_a_name_is_tried_too(tcp_place, monkeypatch)
         await worker.welcome()
         await worker.peers(P)
         worker.hello()
-        await tcp_place.until(lambda: tcp_place.engine.table.jobs["job"].epoch == 1)
+        await tcp_place.until(lambda: tcp_place.engine.table.jobs["job", ""].epoch == 1)
         assert has_moved(worker)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from reduction import checksum, formats, layout, tcp, wire
 from reduction.model import (
+    PROTOCOL_VERSION,
     Abort,
     Ack,
     Collective,
@@ -79,7 +80,7 @@ def result(chunk: int, seq: int = 0, epoch: int = 1) -> Result:
 WORKER_FRAMES: tuple[WorkerFrame, ...] = (
     join(0),
     join(1),
-    Join("right", NEXT_LIFE, 0, 1, NONCES[1], "h", 3, CREDIT, protocol=2),
+    Join("right", NEXT_LIFE, 0, 1, NONCES[1], "h", 3, CREDIT, protocol=PROTOCOL_VERSION + 1),
     Hello(ALONE, 0),
     Hello(Configuration(LIFE, 2, 2 * CHUNK, MEMBERS), 1),
     push(0),

@@ -124,7 +124,7 @@ class World:
             assert (stream.rank.game.name, stream.is_open_there) == (name, True)
             self._check_minimum(number, result)
             stream.down.append((result, folded))
-        job = self.table.jobs[name]
+        job = self.table.jobs[name, ""]
         waiting = {view.stream for number, view in job.ranks.items() if number in job.hellos}
         assert set(action.streams) == waiting, "everybody who is there and has started gets it"
 

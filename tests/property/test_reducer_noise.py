@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reduction.errors import MalformedFrame
 from reduction.model import (
+    PROTOCOL_VERSION,
     Abort,
     Ack,
     Collective,
@@ -45,7 +46,7 @@ JOINS = st.builds(
     host=st.just("h"),
     minimum=SMALL,
     credit_bytes=st.sampled_from([1024, 2048, 1 << 20]),
-    protocol=st.sampled_from([1, 1, 1, 1, 2]),
+    protocol=st.sampled_from([*[PROTOCOL_VERSION] * 4, PROTOCOL_VERSION + 1]),
 )
 HELLOS = st.builds(
     Hello,

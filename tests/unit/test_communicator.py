@@ -13,6 +13,7 @@ from reduction.errors import (
     ReducerUnavailable,
     ReductionError,
     WorkerLost,
+    code_to_others,
 )
 from reduction.model import Abort, Ack, Configure, Minimum, Result, Start, Welcome
 from unit.rank_scene import CHUNK, CREDIT, Scene, data, epoch, failure, incarnation, of_kib, peers, send
@@ -24,7 +25,7 @@ BROKEN = LocalProtocolError("the disk is on fire")
 
 
 def aborts(error, reducers="ab", rank=0):
-    frame = Abort(error.code, f"rank {rank} (h{rank}): {error}")
+    frame = Abort(code_to_others(error), f"rank {rank} (h{rank}): {error}")
     return [send(reducer, frame) for reducer in reducers]
 
 

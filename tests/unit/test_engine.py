@@ -141,7 +141,7 @@ def test_a_join_that_waited_behind_its_streams_end_joins_nothing():
 
     other = Sink(react=twice)
     engine.open(other).send(join(job="other"))
-    assert set(engine.table.jobs) == {"other"}
+    assert set(engine.table.jobs) == {("other", "")}
 
 
 def test_a_rejected_stream_hears_why_and_is_counted():

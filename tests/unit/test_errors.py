@@ -34,7 +34,7 @@ def test_a_code_leads_back_to_its_class(cls):
     assert str(error) == "rank 3 did it"
 
 
-@pytest.mark.parametrize("code", [-1, 0, 14, 17, 1 << 31])
+@pytest.mark.parametrize("code", [-1, 0, 14, 99, 1 << 31])
 def test_an_unknown_code_becomes_the_root_error(code):
     error = from_code(code, "from a newer version")
     assert type(error) is ReductionError
@@ -69,10 +69,19 @@ def test_callers_can_catch_by_what_to_do():
         errors.JobBusy,
         errors.RankTaken,
         errors.CollectiveTimeout,
+        errors.WorkersMissing,
         errors.DataCorrupted,
     }
     assert {cls for cls in CODED if issubclass(cls, JobAborted)} == {
         errors.StaleInstance,
         errors.WorkerLost,
+        errors.WorkerFailed,
         errors.PeerLeft,
     }
+
+
+def test_what_has_no_code_is_told_as_the_ranks_own_failure():
+    own = errors.ConfigError("x"), errors.LocalProtocolError("x"), errors.ClosedError("x")
+    assert {errors.code_to_others(error) for error in own} == {errors.WorkerFailed.code}
+    told = errors.ReductionError("of a newer version"), errors.WorkerLost("x")
+    assert [errors.code_to_others(error) for error in told] == [14, 12]

@@ -159,7 +159,7 @@ def test_a_hello_on_a_new_stream_in_a_running_epoch_is_ignored():
     scene = running()
     scene.join(1, stream=5)
     assert scene.receive(5, Hello(configuration(), 0)) == []
-    assert scene.table.jobs["job"].hellos == {0: 0}
+    assert scene.table.jobs["job", ""].hellos == {0: 0}
 
 
 def test_hello_twice_before_and_after_start():
@@ -194,7 +194,7 @@ def test_a_configuration_without_this_reducer_frees_the_old_epochs_accumulators(
     error = OutOfOrder("rank 0 said Hello to a reducer outside epoch 2's configuration")
     actions = scene.receive(0, Hello(configuration(2, (Member("b:1", S),)), 0))
     assert refused(0, error) == [action for action in actions if action in refused(0, error)]
-    assert Discard(SlotKey(1, 0, 0)) in actions or (0, 0) in scene.table.jobs["job"].slots
+    assert Discard(SlotKey(1, 0, 0)) in actions or (0, 0) in scene.table.jobs["job", ""].slots
 
 
 def test_a_newer_epoch_drops_all_slots_and_all_outstanding_credit():
@@ -223,7 +223,7 @@ def test_contributions_are_folded_in_rank_order_and_published_once():
     assert scene.push(2) == []
     assert scene.push(0) == [fold(0, 0)]
     assert scene.push(1) == [fold(0, 1, 2), publish(0, 3)]
-    assert scene.table.jobs["job"].slots == {}
+    assert scene.table.jobs["job", ""].slots == {}
 
 
 def test_a_result_goes_to_the_ranks_that_are_there():
@@ -327,7 +327,7 @@ def test_the_number_of_open_slots_is_bounded_by_the_credit():
     for rank in range(2):
         for seq in range(4):
             scene.push(rank, 100 * rank + seq, collective=tiny, payload=memoryview(b""))
-    assert len(scene.table.jobs["job"].slots) == 2 * 4
+    assert len(scene.table.jobs["job", ""].slots) == 2 * 4
     actions = scene.push(0, 4, collective=tiny, payload=memoryview(b""))
     assert actions[0].frame.message == "rank 0 pushed 5120 bytes ahead of the results, its credit is 4096"
 

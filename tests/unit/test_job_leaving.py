@@ -75,7 +75,7 @@ class Scene:
 
     @property
     def job(self):
-        return self.table.jobs["job"]
+        return self.table.jobs["job", ""]
 
 
 def aborted(error, *ranks):

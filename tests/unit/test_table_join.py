@@ -13,6 +13,7 @@ from reduction.errors import (
     WorkerLost,
 )
 from reduction.model import (
+    PROTOCOL_VERSION,
     Abort,
     Ack,
     Collective,
@@ -127,8 +128,10 @@ def test_a_wire_dtype_of_another_version_is_refused_with_what_is_known():
 
 
 def test_another_protocol_version_is_refused():
-    error = UnsupportedVersion("rank 0 speaks protocol version 2, this reducer 1")
-    assert receive(make_table(), 10, join(0, protocol=2)) == refused(10, error)
+    error = UnsupportedVersion(
+        f"rank 0 speaks protocol version {PROTOCOL_VERSION + 1}, this reducer {PROTOCOL_VERSION}"
+    )
+    assert receive(make_table(), 10, join(0, protocol=PROTOCOL_VERSION + 1)) == refused(10, error)
 
 
 def test_no_memory_for_one_more_job_names_the_numbers_and_leaves_the_others():
@@ -139,7 +142,7 @@ def test_no_memory_for_one_more_job_names_the_numbers_and_leaves_the_others():
         "raise --memory-limit or lower credit_bytes"
     )
     assert receive(table, 20, join(0, job="more")) == refused(20, error)
-    assert set(table.jobs) == {"job"}
+    assert set(table.jobs) == {("job", "")}
     table.handle(Lost(10), 0.0)
     assert receive(table, 30, join(0, job="more"))[0] == Send(30, Welcome(REDUCER, CREDIT))
 
@@ -178,10 +181,10 @@ def test_a_reconnect_takes_what_the_rank_knows_of_the_minimum_and_nothing_else()
     table = make_table()
     running(table)
     receive(table, 20, join(0, minimum=7, instance=NEW))
-    assert table.jobs["job"].minimum == 7
-    assert table.jobs["job"].instance == OLD
+    assert table.jobs["job", ""].minimum == 7
+    assert table.jobs["job", ""].instance == OLD
     receive(table, 21, join(1, minimum=3))
-    assert table.jobs["job"].minimum == 7
+    assert table.jobs["job", ""].minimum == 7
 
 
 def test_a_second_live_rank_0_is_busy():
@@ -283,7 +286,7 @@ def test_another_world_size_is_busy_once_the_job_has_an_epoch():
         "job 'job' is live with world size 2: rank 2 (host2) has world size 3, other ranks of job 'job' have 2"
     )
     assert receive(table, 12, join(2, world_size=3)) == refused(12, error)
-    assert set(table.jobs) == {"job"}
+    assert set(table.jobs) == {("job", "")}
 
 
 def test_another_local_size_fails_all_ranks_while_the_job_is_forming():
@@ -337,3 +340,25 @@ def test_a_failure_without_an_instance_is_not_remembered():
     receive(table, 11, join(1, instance=b""))
     receive(table, 11, Abort(WorkerLost.code, "no rank 0"))
     assert receive(table, 21, join(1, instance=b""))[0] == Send(21, Welcome(REDUCER, CREDIT))
+
+
+def test_groups_of_one_name_are_jobs_of_their_own():
+    table = make_table()
+    receive(table, 10, join(0, group="0,1"))
+    receive(table, 11, join(0, instance=NEW, group="2,3", world_size=3))
+    receive(table, 12, join(0))
+    assert set(table.jobs) == {("job", "0,1"), ("job", "2,3"), ("job", "")}
+    assert [job.title for job in table.jobs.values()] == ["job [ranks 0,1]", "job [ranks 2,3]", "job"]
+    busy = JobBusy(
+        "job 'job [ranks 0,1]' is live: its rank 0 runs on host0; choose another job name or wait for its end"
+    )
+    assert receive(table, 13, join(0, life=1, group="0,1")) == refused(13, busy)
+
+
+def test_the_groups_of_a_job_end_by_themselves():
+    table = make_table()
+    receive(table, 10, join(0, group="0,1"))
+    receive(table, 11, join(0, group="2,3"))
+    table.handle(Lost(10), 1.0)
+    assert set(table.jobs) == {("job", "2,3")}
+    assert table.memory_reserved_bytes == reservation(2, CREDIT)

@@ -74,6 +74,7 @@ JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
         credit_bytes=CREDITS,
         wire_dtype=U32,
         local_size=st.integers(1, layout.WORLD_SIZE_MAX),
+        group=st.text(VISIBLE, max_size=25),
     )
 )
 CRCS = st.none() | U32
@@ -138,6 +139,7 @@ JOBS = st.builds(
     under_way_bytes=U64,
     last=st.lists(st.builds(model.LastRank, rank=U32, chunks=U64, waited_s=SECONDS), max_size=3).map(tuple),
     waits=st.builds(model.WaitTimes, p50_s=SECONDS, p90_s=SECONDS, p99_s=SECONDS, max_s=SECONDS),
+    group=st.text(max_size=20),
 )
 STATUSES = st.builds(
     model.ReducerStatus,

@@ -79,6 +79,7 @@ def to_worker(**body):
         join(credit_bytes=layout.CHUNK_BYTES_MIN),
         join(credit_bytes=layout.CREDIT_BYTES_MAX),
         join(local_size=layout.WORLD_SIZE_MAX),
+        join(group="ü" * 50),
         configuration(epoch=(1 << 63) - 1, chunk_bytes=layout.CHUNK_BYTES_MAX),
         configuration(chunk_bytes=layout.CHUNK_BYTES_MIN, members=members(layout.MEMBERS_MAX)),
         configuration(members=[member(address="a" * 255, weight=layout.WEIGHT_MAX)]),
@@ -104,6 +105,8 @@ def test_values_at_the_edge_pass(message):
         (join(host="h" * 256), "length of Join.host is 256, allowed are 0 to 255"),
         (join(job="a\nb"), "Join.job is 'a\\nb', which has characters that cannot be printed"),
         (join(host="\x1b[2J"), "Join.host is '\\x1b[2J', which has characters that cannot be printed"),
+        (join(group="0" * 101), "length of Join.group is 101, allowed are 0 to 100"),
+        (join(group="0\t1"), "Join.group is '0\\t1', which has characters that cannot be printed"),
         (join(nonce=ID[:15]), "Join.nonce has 15 bytes, it must have 16"),
         (join(instance=ID + b"x"), "Join.instance has 17 bytes, it must have 16"),
         (join(rank=0, instance=b""), "Join.instance has 0 bytes, it must have 16"),
@@ -150,8 +153,9 @@ def test_avg_of_integers_is_refused(dtype):
 
 
 def test_a_join_of_another_version_is_not_judged_by_this_versions_limits():
-    frame = to_reducer(join(protocol=2, world_size=0, rank=9, nonce=b"", job=""))
-    assert frame == Join("", ID, 9, 0, b"", "host", 0, layout.CREDIT_BYTES_DEFAULT, protocol=2)
+    other = PROTOCOL_VERSION + 1
+    frame = to_reducer(join(protocol=other, world_size=0, rank=9, nonce=b"", job=""))
+    assert frame == Join("", ID, 9, 0, b"", "host", 0, layout.CREDIT_BYTES_DEFAULT, protocol=other)
 
 
 @pytest.mark.parametrize(

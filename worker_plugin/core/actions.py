@@ -74,9 +74,11 @@ class Shut:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The communicator has failed: every future that is not delivered gets this error."""
+    """The communicator has failed: every future that is not delivered, and every later collective, gets this error."""
 
     error: ReductionError
+    #: Whether it also ends with that. Otherwise it goes on until the others have heard; `Closed` follows.
+    is_over: bool = True
 
 
 @dataclass(frozen=True, slots=True)

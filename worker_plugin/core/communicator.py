@@ -3,8 +3,12 @@
 phase     what it means                                        left by
 open      collectives may be issued                            Close, or an error
 closing   all results are here; others may still need us       the minimum covers all; a peer left; time
+failing   an error of this rank's own; nobody has heard yet    all ranks are there and hear it; time
 closed    Goodbye was sent                                     -
 failed    an error ended it; all reducers have heard it        -
+
+While failing, a rank dials and joins as ever, but takes part in nothing. The others wait for it, and
+hear why it fails when the first epoch would begin, or when a reducer is back.
 
 event                  what follows
 Welcome                Hello, if the reducer is a member (epochs.py)
@@ -18,6 +22,7 @@ stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
 FellBack               dial the reducer that rank 0 has started, because none was left
 NoFallback             fail, unless a reducer is back or nothing is in flight
+Broke                  fail with that error, and tell the reducers; failing, if nobody could hear it
 Close                  wait until nobody needs this rank, then Goodbye
 """
 
@@ -35,6 +40,7 @@ from reduction.errors import (
     ProtocolError,
     ReductionError,
     Unauthenticated,
+    code_to_others,
     from_code,
 )
 from reduction.layout import CREDIT_BYTES_DEFAULT
@@ -70,7 +76,7 @@ from worker_plugin.core.link import Link, Phase
 from worker_plugin.core.pace import TCP, Aim
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.stalls import Stalls
-from worker_plugin.core.verdict import FallBack, GiveUp, Reconfigure, View, judge
+from worker_plugin.core.verdict import FallBack, GiveUp, Reconfigure, Verdict, View, judge
 from worker_plugin.core.window import Window
 
 _INFO, _WARNING = 20, 30
@@ -81,6 +87,8 @@ class Identity:
     """Who this rank is, and the settings that the protocol needs; fixed for the communicator's life."""
 
     job: str
+    #: Tells the process groups of one job apart, "" for the whole job.
+    group: str = ""
     #: 16 bytes on rank 0, empty on the others, which learn it from the first configuration.
     instance: bytes
     nonce: bytes
@@ -113,6 +121,7 @@ class State(enum.Enum):
 
     OPEN = "open"
     CLOSING = "closing"
+    FAILING = "failing"
     CLOSED = "closed"
     FAILED = "failed"
 
@@ -146,7 +155,10 @@ class Communicator:
             return [Closed()] if isinstance(event, Close) and self.state is State.FAILED else []
         actions: list[Action] = []
         try:
-            self._dispatch(event, now, actions)
+            if self.state is State.FAILING:
+                self._dispatch_failing(event, now, actions)
+            else:
+                self._dispatch(event, now, actions)
         except ReductionError as error:
             self._fail(error, actions)
         return actions
@@ -166,7 +178,7 @@ class Communicator:
             case Lost(number, error):
                 self._on_lost(self.roster[number], error, now, actions)
             case Broke(error):
-                raise error
+                self._on_broke(error, now, actions)
             case FellBack(address):
                 self.roster.add_fallback(address)
                 self._restart_clocks(now)
@@ -180,7 +192,46 @@ class Communicator:
             case Tick(lost):
                 self._on_tick(lost, now, actions)
 
+    def _dispatch_failing(self, event: Event, now: float, actions: list[Action]) -> None:
+        """Do no more than it takes to tell the other ranks."""
+        assert self.error is not None
+        assert self.close_due is not None
+        are_there = False
+        match event:
+            case Received(number, frame):
+                are_there = self._meets_others(self.roster[number], frame, now, actions)
+            case Lost(number, error):
+                self.roster.on_lost(self.roster[number], error, now)
+            case Tick():
+                self._begin(now)
+                self.roster.dial(now, self._join(), actions)
+            case Close():
+                self.close_due = min(self.close_due, now + self.identity.close_timeout_s)
+        if are_there or now >= self.close_due or isinstance(self._verdict(now), Reconfigure):
+            self._fail(self.error, actions)
+
+    def _meets_others(self, link: Link, frame: object, now: float, actions: list[Action]) -> bool:
+        """Take a frame while failing; return whether it says that all ranks are there, or know already."""
+        match frame:
+            case Welcome() if link.phase is Phase.OPENING:
+                self.roster.on_welcome(link, frame, now, actions)
+                return self.epochs.number > 0
+            case Abort(code, message) if link.phase is Phase.OPENING:
+                self.roster.on_refusal(link, from_code(code, message), now, is_running=False)
+            case Peers() if link.is_up:
+                link.see(frame, now)
+        return isinstance(frame, (Abort, Configure)) and link.is_up
+
     # ---- the user's side ----
+
+    def _on_broke(self, error: ReductionError, now: float, actions: list[Action]) -> None:
+        """Fail at once if the others can hear why; before the first epoch not all of them are there."""
+        if self.state is State.CLOSING or (self.epochs.number and self.roster.up):
+            raise error
+        self.state = State.FAILING
+        self.error = error
+        self.close_due = now + self.identity.timeout_s
+        actions.append(Fail(error, is_over=False))
 
     def _on_issued(self, collective: Collective, now: float, actions: list[Action]) -> None:
         if self.state is State.CLOSING:  # its copy was under way when the user closed
@@ -289,8 +340,7 @@ class Communicator:
     # ---- time ----
 
     def _on_tick(self, lost: int, now: float, actions: list[Action]) -> None:
-        if self.started_at is None:
-            self.started_at = self.roster.alone_since = now
+        self._begin(now)
         self.roster.dial(now, self._join(), actions)
         if self.epochs.ack_due is not None and now >= self.epochs.ack_due:
             self.epochs.acknowledge(actions)
@@ -300,6 +350,10 @@ class Communicator:
         if not self.grid.is_settled:
             self._tune(lost, now, actions)
         self._leave_if_done(now, actions)
+
+    def _begin(self, now: float) -> None:
+        if self.started_at is None:
+            self.started_at = self.roster.alone_since = now
 
     def _tune(self, lost: int, now: float, actions: list[Action]) -> None:
         """Rank 0 may choose another grid between collectives."""
@@ -327,9 +381,10 @@ class Communicator:
             credit_bytes=who.credit_bytes or CREDIT_BYTES_DEFAULT,
             wire_dtype=who.wire_dtype,
             local_size=who.local_size,
+            group=who.group,
         )
 
-    def _judge(self, now: float, actions: list[Action]) -> None:
+    def _verdict(self, now: float) -> Verdict:
         view = View(
             now=now,
             rank=self.identity.rank,
@@ -347,7 +402,10 @@ class Communicator:
             may_fall_back=self.identity.may_fall_back and not self.has_fallen_back,
             has_fallen_back=self.has_fallen_back,
         )
-        match judge(view):
+        return judge(view)
+
+    def _judge(self, now: float, actions: list[Action]) -> None:
+        match self._verdict(now):
             case Reconfigure(links, reason):
                 epoch = self.epochs.number + 1
                 members = tuple(Member(link.address, link.incarnation) for link in links)
@@ -374,13 +432,12 @@ class Communicator:
 
     def _fail(self, error: ReductionError, actions: list[Action]) -> None:
         """End with an error here, and through the reducers everywhere."""
-        closing = self.state is State.CLOSING
-        self.state = State.FAILED
-        if closing:  # all results are here: the others' trouble is not ours
+        if self.state is State.CLOSING:  # all results are here: the others' trouble is not ours
             self.state = State.CLOSED
             actions.append(Closed())
             return
-        self.error = error
-        abort = Abort(error.code, f"rank {self.identity.rank} ({self.identity.host}): {error}")
+        abort = Abort(code_to_others(error), f"rank {self.identity.rank} ({self.identity.host}): {error}")
         actions += [Send(link.id, abort) for link in self.roster.up]
-        actions.append(Fail(error))
+        actions.append(Closed() if self.state is State.FAILING else Fail(error))
+        self.error = error
+        self.state = State.FAILED

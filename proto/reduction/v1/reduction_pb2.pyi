@@ -33,6 +33,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
     ERROR_CODE_UNAUTHENTICATED: _ClassVar[ErrorCode]
     ERROR_CODE_DATA_CORRUPTED: _ClassVar[ErrorCode]
+    ERROR_CODE_WORKER_FAILED: _ClassVar[ErrorCode]
+    ERROR_CODE_WORKERS_MISSING: _ClassVar[ErrorCode]
 
 class ReduceOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -79,6 +81,8 @@ ERROR_CODE_PEER_LEFT: ErrorCode
 ERROR_CODE_INTERNAL: ErrorCode
 ERROR_CODE_UNAUTHENTICATED: ErrorCode
 ERROR_CODE_DATA_CORRUPTED: ErrorCode
+ERROR_CODE_WORKER_FAILED: ErrorCode
+ERROR_CODE_WORKERS_MISSING: ErrorCode
 REDUCE_OP_UNSPECIFIED: ReduceOp
 REDUCE_OP_SUM: ReduceOp
 REDUCE_OP_AVG: ReduceOp
@@ -116,7 +120,7 @@ class WorkerFrame(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size")
+    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size", "group")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +132,7 @@ class Join(_message.Message):
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     job: str
     instance: bytes
@@ -139,7 +144,8 @@ class Join(_message.Message):
     credit_bytes: int
     wire_dtype: int
     local_size: int
-    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ...) -> None: ...
+    group: str
+    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("configuration", "held")
@@ -354,7 +360,7 @@ class StatusResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., siblings: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes", "under_way_bytes", "last", "waits")
+    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes", "under_way_bytes", "last", "waits", "group")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -370,6 +376,7 @@ class JobStatus(_message.Message):
     UNDER_WAY_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     job: str
     world_size: int
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
@@ -385,7 +392,8 @@ class JobStatus(_message.Message):
     under_way_bytes: int
     last: _containers.RepeatedCompositeFieldContainer[LastRank]
     waits: Waits
-    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., under_way_bytes: _Optional[int] = ..., last: _Optional[_Iterable[_Union[LastRank, _Mapping]]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ...) -> None: ...
+    group: str
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., under_way_bytes: _Optional[int] = ..., last: _Optional[_Iterable[_Union[LastRank, _Mapping]]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., group: _Optional[str] = ...) -> None: ...
 
 class LastRank(_message.Message):
     __slots__ = ("rank", "chunks", "waited_s")

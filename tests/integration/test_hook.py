@@ -1,0 +1,205 @@
+"""Who calls the hook, and what becomes of all ranks when it fails on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from reduction.errors import ConfigError, WorkerFailed
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.nn.parallel import DistributedDataParallel
+
+from worker_plugin import ReductionState, attach, reduction_hook
+from worker_plugin import state as state_module
+
+
+def model() -> nn.Linear:
+    linear = nn.Linear(3, 2, bias=False)
+    nn.init.ones_(linear.weight)
+    return linear
+
+
+def backward(module: nn.Module, value: float) -> None:
+    module.zero_grad()
+    module(torch.full((1, 3), value)).sum().backward()
+
+
+# ---- who calls it ----
+
+
+def with_the_python_reducer(rank: Any, reducers: list[str], compiled: bool, job: str) -> list[str]:
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=compiled):
+        ddp = DistributedDataParallel(model())
+        refused = rank.error_of(lambda: attach(ddp))
+        state = rank.state(reducers, job, close_timeout_s=1.0)
+        ddp.register_comm_hook(state, reduction_hook)
+        step = torch.compile(ddp, backend="eager") if compiled else ddp
+        errors = [rank.error_of(lambda: backward(step, rank.number + 1.0)) for _ in range(2)]
+        return [f"{type(error).__name__}: {error}" for error in (refused, *errors, state.error)]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_python_reducer_is_refused(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str, compiled: bool
+) -> None:
+    for texts in ranks.run(2, with_the_python_reducer, reducers(1), compiled, job):
+        for text in texts:
+            assert text.startswith("ConfigError: DDP's Python reducer takes no notice"), text
+
+
+def with_fsdp(rank: Any, reducers: list[str], strategy: str, job: str) -> list[str]:
+    state = rank.state(reducers, job, close_timeout_s=1.0)
+    sharded = FullyShardedDataParallel(
+        model(), sharding_strategy=ShardingStrategy[strategy], device_id=torch.device("cpu")
+    )
+    sharded.register_comm_hook(state, reduction_hook)
+    error = rank.error_of(lambda: backward(sharded, rank.number + 1.0))
+    return [f"{type(one).__name__}: {one}" for one in (error, state.error)]
+
+
+@pytest.mark.parametrize("strategy", ["NO_SHARD", "FULL_SHARD", "SHARD_GRAD_OP"])
+@pytest.mark.filterwarnings("ignore")
+def test_fsdp1_is_refused(ranks: Any, reducers: Callable[[int], list[str]], job: str, strategy: str) -> None:
+    for texts in ranks.run(2, with_fsdp, reducers(1), strategy, job):
+        for text in texts:
+            assert text.startswith("ConfigError: the hook averages the buckets of DistributedDataParallel"), (
+                text
+            )
+
+
+def with_replicate(rank: Any, reducers: list[str], job: str) -> float:
+    from torch.distributed._composable.replicate import replicate
+
+    module = replicate(model())
+    module.register_comm_hook(rank.state(reducers, job), reduction_hook)
+    backward(module, rank.number + 1.0)
+    return module.weight.grad[0, 0].item()
+
+
+def test_what_replicate_makes_is_averaged(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
+    assert ranks.run(2, with_replicate, reducers(1), job) == [1.5, 1.5]
+
+
+def with_uneven_inputs(rank: Any, reducers: list[str], job: str) -> list[float]:
+    ddp = DistributedDataParallel(model())
+    attach(ddp, rank.state(reducers, job))
+    seen = []
+    with ddp.join():
+        for step in range(1 + 2 * rank.number):
+            backward(ddp, 4.0 + step)
+            seen.append(ddp.module.weight.grad[0, 0].item())
+    return seen
+
+
+def test_a_rank_without_inputs_averages_zeros(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
+    assert ranks.run(2, with_uneven_inputs, reducers(1), job) == [[4.0], [4.0, 2.5, 3.0]]
+
+
+# ---- an error in it on one rank ----
+
+
+def out_of_memory(*_: object) -> None:
+    raise MemoryError("cannot have 7 GiB")
+
+
+def slips(rank: Any, reducers: list[str], job: str, at: int, cause: str) -> list[tuple[str, str]]:
+    """Train on; in step `at` the hook fails on rank 1. Both catch whatever comes and go on with the next step."""
+    embedding = nn.Embedding(5, 2, sparse=cause == "sparse" and rank.number == 1)
+    ddp = DistributedDataParallel(model() if cause == "memory" else embedding)
+    state = attach(ddp, rank.state(reducers, job))
+    real = state_module.encoding_of
+    seen = []
+    for step in range(4):
+        ddp.zero_grad()
+        if cause == "memory" and rank.number == 1 and step == at:
+            state_module.encoding_of = out_of_memory
+        try:
+            inputs = torch.full((1, 3), 10.0 * step + rank.number) if cause == "memory" else torch.arange(5)
+            ddp(inputs).sum().backward()
+            seen.append(("mean", str(next(ddp.parameters()).grad[0, 0].item())))
+        except RuntimeError as error:
+            seen.append((f"{type(state.error).__name__}: {state.error}", str(error)))
+        finally:
+            state_module.encoding_of = real
+    return seen
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_an_error_in_the_hook_fails_all_ranks_and_stays(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str, at: int
+) -> None:
+    answers = ranks.run(2, slips, reducers(2), job, at, "memory")
+    for rank, steps in enumerate(answers):
+        assert steps[:at] == [("mean", str(10.0 * step + 0.5)) for step in range(at)]
+        for kept, raised in steps[at:]:
+            assert "MemoryError: cannot have 7 GiB" in raised
+            assert kept.startswith("WorkerFailed: " + ("rank 1 (" if rank == 0 else "MemoryError"))
+
+
+def test_a_refused_bucket_on_one_rank_fails_all_ranks(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
+    answers = ranks.run(2, slips, reducers(1), job, 0, "sparse")
+    for rank, steps in enumerate(answers):
+        for kept, raised in steps:
+            assert "make the nn.Embedding or nn.EmbeddingBag with sparse=False" in raised
+            assert kept.startswith("ConfigError: " if rank else "WorkerFailed: rank 1 (")
+
+
+def fails_before_the_others_come(rank: Any, reducers: list[str], job: str) -> str:
+    """Rank 1 fails in its first step, and closes, before rank 0 begins."""
+    state = rank.state(reducers, job)
+    if rank.number == 1:
+        error = state.fail(MemoryError("too much"))
+        rank.tell("failed")
+        return type(error).__name__
+    rank.hear()
+    error = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
+    assert isinstance(error, WorkerFailed), error
+    return str(error)
+
+
+def test_ranks_that_come_later_hear_it_too(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
+    call = ranks.begin(2, fails_before_the_others_come, reducers(2), job)
+    assert call.hear(1) == "failed"
+    call.tell(0, "go on")
+    told, own = call.answers()
+    assert own == "WorkerFailed"
+    assert told.startswith("rank 1 (")
+    assert "MemoryError: too much" in told
+
+
+def unexpected_in_all_reduce(rank: Any, reducers: list[str], job: str) -> list[str]:
+    state = rank.state(reducers, job)
+    rank.round(state)
+    real = state_module.encoding_of
+    if rank.number == 1:
+        state_module.encoding_of = out_of_memory
+    try:
+        first = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
+    finally:
+        state_module.encoding_of = real
+    second = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
+    return [type(error).__name__ for error in (first, second)]
+
+
+def test_an_unexpected_error_in_all_reduce_fails_all_ranks(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
+    answers = ranks.run(2, unexpected_in_all_reduce, reducers(1), job)
+    assert answers == [["WorkerFailed"] * 2, ["WorkerFailed"] * 2]
+
+
+def test_a_wrong_argument_of_all_reduce_fails_nobody() -> None:
+    state = ReductionState("127.0.0.1:1", job="argument", rank=0, world_size=2)
+    with pytest.raises(ConfigError):
+        state.all_reduce(torch.ones(4, 4).t()[:, ::2])
+    assert state.error is None

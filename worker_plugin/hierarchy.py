@@ -221,7 +221,7 @@ class Hierarchy:
         """Find this rank's node, and meet its other ranks; both groups are made here, and the client."""
         config, ranks, rank, world_size = self._config, self._ranks, self._ranks.rank, self._ranks.size
         assert config.local_group is not None
-        registry = Registry(self._corner, config.join_timeout_s)
+        registry = Registry(self._corner, config)
         entry = own_entry(config.local_group, self._neighbours.address)
         verdict, node = registry.agree(entry, rank, world_size)
         if node is None:

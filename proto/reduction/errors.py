@@ -199,6 +199,18 @@ _BY_CODE: dict[int, type[ReductionError]] = {
 }
 
 
+_BY_NAME: dict[str, type[ReductionError]] = {
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, ReductionError)
+}
+
+
+def from_name(name: str, message: str) -> ReductionError:
+    """Return an error by the name of its class; of a name that is none of ours, a ReductionError."""
+    return _BY_NAME.get(name, ReductionError)(message)
+
+
 def code_to_others(error: ReductionError) -> int:
     """Return the code with which a rank tells the others what ended it.
 

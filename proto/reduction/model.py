@@ -273,6 +273,8 @@ class Peer:
     nonce: bytes
     host: str
     presence: Presence
+    #: How many it has had here: if there is a new one, the one before has broken.
+    streams: int = 1
 
     def __str__(self) -> str:
         lost = "" if self.presence is Presence.PRESENT else f", {self.presence.name.lower()}"
@@ -281,7 +283,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """All ranks that ever joined here, and whether the reducer wants to stop."""
+    """Ranks of which the receiver does not know yet how the reducer sees them; and whether the reducer wants to stop."""
 
     peers: tuple[Peer, ...]
     draining: bool
@@ -289,16 +291,18 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Who keeps the oldest chunk at a reducer from being summed."""
+    """Who keeps the oldest chunk at a reducer from being summed, or the epoch from starting."""
 
     seq: int
     chunk: int
-    #: Since the chunk's first push.
+    #: Since the chunk's first push, or the epoch's first Hello.
     waited_s: float
-    #: Ranks that have not pushed it.
+    #: Ranks that have not pushed it, or not said Hello.
     count: int
     #: The first of them.
     missing: tuple[Peer, ...]
+    #: The epoch that does not start; 0 if it is a chunk that waits.
+    epoch: int = 0
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.missing))

@@ -150,6 +150,7 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
                 waited_s=frame.waited_s,
                 count=frame.count,
                 missing=map(_peer_to_pb, frame.missing),
+                epoch=frame.epoch,
             )
             return pb.ReducerFrame(waiting=waiting).SerializeToString()
         case model.Abort():
@@ -386,7 +387,7 @@ def _waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
     if not 0 <= waiting.waited_s < math.inf:  # nor NaN
         raise MalformedFrame(f"Waiting.waited_s is {waiting.waited_s}, allowed are seconds from 0")
     missing = tuple(map(_peer_from_pb, waiting.missing))
-    return model.Waiting(waiting.seq, waiting.chunk, waiting.waited_s, waiting.count, missing)
+    return model.Waiting(waiting.seq, waiting.chunk, waiting.waited_s, waiting.count, missing, waiting.epoch)
 
 
 def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:
@@ -441,7 +442,11 @@ def _configuration_from_pb(message: pb.Configuration) -> model.Configuration:
 
 def _peer_to_pb(peer: model.Peer) -> pb.Peer:
     return pb.Peer(
-        rank=peer.rank, nonce=peer.nonce, host=peer.host, presence=cast(pb.Presence, peer.presence)
+        rank=peer.rank,
+        nonce=peer.nonce,
+        host=peer.host,
+        presence=cast(pb.Presence, peer.presence),
+        streams=peer.streams,
     )
 
 
@@ -449,7 +454,8 @@ def _peer_from_pb(peer: pb.Peer) -> model.Peer:
     _require("Peer.rank", peer.rank, 0, layout.WORLD_SIZE_MAX - 1)
     _require_id("Peer.nonce", peer.nonce)
     _require("length of Peer.host", len(peer.host.encode()), 0, HOST_BYTES_MAX)
-    return model.Peer(peer.rank, peer.nonce, peer.host, _enum("Peer.presence", model.Presence, peer.presence))
+    presence = _enum("Peer.presence", model.Presence, peer.presence)
+    return model.Peer(peer.rank, peer.nonce, peer.host, presence, peer.streams)
 
 
 def _abort_to_pb(abort: model.Abort) -> pb.Abort:

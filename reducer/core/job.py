@@ -48,6 +48,7 @@ from reduction.model import (
     Presence,
     Push,
     Start,
+    Waiting,
     Welcome,
     WorkerFrame,
     job_title,
@@ -80,6 +81,8 @@ class RankView:
     #: Its stream, None while it is lost or has left.
     stream: int | None
     presence: Presence = Presence.PRESENT
+    #: How many it has had.
+    streams: int = 1
     #: Collectives below this are held by the rank.
     held: int = 0
     #: Charge of its pushes in this epoch whose results are not published yet.
@@ -102,6 +105,8 @@ class Job:
     local_size: int = 1
     instance: bytes = b""
     epoch: int = 0
+    #: When its first Hello came.
+    adopted_at: float = 0.0
     configuration: Configuration | None = None
     #: Our place in it.
     index: int = 0
@@ -135,20 +140,20 @@ class Job:
         actions: list[Action] = []
         view = self.ranks.get(join.rank)
         if view is not None and view.nonce == join.nonce:
-            if view.stream is not None:
-                # The rank noticed the broken stream before we did. Its pushes may be lost, so rank 0 must
-                # hear of the loss before it hears that the rank is back.
+            if view.stream is not None:  # the rank noticed the broken stream before we did
                 actions.append(Close(view.stream, None))
-                actions += self.on_lost(join.rank)
+                self.hellos.pop(join.rank, None)
             view.stream = stream
             view.presence = Presence.PRESENT
+            view.streams += 1  # by which rank 0 sees that the one before is lost, with pushes perhaps
         else:
             self.ranks[join.rank] = RankView(join.nonce, join.host, join.instance, stream)
         if join.rank == 0:  # only rank 0 knows which life of the job this is
             self.instance = self.instance or join.instance
         self.minimum = max(self.minimum, join.minimum)
         actions.append(Send(stream, Welcome(self.incarnation, self.credit_bytes)))
-        actions += self._tell_peers(join.rank)
+        actions.append(Send(stream, Peers(self._concerning(join.rank), self.is_draining)))
+        actions += self._tell_of(join.rank)
         if join.rank and self.configuration is not None:
             actions.append(Send(stream, Configure(self.configuration)))
         return actions
@@ -160,7 +165,7 @@ class Job:
         view.presence = Presence.LOST
         # What it pushed may be lost: it counts again only in the epoch that rank 0 makes now.
         self.hellos.pop(rank, None)
-        return self._tell_peers(rank)
+        return self._tell_of(rank)
 
     # ---- frames ----
 
@@ -178,7 +183,7 @@ class Job:
                 self._on_held(rank, held, now)
                 return []
             case Hello():
-                return self._on_hello(rank, frame)
+                return self._on_hello(rank, frame, now)
             case Goodbye():
                 return self._on_goodbye(rank, frame, now)
             case Abort(code, message):
@@ -186,7 +191,7 @@ class Job:
             case Join():
                 raise OutOfOrder(f"rank {rank} sent a second Join on one stream")
 
-    def _on_hello(self, rank: int, hello: Hello) -> list[Action]:
+    def _on_hello(self, rank: int, hello: Hello, now: float) -> list[Action]:
         if hello.configuration.epoch < self.epoch:
             return []
         index = hello.configuration.index_of(self.incarnation)
@@ -197,6 +202,7 @@ class Job:
         actions: list[Action] = []
         if hello.configuration.epoch > self.epoch:
             actions += self._adopt(rank, hello.configuration, index)
+            self.adopted_at = now
         elif hello.configuration != self.configuration:
             raise OutOfOrder(f"rank {rank} has another configuration of epoch {self.epoch}")
         if rank in self.hellos:
@@ -322,31 +328,39 @@ class Job:
         close = Close(view.stream, None)
         view.stream = None
         view.presence = Presence.LEFT
-        return [close, *self._tell_peers(rank)]
+        return [close, *self._tell_of(rank)]
 
     # ---- time ----
 
     def on_tick(self, now: float) -> list[Action]:
-        """Send the minimum by itself when no Result carried it, and tell whom the oldest chunk waits for."""
+        """Send the minimum by itself when no Result carried it, and tell who is waited for."""
         actions: list[Action] = []
-        if self.slots:
-            key, slot = next(iter(self.slots.items()))  # they finish in the order in which they were opened
-            news, text = self.stragglers.news(key, slot, self.peers, now)
-            if news is not None:
-                actions += [Send(stream, news) for stream in self._streams()]
-            if text:
-                actions.append(Warn(f"job {self.title!r}: {text}"))
+        news, text = self._news(now)
+        if news is not None:
+            actions += [Send(stream, news) for stream in self._streams()]
+        if text:
+            actions.append(Warn(f"job {self.title!r}: {text}"))
         if self.minimum_due is not None and now >= self.minimum_due:
             self.minimum_due = None
             actions += [Send(stream, Minimum(self.minimum)) for stream in self._streams()]
         return actions
 
+    def _news(self, now: float) -> tuple[Waiting | None, str]:
+        """Return whom the ranks wait for, and what the operator should hear of it."""
+        if self.epoch and not self.started:
+            missing = [peer for peer in self.peers() if peer.rank not in self.hellos]
+            return self.stragglers.news_of_epoch(self.epoch, self.adopted_at, missing, now)
+        if not self.slots:
+            return None, ""
+        key, slot = next(iter(self.slots.items()))  # they finish in the order in which they were opened
+        return self.stragglers.news(key, slot, self.peers, now)
+
     # ---- what the Table asks ----
 
     def drain(self) -> list[Action]:
-        """Tell rank 0 that this reducer wants to leave."""
+        """Tell all ranks that this reducer wants to leave."""
         self.is_draining = True
-        return self._tell_peers(0)
+        return [Send(stream, Peers((), self.is_draining)) for stream in self._streams()]
 
     def fail(self, error: ReductionError) -> list[Action]:
         """Tell every present rank why the job is over, and free its memory."""
@@ -364,10 +378,20 @@ class Job:
         self.slots.clear()
         return discards
 
+    def blame(self, rank: int, text: str) -> str:
+        """Return the text of an error of one rank, for all of them to read: with its number and host in front."""
+        who = f"rank {rank} ({self.ranks[rank].host})"
+        own = f"rank {rank} "
+        return f"{who} {text.removeprefix(own)}" if text.startswith(own) else f"{who}: {text}"
+
+    def stream_of(self, rank: int) -> int | None:
+        """Return the rank's stream; None if it has none here."""
+        view = self.ranks.get(rank)
+        return None if view is None else view.stream
+
     def is_present(self, rank: int) -> bool:
         """Whether the rank has a stream here."""
-        view = self.ranks.get(rank)
-        return view is not None and view.stream is not None
+        return self.stream_of(rank) is not None
 
     @property
     def is_deserted(self) -> bool:
@@ -381,9 +405,7 @@ class Job:
 
     def peers(self) -> tuple[Peer, ...]:
         """All ranks that ever joined, ascending."""
-        return tuple(
-            Peer(rank, view.nonce, view.host, view.presence) for rank, view in sorted(self.ranks.items())
-        )
+        return tuple(map(self._peer, sorted(self.ranks)))
 
     # ---- pieces ----
 
@@ -400,14 +422,24 @@ class Job:
         self.minimum = least
         return True
 
-    def _tell_peers(self, about: int) -> list[Action]:
-        """Report to rank 0, which decides; to all when it is about rank 0 itself or somebody left."""
-        news = Peers(self.peers(), self.is_draining)
-        to_all = about == 0 or self.ranks[about].presence is Presence.LEFT
+    def _peer(self, rank: int) -> Peer:
+        view = self.ranks[rank]
+        return Peer(rank, view.nonce, view.host, view.presence, view.streams)
+
+    def _concerning(self, rank: int) -> tuple[Peer, ...]:
+        """Return what a rank must know of the others: rank 0 decides about all, the others wait for it."""
+        if rank == 0:
+            return self.peers()
+        return tuple(self._peer(other) for other in sorted({0, *self.left} & self.ranks.keys()))
+
+    def _tell_of(self, rank: int) -> list[Action]:
+        """Report a change of one rank to those whom it concerns."""
+        news = Peers((self._peer(rank),), self.is_draining)
+        to_all = rank == 0 or self.ranks[rank].presence is Presence.LEFT
         return [
             Send(view.stream, news)
-            for rank, view in sorted(self.ranks.items())
-            if view.stream is not None and (to_all or rank in (0, about))
+            for other, view in (sorted(self.ranks.items()) if to_all else [(0, self.ranks.get(0))])
+            if view is not None and view.stream is not None and other != rank
         ]
 
     def _check_left(self, seq: int, slot: Slot) -> None:

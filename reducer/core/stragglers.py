@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from reduction.model import WAITED_FOR_MAX, LastRank, Peer, Waiting, WaitTimes
 
@@ -22,7 +22,9 @@ class Stragglers:
 
     def __init__(self) -> None:
         self._news_due = 0.0
+        #: The last collective and the last epoch that the operator heard of.
         self._warned_seq: int | None = None
+        self._warned_epoch = 0
         self._chunks: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._latest: deque[float] = deque(maxlen=LATEST)
@@ -50,9 +52,8 @@ class Stragglers:
     ) -> tuple[Waiting | None, str]:
         """Return what the ranks should hear of the oldest chunk, and the operator; None, "" if nothing."""
         waited_s = now - slot.opened_at
-        if waited_s < NEWS_S or now < self._news_due:
+        if not self._is_due(waited_s, now):
             return None, ""
-        self._news_due = now + NEWS_S
         seq, chunk = key
         missing = [peer for peer in peers() if not slot.has(peer.rank)]
         news = Waiting(seq, chunk, waited_s, len(missing), tuple(missing[:WAITED_FOR_MAX]))
@@ -60,3 +61,22 @@ class Stragglers:
             return news, ""
         self._warned_seq = seq
         return news, f"collective {seq} ({slot.collective}) has waited {waited_s:.0f} s for {news}"
+
+    def news_of_epoch(
+        self, epoch: int, since: float, missing: Sequence[Peer], now: float
+    ) -> tuple[Waiting | None, str]:
+        """Return the same of an epoch that has not started since its first Hello at `since`."""
+        waited_s = now - since
+        if not self._is_due(waited_s, now):
+            return None, ""
+        news = Waiting(0, 0, waited_s, len(missing), tuple(missing[:WAITED_FOR_MAX]), epoch)
+        if waited_s < WARN_S or epoch == self._warned_epoch:
+            return news, ""
+        self._warned_epoch = epoch
+        return news, f"epoch {epoch} has waited {waited_s:.0f} s for {news}"
+
+    def _is_due(self, waited_s: float, now: float) -> bool:
+        if waited_s < NEWS_S or now < self._news_due:
+            return False
+        self._news_due = now + NEWS_S
+        return True

@@ -21,6 +21,7 @@ from collections import OrderedDict
 
 from reduction.errors import (
     CollectiveMismatch,
+    DataCorrupted,
     JobBusy,
     OutOfOrder,
     RankTaken,
@@ -156,8 +157,9 @@ class Table:
             return self._fail(job, mismatch) + self._refuse(stream, mismatch)
         if join.rank == 0:
             actions += self._end_strangers(job, join)
+        if (old := job.stream_of(join.rank)) is not None:
+            del self.streams[old]
         actions += job.on_join(stream, join)
-        self.streams = {old: owner for old, owner in self.streams.items() if owner != (job, join.rank)}
         self.streams[stream] = (job, join.rank)
         return actions
 
@@ -239,7 +241,14 @@ class Table:
         return actions + self._forget_if_deserted(job)
 
     def _refuse(self, stream: int, error: ReductionError) -> list[Action]:
-        """End one stream with an error of its own."""
+        """End one stream with an error of its own; with it the job of a rank that will not come back.
+
+        Only after damage on the way a worker opens its stream again; every other Abort ends it.
+        """
+        owner = self.streams.get(stream)
+        if owner is not None and not isinstance(error, DataCorrupted):
+            job, rank = owner
+            return self._fail(job, type(error)(job.blame(rank, str(error))))
         actions: list[Action] = [Send(stream, Abort(error.code, str(error))), Close(stream, error)]
         return actions + self._on_lost(stream)
 

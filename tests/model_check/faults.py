@@ -5,6 +5,7 @@ restart    a new process takes its place
 cut        a stream breaks; each side sees it at a moment of its own, and one direction's tail is lost
 half cut   one direction loses everything from now on, the other goes on until somebody notices
 death      a rank dies; what it had sent last arrives, or not
+break      a rank meets an error of its own, and lives to tell
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ class Place(Protocol):
     #: The rank that dies, where one does.
     mortal: int | None
 
+    #: The rank that breaks, where one does.
+    fragile: int | None
+
     def new_reducer(self, index: int, life: int) -> int:
         """Return the number of a reducer that has just started."""
+
+    def broken(self, state: State_, rank: int) -> State_:
+        """Return the state after an error in a rank's process."""
 
 
 def faults(world: Place, state: State_) -> Iterator[tuple[str, State_]]:
@@ -33,6 +40,9 @@ def faults(world: Place, state: State_) -> Iterator[tuple[str, State_]]:
         yield from _cuts(state)
     if state.deaths and world.mortal is not None:
         yield from _death(state, world.mortal)
+    if state.breaks and world.fragile is not None:
+        after = world.broken(state._replace(breaks=state.breaks - 1), world.fragile)
+        yield f"break of rank {world.fragile}", after
 
 
 def _crashes(world: Place, state: State_) -> Iterator[tuple[str, State_]]:

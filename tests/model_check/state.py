@@ -45,6 +45,7 @@ class State_(NamedTuple):
     cuts: int = 0
     half_cuts: int = 0
     deaths: int = 0
+    breaks: int = 0
 
 
 def put(state: State_, changed: Stream) -> State_:

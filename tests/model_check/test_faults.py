@@ -12,7 +12,7 @@ import pytest
 from model_check.checking import check
 from model_check.world import World
 from reduction.errors import ReductionError
-from reduction.model import Join, Welcome
+from reduction.model import Join, Peers, Welcome
 
 from reducer.core.actions import Action, Send
 from reducer.core.job import Job
@@ -107,6 +107,27 @@ def test_one_of_three_ranks_dies_and_the_others_fail_naming_it(mortal: int) -> N
     check(World(reducers=1, ranks=3, collectives=1, numel=1, mortal=mortal), deaths=1)
 
 
+# ---- a rank breaks, and lives to tell ----
+
+
+@pytest.mark.parametrize("fragile", [0, 1])
+def test_an_error_of_one_rank_reaches_all_whenever_it_happens(fragile: int) -> None:
+    check(World(reducers=1, collectives=1, numel=1, fragile=fragile), is_settled=False, breaks=1)
+
+
+@pytest.mark.parametrize("fragile", [0, 1])
+@pytest.mark.parametrize("is_settled", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_an_error_of_one_rank_reaches_all_through_two_reducers(fragile: int, is_settled: bool) -> None:
+    world = World(reducers=2, collectives=1, numel=1, is_hasty=False, fragile=fragile)
+    check(world, is_settled=is_settled, breaks=1)
+
+
+@pytest.mark.parametrize("fragile", [0, 1])
+def test_an_error_of_one_rank_while_the_only_reducer_is_away(fragile: int) -> None:
+    world = World(reducers=1, collectives=1, numel=1, is_hasty=False, fragile=fragile)
+    check(world, breaks=1, crashes=1, restarts=1)
+
+
 # ---- weaker rules ----
 
 Rule = Callable[[pytest.MonkeyPatch], None]
@@ -151,7 +172,11 @@ def _quiet_return(patch: pytest.MonkeyPatch) -> None:
         if view is None or view.stream is None:
             return right(self, stream, join)
         view.stream = stream
-        return [Send(stream, Welcome(self.incarnation, self.credit_bytes)), *self._tell_peers(join.rank)]
+        return [
+            Send(stream, Welcome(self.incarnation, self.credit_bytes)),
+            Send(stream, Peers(self._concerning(join.rank), False)),
+            *self._tell_of(join.rank),
+        ]
 
     patch.setattr(Job, "on_join", on_join)
 

@@ -111,4 +111,4 @@ def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def _lose_but_keep_hello(self: Job, rank: int) -> list[object]:
     self.ranks[rank].stream = None
     self.ranks[rank].presence = Presence.LOST
-    return self._tell_peers(rank)
+    return self._tell_of(rank)

@@ -20,7 +20,7 @@ from typing import Any
 from model_check.explorer import Violation
 from model_check.faults import faults
 from model_check.state import Payload, State_, Stream, put
-from reduction.errors import ReducerUnavailable, ReductionError, WorkerLost
+from reduction.errors import ReducerUnavailable, ReductionError, WorkerFailed, WorkerLost
 from reduction.model import Collective, DType, Push, ReduceOp, Result
 
 from reducer.core import actions as ra
@@ -30,9 +30,12 @@ from reducer.core.table import Table
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
 from worker_plugin.core.communicator import Communicator, Identity, State
+from worker_plugin.core.patience import Patience
 
 EARLY, LATE, CLOSE_LATE, JOIN_LATE = 0.06, 2.0, 6.0, 61.0
 CHUNK_BYTES = 1024
+#: What a rank breaks with.
+OWN_ERROR = WorkerFailed("an error of its own")
 _TIMES = (
     "dial_at",
     "up_since",
@@ -98,6 +101,7 @@ class World:
         mortal: int | None = None,
         may_lack_reducers: bool = False,
         is_mute: bool = False,
+        fragile: int | None = None,
     ) -> None:
         self.n, self.k = ranks, reducers
         self.collectives = collectives
@@ -107,6 +111,8 @@ class World:
         self.is_hasty = is_hasty
         #: The rank that dies, if there is a death: then all others may fail, but only with an error that names it.
         self.mortal = mortal
+        #: The rank that breaks, if one does: then all may fail, but only with its error.
+        self.fragile = fragile
         #: Whether ranks may give up joining for want of a reducer that has died for good.
         self.may_lack_reducers = may_lack_reducers
         #: Whether a dial to a reducer that has died for good gets no answer. Otherwise it is refused, again and again,
@@ -218,7 +224,7 @@ class World:
                         action.epoch, action.seq, action.chunk, action.collective, action.held, payload
                     )
                     rest.append(wa.Send(action.link, push))
-                case wa.Fail() if box.core.window.held == self.collectives:
+                case wa.Fail(is_over=True) if box.core.window.held == self.collectives:
                     # It has everything: to it, a rank whose Goodbye was lost looks like one that died.
                     rest.append(wa.Closed())
                 case wa.Release() | wa.Log():
@@ -300,7 +306,7 @@ class World:
 
     def _rank_steps(self, state: State_, rank: int) -> Iterator[tuple[str, State_]]:
         core = self._boxes[state.ranks[rank]].core
-        if core.state not in (State.OPEN, State.CLOSING):
+        if core.state not in (State.OPEN, State.CLOSING, State.FAILING):
             return
         if core.state is State.OPEN and core.window.issued < self.collectives:
             issued = self._rank(state, rank, we.Issued(self.collective), 0.0)
@@ -360,6 +366,8 @@ class World:
                         if (stream.rank, stream.reducer) == (rank, link) and stream.rank_end:
                             if not stream.is_up_cut and stream.reducer_end:
                                 state = put(state, stream._replace(up=(*stream.up, frame)))
+                case wa.Fail(error, is_over=False):
+                    self._check_failure(state, rank, error)
                 case wa.Closed() | wa.Fail():
                     if isinstance(action, wa.Fail):
                         self._check_failure(state, rank, action.error)
@@ -382,11 +390,17 @@ class World:
                     if stream.rank_end and stream.reducer_end and not stream.is_down_cut:
                         state = put(state, stream._replace(down=(*stream.down, frame)))
                 case ra.Close(_, error):
-                    relayed = (WorkerLost, ReducerUnavailable) if self._lacks_reducers(state) else WorkerLost
-                    if error is not None and not isinstance(error, relayed):
+                    relayed = [WorkerLost] if self.mortal is not None else []
+                    relayed += [WorkerFailed] if self.fragile is not None else []
+                    relayed += [ReducerUnavailable] if self._lacks_reducers(state) else []
+                    if error is not None and not isinstance(error, tuple(relayed)):
                         raise Violation(f"reducer {index} refused rank {stream.rank}: {error}")
                     state = put(state, stream._replace(reducer_end=False, up=()))
         return state
+
+    def broken(self, state: State_, rank: int) -> State_:
+        """Return the state after an error in a rank's process."""
+        return self._rank(state, rank, we.Broke(OWN_ERROR), 0.0)
 
     def is_goal(self, state: State_) -> bool:
         """Whether every rank that lives has closed or failed, or can do nothing for want of reducers."""
@@ -417,6 +431,9 @@ class World:
             return
         if isinstance(error, ReducerUnavailable) and self._lacks_reducers(state):
             return
+        who = "" if rank == self.fragile else f"rank {self.fragile} (host{self.fragile}): "
+        if isinstance(error, WorkerFailed) and str(error).endswith(f"{who}{OWN_ERROR}"):
+            return
         raise Violation(f"rank {rank} failed: {type(error).__name__}: {error}")
 
 
@@ -432,6 +449,9 @@ def _forget_times(core: Communicator) -> None:
         for name in _TIMES:
             if getattr(thing, name, None) is not None:
                 setattr(thing, name, 0.0)
+    core.patience = Patience(core.identity.stall_warn_s)  # what it has said decides nothing
+    # As at the next tick, which finds out; it would be one more state, whatever else happens before.
+    core.roster.look_around(core.identity.rank, core.identity.world_size, 0.0)
     for link in core.roster:
         link.lost_since = dict.fromkeys(link.lost_since, 0.0)
 

@@ -71,6 +71,8 @@ class Rank:
         self.configuration: Configuration | None = None
         self.hello_epoch = 0
         self.seen: dict[int, Presence] = {}
+        #: How many streams each rank has had, as far as it is known.
+        self.streams: dict[int, int] = {}
         self.issued = self.held = self.minimum = 0
         #: Results by seq, then by chunk; kept when whole.
         self.results: dict[int, dict[int, list]] = {}
@@ -91,7 +93,7 @@ class Rank:
     def connect(self):
         self.stream = self.world.open(self)
         self.is_welcome = False
-        self.seen = {}
+        self.seen, self.streams = {}, {}
         game = self.game
         self.stream.up.append(
             Join(
@@ -185,7 +187,12 @@ class Rank:
                 self._on_result(seq, chunk, folded)
             case Peers(peers):
                 assert {peer.nonce for peer in peers} <= {rank.nonce for rank in self.game.ranks}
-                self.seen = {peer.rank: peer.presence for peer in peers}
+                concerning = [peer for peer in peers if not peer.rank or peer.presence is Presence.LEFT]
+                assert self.number == 0 or concerning == list(peers)
+                for peer in peers:
+                    self.is_broken |= self.streams.get(peer.rank, peer.streams) != peer.streams
+                    self.streams[peer.rank] = peer.streams
+                    self.seen[peer.rank] = peer.presence
                 self.is_broken |= Presence.LOST in self.seen.values()
                 self.sees_left |= Presence.LEFT in self.seen.values()
             case Abort():

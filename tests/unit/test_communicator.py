@@ -133,16 +133,8 @@ def test_an_epoch_that_does_not_start_is_given_up_after_the_timeout():
     scene = Scene(timeout_s=40.0)
     scene.meet()
     scene.issue(now=0.0)
-    assert scene.tick(39.0) == []
+    assert [action for action in scene.tick(39.0) if not isinstance(action, Log)] == []
     assert failure(scene.tick(41.0)) == (CollectiveTimeout, "epoch 1 has not started after 40 s")
-
-
-def test_a_stall_while_no_member_has_started_names_no_reducer():
-    scene = Scene(rank=1).run()
-    scene.issue(now=0.0)
-    scene.enter(2)
-    (warning,) = scene.tick(6.0)
-    assert warning.text.endswith("1 of 1 chunks are missing, from no reducer")
 
 
 def test_time_before_the_first_tick_is_no_time():

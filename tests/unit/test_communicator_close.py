@@ -114,13 +114,17 @@ def test_while_it_waits_a_lost_rank_is_no_failure():
     assert scene.tick(5.0) == [*goodbyes(1, 0), Closed()]
 
 
-@pytest.mark.parametrize(
-    "trouble", [lambda scene: scene.abort("a", PeerLeft("others")), lambda scene: scene.handle(Broke(BROKEN))]
-)
-def test_while_it_waits_an_error_only_ends_the_waiting(trouble):
+def test_while_it_waits_an_error_only_ends_the_waiting():
     scene = with_result(Scene().run())
     scene.close()
-    assert trouble(scene) == [Closed()]
+    assert scene.abort("a", PeerLeft("others")) == [Closed()]
+    assert scene.core.error is None
+
+
+def test_while_it_waits_an_error_of_its_own_lets_it_leave_at_once():
+    scene = with_result(Scene().run())
+    scene.close()
+    assert scene.handle(Broke(BROKEN)) == [*goodbyes(1, 0), Closed()]
     assert scene.core.error is None
 
 

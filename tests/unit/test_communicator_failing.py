@@ -107,12 +107,3 @@ def test_an_error_while_no_reducer_is_there_is_told_to_the_first_that_is_back():
 def test_an_error_that_all_can_hear_is_told_at_once():
     scene = Scene().run()
     assert scene.handle(Broke(ERROR)) == [*told()[:-1], Fail(ERROR)]
-
-
-def test_who_has_everything_and_closes_is_not_ended_by_it():
-    scene = Scene().run()
-    scene.issue()
-    scene.result("a", 0)
-    assert Closed() not in scene.close(1.0)
-    assert scene.handle(Broke(ERROR), 2.0) == [Closed()]
-    assert scene.core.error is None

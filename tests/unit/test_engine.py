@@ -149,8 +149,8 @@ def test_a_rejected_stream_hears_why_and_is_counted():
     (sink,), (stream,) = running(engine)
     error = MalformedFrame("no frame")
     stream.reject(error)
-    assert sink.frames == [Abort(7, "no frame")]
-    assert sink.ends == [error]
+    assert sink.frames == [Abort(7, "rank 0 (h): no frame")]
+    assert [(type(end), str(end)) for end in sink.ends] == [(MalformedFrame, "rank 0 (h): no frame")]
     assert engine.errors == {"MalformedFrame": 1}
 
 

@@ -104,6 +104,26 @@ def test_explicit_sizes_stay(changes):
     assert scene.core.epochs.number == 1
 
 
+@pytest.mark.parametrize(("granted", "chunk"), [(64 * KIB, 64 * KIB), (5000, 4096), (1 << 20, 1 << 20)])
+def test_chunks_fit_into_the_credit_that_another_rank_has_asked_for(granted, chunk):
+    """The first Join decides the credit of a job, and that rank may have asked for less than rank 0 would."""
+    scene = Scene(chunk_bytes=MIB, credit_bytes=None)
+    scene.tick(0.0)
+    scene.welcome("a", credit=granted)
+    scene.welcome("b", credit=4 * MIB)
+    scene.peers("a", "PP")
+    (first, _) = [action.frame.configuration for action in scene.peers("b", "PP") if hasattr(action, "frame")]
+    assert first.chunk_bytes == chunk
+
+
+def test_a_choice_that_does_not_fit_changes_nothing():
+    scene, now = measured()
+    scene.core.roster[0].credit_bytes = scene.core.epochs.configuration.chunk_bytes
+    scene.tick(now + 1)
+    assert scene.core.epochs.number == 1
+    assert scene.core.grid.chunk_bytes == 256 * KIB
+
+
 def test_too_little_was_measured():
     scene = Scene(rank=0, reducers="a", chunk_bytes=None, credit_bytes=None).run()
     scene.tick(1.0)

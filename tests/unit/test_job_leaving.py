@@ -20,6 +20,7 @@ from reduction.model import (
     Presence,
     Push,
     ReduceOp,
+    Welcome,
 )
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send, SlotKey
@@ -37,12 +38,12 @@ def nonce(rank):
     return bytes([rank]) * 16
 
 
-def peers(*presences, draining=False):
-    """Return the report; one presence per rank, P, L or G for present, lost, gone after Goodbye."""
+def seen(*marks, streams=1, draining=False):
+    """Return the news of some ranks: 1, "P" for rank 1 present; L is lost, G gone after Goodbye."""
     meaning = {"P": Presence.PRESENT, "L": Presence.LOST, "G": Presence.LEFT}
+    pairs = zip(marks[::2], marks[1::2], strict=True)
     return Peers(
-        tuple(Peer(rank, nonce(rank), f"h{rank}", meaning[seen]) for rank, seen in enumerate(presences)),
-        draining,
+        tuple(Peer(rank, nonce(rank), f"h{rank}", meaning[mark], streams) for rank, mark in pairs), draining
     )
 
 
@@ -141,19 +142,56 @@ def test_a_lost_rank_still_counts_with_what_it_held():
 # ---- who is there ----
 
 
-def test_rank_0_hears_of_every_change_the_others_only_about_rank_0_and_themselves():
+def test_rank_0_hears_of_every_change_the_others_only_of_rank_0():
     scene = Scene(3, joined=2, hello=False)
-    assert scene.join(2)[1:] == to_all(peers("P", "P", "P"), 0, 2)
-    assert scene.lose(1) == to_all(peers("P", "L", "P"), 0)
-    assert scene.lose(0) == to_all(peers("L", "L", "P"), 2)
-    assert scene.join(0)[1:] == to_all(peers("P", "L", "P"), 0, 2)
+    assert scene.join(2)[1:] == [*to_all(seen(0, "P"), 2), *to_all(seen(2, "P"), 0)]
+    assert scene.lose(1) == to_all(seen(1, "L"), 0)
+    assert scene.lose(0) == to_all(seen(0, "L"), 2)
+
+
+def test_rank_0_hears_of_everybody_when_it_comes():
+    scene = Scene(3, hello=False)
+    scene.lose(1)
+    scene.lose(0)
+    everybody = Peers(
+        tuple(
+            Peer(rank, nonce(rank), f"h{rank}", presence, streams)
+            for rank, presence, streams in (
+                (0, Presence.PRESENT, 2),
+                (1, Presence.LOST, 1),
+                (2, Presence.PRESENT, 1),
+            )
+        ),
+        False,
+    )
+    assert scene.join(0)[1:] == [*to_all(everybody, 0), *to_all(seen(0, "P", streams=2), 2)]
+
+
+def test_before_rank_0_has_come_there_is_nobody_to_hear_of():
+    scene = Scene(2, joined=0, hello=False)
+    assert scene.join(1)[1:] == to_all(seen(), 1)
+
+
+def test_who_comes_after_somebody_left_hears_of_it():
+    scene = Scene(3, joined=2, hello=False)
+    scene.receive(1, Goodbye(0, 0))
+    assert scene.join(2)[1:] == [*to_all(seen(0, "P", 1, "G"), 2), *to_all(seen(2, "P"), 0)]
+
+
+def test_a_stream_that_replaces_another_shows_by_the_count():
+    scene = Scene(2, hello=False)
+    assert scene.join(1, stream=7)[:3] == [
+        Close(1, None),
+        Send(7, Welcome(R, CREDIT)),
+        *to_all(seen(0, "P"), 7),
+    ]
+    assert scene.job.peers()[1].streams == 2
 
 
 def test_draining_is_told_to_all_even_when_rank_0_never_came():
     scene = Scene(2, joined=0, hello=False)
     scene.join(1)
-    only = (Peer(1, nonce(1), "h1", Presence.PRESENT),)
-    assert scene.table.handle(Drain(), 0.0) == to_all(Peers(only, draining=True), 1)
+    assert scene.table.handle(Drain(), 0.0) == to_all(seen(draining=True), 1)
 
 
 def test_whether_a_job_needs_this_reducer_is_what_its_configuration_says():
@@ -168,7 +206,7 @@ def test_whether_a_job_needs_this_reducer_is_what_its_configuration_says():
 
 def test_goodbye_ends_the_stream_and_all_others_hear_it():
     scene = Scene(3)
-    assert scene.receive(1, Goodbye(0, 0)) == [Close(1, None), *to_all(peers("P", "G", "P"), 0, 2)]
+    assert scene.receive(1, Goodbye(0, 0)) == [Close(1, None), *to_all(seen(1, "G"), 0, 2)]
 
 
 def test_goodbye_brings_the_last_acknowledgement():
@@ -205,7 +243,7 @@ def test_goodbye_ends_the_leavers_stream_even_when_the_job_fails_over_it():
 def test_goodbye_after_contributing_lets_the_others_finish():
     scene = Scene()
     scene.push(1)
-    assert scene.receive(1, Goodbye(0, 0)) == [Close(1, None), *to_all(peers("P", "G"), 0)]
+    assert scene.receive(1, Goodbye(0, 0)) == [Close(1, None), *to_all(seen(1, "G"), 0)]
     assert scene.push(0) == [
         Fold(SlotKey(1, 0, 0), SUM, (DATA, DATA), 12),
         Publish(SlotKey(1, 0, 0), SUM, 2, 1, 0, (0,)),

@@ -1,8 +1,8 @@
 """What a job tells of ranks that others wait for."""
 
 import pytest
-from reduction.model import Peer, Presence, Waiting
-from unit.test_job import SUM, Scene, running
+from reduction.model import Hello, Peer, Presence, Waiting
+from unit.test_job import SUM, Scene, configuration, running
 
 from reducer.core.actions import Send, Warn
 from reducer.core.events import Lost, Tick
@@ -80,3 +80,25 @@ def test_who_was_last_is_counted():
         scene.push(rank, now=now)
     (job,) = scene.table.jobs.values()
     assert [(one.rank, one.chunks, one.waited_s) for one in job.stragglers.last()] == [(1, 1, 2.0)]
+
+
+def test_an_epoch_that_does_not_start_names_who_said_no_hello():
+    scene = Scene(3)
+    scene.receive(1, Hello(configuration(), 0), now=10.0)
+    assert tick(scene, 10.4) == []
+    assert tick(scene, 10.5) == [
+        Send(rank, Waiting(0, 0, 0.5, 2, (absent(0), absent(2)), epoch=1)) for rank in range(3)
+    ]
+    scene.receive(0, Hello(configuration(), 0), now=10.6)
+    assert tick(scene, 11.0)[0] == Send(0, Waiting(0, 0, 1.0, 1, (absent(2),), epoch=1))
+    scene.receive(2, Hello(configuration(), 0), now=11.1)
+    assert tick(scene, 20.0) == []
+
+
+def test_the_operator_hears_of_an_epoch_once():
+    scene = Scene(2)
+    scene.receive(0, Hello(configuration(), 0), now=0.0)
+    texts = [
+        action.text for now in range(20) for action in tick(scene, float(now)) if isinstance(action, Warn)
+    ]
+    assert texts == ["job 'job': epoch 1 has waited 5 s for rank 1 (h1)"]

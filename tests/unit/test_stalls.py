@@ -1,9 +1,11 @@
 """A rank whose collectives take too long says who is waited for."""
 
+from dataclasses import replace
+
 import pytest
 from reduction.errors import CollectiveTimeout
-from reduction.model import Peer, Presence, Waiting
-from unit.rank_scene import Scene, failure, of_kib
+from reduction.model import Configure, Peer, Presence, Waiting
+from unit.rank_scene import Scene, epoch, failure, of_kib
 
 from worker_plugin.core.actions import Log
 
@@ -88,7 +90,25 @@ def test_news_ends_with_its_stream():
     scene = stalled(1)
     scene.receive("a", waiting(3))
     scene.lose("a")
+    scene.receive("b", Configure(epoch(2, "b")))
+    scene.start("b", 2)
     assert "waiting for" not in logged(scene.tick(5.0))[1]
+
+
+def test_news_of_an_epoch_that_does_not_start_is_no_news_of_a_chunk():
+    scene = stalled(1)
+    scene.receive("a", replace(waiting(3), epoch=1))
+    assert "waiting for" not in logged(scene.tick(5.0))[1]
+    idle = Scene(1).run()
+    idle.receive("a", replace(waiting(1), epoch=1))
+    assert idle.tick(5.0) == []
+
+
+def test_while_no_epoch_runs_the_collective_is_only_given_up():
+    scene = stalled(1)
+    scene.lose("a")
+    assert all("collective" not in action.text for action in scene.tick(6.0) if isinstance(action, Log))
+    assert failure(scene.tick(600.0))[0] is CollectiveTimeout
 
 
 def test_a_collective_that_moves_is_no_stall():

@@ -2,7 +2,9 @@
 
 from unittest.mock import ANY
 
+import pytest
 from reduction.errors import (
+    DataCorrupted,
     MalformedFrame,
     OutOfOrder,
     ReducerDraining,
@@ -96,13 +98,12 @@ def test_the_first_frame_must_be_a_join():
     )
 
 
-def test_a_second_join_ends_the_stream_and_the_others_go_on():
+def test_a_second_join_on_one_stream_ends_the_job():
     table = make_table()
     running(table)
-    assert receive(table, 11, join(1)) == [
-        *refused(11, OutOfOrder("rank 1 sent a second Join on one stream")),
-        Send(10, Peers((peer(0), peer(1, Presence.LOST)), draining=False)),
-    ]
+    error = OutOfOrder("rank 1 (host1) sent a second Join on one stream")
+    assert receive(table, 11, join(1)) == [*refused(10, error), *refused(11, error)]
+    assert table.jobs == {}
 
 
 def test_the_error_of_a_close_is_the_one_that_was_sent():
@@ -110,15 +111,31 @@ def test_the_error_of_a_close_is_the_one_that_was_sent():
     assert type(close.error) is OutOfOrder
 
 
-def test_bytes_that_are_no_frame_end_a_stream_before_and_after_its_join():
+def test_bytes_that_are_no_frame_end_a_stream_that_has_not_joined():
     table = make_table()
     error = MalformedFrame("no frame")
     assert table.handle(Rejected(10, error), 0.0) == [Send(10, Abort(7, "no frame")), Close(10, error)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_ends_a_ranks_stream_for_good_reaches_the_others_as_it_is(rank):
+    """Not as a rank that is gone: its worker takes the Abort for final and never comes back."""
+    table = make_table()
     running(table)
+    error = MalformedFrame("no frame")
+    told = MalformedFrame(f"rank {rank} (host{rank}): no frame")
+    assert table.handle(Rejected(10 + rank, error), 0.0) == [*refused(10, told), *refused(11, told)]
+    assert table.failures["job", OLD].args == told.args
+
+
+def test_damage_on_the_way_costs_the_stream_only():
+    table = make_table()
+    running(table)
+    error = DataCorrupted("a bit")
     assert table.handle(Rejected(11, error), 0.0) == [
-        Send(11, Abort(7, "no frame")),
+        Send(11, Abort(16, "a bit")),
         Close(11, error),
-        Send(10, Peers((peer(0), peer(1, Presence.LOST)), draining=False)),
+        Send(10, Peers((peer(1, Presence.LOST),), draining=False)),
     ]
 
 
@@ -142,7 +159,7 @@ def test_the_last_loss_frees_the_job_its_name_and_its_memory():
 def test_the_last_goodbye_frees_the_job_and_its_name():
     table = make_table()
     running(table)
-    left = Peers((peer(0, Presence.LEFT), peer(1)), draining=False)
+    left = Peers((peer(0, Presence.LEFT),), draining=False)
     assert receive(table, 10, Goodbye(0, 0)) == [Close(10, None), Send(11, left)]
     assert receive(table, 11, Goodbye(0, 0)) == [Close(11, None)]
     assert (table.jobs, table.streams) == ({}, {})
@@ -180,7 +197,7 @@ def test_job_numbers_are_never_used_twice():
 def test_draining_tells_all_ranks_and_takes_no_new_job():
     table = make_table()
     receive(table, 10, join(0))
-    assert table.handle(Drain(), 0.0) == [Send(10, Peers((peer(0),), draining=True))]
+    assert table.handle(Drain(), 0.0) == [Send(10, Peers((), draining=True))]
     assert receive(table, 20, join(0, job="new")) == refused(
         20, ReducerDraining("this reducer is stopping and takes no new job 'new'")
     )
@@ -192,8 +209,8 @@ def test_a_live_job_may_be_joined_while_draining():
     table.handle(Drain(), 0.0)
     assert receive(table, 11, join(1)) == [
         Send(11, Welcome(REDUCER, CREDIT)),
-        Send(10, Peers((peer(0), peer(1)), draining=True)),
-        Send(11, Peers((peer(0), peer(1)), draining=True)),
+        Send(11, Peers((peer(0),), draining=True)),
+        Send(10, Peers((peer(1),), draining=True)),
     ]
 
 

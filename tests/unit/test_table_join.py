@@ -63,8 +63,13 @@ def join(rank, *, life=0, instance=OLD, **changes):
     return Join(**fields | changes)
 
 
-def peer(rank, presence=Presence.PRESENT, life=0):
-    return Peer(rank, nonce(rank, life), f"host{rank}", presence)
+def peer(rank, presence=Presence.PRESENT, life=0, streams=1):
+    return Peer(rank, nonce(rank, life), f"host{rank}", presence, streams)
+
+
+def sees(stream, *peers):
+    """Return what tells a stream how the reducer sees some ranks."""
+    return Send(stream, Peers(peers, draining=False))
 
 
 def receive(table, stream, frame, now=0.0):
@@ -93,7 +98,7 @@ def test_no_such_job_makes_one_and_reserves_its_memory():
     table = make_table()
     assert receive(table, 10, join(0)) == [
         Send(10, Welcome(REDUCER, CREDIT)),
-        Send(10, Peers((peer(0),), draining=False)),
+        sees(10, peer(0)),
     ]
     assert table.memory_reserved_bytes == reservation(2, CREDIT) == 2 * 2 * CREDIT + JOB_FIXED_BYTES
 
@@ -103,8 +108,8 @@ def test_the_first_join_decides_the_credit():
     receive(table, 10, join(0))
     assert receive(table, 11, join(1, credit_bytes=2 * CREDIT)) == [
         Send(11, Welcome(REDUCER, CREDIT)),
-        Send(10, Peers((peer(0), peer(1)), draining=False)),
-        Send(11, Peers((peer(0), peer(1)), draining=False)),
+        sees(11, peer(0)),
+        sees(10, peer(1)),
     ]
     assert table.memory_reserved_bytes == reservation(2, CREDIT)
 
@@ -114,8 +119,8 @@ def test_another_rank_may_come_first_and_without_the_instance():
     receive(table, 11, join(1, instance=b""))
     assert receive(table, 10, join(0)) == [
         Send(10, Welcome(REDUCER, CREDIT)),
-        Send(10, Peers((peer(0), peer(1)), draining=False)),
-        Send(11, Peers((peer(0), peer(1)), draining=False)),
+        sees(10, peer(0), peer(1)),
+        sees(11, peer(0)),
     ]
 
 
@@ -150,15 +155,14 @@ def test_no_memory_for_one_more_job_names_the_numbers_and_leaves_the_others():
 # ---- the same job again ----
 
 
-def test_the_same_process_reconnects_and_rank_0_hears_loss_and_return():
+def test_the_same_process_reconnects_and_rank_0_hears_that_there_is_another_stream():
     table = make_table()
     configuration = running(table)
     assert receive(table, 21, join(1)) == [
         Close(11, None),
-        Send(10, Peers((peer(0), peer(1, Presence.LOST)), draining=False)),
         Send(21, Welcome(REDUCER, CREDIT)),
-        Send(10, Peers((peer(0), peer(1)), draining=False)),
-        Send(21, Peers((peer(0), peer(1)), draining=False)),
+        sees(21, peer(0)),
+        sees(10, peer(1, streams=2)),
         Send(21, Configure(configuration)),
     ]
     assert table.handle(Lost(11), 0.0) == [], "the old stream's end is no news"
@@ -168,12 +172,11 @@ def test_the_same_process_reconnects_and_rank_0_hears_loss_and_return():
 def test_rank_0_reconnects_and_everybody_hears_it_but_it_needs_no_configuration():
     table = make_table()
     running(table)
-    lost = Peers((peer(0, Presence.LOST), peer(1)), draining=False)
-    assert table.handle(Lost(10), 0.0) == [Send(11, lost)]
+    assert table.handle(Lost(10), 0.0) == [sees(11, peer(0, Presence.LOST))]
     assert receive(table, 20, join(0)) == [
         Send(20, Welcome(REDUCER, CREDIT)),
-        Send(20, Peers((peer(0), peer(1)), draining=False)),
-        Send(11, Peers((peer(0), peer(1)), draining=False)),
+        sees(20, peer(0, streams=2), peer(1)),
+        sees(11, peer(0, streams=2)),
     ]
 
 
@@ -204,7 +207,7 @@ def test_rank_0_of_a_new_life_ends_the_old_one():
     assert receive(table, 20, join(0, life=1, instance=NEW)) == [
         *refused(11, StaleInstance("job 'job' was started again by rank 0 on host0")),
         Send(20, Welcome(REDUCER, CREDIT)),
-        Send(20, Peers((peer(0, life=1),), draining=False)),
+        sees(20, peer(0, life=1)),
     ]
     assert table.memory_reserved_bytes == reservation(2, CREDIT)
 
@@ -256,7 +259,7 @@ def test_a_new_process_of_a_lost_rank_begins_anew_once_rank_0_is_gone():
     assert receive(table, 21, join(1, life=1, instance=b"", world_size=3)) == [
         *refused(12, StaleInstance("job 'job' was started again by rank 1 on host1")),
         Send(21, Welcome(REDUCER, CREDIT)),
-        Send(21, Peers((peer(1, life=1),), draining=False)),
+        sees(21),
     ]
 
 
@@ -267,7 +270,7 @@ def test_a_new_process_of_a_lost_rank_attaches_while_rank_0_never_came():
     table.handle(Lost(11), 0.0)
     assert receive(table, 21, join(1, life=1, world_size=3, instance=b"")) == [
         Send(21, Welcome(REDUCER, CREDIT)),
-        Send(21, Peers((peer(1, life=1), peer(2)), draining=False)),
+        sees(21),
     ]
 
 

@@ -1,11 +1,22 @@
 """`judge`: the table at the top of `worker_plugin.core.verdict`, a view in and a verdict out."""
 
 import pytest
-from reduction.errors import PeerLeft, RankTaken, ReducerUnavailable, WorkerLost
+from reduction.errors import PeerLeft, RankTaken, ReducerUnavailable, WorkerLost, WorkersMissing
 from reduction.model import Configuration, Member, Peer, Peers, Presence
 
 from worker_plugin.core.link import Link, Phase
-from worker_plugin.core.verdict import ABSENT_S, GRACE_S, FallBack, GiveUp, Keep, Reconfigure, View, judge
+from worker_plugin.core.verdict import (
+    ABSENT_S,
+    GRACE_S,
+    LEADER_S,
+    FallBack,
+    GiveUp,
+    Keep,
+    Reconfigure,
+    View,
+    judge,
+    missing_ranks,
+)
 
 P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT
 MARKS = {"P": P, "L": L, "G": G}
@@ -28,6 +39,12 @@ def down(name, error=None):
     return link(name, phase=Phase.DOWN, error=error)
 
 
+def reborn(name, ranks="PP"):
+    new = link(name, ranks)
+    new.incarnation = name.encode() * 15 + b"2"
+    return new
+
+
 def epoch(*names):
     members = tuple(Member(f"{name}:1", name.encode() * 16) for name in names)
     return Configuration(bytes(16), 4, 1024, members)
@@ -43,6 +60,7 @@ def view(*links, **changes):
         "broken_since": None,
         "unstarted_since": None,
         "alone_since": None,
+        "met_since": None,
         "started_at": 0.0,
         "is_idle": False,
         "join_timeout_s": 60.0,
@@ -99,20 +117,50 @@ def test_a_rank_that_dies_before_the_first_epoch_is_named_after_the_grace():
     )
 
 
-def test_a_rank_may_come_as_late_as_the_join_timeout():
-    links = link("a", "P-"), link("b", "P-")
-    assert judge(forming(*links, now=59.9)) == Keep()
-    assert given_up(judge(forming(*links, now=60.0))) == (
-        ReducerUnavailable,
-        "after 60 s, not all ranks have joined: a:1 misses ranks [1]; b:1 misses ranks [1]",
+def test_a_rank_may_come_as_late_as_to_any_collective():
+    links = link("a", "P--"), link("b", "P--")
+    late = {"world_size": 3}
+    assert judge(forming(*links, now=599.9, **late)) == Keep()
+    assert given_up(judge(forming(*links, now=600.0, **late))) == (
+        WorkersMissing,
+        "waited 600 s in vain for ranks 1 and 2: did all ranks start, and issue the same collectives?",
     )
 
 
-def test_unreachable_reducers_are_named_with_their_reason_on_rank_0():
+def test_missing_ranks_are_named_up_to_a_number():
+    nobody = [link("a", "P" + "-" * 40)]
+    assert missing_ranks(nobody, 2) == "rank 1"
+    assert missing_ranks(nobody, 9) == "ranks 1, 2, 3, 4, 5, 6, 7 and 8"
+    assert missing_ranks(nobody, 41) == "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 32 more"
+
+
+@pytest.mark.parametrize("absent", [down("b"), link("b", "P-")])
+def test_a_reducer_that_not_all_reach_is_left_out_after_the_join_timeout(absent):
+    a, met = link("a"), {"met_since": 50.0}
+    assert judge(forming(a, absent, now=59.9, met_since=1.0)) == Keep()
+    assert judge(forming(a, absent, now=60.0 - 0.1, **met)) == Keep(), "ranks came late, and have their time"
+    assert judge(forming(a, absent, now=60.0, **met)) == Reconfigure(
+        (a,), "not all ranks reach b:1, which will take part when they do"
+    )
+    assert judge(forming(a, absent, now=60.0, met_since=None)) == Keep()
+    assert judge(forming(a, absent, now=60.0, rank=1, **met)) == Keep()
+
+
+@pytest.mark.parametrize("policy", ["wait", "raise"])
+def test_where_all_reducers_are_wanted_it_is_an_error(policy):
     links = link("a"), down("b", ReducerUnavailable("refused")), link("c", phase=Phase.RETIRED), down("d")
-    assert given_up(judge(forming(*links, now=60.0))) == (
+    assert given_up(judge(forming(*links, now=60.0, met_since=1.0, on_reducer_loss=policy))) == (
         ReducerUnavailable,
         "after 60 s, 2 of 3 reducers are not there: b:1: refused; d:1: no answer",
+    )
+
+
+def test_a_reducer_that_nobody_else_reaches_is_no_reducer():
+    links = link("a", "P-P"), link("b", "PP-")
+    assert judge(forming(*links, now=59.9, world_size=3, met_since=1.0)) == Keep()
+    assert given_up(judge(forming(*links, now=60.0, world_size=3, met_since=1.0))) == (
+        ReducerUnavailable,
+        "after 60 s, no reducer is reached by all ranks: a:1 misses ranks [1]; b:1 misses ranks [2]",
     )
 
 
@@ -123,17 +171,23 @@ def test_another_rank_that_reaches_none_names_them_all():
     )
 
 
-def test_another_rank_that_reaches_some_names_those_it_does_not():
-    assert given_up(judge(forming(link("a"), down("b"), now=60.0, rank=1))) == (
-        ReducerUnavailable,
-        "after 60 s, 1 of 2 reducers are not there: b:1: no answer",
+@pytest.mark.parametrize("other", [link("b"), down("b")])
+def test_another_rank_that_reaches_some_waits_for_rank_0(other):
+    links, missing = (link("a", "-P"), other), {"rank": 1}
+    assert judge(forming(*links, now=599.9, **missing)) == Keep()
+    assert given_up(judge(forming(*links, now=600.0, **missing))) == (
+        WorkersMissing,
+        "waited 600 s in vain for rank 0",
     )
 
 
-def test_another_rank_that_reaches_all_misses_rank_0s_configuration():
-    assert given_up(judge(forming(link("a"), link("b"), now=60.0, rank=1))) == (
-        ReducerUnavailable,
-        "after 60 s, rank 0 has not made a configuration; reached: a:1, b:1",
+def test_another_rank_gives_rank_0_time_to_say_who_is_missing():
+    links = link("a"), link("b")
+    late = {"rank": 1, "met_since": 100.0}
+    assert judge(forming(*links, now=700.0 + LEADER_S - 0.1, **late)) == Keep()
+    assert given_up(judge(forming(*links, now=700.0 + LEADER_S, **late))) == (
+        WorkersMissing,
+        "waited 600 s in vain for rank 0 to begin, which is there and waits for others",
     )
 
 
@@ -227,13 +281,30 @@ def test_with_nothing_in_flight_nobody_has_to_give_up():
     assert judge(broken(down("a"), down("b"), alone_since=0.0, is_idle=True)) == Keep()
 
 
-def test_other_ranks_wait_for_rank_0s_epoch_as_long_as_the_join_timeout():
+def test_other_ranks_wait_for_rank_0s_epoch_as_long_as_for_a_collective():
     links = link("a"), link("b")
-    assert judge(broken(*links, ago=59.9, rank=1)) == Keep()
-    assert given_up(judge(broken(*links, ago=60.0, rank=1))) == (
-        ReducerUnavailable,
-        "after 60 s, rank 0 has not made a configuration; reached: a:1, b:1",
+    late = {"rank": 1, "met_since": 0.0, "now": 700.0}
+    assert judge(view(*links, broken_since=98.1, **late)) == Keep()
+    assert given_up(judge(view(*links, broken_since=98.0, **late)))[0] is WorkersMissing
+    assert judge(view(*links, broken_since=98.0, is_idle=True, **late)) == Keep()
+
+
+def test_ranks_that_have_not_come_back_to_a_new_reducer_are_waited_for():
+    """They may be busy: the only reducer was started again, and one rank holds the GIL."""
+    a = reborn("a", "P-")
+    late = {"configuration": epoch("a"), "broken_since": 0.0}
+    assert judge(view(a, now=599.9, **late)) == Keep()
+    assert given_up(judge(view(a, now=600.0, **late))) == (
+        WorkersMissing,
+        "waited 600 s in vain for rank 1: did all ranks start, and issue the same collectives?",
     )
+
+
+def test_reducers_of_which_each_misses_another_rank_are_given_up_as_ever():
+    links = reborn("a", "P-P"), reborn("b", "PP-")
+    apart = {"configuration": epoch("a", "b"), "broken_since": 40.0, "world_size": 3, "met_since": 41.0}
+    assert judge(view(*links, now=99.9, **apart)) == Keep()
+    assert given_up(judge(view(*links, now=100.0, **apart)))[0] is ReducerUnavailable
 
 
 # ---- ranks that are gone ----
@@ -256,15 +327,21 @@ def test_other_ranks_only_judge_rank_0():
     assert judge(view(link("a", "PPL"), link("b", "PPL"), rank=1, world_size=3)) == Keep()
 
 
-def test_a_rank_that_never_came_to_a_new_reducer_is_absent_for_longer():
-    a, b = link("a", "P-"), down("b")
+def test_a_rank_that_one_reducer_lost_and_a_new_one_never_saw_is_absent_for_longer():
+    a, b = link("a", "P-"), link("b", "PL", since=90.0)
     a.up_since = 100.0 - ABSENT_S + 1
     assert judge(broken(a, b, ago=5.0)) == Keep()
     a.up_since = 100.0 - ABSENT_S
     assert given_up(judge(broken(a, b, ago=5.0))) == (
         WorkerLost,
-        "rank 1 (unknown host) is gone: its streams to a:1 broke without goodbye",
+        "rank 1 (h1) is gone: its streams to a:1, b:1 broke without goodbye",
     )
+
+
+def test_a_rank_that_no_reducer_has_lost_is_not_dead():
+    a = link("a", "P-")
+    a.up_since = 0.0
+    assert judge(broken(a, down("b"), ago=50.0)) == Keep()
 
 
 def test_a_rank_that_left_fails_those_that_wait_for_results():
@@ -286,12 +363,6 @@ def test_two_processes_that_claim_one_rank_at_different_reducers():
 # ---- policies ----
 
 
-def reborn(name, ranks="PP"):
-    new = link(name, ranks)
-    new.incarnation = name.encode() * 15 + b"2"
-    return new
-
-
 def test_wait_for_a_reducer_that_is_lost():
     waiting = {"ago": 59.0, "on_reducer_loss": "wait"}
     a = link("a")
@@ -304,7 +375,8 @@ def test_wait_for_a_reducer_that_is_lost():
 
 
 def test_wait_no_longer_than_the_join_timeout():
-    assert given_up(judge(broken(link("a"), down("b"), ago=60.0, on_reducer_loss="wait"))) == (
+    waiting = {"ago": 60.0, "on_reducer_loss": "wait", "met_since": 0.0}
+    assert given_up(judge(broken(link("a"), down("b"), **waiting))) == (
         ReducerUnavailable,
         "after 60 s, 1 of 2 reducers are not there: b:1: no answer",
     )
@@ -350,8 +422,9 @@ def test_once_no_reducer_is_left_there_may_be_one_of_our_own():
 
 
 def test_as_long_as_one_is_left_there_is_none():
-    assert type(judge(broken(link("a", "P-"), down("b"), ago=60.0, may_fall_back=True))) is GiveUp
-    assert type(judge(forming(link("a"), down("b"), now=60.0, may_fall_back=True))) is GiveUp
+    links = link("a", "P-"), down("b")
+    assert judge(broken(*links, ago=60.0, may_fall_back=True)) == Keep()
+    assert judge(forming(*links, now=60.0, may_fall_back=True)) == Keep()
 
 
 def fallback(ranks="PP"):

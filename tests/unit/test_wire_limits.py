@@ -228,7 +228,7 @@ def test_an_unknown_abort_code_is_kept():
 
 def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
     crowd = [
-        pb.Peer(rank=rank, nonce=ID, host="h" * wire.HOST_BYTES_MAX, presence=3)
+        pb.Peer(rank=rank, nonce=ID, host="h" * wire.HOST_BYTES_MAX, presence=3, streams=2**32 - 1)
         for rank in range(layout.WORLD_SIZE_MAX)
     ]
     everybody = pb.ReducerFrame(peers=pb.Peers(peers=crowd, draining=True)).SerializeToString()
@@ -242,7 +242,7 @@ def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
     assert len(everybody) <= wire.REDUCER_CONTROL_BYTES_MAX <= tcp.CONTROL_BYTES_MAX
     assert len(hello) <= wire.WORKER_CONTROL_BYTES_MAX <= tcp.CONTROL_BYTES_MAX
     peers = wire.reducer_frame_from_wire(everybody)
-    assert peers.peers[-1] == Peer(4095, ID, "h" * 255, Presence.LEFT)
+    assert peers.peers[-1] == Peer(4095, ID, "h" * 255, Presence.LEFT, 2**32 - 1)
 
 
 # ---- what decoding costs: every field of two bytes would become an object of 62 ----

@@ -29,7 +29,7 @@ Close                  wait until nobody needs this rank, then Goodbye
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reduction.errors import (
@@ -43,7 +43,7 @@ from reduction.errors import (
     code_to_others,
     from_code,
 )
-from reduction.layout import CREDIT_BYTES_DEFAULT
+from reduction.layout import CHUNK_BYTES_MULTIPLE, CREDIT_BYTES_DEFAULT, MEMBERS_MAX
 from reduction.model import (
     Abort,
     Collective,
@@ -69,11 +69,13 @@ from worker_plugin.core.actions import (
     Send,
     Shut,
 )
+from worker_plugin.core.choice import fair_choice
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
 from worker_plugin.core.grid import Grid
 from worker_plugin.core.link import Link, Phase
 from worker_plugin.core.pace import TCP, Aim
+from worker_plugin.core.patience import Patience
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.stalls import Stalls
 from worker_plugin.core.verdict import FallBack, GiveUp, Reconfigure, Verdict, View, judge
@@ -141,6 +143,7 @@ class Communicator:
         self.started_at: float | None = None
         self.close_due: float | None = None
         self.has_fallen_back = False
+        self.patience = Patience(identity.stall_warn_s)
         self.stalls = Stalls(
             identity.rank,
             self.roster,
@@ -205,6 +208,7 @@ class Communicator:
             case Tick():
                 self._begin(now)
                 self.roster.dial(now, self._join(), actions)
+                self.roster.look_around(self.identity.rank, self.identity.world_size, now)
             case Close():
                 self.close_due = min(self.close_due, now + self.identity.close_timeout_s)
         if are_there or now >= self.close_due or isinstance(self._verdict(now), Reconfigure):
@@ -226,7 +230,10 @@ class Communicator:
 
     def _on_broke(self, error: ReductionError, now: float, actions: list[Action]) -> None:
         """Fail at once if the others can hear why; before the first epoch not all of them are there."""
-        if self.state is State.CLOSING or (self.epochs.number and self.roster.up):
+        if self.state is State.CLOSING:  # all results are here, and nothing of the user's is lost
+            self._leave(actions)
+            return
+        if self.epochs.number and self.roster.up:
             raise error
         self.state = State.FAILING
         self.error = error
@@ -344,7 +351,12 @@ class Communicator:
         self.roster.dial(now, self._join(), actions)
         if self.epochs.ack_due is not None and now >= self.epochs.ack_due:
             self.epochs.acknowledge(actions)
-        self.stalls.check(now, actions)
+        self.stalls.check(now, actions, is_running=self.epochs.is_calm)
+        if self.epochs.is_calm:
+            self.patience.rest()
+        else:
+            self.roster.look_around(self.identity.rank, self.identity.world_size, now)
+            self.patience.check(self._view(now), actions)
         if not (self.epochs.is_calm and self.roster.is_calm):
             self._judge(now, actions)
         if not self.grid.is_settled:
@@ -363,8 +375,11 @@ class Communicator:
         paces = [
             link.lane.pace for link in self.roster if link.lane is not None and link.lane.pace is not None
         ]
+        members = [link for link in self.roster if link.lane is not None]
         if self.grid.look(configuration.epoch, paces, lost):
-            size, epoch = self.grid.chunk_bytes, configuration.epoch + 1
+            size, epoch = self._chunk_bytes(members), configuration.epoch + 1
+            if size == configuration.chunk_bytes:
+                return
             actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
             self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now, actions)
 
@@ -385,7 +400,10 @@ class Communicator:
         )
 
     def _verdict(self, now: float) -> Verdict:
-        view = View(
+        return judge(self._view(now))
+
+    def _view(self, now: float) -> View:
+        return View(
             now=now,
             rank=self.identity.rank,
             world_size=self.identity.world_size,
@@ -394,6 +412,7 @@ class Communicator:
             broken_since=self.epochs.broken_since,
             unstarted_since=self.epochs.unstarted_since,
             alone_since=self.roster.alone_since,
+            met_since=self.roster.met_since,
             started_at=self.started_at if self.started_at is not None else now,
             is_idle=self.window.is_idle,
             join_timeout_s=self.identity.join_timeout_s,
@@ -402,20 +421,11 @@ class Communicator:
             may_fall_back=self.identity.may_fall_back and not self.has_fallen_back,
             has_fallen_back=self.has_fallen_back,
         )
-        return judge(view)
 
     def _judge(self, now: float, actions: list[Action]) -> None:
         match self._verdict(now):
             case Reconfigure(links, reason):
-                epoch = self.epochs.number + 1
-                members = tuple(Member(link.address, link.incarnation) for link in links)
-                where = ", ".join(link.address for link in links)
-                level = _INFO if self.epochs.broken_since is None else _WARNING
-                actions.append(Log(level, f"epoch {epoch} with {len(links)} reducers ({where}): {reason}"))
-                configuration = Configuration(
-                    self.epochs.instance, epoch, self.grid.chunk_bytes, members, self.identity.checksums
-                )
-                self.epochs.enter(configuration, now, actions)
+                self._configure(links, reason, now, actions)
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error
             case FallBack(reason) if self.state is not State.CLOSING:
@@ -423,6 +433,26 @@ class Communicator:
                 self._restart_clocks(now)
                 text = f"{reason}; rank 0 starts a reducer on its own host for this job (fallback='embedded')"
                 actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
+
+    def _configure(self, willing: Sequence[Link], reason: str, now: float, actions: list[Action]) -> None:
+        """Make a new epoch with these reducers, or as many of them as there may be."""
+        epoch = self.epochs.number + 1
+        links = fair_choice(willing, MEMBERS_MAX)
+        where = ", ".join(link.address for link in links)
+        level = _INFO if self.epochs.broken_since is None and len(links) == len(willing) else _WARNING
+        of_all = f"{len(links)} " + (f"of {len(willing)} " if len(links) < len(willing) else "")
+        actions.append(Log(level, f"epoch {epoch} with {of_all}reducers ({where}): {reason}"))
+        members = tuple(Member(link.address, link.incarnation) for link in links)
+        size, checksums = self._chunk_bytes(links), self.identity.checksums
+        self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums), now, actions)
+
+    def _chunk_bytes(self, links: Iterable[Link]) -> int:
+        """Return the grid that is wanted, or the largest that fits into the credit of these links.
+
+        The first rank that joins a reducer asks for the credit, and may have asked for less than this one would.
+        """
+        least = min(link.credit_bytes for link in links)
+        return min(self.grid.chunk_bytes, max(least // CHUNK_BYTES_MULTIPLE, 1) * CHUNK_BYTES_MULTIPLE)
 
     def _restart_clocks(self, now: float) -> None:
         """Wait for reducers as if the wait began now."""

@@ -46,11 +46,16 @@ class Link:
     incarnation: bytes = b""
     credit_bytes: int = 0
     up_since: float = 0.0
+    #: What this rank knows of whom the reducer sees; of all ranks on rank 0, of few on the others.
     peers: dict[int, Peer] = field(default_factory=dict)
+    #: Those of them that have a stream there.
+    present: set[int] = field(default_factory=set)
     #: When a rank was first reported lost, in a row.
     lost_since: dict[int, float] = field(default_factory=dict)
-    #: Whether everybody whom it ever saw is present there.
-    is_full: bool = False
+    #: Ranks that said Goodbye there.
+    left: dict[int, Peer] = field(default_factory=dict)
+    #: Whether the reducer has said whom it sees.
+    has_news: bool = False
     is_draining: bool = False
     #: The last epoch in which this rank said Hello on the present stream.
     hello_epoch: int = 0
@@ -91,30 +96,54 @@ class Link:
         self.is_absent = isinstance(error, ReducerAbsent)
         self.dial_at = now + REDIAL_S[min(self.dials, len(REDIAL_S) - 1)]
         self.lane = None
-        self.peers = {}
-        self.lost_since = {}
-        self.is_full = False
+        self.peers.clear()
+        self.present.clear()
+        self.lost_since.clear()
+        self.left.clear()
+        self.has_news = False
         self.is_draining = False
         self.waiting = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether everybody of whom this rank knows that he was there is there now."""
+        return self.has_news and len(self.present) == len(self.peers)
+
     def see(self, news: Peers, now: float) -> set[int]:
-        """Take a report; return the ranks that were present before and are lost now."""
-        before = self.peers
-        self.peers = {peer.rank: peer for peer in news.peers}
+        """Take note of what has changed; return the ranks whose streams have broken since the last report."""
+        self.has_news = True
         self.is_draining = news.draining
-        self.is_full = all(peer.presence is Presence.PRESENT for peer in news.peers)
-        lost = {rank for rank, peer in self.peers.items() if peer.presence is Presence.LOST}
-        self.lost_since = {rank: self.lost_since.get(rank, now) for rank in lost}
-        return {rank for rank in lost if rank in before and before[rank].presence is Presence.PRESENT}
+        return {peer.rank for peer in news.peers if self._note(peer, now)}
 
-    def sees(self, rank: int) -> bool:
-        """Whether the rank has a stream there."""
-        return rank in self.peers and self.peers[rank].presence is Presence.PRESENT
-
-    def sees_all(self, world_size: int) -> bool:
-        """Whether the stream stands and every rank has one there too."""
-        return self.is_up and all(self.sees(rank) for rank in range(world_size))
+    def _note(self, peer: Peer, now: float) -> bool:
+        before = self.peers.get(peer.rank)
+        self.peers[peer.rank] = peer
+        is_present = peer.presence is Presence.PRESENT
+        if is_present:
+            self.present.add(peer.rank)
+        else:
+            self.present.discard(peer.rank)
+        if peer.presence is Presence.LOST:
+            self.lost_since.setdefault(peer.rank, now)
+        else:
+            self.lost_since.pop(peer.rank, None)
+        if peer.presence is Presence.LEFT:
+            self.left[peer.rank] = peer
+        else:
+            self.left.pop(peer.rank, None)
+        if before is None or before.presence is not Presence.PRESENT:
+            return False
+        is_same_stream = (peer.nonce, peer.streams) == (before.nonce, before.streams)
+        return peer.presence is Presence.LOST or (is_present and not is_same_stream)
 
     def has_left(self) -> Peer | None:
         """Return a rank that said Goodbye there, if any."""
-        return next((peer for peer in self.peers.values() if peer.presence is Presence.LEFT), None)
+        return next(iter(self.left.values()), None)
+
+    def sees(self, rank: int) -> bool:
+        """Whether the rank has a stream there."""
+        return rank in self.present
+
+    def sees_all(self, world_size: int) -> bool:
+        """Whether the stream stands and every rank has one there too."""
+        return self.is_up and len(self.present) >= world_size and self.present.issuperset(range(world_size))

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 
 from reduction.errors import (
     JobBusy,
-    OutOfOrder,
     ReducerDraining,
     ReductionError,
     ResourceExhausted,
@@ -44,6 +43,8 @@ class Roster:
         self.links = [Link(number, address) for number, address in enumerate(addresses)]
         #: Since when no reducer is reachable; from the first dial on, before the first one was.
         self.alone_since: float | None = None
+        #: Since when all ranks are at some reducer; on ranks other than 0, which do not know all: since when rank 0 is.
+        self.met_since: float | None = None
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self.links)
@@ -68,6 +69,14 @@ class Roster:
     def left(self) -> Peer | None:
         """A rank that said Goodbye, if one did."""
         return next((peer for link in self.links if (peer := link.has_left()) is not None), None)
+
+    def look_around(self, rank: int, world_size: int, now: float) -> None:
+        """Take note of whether the ranks that this one waits for are there."""
+        seen: set[int] = set().union(*(link.present for link in self.links))
+        if not seen.issuperset(range(world_size) if rank == 0 else (0,)):
+            self.met_since = None
+        elif self.met_since is None:
+            self.met_since = now
 
     def dial(self, now: float, join: Join, actions: list[Action]) -> None:
         """Open what is due."""
@@ -95,10 +104,10 @@ class Roster:
             text = f"{twin.address} and {link.address} are the same reducer; using {link.address}"
             actions.append(Log(_WARNING, text))
         self.alone_since = None
-        self._add_siblings(link, welcome.siblings)
+        self._add_siblings(link, welcome.siblings, actions)
         return stood
 
-    def _add_siblings(self, link: Link, ports: Iterable[int]) -> None:
+    def _add_siblings(self, link: Link, ports: Iterable[int], actions: list[Action]) -> None:
         """Make links for the other processes behind an address, in place of those of its former life."""
         host = link.address.rpartition(":")[0]
         wanted = {f"{host}:{port}" for port in ports}
@@ -111,16 +120,12 @@ class Roster:
             if spare:
                 number = spare.pop()
                 self.links[number] = Link(number, address, parent=link.id)
+            elif len(self.links) < LINKS_MAX:
+                self.links.append(Link(len(self.links), address, parent=link.id))
             else:
-                self._add(address, link.id)
-
-    def _add(self, address: str, parent: int) -> None:
-        if len(self.links) >= LINKS_MAX:
-            raise OutOfOrder(
-                f"the reducers name more and more others: {address} would be one more than the {LINKS_MAX} "
-                f"links that a rank may have"
-            )
-        self.links.append(Link(len(self.links), address, parent=parent))
+                text = f"a rank may have {LINKS_MAX} links: {address} and what else reducers name is left out"
+                actions.append(Log(_WARNING, text))
+                return
 
     def on_refusal(self, link: Link, error: ReductionError, now: float, *, is_running: bool) -> None:
         """A Join was refused; the stream is about to end.

@@ -30,8 +30,13 @@ class Stalls:
         #: The last collective that was logged, as one that this rank or the others wait for.
         self.warned_seq: int | None = None
 
-    def check(self, now: float, actions: list[Action]) -> None:
+    def check(self, now: float, actions: list[Action], *, is_running: bool) -> None:
         """Warn once when nothing has come of the oldest collective for too long, and give it up in the end.
+
+        Args:
+            now: the present time.
+            actions: what follows is added to them.
+            is_running: whether an epoch runs. While none does, `Patience` says what is waited for.
 
         Raises:
             CollectiveTimeout: it is not done `timeout_s` after its first push.
@@ -46,7 +51,7 @@ class Stalls:
         waited = now - oldest.pushed_at
         is_late = waited >= self._timeout_s
         is_still = now - oldest.moved_at >= self._stall_warn_s  # a slow link is no stall
-        if not is_late and (not is_still or self.warned_seq == seq):
+        if not is_late and (not (is_still and is_running) or self.warned_seq == seq):
             return
         news = self._news()
         names = {peer.rank: str(peer) for one in news for peer in one.missing if peer.rank != self._rank}
@@ -64,6 +69,7 @@ class Stalls:
             news = link.waiting
             if (
                 news is not None
+                and not news.epoch
                 and news.waited_s >= self._stall_warn_s
                 and news.seq >= self._window.issued
                 and news.seq != self.warned_seq
@@ -83,7 +89,7 @@ class Stalls:
         ]
 
     def _is_missing(self, news: Waiting) -> bool:
-        issue = self._window.issues.get(news.seq)
+        issue = None if news.epoch else self._window.issues.get(news.seq)
         return issue is not None and news.chunk < len(issue.here) and self._window.needs(news.seq, news.chunk)
 
     def _text(self, seq: int, oldest: Issue, waited: float, names: list[str]) -> str:

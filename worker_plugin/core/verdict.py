@@ -4,6 +4,7 @@ Every rank calls `judge` when something has changed and at every tick; only rank
 The reason comes with the verdict, for the log.
 
     rank 0, first epoch        all listed reducers see all ranks      -> configure them
+        after join_timeout_s   only some of them do                   -> configure those, with "reshard"
     rank 0, nothing broken     a member drains, others stay           -> configure the others
                                idle, and a non-member sees all        -> take it in
     rank 0, a stream broke     all members see all ranks again        -> same members, new epoch
@@ -15,8 +16,14 @@ The reason comes with the verdict, for the log.
         "raise"                after the same grace                   -> ReducerUnavailable
     all, after the grace       a rank is gone at every live reducer   -> WorkerLost
                                a rank has left, and we wait for more  -> PeerLeft
-    all, after join_timeout_s  no epoch yet, or none that started     -> ReducerUnavailable
-        with a fallback        and no reducer is left at all          -> FallBack, once, idle or not
+    all, after join_timeout_s  no reducer is there                    -> ReducerUnavailable
+        with a fallback        the same                               -> FallBack, once, idle or not
+                               all ranks, but none that all reach     -> ReducerUnavailable
+    all, after timeout_s       ranks are missing                      -> WorkersMissing
+                               the epoch has not started              -> CollectiveTimeout
+
+So `join_timeout_s` is for reducers, and a rank that is late is waited for as at any other collective. A rank that a
+reducer has never seen is late, not dead: it may be busy while that reducer was started again.
 """
 
 from __future__ import annotations
@@ -32,15 +39,22 @@ from reduction.errors import (
     ReducerUnavailable,
     ReductionError,
     WorkerLost,
+    WorkersMissing,
 )
+from reduction.layout import MEMBERS_MAX
 from reduction.model import Configuration, Presence
 
 from worker_plugin.core.link import Link, Phase
 
 #: A lost stream may be dialled again within this time without further consequences, in seconds.
 GRACE_S = 1.0
-#: A rank that has not come to a reducer which is itself new, or back; as long as a silent host may take.
+#: How long a rank may take to come to a reducer that others have reached already, in seconds; as long as a silent
+#: host may take to be noticed.
 ABSENT_S = 10.0
+#: How much longer than rank 0 the others wait for missing ranks, in seconds: only rank 0 knows which they are.
+LEADER_S = 2.0
+#: Missing ranks that an error names.
+NAMED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,9 @@ class View:
     unstarted_since: float | None
     #: Since when no reducer is reachable; the start, before the first one was.
     alone_since: float | None
+    #: Since when all ranks are at some reducer, not necessarily the same one, as far as rank 0 knows; on another rank:
+    #: since when rank 0 is. None while they are not.
+    met_since: float | None
     started_at: float
     is_idle: bool
     join_timeout_s: float
@@ -125,9 +142,11 @@ def _judge(view: View) -> Verdict:
     if view.may_fall_back and view.alone_since is not None:
         is_due = view.now >= view.alone_since + view.join_timeout_s
         return FallBack(str(_unavailable(view))) if is_due else _KEEP
-    for since in (view.alone_since, view.broken_since):
-        if since is not None and view.now >= since + view.join_timeout_s and not view.is_idle:
+    if not view.is_idle:
+        if view.alone_since is not None and view.now >= view.alone_since + view.join_timeout_s:
             return GiveUp(_unavailable(view))
+        if view.alone_since is None and view.broken_since is not None:
+            return _waiting(view, view.broken_since)
     if view.unstarted_since is not None and view.now >= view.unstarted_since + view.timeout_s:
         return GiveUp(
             CollectiveTimeout(f"epoch {view.configuration.epoch} has not started after {view.timeout_s:g} s")
@@ -139,14 +158,34 @@ def _first_epoch(view: View) -> Verdict:
     wanted = [link for link in view.links if link.phase is not Phase.RETIRED]
     if view.has_fallen_back:
         wanted = [link for link in wanted if link.is_up] or wanted
-    if view.rank == 0 and all(link.sees_all(view.world_size) for link in wanted):
+    there = [link for link in wanted if link.sees_all(view.world_size)]
+    if view.rank == 0 and there and len(there) == len(wanted):
         return Reconfigure(tuple(wanted), f"all {view.world_size} ranks are at all {len(wanted)} reducers")
+    if (lost := _lost_rank(view)) is not None:
+        return GiveUp(lost)
     if view.now < view.started_at + view.join_timeout_s:
-        lost = _lost_rank(view)
-        return _KEEP if lost is None else GiveUp(lost)
-    error = _unavailable(view)
-    alone = not any(link.is_up for link in view.links)
-    return FallBack(str(error)) if alone and view.may_fall_back else GiveUp(error)
+        return _KEEP
+    if not any(link.is_up for link in view.links):
+        error = _unavailable(view)
+        return FallBack(str(error)) if view.may_fall_back else GiveUp(error)
+    if there and view.rank == 0 and _have_met(view) and view.on_reducer_loss == "reshard":
+        absent = ", ".join(link.address for link in wanted if link not in there)
+        return Reconfigure(tuple(there), f"not all ranks reach {absent}, which will take part when they do")
+    return _waiting(view, view.started_at)
+
+
+def _waiting(view: View, since: float) -> Verdict:
+    """Return what follows if no epoch can begin although a reducer is there."""
+    if view.rank == 0 and view.now >= since + view.join_timeout_s and _have_met(view):
+        return GiveUp(_unavailable(view))
+    if view.rank and view.met_since is not None:
+        since = max(since, view.met_since) + LEADER_S
+    return GiveUp(_missing(view)) if view.now >= since + view.timeout_s else _KEEP
+
+
+def _have_met(view: View) -> bool:
+    """Whether all ranks are there, and have had time to reach the reducers that they can."""
+    return view.met_since is not None and view.now >= view.met_since + ABSENT_S
 
 
 def _membership(view: View) -> Verdict | None:
@@ -166,7 +205,8 @@ def _membership(view: View) -> Verdict | None:
             drains = any(link.is_draining for link in whole)
             reason = "a reducer is draining" if drains else "the fallback is not needed any more"
             return Reconfigure((*staying, *others), reason)
-        if view.is_idle and others and len(whole) == len(members):
+        has_room = len(members) < MEMBERS_MAX
+        if view.is_idle and others and has_room and len(whole) == len(members):
             return Reconfigure((*whole, *others), f"{others[0].address} is there and takes part from now on")
         return None
     if len(whole) == len(members):
@@ -207,10 +247,10 @@ def _lost_rank(view: View) -> ReductionError | None:
     live = [link for link in view.links if link.is_up]
     if not live:
         return None
-    deciders = range(view.world_size) if view.rank == 0 else (0,)
-    for rank in deciders:
+    suspects = {rank for link in live for rank in link.lost_since}
+    for rank in sorted(suspects if view.rank == 0 else suspects & {0}):
         if all(_is_gone(view, link, rank) for link in live):
-            host = next((link.peers[rank].host for link in live if rank in link.peers), "unknown host")
+            host = next(link.peers[rank].host for link in live if rank in link.peers)
             where = ", ".join(link.address for link in live)
             return WorkerLost(f"rank {rank} ({host}) is gone: its streams to {where} broke without goodbye")
     # A rank that left in good order needs nobody; but whoever still waits for results can wait for ever.
@@ -225,10 +265,10 @@ def _lost_rank(view: View) -> ReductionError | None:
 
 
 def _is_gone(view: View, link: Link, rank: int) -> bool:
-    peer = link.peers.get(rank)
-    if peer is None:
+    """Whether a rank that another reducer has lost is not to be expected at this one either."""
+    if rank not in link.peers:
         return view.configuration is not None and view.now >= link.up_since + ABSENT_S
-    return peer.presence is Presence.LOST and view.now >= link.lost_since[rank] + GRACE_S
+    return rank in link.lost_since and view.now >= link.lost_since[rank] + GRACE_S
 
 
 def _impostor(view: View) -> ReductionError | None:
@@ -247,12 +287,32 @@ def _unavailable(view: View) -> ReductionError:
     if down:
         why = "; ".join(f"{link.address}: {link.error or 'no answer'}" for link in down)
         text = f"{len(down)} of {len(tried)} reducers are not there: {why}"
-    elif view.rank == 0:
+    else:
         absent = {
             link.address: [rank for rank in range(view.world_size) if not link.sees(rank)] for link in tried
         }
         who = "; ".join(f"{address} misses ranks {ranks}" for address, ranks in absent.items() if ranks)
-        text = f"not all ranks have joined: {who}"
-    else:
-        text = f"rank 0 has not made a configuration; reached: {', '.join(link.address for link in tried)}"
+        text = f"no reducer is reached by all ranks: {who}"
     return ReducerUnavailable(f"after {view.join_timeout_s:g} s, {text}")
+
+
+def _missing(view: View) -> ReductionError:
+    if view.rank == 0:
+        return WorkersMissing(
+            f"waited {view.timeout_s:g} s in vain for {missing_ranks(view.links, view.world_size)}: did all "
+            f"ranks start, and issue the same collectives?"
+        )
+    what = "rank 0" if view.met_since is None else "rank 0 to begin, which is there and waits for others"
+    return WorkersMissing(f"waited {view.timeout_s:g} s in vain for {what}")
+
+
+def missing_ranks(links: Sequence[Link], world_size: int) -> str:
+    """Return a text with the ranks that are at no reducer, as far as rank 0 knows."""
+    seen: set[int] = set().union(*(link.present for link in links))
+    missing = [rank for rank in range(world_size) if rank not in seen]
+    names = [str(rank) for rank in missing[:NAMED_MAX]]
+    if len(missing) > NAMED_MAX:
+        names.append(f"{len(missing) - NAMED_MAX} more")
+    if len(names) < 2:
+        return f"rank {''.join(names)}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"

@@ -46,7 +46,7 @@ class Meeting:
         self._corner = roll_call.take_corner(store, "meeting") if is_needed and store is not None else None
 
     def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """Return job name and reducer addresses; blocks for up to `join_timeout_s` at each step.
+        """Return job name and reducer addresses; blocks until all ranks are there, or too late.
 
         Raises:
             ReductionError: nothing is configured and no reducer can be embedded, or a rank did not come.
@@ -80,7 +80,7 @@ class Meeting:
         """Return what rank 0 says: the job's name, and where it runs a reducer if there is a reason `why`."""
         if rank != 0:
             assert store is not None
-            text, _ = roll_call.attend(store, rank, loopback_id())
+            text, _ = roll_call.attend(store, rank, loopback_id(), config)
             answer = json.loads(text)
             if why is not None and not answer["addresses"]:
                 raise ConfigError(
@@ -89,7 +89,7 @@ class Meeting:
             return Place(answer["job"], tuple(answer["addresses"]), private_access(answer["token"]))
         call = None if store is None else roll_call.RollCall(store)
         try:
-            words = {} if call is None else call.hear(world_size, config.join_timeout_s)
+            words = {} if call is None else call.hear(world_size, config)
             place = Place(config.job or f"run-{uuid.uuid4()}", ())
             if why is not None:
                 place = _embedded(place, words, why)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from reduction.errors import ConfigError, ReductionError
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import roll_call
 from worker_plugin.discovery.embedded import loopback_id
 
@@ -161,9 +162,9 @@ def _apart(entries: Sequence[Entry], size: int) -> str | None:
 class Registry:
     """What the ranks of one communicator agree on in their corner of the store."""
 
-    def __init__(self, corner: roll_call.Corner, timeout_s: float) -> None:
-        self._store = corner.open(timeout_s)
-        self._timeout_s = timeout_s
+    def __init__(self, corner: roll_call.Corner, config: PluginConfig) -> None:
+        self._store = corner.open(config.join_timeout_s)
+        self._config = config
         #: For what the ranks of a node have to tell each other; made by `agree`, no other life has used it.
         self.store: Store = self._store
 
@@ -172,13 +173,13 @@ class Registry:
 
         Raises:
             ConfigError: see `decide`.
-            ReducerUnavailable: a rank did not come in time.
+            ReductionError: a rank did not come; see `wait_for`.
         """
         word = json.dumps(dataclasses.astuple(entry))
         if rank == 0:
             verdict, nonce = self._decide(word, world_size)
         else:
-            text, nonce = roll_call.attend(self._store, rank, word)
+            text, nonce = roll_call.attend(self._store, rank, word, self._config)
             verdict = Verdict(*json.loads(text))
         if verdict.size == 1:
             return verdict, None
@@ -194,7 +195,7 @@ class Registry:
     def _decide(self, word: str, world_size: int) -> tuple[Verdict, str]:
         call = roll_call.RollCall(self._store, word)
         try:
-            words = {0: word, **call.hear(world_size, self._timeout_s)}
+            words = {0: word, **call.hear(world_size, self._config)}
             verdict = decide([Entry(*json.loads(words[rank])) for rank in range(world_size)])
         except ReductionError as error:
             call.refuse(error)

@@ -12,22 +12,21 @@ key that an earlier life could have written: every key but one has the nonce of 
 from __future__ import annotations
 
 import datetime
-import time
 import uuid
 import weakref
 from collections import Counter
 from dataclasses import dataclass
 
-from reduction.errors import ConfigError, ReducerUnavailable, ReductionError
-from torch.distributed import DistStoreError
+from reduction.errors import ReductionError, from_name
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-#: How often rank 0 looks for ranks that are not here yet, in seconds.
-LOOK_S = 0.02
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.lateness import wait_for
+
 #: How an answer begins that is no error; else by the error's name: not all have a code on the wire.
 _WELL = "well"
-_ERRORS: dict[str, type[ReductionError]] = {kind.__name__: kind for kind in (ConfigError, ReducerUnavailable)}
-_ADVICE = "did all ranks start, with the same job, reducers and local_group?"
+#: Ranks that a text names.
+NAMED_MAX = 8
 
 
 #: How many corners of each store, which is one per process group, have been taken for what. Not one count for the
@@ -65,16 +64,16 @@ class RollCall:
         self.nonce = uuid.uuid4().hex
         store.set(f"here/{self.nonce}/0", word)
 
-    def hear(self, world_size: int, timeout_s: float) -> dict[int, str]:
+    def hear(self, world_size: int, config: PluginConfig) -> dict[int, str]:
         """Return the words of ranks 1 to `world_size` - 1.
 
         Raises:
-            ReducerUnavailable: a rank did not come within `timeout_s`.
+            ReductionError: see `wait_for`.
         """
-        deadline = time.monotonic() + timeout_s
         words: dict[int, str] = {}
         missing, seen = set(range(1, world_size)), set[bytes]()
-        while missing:
+
+        def look() -> str:
             for rank in sorted(missing):
                 here, guest = f"here/{self.nonce}/{rank}", f"guest/{rank}"
                 if self._store.check([here]):
@@ -83,9 +82,9 @@ class RollCall:
                 elif self._store.check([guest]) and (nonce := self._store.get(guest)) not in seen:
                     self._store.set(f"seen/{nonce.decode()}", self.nonce)
                     seen.add(nonce)
-            if missing and time.monotonic() >= deadline:
-                raise ReducerUnavailable(f"waited {timeout_s:g} s in vain for rank {min(missing)}: {_ADVICE}")
-            time.sleep(LOOK_S if missing else 0)
+            return _names(missing)
+
+        wait_for(look, config)
         return words
 
     def answer(self, text: str) -> None:
@@ -97,30 +96,36 @@ class RollCall:
         self._store.set(f"answer/{self.nonce}", f"{type(error).__name__} {error}")
 
 
-def attend(store: Store, rank: int, word: str) -> tuple[str, str]:
-    """Be another rank: return rank 0's answer, and its nonce. Each wait is as long as the store's timeout.
+def attend(store: Store, rank: int, word: str, config: PluginConfig) -> tuple[str, str]:
+    """Be another rank: return rank 0's answer, and its nonce.
 
     Raises:
-        ReductionError: rank 0's; ReducerUnavailable: it did not come.
+        ReductionError: rank 0's; or see `wait_for`.
     """
     own = uuid.uuid4().hex
     store.set(f"guest/{rank}", own)
-    nonce = _wait(store, f"seen/{own}")
+    nonce = _wait(store, f"seen/{own}", config)
     store.set(f"here/{nonce}/{rank}", word)
-    kind, _, text = _wait(store, f"answer/{nonce}").partition(" ")
+    kind, _, text = _wait(store, f"answer/{nonce}", config).partition(" ")
     if kind != _WELL:
-        raise _ERRORS.get(kind, ReductionError)(text)
+        raise from_name(kind, text)
     return text, nonce
 
 
 def word_of(store: Store, nonce: str, rank: int) -> str:
     """Return what a rank that was heard, or rank 0, has said."""
-    return _wait(store, f"here/{nonce}/{rank}")
+    word: bytes = store.get(f"here/{nonce}/{rank}")
+    return word.decode()
 
 
-def _wait(store: Store, key: str) -> str:
-    try:
-        value: bytes = store.get(key)
-        return value.decode()
-    except (DistStoreError, RuntimeError) as error:
-        raise ReducerUnavailable(f"waited in vain for rank 0: {_ADVICE} ({error})") from None
+def _wait(store: Store, key: str, config: PluginConfig) -> str:
+    wait_for(lambda: "" if store.check([key]) else "rank 0", config)
+    value: bytes = store.get(key)
+    return value.decode()
+
+
+def _names(ranks: set[int]) -> str:
+    names = [str(rank) for rank in sorted(ranks)[:NAMED_MAX]]
+    if len(ranks) > NAMED_MAX:
+        names.append(f"{len(ranks) - NAMED_MAX} more")
+    return f"rank{'s' * (len(names) > 1)} {', '.join(names)}" if names else ""

@@ -270,18 +270,20 @@ class Minimum(_message.Message):
     def __init__(self, minimum: _Optional[int] = ...) -> None: ...
 
 class Waiting(_message.Message):
-    __slots__ = ("seq", "chunk", "waited_s", "count", "missing")
+    __slots__ = ("seq", "chunk", "waited_s", "count", "missing", "epoch")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     WAITED_S_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     seq: int
     chunk: int
     waited_s: float
     count: int
     missing: _containers.RepeatedCompositeFieldContainer[Peer]
-    def __init__(self, seq: _Optional[int] = ..., chunk: _Optional[int] = ..., waited_s: _Optional[float] = ..., count: _Optional[int] = ..., missing: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, seq: _Optional[int] = ..., chunk: _Optional[int] = ..., waited_s: _Optional[float] = ..., count: _Optional[int] = ..., missing: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Peers(_message.Message):
     __slots__ = ("peers", "draining")
@@ -292,16 +294,18 @@ class Peers(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("rank", "nonce", "host", "presence")
+    __slots__ = ("rank", "nonce", "host", "presence", "streams")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     nonce: bytes
     host: str
     presence: Presence
-    def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ...) -> None: ...
+    streams: int
+    def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class Configuration(_message.Message):
     __slots__ = ("instance", "epoch", "chunk_bytes", "members", "checksums")

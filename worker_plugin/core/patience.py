@@ -1,0 +1,103 @@
+"""Tells the user what a rank waits for while no epoch runs: reducers that it cannot reach, ranks that have not come.
+
+A collective that is under way and stands still is another matter (stalls.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worker_plugin.core.actions import Action, Log
+from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.verdict import View, missing_ranks
+
+_INFO, _WARNING = 20, 30
+#: The second and every later text comes after so many times `stall_warn_s`.
+PAUSES = 3
+#: Reducers that a text names.
+NAMED_MAX = 4
+
+
+class Patience:
+    """Of one rank; times in seconds.
+
+    Args:
+        stall_warn_s: how long it waits before it says so.
+    """
+
+    def __init__(self, stall_warn_s: float) -> None:
+        self._stall_warn_s = stall_warn_s
+        #: Since when it waits, None if it does not; and when the next text is due.
+        self._since: float | None = None
+        self._due = 0.0
+
+    def rest(self) -> None:
+        """Take note that the rank waits for nothing."""
+        self._since = None
+
+    def check(self, view: View, actions: list[Action]) -> None:
+        """Say what the rank waits for, if it is time to. To be asked at every tick while no epoch runs."""
+        if not _is_waiting(view):
+            self.rest()
+            return
+        if self._since is None:
+            self._since = view.now
+            self._due = view.now + self._stall_warn_s
+        if view.now >= self._due:
+            self._due = view.now + PAUSES * self._stall_warn_s
+            actions += texts(view, self._since)
+
+
+def _is_waiting(view: View) -> bool:
+    if view.configuration is None:
+        return True
+    waits = (view.alone_since, view.broken_since, view.unstarted_since)
+    return not view.is_idle and any(since is not None for since in waits)
+
+
+def texts(view: View, since: float) -> list[Action]:
+    """Return what a rank has to say that waits since `since`."""
+    down = [link for link in view.links if link.phase is not Phase.RETIRED and not link.is_up]
+    is_alone = not any(link.is_up for link in view.links)
+    logs: list[Action] = []
+    if down and (is_alone or view.configuration is None):
+        start = view.started_at if view.alone_since is None else view.alone_since
+        left = _left(view.now, start + view.join_timeout_s)
+        logs.append(Log(_WARNING, f"waiting for {_reducers(down)}; {left}"))
+    if is_alone:
+        return logs
+    left = _left(view.now, since + view.timeout_s)
+    if view.met_since is None:
+        who = missing_ranks(view.links, view.world_size) if view.rank == 0 else "rank 0"
+        logs.append(Log(_WARNING, f"waiting for {who} to come to the reducers; {left}"))
+    elif view.configuration is not None and view.broken_since is None:
+        epoch = view.configuration.epoch
+        text = f"waiting for {_silent_ranks(view.links, epoch)} to answer to epoch {epoch}; {left}"
+        logs.append(Log(_WARNING if view.rank == 0 else _INFO, text))
+    elif view.rank:
+        logs.append(Log(_INFO, f"waiting for rank 0, which says what it waits for; {left}"))
+    return logs
+
+
+def _silent_ranks(links: Sequence[Link], epoch: int) -> str:
+    """Return who has not said Hello, as the reducers tell."""
+    news = [link.waiting for link in links if link.waiting is not None and link.waiting.epoch == epoch]
+    names = {peer.rank: str(peer) for one in news for peer in one.missing}
+    return ", ".join(names[rank] for rank in sorted(names)) or "some rank"
+
+
+def _left(now: float, end: float) -> str:
+    return f"giving up in {max(0.0, end - now):.0f} s"
+
+
+def _reducers(links: list[Link]) -> str:
+    names = [f"{link.address} ({_reason(link)})" for link in links[:NAMED_MAX]]
+    if len(links) > NAMED_MAX:
+        names.append(f"{len(links) - NAMED_MAX} more")
+    return f"reducer{'s' * (len(links) > 1)} {', '.join(names)}"
+
+
+def _reason(link: Link) -> str:
+    if link.is_absent:
+        return "connection refused: is `reducer serve` running there?"
+    return str(link.error or "no answer").removeprefix(f"{link.address}: ")

@@ -8,6 +8,7 @@ queue, and share nothing but `_final` and `_ended`, under a lock. A fourth looks
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
@@ -35,6 +36,7 @@ from worker_plugin.core.actions import (
     Embed,
     Fail,
     Log,
+    LookUp,
     Open,
     PushChunk,
     Release,
@@ -43,7 +45,19 @@ from worker_plugin.core.actions import (
     Store,
 )
 from worker_plugin.core.communicator import Communicator, Identity
-from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
+from worker_plugin.core.events import (
+    Broke,
+    Close,
+    Event,
+    FellBack,
+    Found,
+    Issued,
+    Lost,
+    NoFallback,
+    Received,
+    Tick,
+)
+from worker_plugin.discovery.addresses import look_up
 from worker_plugin.discovery.meeting import Place
 from worker_plugin.encoding import Encoding
 from worker_plugin.leaving import leaving_at_exit
@@ -263,7 +277,7 @@ class Client:
             wire_dtype=dtype or 0,
             local_size=self._local_size,
         )
-        self._core = Communicator(identity, place.addresses)
+        self._core = Communicator(identity, place.addresses, place.looked_up)
         early, self._early = self._early, []
         for event in early:
             self.handle(event)
@@ -280,6 +294,11 @@ class Client:
             self._timer = self._loop.call_later(TICK_S, self._tick)
             is_asked = self._core is not None and self._core.grid.counts_losses
             self.handle(Tick(self._links.lost if is_asked else 0))
+
+    async def _look_up(self) -> None:
+        """Tell the core what the job's DNS names stand for now, if all of them have an answer."""
+        with contextlib.suppress(OSError):
+            self.handle(Found(await look_up(self._places[0].names)))
 
     def _begin(self, work: Work) -> None:
         if work.ready is None:
@@ -368,6 +387,8 @@ class Client:
                     self._over.set()
             case Embed():
                 threading.Thread(target=self._fall_back, name="reduction-fallback", daemon=True).start()
+            case LookUp():
+                self._links.run(self._look_up())
             case Closed():
                 self._over.set()
             case Log(level, text):

@@ -12,6 +12,7 @@ from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
 from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 
+from worker_plugin.address_forms import check_addresses
 from worker_plugin.wire_dtype import WireFormat, parse
 
 ENV_PREFIX = "REDUCTION_"
@@ -23,7 +24,7 @@ SECONDS_MAX = 3e6
 class PluginConfig:
     """All settings, checked. Rank, world size and job may stay None until the first collective."""
 
-    #: Addresses, `dns:NAME:PORT`, or None to look around (worker_plugin/discovery).
+    #: Addresses (`address_forms`), or None to look around (worker_plugin/discovery).
     reducers: tuple[str, ...] | None = None
     job: str | None = None
     rank: int | None = None
@@ -153,22 +154,6 @@ def _utf8_bytes(name: str, text: str) -> int:
         return len(text.encode())
     except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
         raise ConfigError(f"{name} {text!r} is not text") from None
-
-
-def check_addresses(addresses: tuple[str, ...]) -> None:
-    """Raise ConfigError unless all are HOST:PORT or dns:NAME:PORT."""
-    if not addresses:
-        raise ConfigError("the list of reducers is empty: name at least one HOST:PORT, or pass None")
-    for address in addresses:
-        host, _, port = address.removeprefix("dns:").rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
-            raise ConfigError(
-                f"reducer {address!r} is not HOST:PORT or dns:NAME:PORT with a port of 1 to 65535"
-            )
-        if _utf8_bytes("reducer", address) > wire.HOST_BYTES_MAX:
-            raise ConfigError(f"reducer {address!r} is longer than {wire.HOST_BYTES_MAX} bytes")
-    if len(set(addresses)) != len(addresses):
-        raise ConfigError(f"the list of reducers names an address twice: {', '.join(addresses)}")
 
 
 def split_addresses(value: Sequence[str] | str) -> tuple[str, ...]:

@@ -91,14 +91,14 @@ class Links:
         """Open a new stream; the link's last one is not heard any more."""
         endpoint = self._endpoints.get(link)
         if endpoint is not None and endpoint.address != address:  # of a sibling that is gone
-            self._run(endpoint.close())
+            self.run(endpoint.close())
             endpoint = None
         if endpoint is None:
             endpoint = self._endpoints[link] = self._endpoint(address)
         sink = self._sinks[link] = _Sink(self, link, hearer)
         stream = self._streams[link] = endpoint.open(sink)
         stream.send(join)
-        self._run(self._remember(address))
+        self.run(self._remember(address))
 
     def send(self, link: int, frame: WorkerFrame) -> None:
         """Send on the link's stream."""
@@ -147,7 +147,7 @@ class Links:
             answers = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
             self.addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
 
-    def _run(self, work: Coroutine[None, None, None]) -> None:
+    def run(self, work: Coroutine[None, None, None]) -> None:
         """Let something happen beside the rest; the loop itself would let a task without references vanish."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

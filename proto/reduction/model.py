@@ -283,7 +283,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Ranks of which the receiver does not know yet how the reducer sees them; and whether the reducer wants to stop."""
+    """How the reducer sees ranks of which the receiver does not know it yet; and whether it wants to stop."""
 
     peers: tuple[Peer, ...]
     draining: bool

@@ -67,7 +67,7 @@ def data(nbytes=CHUNK):
 class Scene:
     """One rank. Every method hands one event to its core and returns the actions."""
 
-    def __init__(self, rank=0, reducers="ab", world_size=2, **changes):
+    def __init__(self, rank=0, reducers="ab", world_size=2, looked_up=(), **changes):
         fields = {
             "job": "job",
             "instance": b"" if rank else INSTANCE,
@@ -84,7 +84,7 @@ class Scene:
         }
         self.identity = Identity(**fields | changes)
         self.reducers = reducers
-        self.core = Communicator(self.identity, [f"{reducer}:1" for reducer in reducers])
+        self.core = Communicator(self.identity, [f"{reducer}:1" for reducer in reducers], looked_up)
         self.everybody = "P" * world_size
 
     # ---- events ----

@@ -4,15 +4,16 @@ import datetime
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from reduction.errors import ConfigError, ReducerUnavailable
+from reduction.errors import ConfigError, ReducerUnavailable, WorkerLost, WorkersMissing
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting, roll_call
+from worker_plugin.discovery.lateness import wait_for
 from worker_plugin.discovery.meeting import Meeting
 from worker_plugin.discovery.roll_call import Corner
 
-REDUCERS = PluginConfig(reducers=("127.0.0.1:1",), join_timeout_s=5.0)
+REDUCERS = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=5.0)
 
 
 @pytest.fixture
@@ -68,9 +69,9 @@ def test_a_life_does_not_meet_one_that_died_while_meeting(store, written):
         old.answer("old answer")
     store.set_timeout(datetime.timedelta(seconds=10))
     with ThreadPoolExecutor(2) as threads:
-        guest = threads.submit(roll_call.attend, store.clone(), 1, "word")
+        guest = threads.submit(roll_call.attend, store.clone(), 1, "word", REDUCERS)
         new = roll_call.RollCall(store)
-        assert new.hear(2, 10.0) == {1: "word"}
+        assert new.hear(2, REDUCERS) == {1: "word"}
         new.answer("new answer")
         assert guest.result() == ("new answer", new.nonce)
 
@@ -79,9 +80,9 @@ def test_rank_0_waits_for_a_rank_that_comes_after_its_dead_namesake(store):
     store.set("guest/1", "old")
     with ThreadPoolExecutor(2) as threads:
         call = roll_call.RollCall(store)
-        words = threads.submit(call.hear, 2, 10.0)
+        words = threads.submit(call.hear, 2, REDUCERS)
         store.clone().get("seen/old")  # rank 0 has taken the dead one for rank 1
-        guest = threads.submit(roll_call.attend, store.clone(), 1, "word")
+        guest = threads.submit(roll_call.attend, store.clone(), 1, "word", REDUCERS)
         assert words.result() == {1: "word"}
         call.answer("answer")
         assert guest.result() == ("answer", call.nonce)
@@ -93,19 +94,93 @@ def test_corners_are_counted_by_process_group(store):
     assert first._corner.prefix == other._corner.prefix != second._corner.prefix
 
 
-def test_a_rank_that_does_not_come_is_named(store):
-    config = PluginConfig(reducers=("127.0.0.1:1",), join_timeout_s=0.2)
+def test_a_rank_that_does_not_come_is_named_on_all(store):
+    config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=0.2)
     places = live(store, [config] * 3, ranks=[0, 1])
-    assert isinstance(places[0], ReducerUnavailable)
-    assert "0.2 s in vain for rank 2" in str(places[0])
-    assert not isinstance(places[1], meeting.Place)  # rank 0's error, or its own if that came first
+    for error in places.values():
+        assert isinstance(error, WorkersMissing)
+        assert "waited 0.2 s in vain for rank 2: did all ranks start" in str(error)
 
 
 def test_rank_0_that_does_not_come_is_named(store):
-    config = PluginConfig(reducers=("127.0.0.1:1",), join_timeout_s=0.2)
+    config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=0.2)
     error = live(store, [config] * 2, ranks=[1])[1]
-    assert isinstance(error, ReducerUnavailable)
+    assert isinstance(error, WorkersMissing)
     assert "in vain for rank 0" in str(error)
+
+
+def test_who_is_waited_for_is_said_after_a_while_and_then_less_often(store, caplog):
+    config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=1.2, stall_warn_s=0.2)
+    live(store, [config] * 12, ranks=[0])
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts[0] == (
+        "waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8, 3 more to issue its first collective; giving up in 1 s"
+    )
+    assert 2 <= len(texts) <= 3
+
+
+def test_a_late_rank_is_waited_for_beyond_the_time_that_reducers_have(store):
+    config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=20.0, join_timeout_s=0.1)
+    corners = [Meeting(config, store, 2) for _ in range(2)]
+    corners[1]._corner = corners[0]._corner
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(corners[0].agree, config, 0, 2)
+        with pytest.raises(TimeoutError):
+            first.result(0.5)
+        assert threads.submit(corners[1].agree, config, 1, 2).result().job == first.result().job
+
+
+def test_a_store_that_is_gone_is_not_waited_for():
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = TCPStore("127.0.0.1", server.port, is_master=False)
+    del server
+    with pytest.raises(WorkerLost, match=r"the store of torch.distributed does not answer any more: [^\n]*$"):
+        wait_for(lambda: "" if client.check(["x"]) else "rank 0", REDUCERS)
+
+
+def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
+    answers = {
+        "both": (("10.0.0.1:1", "10.0.0.2:1"), ("10.0.0.1:1", "10.0.0.2:1")),
+        "one": (("10.0.0.1:1",), ()),
+    }
+    monkeypatch.setattr(meeting, "resolve", lambda wanted, _: answers[wanted[0].split(":")[1]])
+    first, second = (PluginConfig(reducers=(f"dns:{name}:1",), timeout_s=5.0) for name in ("both", "one"))
+    places = live(store, [first, second, PluginConfig(timeout_s=5.0)])
+    assert {place.addresses for place in places.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
+    assert {place.names for place in places.values()} == {("dns:both:1",)}
+    assert {place.looked_up for place in places.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
+    assert [record.getMessage() for record in caplog.records] == [
+        "rank 1 is told of other reducers (dns:one:1) than rank 0 (dns:both:1), whose settings count"
+    ]
+
+
+def test_an_error_of_rank_0_while_it_decides_is_everybodys(store, monkeypatch):
+    def unreachable(wanted, config):
+        raise ReducerUnavailable("no such name")
+
+    monkeypatch.setattr(meeting, "resolve", unreachable)
+    places = live(store, [REDUCERS] * 3)
+    assert [(type(error), str(error)) for error in places.values()] == [
+        (ReducerUnavailable, "no such name")
+    ] * 3
+
+
+def test_states_of_several_jobs_may_meet_in_another_order_on_every_rank(store):
+    def config(job):
+        return PluginConfig(reducers=("127.0.0.1:1",), job=job, timeout_s=5.0)
+
+    with ThreadPoolExecutor(4) as threads:
+        # The second rank is another process: it takes corners of a store object of its own.
+        one, other = store, PrefixStore("", store)
+        meetings = [
+            (rank, job, Meeting(config(job), [one, other][rank], 2))
+            for rank, order in enumerate((("a", "b"), ("b", "a")))
+            for job in order
+        ]
+        for _, _, each in meetings:
+            each._corner = Corner(store, each._corner.prefix)
+        found = [(job, threads.submit(each.agree, config(job), rank, 2)) for rank, job, each in meetings]
+        assert all(future.result().job == job for job, future in found)
 
 
 def test_without_reducers_rank_0_starts_one_for_all(store, host):
@@ -117,22 +192,22 @@ def test_without_reducers_rank_0_starts_one_for_all(store, host):
 
 
 def test_a_private_reducer_must_be_within_reach_of_all(store, host, monkeypatch):
-    words = iter(["here", "elsewhere"])
-    monkeypatch.setattr(meeting, "loopback_id", lambda: next(words, "somewhere"))
+    ids = iter(["here", "elsewhere"])
+    monkeypatch.setattr(meeting, "loopback_id", lambda: next(ids, "somewhere"))
     places = live(store, [PluginConfig()] * 3)
     assert {type(error) for error in places.values()} == {ConfigError}
     assert len({str(error) for error in places.values()}) == 1
     assert "is on another host than rank 0" in str(places[0])
 
 
-def test_a_rank_that_knows_no_reducers_while_rank_0_does_is_told(store):
-    places = live(store, [REDUCERS, PluginConfig(join_timeout_s=5.0)])
-    assert isinstance(places[1], ConfigError)
-    assert "rank 1 knows no reducers, rank 0 does" in str(places[1])
+def test_reducers_that_only_another_rank_is_told_of_are_not_used_in_silence(store, host):
+    places = live(store, [PluginConfig(timeout_s=5.0), REDUCERS])
+    assert {type(error) for error in places.values()} == {ConfigError}
+    assert "rank 1 is told of reducers (127.0.0.1:1), rank 0 of none" in str(places[0])
 
 
 def test_a_fallback_meets_in_the_same_corner(store, host):
-    config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), fallback="embedded", join_timeout_s=5.0)
+    config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), fallback="embedded", timeout_s=5.0)
     corners = [Meeting(config, store, 2) for _ in range(2)]
     corners[1]._corner = corners[0]._corner
     with ThreadPoolExecutor(2) as threads:
@@ -170,8 +245,8 @@ def test_any_store_will_do(make):
     store = make()
     corner = Corner(store, "corner")
     with ThreadPoolExecutor(1) as threads:
-        guest = threads.submit(roll_call.attend, corner.open(60.0), 1, "word")
+        guest = threads.submit(roll_call.attend, corner.open(60.0), 1, "word", REDUCERS)
         call = roll_call.RollCall(corner.open(60.0))
-        assert call.hear(2, 60.0) == {1: "word"}
+        assert call.hear(2, REDUCERS) == {1: "word"}
         call.answer("answer")
         assert guest.result() == ("answer", call.nonce)

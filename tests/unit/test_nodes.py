@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
-from reduction.errors import ConfigError, ReducerUnavailable
+from reduction.errors import ConfigError, WorkersMissing
 
+from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.nodes import Entry, Registry, Verdict, decide, own_entry, place_id
 from worker_plugin.discovery.roll_call import Corner
 
@@ -88,7 +89,8 @@ def agree(said, timeout_s=20.0, store=None):
 
     def run(rank):
         try:
-            answers[rank] = Registry(Corner(store, "corner"), timeout_s).agree(said[rank], rank, len(said))
+            config = PluginConfig(timeout_s=timeout_s)
+            answers[rank] = Registry(Corner(store, "corner"), config).agree(said[rank], rank, len(said))
         except Exception as error:
             answers[rank] = error
 
@@ -122,7 +124,7 @@ def test_all_ranks_hear_the_error():
 def test_who_does_not_come_is_named():
     said = entries(2, setting=2)
     first, _ = agree([said[0], None], 0.5)
-    assert type(first) is ReducerUnavailable
+    assert type(first) is WorkersMissing
     assert "waited 0.5 s in vain for rank 1" in str(first)
 
 

@@ -87,6 +87,11 @@ class Embed:
 
 
 @dataclass(frozen=True, slots=True)
+class LookUp:
+    """A reducer that a DNS name stood for is gone: look what the names stand for now. `Found` follows, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """Nothing more will come: stop after what was sent."""
 
@@ -99,4 +104,6 @@ class Log:
     text: str
 
 
-Action: TypeAlias = Open | Send | PushChunk | Store | Deliver | Release | Shut | Fail | Embed | Closed | Log
+Action: TypeAlias = (
+    Open | Send | PushChunk | Store | Deliver | Release | Shut | Fail | Embed | LookUp | Closed | Log
+)

@@ -21,6 +21,7 @@ Abort, on a Join       dial again or fail (roster.py); the same if TLS or a prox
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
 FellBack               dial the reducer that rank 0 has started, because none was left
+Found                  dial what DNS names stand for now (roster.py)
 NoFallback             fail, unless a reducer is back or nothing is in flight
 Broke                  fail with that error, and tell the reducers; failing, if nobody could hear it
 Close                  wait until nobody needs this rank, then Goodbye
@@ -29,7 +30,7 @@ Close                  wait until nobody needs this rank, then Goodbye
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reduction.errors import (
@@ -66,12 +67,24 @@ from worker_plugin.core.actions import (
     Embed,
     Fail,
     Log,
+    LookUp,
     Send,
     Shut,
 )
 from worker_plugin.core.choice import fair_choice
 from worker_plugin.core.epochs import Epochs
-from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
+from worker_plugin.core.events import (
+    Broke,
+    Close,
+    Event,
+    FellBack,
+    Found,
+    Issued,
+    Lost,
+    NoFallback,
+    Received,
+    Tick,
+)
 from worker_plugin.core.grid import Grid
 from worker_plugin.core.link import Link, Phase
 from worker_plugin.core.pace import TCP, Aim
@@ -131,9 +144,10 @@ class State(enum.Enum):
 class Communicator:
     """The rank's whole state. One call per event; actions are to be performed in order."""
 
-    def __init__(self, identity: Identity, addresses: Iterable[str]) -> None:
+    def __init__(self, identity: Identity, addresses: Iterable[str], looked_up: Container[str] = ()) -> None:
+        """Begin with reducers at these addresses; `looked_up` are those that DNS names stand for."""
         self.identity = identity
-        self.roster = Roster(addresses)
+        self.roster = Roster(addresses, looked_up)
         self.window = Window()
         aim = identity.aim if identity.credit_bytes is None else None
         self.epochs = Epochs(identity.rank, identity.instance, self.roster, self.window, aim)
@@ -190,6 +204,8 @@ class Communicator:
                     self.has_fallen_back = False
                 elif not self.window.is_idle:
                     raise error
+            case Found(addresses):
+                self.roster.on_found(addresses, now, actions)
             case Close():
                 self._on_close(now, actions)
             case Tick(lost):
@@ -349,6 +365,8 @@ class Communicator:
     def _on_tick(self, lost: int, now: float, actions: list[Action]) -> None:
         self._begin(now)
         self.roster.dial(now, self._join(), actions)
+        if self.roster.wants_look_up(now):
+            actions.append(LookUp())
         if self.epochs.ack_due is not None and now >= self.epochs.ack_due:
             self.epochs.acknowledge(actions)
         self.stalls.check(now, actions, is_running=self.epochs.is_calm)

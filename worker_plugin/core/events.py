@@ -54,6 +54,13 @@ class NoFallback:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """What the job's DNS names stand for now, after `LookUp`."""
+
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """The user wants to leave."""
 
@@ -66,4 +73,4 @@ class Tick:
     lost: int = 0
 
 
-Event: TypeAlias = Issued | Received | Lost | Broke | FellBack | NoFallback | Close | Tick
+Event: TypeAlias = Issued | Received | Lost | Broke | FellBack | NoFallback | Found | Close | Tick

@@ -33,6 +33,8 @@ class Link:
     phase: Phase = Phase.DOWN
     #: The link whose Welcome named this one as a sibling.
     parent: int | None = None
+    #: Whether a DNS name stands for the address; another process may have it some day, and this reducer another one.
+    is_looked_up: bool = False
     #: Whether it leads to the reducer that rank 0 started when no other was left.
     is_fallback: bool = False
     dials: int = 0

@@ -9,11 +9,12 @@ refused, while running     no memory or busy: dial again; the reducer is no memb
 refused: unauthenticated   the same while running and another link is up; otherwise fail
 refused otherwise          fail
 stream lost                down; dial again after a pause that grows to a second
+one of a DNS name's away   look up what the name stands for; dial what is new, give up what it stands for no more
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from reduction.errors import (
     JobBusy,
@@ -33,14 +34,23 @@ from worker_plugin.core.link import Link, Phase
 BUSY_S = 3.0
 #: Links of one rank. Its own addresses are the user's affair; this bounds the siblings that reducers name.
 LINKS_MAX = 4 * MEMBERS_MAX
-_WARNING = 30
+#: How long a reducer of a DNS name is away before the name is looked up, and between two looks, in seconds.
+LOOK_UP_S = 2.0
+_INFO, _WARNING = 20, 30
 
 
 class Roster:
     """The links, by number."""
 
-    def __init__(self, addresses: Iterable[str]) -> None:
-        self.links = [Link(number, address) for number, address in enumerate(addresses)]
+    def __init__(self, addresses: Iterable[str], looked_up: Container[str] = ()) -> None:
+        self.links = [
+            Link(number, address, is_looked_up=address in looked_up)
+            for number, address in enumerate(addresses)
+        ]
+        #: When to look again what the names stand for, if one of their reducers is away.
+        self.look_up_at: float | None = None
+        #: Numbers of links whose addresses were given up.
+        self._free: set[int] = set()
         #: Since when no reducer is reachable; from the first dial on, before the first one was.
         self.alone_since: float | None = None
         #: Since when all ranks are at some reducer; on ranks other than 0, which do not know all: since when rank 0 is.
@@ -112,8 +122,8 @@ class Roster:
         host = link.address.rpartition(":")[0]
         wanted = {f"{host}:{port}" for port in ports}
         for other in self.links:
-            if other.parent == link.id and other.address not in wanted and not other.is_up:
-                other.phase = Phase.RETIRED
+            if other.parent == link.id and other.address not in wanted:
+                self._retire(other, actions)
         spare = [other.id for other in self.links if other.parent == link.id and other.address not in wanted]
         spare = [number for number in spare if self.links[number].phase is Phase.RETIRED]
         for address in sorted(wanted - {other.address for other in self.links}):
@@ -152,6 +162,48 @@ class Roster:
         link.down(error, now)
         if self.alone_since is None and not self.up:
             self.alone_since = now
+
+    def wants_look_up(self, now: float) -> bool:
+        """Whether it is time to look what DNS names stand for: when one of their reducers is away for a while."""
+        if not any(link.is_looked_up and link.phase in (Phase.DOWN, Phase.OPENING) for link in self.links):
+            self.look_up_at = None
+            return False
+        if self.look_up_at is None:
+            self.look_up_at = now + LOOK_UP_S
+        if now < self.look_up_at:
+            return False
+        self.look_up_at = now + LOOK_UP_S
+        return True
+
+    def on_found(self, addresses: Sequence[str], now: float, actions: list[Action]) -> None:
+        """Take note of what the names stand for now; what they stand for no more is given up if it is away."""
+        for link in self.links:
+            if link.is_looked_up and link.address not in addresses and not link.is_up:
+                self._retire(link, actions)
+                self._free.add(link.id)
+        # Not the second addresses of reducers that are there: dialling those would end their streams.
+        known = {link.address for link in self.links if link.id not in self._free}
+        for address in addresses:
+            if address in known:
+                continue
+            number = self._free.pop() if self._free else len(self.links)
+            link = Link(number, address, is_looked_up=True, dial_at=now)
+            if number < len(self.links):
+                self.links[number] = link
+            elif number < LINKS_MAX:
+                self.links.append(link)
+            else:
+                actions.append(Log(_WARNING, f"a rank may have {LINKS_MAX} links: {address} is left out"))
+                return
+            actions.append(Log(_INFO, f"dialling {address}, which a DNS name stands for now"))
+
+    def _retire(self, link: Link, actions: list[Action]) -> None:
+        """Dial neither this address nor those of its siblings any more."""
+        for one in self.links:
+            if (one is link or one.parent == link.id) and not one.is_up:
+                if one.phase is Phase.OPENING:
+                    actions.append(Shut(one.id))
+                one.phase = Phase.RETIRED
 
     def add_fallback(self, address: str) -> None:
         """Make a link to the reducer that rank 0 has started because no other is left."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from reduction.errors import ConfigError, ReducerUnavailable
 
-from worker_plugin.config import PluginConfig, check_addresses
+from worker_plugin.address_forms import DnsName, check_addresses, dns_name, expand, is_dns
+from worker_plugin.config import PluginConfig
 
-#: How often a DNS name that has no address yet is asked for again, in seconds.
+log = logging.getLogger(__name__)
+
+#: How often a DNS name that has too few addresses yet is asked for again, in seconds.
 DNS_RETRY_S = 0.5
 
 
@@ -25,35 +30,69 @@ def configured(config: PluginConfig, environ: Mapping[str, str] = os.environ) ->
     return config.reducers or _cluster_spec(environ.get("CLUSTER_SPEC"))
 
 
-def resolve(addresses: tuple[str, ...], timeout_s: float) -> tuple[str, ...]:
-    """Replace each `dns:NAME:PORT` by all addresses of the name, sorted, without repetition.
+def resolve(addresses: Sequence[str], config: PluginConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return all addresses that these stand for, as HOST:PORT, and those of them that DNS names stand for.
+
+    Without repetition; those of a name are sorted. Blocks while a name has too few addresses, and warns
+    after `stall_warn_s`.
 
     Raises:
-        ReducerUnavailable: a name has no address after `timeout_s`.
+        ReducerUnavailable: a name has too few addresses after `join_timeout_s`.
     """
     found: dict[str, None] = {}
+    looked_up: dict[str, None] = {}
     for address in addresses:
-        if address.startswith("dns:"):
-            found.update(dict.fromkeys(_lookup(address, timeout_s)))
-        else:
-            found[address] = None
+        hosts = _lookup(dns_name(address), config) if is_dns(address) else expand(address)
+        found.update(dict.fromkeys(hosts))
+        looked_up.update(dict.fromkeys(hosts if is_dns(address) else ()))
+    return tuple(found), tuple(looked_up)
+
+
+async def look_up(names: Sequence[str]) -> tuple[str, ...]:
+    """Return all addresses that DNS names stand for at this moment, for the running loop.
+
+    Raises:
+        OSError: a name has none, or nobody answers.
+    """
+    loop, found = asyncio.get_running_loop(), dict[str, None]()
+    for dns in map(dns_name, names):
+        answers = await loop.getaddrinfo(dns.name, dns.port, type=socket.SOCK_STREAM)
+        hosts = sorted({str(answer[4][0]) for answer in answers})
+        found.update(dict.fromkeys(in_brackets(host, dns.port) for host in hosts))
     return tuple(found)
 
 
-def _lookup(address: str, timeout_s: float) -> list[str]:
-    name, _, port = address.removeprefix("dns:").rpartition(":")
-    deadline = time.monotonic() + timeout_s
+def names_of(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Return those that stand for a DNS name, whose addresses may change while the job runs."""
+    return tuple(address for address in addresses if is_dns(address))
+
+
+def in_brackets(host: str, port: int) -> str:
+    """Return HOST:PORT for an IP address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _lookup(dns: DnsName, config: PluginConfig) -> list[str]:
+    started_at = time.monotonic()
+    warn_at = started_at + config.stall_warn_s
     while True:
+        hosts, reason = set[str](), "too few addresses"
         try:
-            answers = socket.getaddrinfo(name, int(port), type=socket.SOCK_STREAM)
-            hosts = sorted({str(answer[4][0]) for answer in answers})
-            return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts]
+            answers = socket.getaddrinfo(dns.name, dns.port, type=socket.SOCK_STREAM)
+            hosts = {str(answer[4][0]) for answer in answers}
         except socket.gaierror as error:
-            if time.monotonic() >= deadline:
-                raise ReducerUnavailable(
-                    f"{address}: no address for {name!r} after {timeout_s:g} s: {error}"
-                ) from None
-            time.sleep(DNS_RETRY_S)
+            reason = str(error)
+        if len(hosts) >= dns.count:
+            return [in_brackets(host, dns.port) for host in sorted(hosts)]
+        now = time.monotonic()
+        text = f"{dns.text}: {dns.name!r} has {len(hosts)} of {dns.count} addresses"
+        if now >= started_at + config.join_timeout_s:
+            raise ReducerUnavailable(f"{text} after {config.join_timeout_s:g} s: {reason}")
+        if now >= warn_at:
+            warn_at = float("inf")
+            left = started_at + config.join_timeout_s - now
+            log.warning("waiting for %s: %s; giving up in %.0f s", text, reason, left)
+        time.sleep(DNS_RETRY_S)
 
 
 def _cluster_spec(text: str | None) -> tuple[str, ...] | None:

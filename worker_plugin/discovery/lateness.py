@@ -19,10 +19,10 @@ PAUSES = 3
 _ADVICE = "did all ranks start, and issue the same collectives?"
 
 
-def wait_for(look: Callable[[], str], config: PluginConfig) -> None:
+def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 0.0) -> None:
     """Call `look` until it returns "". It asks a store, and returns whom it misses, as a text.
 
-    Warns when `stall_warn_s` have passed, and again from time to time.
+    Warns when `stall_warn_s` have passed, and again from time to time. `extra_s` is time beyond `timeout_s`.
 
     Raises:
         WorkersMissing: somebody did not come within `timeout_s`.
@@ -40,11 +40,11 @@ def wait_for(look: Callable[[], str], config: PluginConfig) -> None:
         if not missing:
             return
         now = time.monotonic()
-        if now >= started_at + timeout_s:
+        if now >= started_at + timeout_s + extra_s:
             raise WorkersMissing(f"waited {timeout_s:g} s in vain for {missing}: {_ADVICE}")
         if now >= warn_at:
             warn_at = now + PAUSES * config.stall_warn_s
             left = started_at + timeout_s - now
             log.warning("waiting for %s to issue its first collective; giving up in %.0f s", missing, left)
-        time.sleep(min(pause_s, started_at + timeout_s - now))
+        time.sleep(min(pause_s, started_at + timeout_s + extra_s - now))
         pause_s = min(pause_s * SLOWER, LAST_LOOK_S)

@@ -1,11 +1,12 @@
-"""How the ranks agree on the job's name and on the reducers, through the process group's store if need be."""
+"""How the ranks agree on the job's name and on the reducers, through the process group's store."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from reduction.errors import ConfigError, ReductionError
@@ -13,7 +14,7 @@ from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import roll_call
-from worker_plugin.discovery.addresses import configured, resolve
+from worker_plugin.discovery.addresses import configured, names_of, resolve
 from worker_plugin.discovery.embedded import EmbeddedReducer, loopback_id
 from worker_plugin.security import OPEN, Access, access_of, private_access
 
@@ -28,6 +29,9 @@ class Place:
     addresses: tuple[str, ...]
     access: Access = OPEN
     embedded: EmbeddedReducer | None = None
+    #: DNS names whose addresses are reducers, and those of `addresses` that they stood for at the start.
+    names: tuple[str, ...] = ()
+    looked_up: tuple[str, ...] = ()
 
     def stop(self) -> None:
         """End what was started for it."""
@@ -35,33 +39,40 @@ class Place:
             self.embedded.stop()
 
 
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a rank says of itself to rank 0."""
+
+    #: The same on two ranks just if they can meet on loopback.
+    host_id: str
+    #: The reducers that it was told of.
+    reducers: list[str] | None
+
+
 class Meeting:
-    """One communicator's corner of the store; the n-th that needs it meets the n-th of the other ranks."""
+    """One communicator's corner of the store, where rank 0 says for all what the job is and where its reducers are.
+
+    The n-th communicator of a name that needs one meets the n-th of the other ranks.
+    """
 
     def __init__(self, config: PluginConfig, store: Store | None, world_size: int) -> None:
-        """Take a corner if one is needed; on the thread of the first collective, so that all ranks count alike."""
-        is_needed = world_size > 1 and (
-            config.job is None or configured(config) is None or config.fallback is not None
-        )
-        self._corner = roll_call.take_corner(store, "meeting") if is_needed and store is not None else None
+        """Take a corner if there is somebody to meet. On the thread of the first collective: all ranks count alike."""
+        is_needed = store is not None and world_size > 1
+        # By name: states of several jobs may be used first in another order on every rank.
+        purpose = "meeting" if config.job is None else f"meeting of {config.job}"
+        self._corner = roll_call.take_corner(store, purpose) if store is not None and is_needed else None
 
     def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
         """Return job name and reducer addresses; blocks until all ranks are there, or too late.
 
         Raises:
-            ReductionError: nothing is configured and no reducer can be embedded, or a rank did not come.
+            ReductionError: a rank did not come, settings contradict each other, or no reducer can be embedded.
         """
-        store, addresses, job = self._open(config), configured(config), config.job
-        if store is None and world_size > 1:
-            _check_alone(config, addresses)
-        if job is None or addresses is None:
-            why = "no reducers are configured" if addresses is None else None
-            place = self._meet(store, config, rank, world_size, why)
-            job = job or place.job
-        if addresses is None:
-            log.info("no reducers are configured: rank 0 runs one at %s for this job", place.addresses[0])
-            return replace(place, job=job)
-        return Place(job, resolve(addresses, config.join_timeout_s), access_of(config, job))
+        if self._corner is not None:
+            return self._meet(config, rank, world_size, lambda words: _decide(config, words))
+        if world_size > 1:
+            _check_alone(config, configured(config))
+        return _decide(config, {})
 
     def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
         """Return the address of a reducer that rank 0 starts now, because none is left; blocks like `agree`.
@@ -69,39 +80,76 @@ class Meeting:
         Raises:
             ReductionError: a rank did not come, or runs on another host.
         """
-        return self._meet(self._open(config), config, rank, world_size, "no reducer is left")
+        place = Place(config.job or "", ())  # the job has its name already
 
-    def _open(self, config: PluginConfig) -> Store | None:
-        return None if self._corner is None else self._corner.open(config.join_timeout_s)
+        def decide(words: Mapping[int, Word]) -> Place:
+            return _embedded(place, words, "no reducer is left")
+
+        return decide({}) if self._corner is None else self._meet(config, rank, world_size, decide)
 
     def _meet(
-        self, store: Store | None, config: PluginConfig, rank: int, world_size: int, why: str | None
+        self,
+        config: PluginConfig,
+        rank: int,
+        world_size: int,
+        decide: Callable[[Mapping[int, Word]], Place],
     ) -> Place:
-        """Return what rank 0 says: the job's name, and where it runs a reducer if there is a reason `why`."""
+        assert self._corner is not None
+        store = self._corner.open(config.join_timeout_s)
         if rank != 0:
-            assert store is not None
-            text, _ = roll_call.attend(store, rank, loopback_id(), config)
+            wanted = configured(config)
+            word = Word(loopback_id(), None if wanted is None else list(wanted))
+            text, _ = roll_call.attend(store, rank, json.dumps(dataclasses.asdict(word)), config)
             answer = json.loads(text)
-            if why is not None and not answer["addresses"]:
-                raise ConfigError(
-                    f"rank {rank} knows no reducers, rank 0 does: set the same reducers= on all ranks"
-                )
-            return Place(answer["job"], tuple(answer["addresses"]), private_access(answer["token"]))
-        call = None if store is None else roll_call.RollCall(store)
+            job, token = answer["job"], answer["token"]
+            access = private_access(token) if token else access_of(config, job)
+            addresses, names, looked_up = (
+                tuple(answer[name]) for name in ("addresses", "names", "looked_up")
+            )
+            return Place(job, addresses, access, None, names, looked_up)
+        call = roll_call.RollCall(store)
         try:
-            words = {} if call is None else call.hear(world_size, config)
-            place = Place(config.job or f"run-{uuid.uuid4()}", ())
-            if why is not None:
-                place = _embedded(place, words, why)
+            words = call.hear(world_size, config)
+            place = decide({other: Word(**json.loads(word)) for other, word in words.items()})
         except ReductionError as error:
-            if call is not None:
-                call.refuse(error)
+            call.refuse(error)
             raise
-        if call is not None:
-            # Who can read the store could be a rank anyway.
-            token = "" if place.embedded is None else place.embedded.token
-            call.answer(json.dumps({"job": place.job, "addresses": place.addresses, "token": token}))
+        # Who can read the store could be a rank anyway.
+        token = "" if place.embedded is None else place.embedded.token
+        answer = {
+            "job": place.job,
+            "addresses": place.addresses,
+            "names": place.names,
+            "looked_up": place.looked_up,
+            "token": token,
+        }
+        call.answer(json.dumps(answer))
         return place
+
+
+def _decide(config: PluginConfig, words: Mapping[int, Word]) -> Place:
+    """Return what rank 0 says; what it is told counts for all."""
+    wanted, job = configured(config), config.job or f"run-{uuid.uuid4()}"
+    others = {rank: word.reducers for rank, word in words.items() if word.reducers is not None}
+    if wanted is None:
+        for rank, reducers in others.items():
+            raise ConfigError(
+                f"rank {rank} is told of reducers ({', '.join(reducers)}), rank 0 of none: rank 0's settings count, "
+                f"so set reducers= or REDUCTION_REDUCERS there too"
+            )
+        place = _embedded(Place(job, ()), words, "no reducers are configured")
+        log.info("no reducers are configured: rank 0 runs one at %s for this job", place.addresses[0])
+        return place
+    if different := [rank for rank, reducers in others.items() if set(reducers) != set(wanted)]:
+        log.warning(
+            "rank %d is told of other reducers (%s) than rank 0 (%s), whose settings count",
+            different[0],
+            ", ".join(others[different[0]]),
+            ", ".join(wanted),
+        )
+    access = access_of(config, job)
+    addresses, looked_up = resolve(wanted, config)
+    return Place(job, addresses, access, None, names_of(wanted), looked_up)
 
 
 def _check_alone(config: PluginConfig, addresses: tuple[str, ...] | None) -> None:
@@ -119,10 +167,10 @@ def _check_alone(config: PluginConfig, addresses: tuple[str, ...] | None) -> Non
         )
 
 
-def _embedded(place: Place, words: Mapping[int, str], why: str) -> Place:
+def _embedded(place: Place, words: Mapping[int, Word], why: str) -> Place:
     """Start a reducer if everybody can reach it."""
     for rank, word in words.items():
-        if word != loopback_id():
+        if word.host_id != loopback_id():
             raise ConfigError(
                 f"{why}, and rank {rank} is on another host than rank 0: start "
                 f"`reducer serve` somewhere and pass reducers= or set REDUCTION_REDUCERS"

@@ -27,6 +27,8 @@ from worker_plugin.discovery.lateness import wait_for
 _WELL = "well"
 #: Ranks that a text names.
 NAMED_MAX = 8
+#: How much longer than rank 0 the others wait for its answer, in seconds.
+LEADER_S = 2.0
 
 
 #: How many corners of each store, which is one per process group, have been taken for what. Not one count for the
@@ -106,7 +108,8 @@ def attend(store: Store, rank: int, word: str, config: PluginConfig) -> tuple[st
     store.set(f"guest/{rank}", own)
     nonce = _wait(store, f"seen/{own}", config)
     store.set(f"here/{nonce}/{rank}", word)
-    kind, _, text = _wait(store, f"answer/{nonce}", config).partition(" ")
+    # Rank 0 is there, and knows whom it waits for: its error says more than one of our own would.
+    kind, _, text = _wait(store, f"answer/{nonce}", config, LEADER_S).partition(" ")
     if kind != _WELL:
         raise from_name(kind, text)
     return text, nonce
@@ -118,8 +121,8 @@ def word_of(store: Store, nonce: str, rank: int) -> str:
     return word.decode()
 
 
-def _wait(store: Store, key: str, config: PluginConfig) -> str:
-    wait_for(lambda: "" if store.check([key]) else "rank 0", config)
+def _wait(store: Store, key: str, config: PluginConfig, extra_s: float = 0.0) -> str:
+    wait_for(lambda: "" if store.check([key]) else "rank 0", config, extra_s=extra_s)
     value: bytes = store.get(key)
     return value.decode()
 

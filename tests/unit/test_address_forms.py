@@ -1,0 +1,78 @@
+"""What users may write for reducers, and what is refused before anything is opened."""
+
+import pytest
+from reduction.errors import ConfigError
+
+from worker_plugin.address_forms import ADDRESSES_MAX, DnsName, check_addresses, dns_name, expand
+
+
+@pytest.mark.parametrize(
+    ("address", "addresses"),
+    [
+        ("a:1", ("a:1",)),
+        ("reducer-{0..2}.svc:50051", ("reducer-0.svc:50051", "reducer-1.svc:50051", "reducer-2.svc:50051")),
+        ("r{08..11}:1", ("r08:1", "r09:1", "r10:1", "r11:1")),
+        ("r{8..11}:1", ("r8:1", "r9:1", "r10:1", "r11:1")),
+        ("h{1..2}:{5..6}", ("h1:5", "h1:6", "h2:5", "h2:6")),
+        ("h:{50051..50053}", ("h:50051", "h:50052", "h:50053")),
+        ("h{3..3}:1", ("h3:1",)),
+    ],
+)
+def test_ranges(address, addresses):
+    assert expand(address) == addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "count"), [("r{3..1}:1", 0), ("r{1..5000}:1", 5000), ("r{0..99}-{0..99}:1", 10000)]
+)
+def test_a_range_must_stand_for_something_and_not_too_much(address, count):
+    with pytest.raises(ConfigError, match=f"stands for {count} addresses, allowed are 1 to {ADDRESSES_MAX}"):
+        expand(address)
+
+
+def test_a_dns_name_may_say_how_many_it_stands_for():
+    assert dns_name("dns:a.b:50051") == DnsName("dns:a.b:50051", "a.b", 50051, 1)
+    assert dns_name("dns:a.b:50051?count=12").count == 12
+
+
+@pytest.mark.parametrize("query", ["count=0", "count=-1", "count=x", "n=3", "count", "", "count=4097"])
+def test_anything_else_after_the_question_mark_is_refused(query):
+    with pytest.raises(ConfigError, match="only count=K is known, with K from 1 to 4096"):
+        check_addresses([f"dns:a:1?{query}"])
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("http://a:1", "is a URL: write HOST:PORT, without http://"),
+        ("grpc://a:1", "is a URL: write HOST:PORT, without grpc://"),
+        ("::1:50051", "write an IPv6 address in brackets, [::1]:50051"),
+        ("fe80::1%eth0:50051", "write an IPv6 address in brackets, [fe80::1%eth0]:50051"),
+        ("[::1:50051", "write an IPv6 address in brackets"),
+        ("[a:b]:50051", "write an IPv6 address in brackets"),
+        ("a", "is not HOST:PORT"),
+        ("a:b", "is not HOST:PORT"),
+        ("r{0..3}", "is not HOST:PORT"),
+        ("r:{65535..65536}", "is not HOST:PORT"),
+        ("r{3..0}:1", "stands for 0 addresses"),
+        ("dns:::1:1", "write an IPv6 address in brackets"),
+    ],
+)
+def test_what_is_refused_and_what_to_write_instead(address, text):
+    with pytest.raises(ConfigError) as caught:
+        check_addresses([address])
+    assert repr(address) in str(caught.value)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["[::1]:1", "[fe80::1%eth0]:1", "dns:[::1]:1", "a-b_c:1", "10.0.0.1:65535", "h:{1..3}"]
+)
+def test_what_passes(address):
+    check_addresses([address])
+
+
+def test_all_ranges_together_are_bounded():
+    check_addresses(["a{1..4000}:1", "b{1..96}:1"])
+    with pytest.raises(ConfigError, match="has 4097 addresses, allowed are 4096"):
+        check_addresses(["a{1..4000}:1", "b{1..97}:1"])

@@ -1,0 +1,124 @@
+"""What users may write for reducers: HOST:PORT, a range of them, or a DNS name that stands for several.
+
+HOST:PORT                a host name, an IPv4 address, or an IPv6 address in brackets
+name-{0..3}.svc:50051    the four of them; with leading zeros, {00..11}, numbers have as many digits
+dns:NAME:PORT            all addresses of the name at the time; with ?count=K, once it has K of them
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reduction import wire
+from reduction.errors import ConfigError
+
+#: Addresses of one job: its own and those that ranges stand for.
+ADDRESSES_MAX = 4096
+_RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
+_DNS = "dns:"
+
+
+@dataclass(frozen=True, slots=True)
+class DnsName:
+    """A name whose addresses are reducers."""
+
+    text: str
+    name: str
+    port: int
+    #: How many addresses it must have before it is taken.
+    count: int
+
+
+def is_dns(address: str) -> bool:
+    """Whether an address stands for those of a DNS name."""
+    return address.startswith(_DNS)
+
+
+def dns_name(address: str) -> DnsName:
+    """Return what `dns:NAME:PORT?count=K` says.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    rest, mark, query = address.removeprefix(_DNS).partition("?")
+    name, _, port = rest.rpartition(":")
+    key, _, count = query.partition("=")
+    if mark and (key != "count" or not count.isdecimal() or not 1 <= int(count) <= ADDRESSES_MAX):
+        raise ConfigError(
+            f"reducer {address!r}: after the question mark only count=K is known, with K from 1 to {ADDRESSES_MAX}"
+        )
+    return DnsName(address, name, int(port), int(count) if mark else 1)
+
+
+def expand(address: str) -> tuple[str, ...]:
+    """Return the addresses that an address with ranges stands for.
+
+    Raises:
+        ConfigError: a range is empty, or they are too many.
+    """
+    parts = _RANGE.split(address)  # text, first, last, text, first, last, ..., text
+    choices: list[Sequence[str]] = []
+    count = 1
+    for index in range(0, len(parts) - 1, 3):
+        first, last = parts[index + 1], parts[index + 2]
+        count *= max(0, int(last) - int(first) + 1)
+        if not 1 <= count <= ADDRESSES_MAX:
+            raise ConfigError(
+                f"reducer {address!r} stands for {count} addresses, allowed are 1 to {ADDRESSES_MAX}"
+            )
+        digits = len(first) if first.startswith("0") else 0
+        numbers = [str(number).zfill(digits) for number in range(int(first), int(last) + 1)]
+        choices += [[parts[index]], numbers]
+    return tuple("".join(pieces) for pieces in itertools.product(*choices, [parts[-1]]))
+
+
+def check_addresses(addresses: Sequence[str]) -> None:
+    """Raise ConfigError unless all are of a form that is known, without opening anything."""
+    if not addresses:
+        raise ConfigError("the list of reducers is empty: name at least one HOST:PORT, or pass None")
+    for address in addresses:
+        _check(address)
+    if len(set(addresses)) != len(addresses):
+        raise ConfigError(f"the list of reducers names an address twice: {', '.join(addresses)}")
+    count = sum(1 if is_dns(address) else len(expand(address)) for address in addresses)
+    if count > ADDRESSES_MAX:
+        raise ConfigError(f"the list of reducers has {count} addresses, allowed are {ADDRESSES_MAX}")
+
+
+def _check(address: str) -> None:
+    if "://" in address:
+        raise ConfigError(
+            f"reducer {address!r} is a URL: write HOST:PORT, without {address.split('://')[0]}://"
+        )
+    try:
+        size = len(address.encode())
+    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+        raise ConfigError(f"reducer {address!r} is not text") from None
+    if size > wire.HOST_BYTES_MAX:
+        raise ConfigError(f"reducer {address!r} is longer than {wire.HOST_BYTES_MAX} bytes")
+    if is_dns(address):
+        dns_name_of = address.removeprefix(_DNS).partition("?")[0]
+        _check_host_and_port(dns_name_of, address)
+        dns_name(address)
+    else:
+        for one in expand(address):
+            _check_host_and_port(one, address)
+
+
+def _check_host_and_port(text: str, address: str) -> None:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+        raise ConfigError(f"reducer {address!r} is not HOST:PORT or dns:NAME:PORT with a port of 1 to 65535")
+    if ":" in host and not _is_bracketed(host):
+        raise ConfigError(f"reducer {address!r}: write an IPv6 address in brackets, [{host}]:{port}")
+
+
+def _is_bracketed(host: str) -> bool:
+    try:
+        return host[0] == "[" and host[-1] == "]" and bool(ipaddress.IPv6Address(host[1:-1]))
+    except ValueError:
+        return False

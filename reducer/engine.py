@@ -252,6 +252,8 @@ class EngineStream:
 
     def reject(self, error: ReductionError) -> None:
         """End the stream because of what the peer did below the level of frames."""
+        if isinstance(error, MalformedFrame) and self._engine.table.checks(self._number):
+            error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # and nobody has sent them so
         self._engine.reject(self._number, error)
 
     def close(self) -> None:

@@ -28,6 +28,15 @@ class Fault:
     truncate_after: int | None = None
     #: So many bytes pass; then they are sent again, as if a box had lost count, and from then on all is well.
     repeat_first: int | None = None
+    #: So many bytes pass; then one bit of the next is flipped, and from then on all is well.
+    flip_at: int | None = None
+
+    @property
+    def border(self) -> int | None:
+        """At which byte something happens once."""
+        return next(
+            (at for at in (self.truncate_after, self.repeat_first, self.flip_at) if at is not None), None
+        )
 
 
 NO_FAULT = Fault()
@@ -87,7 +96,7 @@ class FaultyRelay(Way):
 
     @property
     def struck(self) -> int:
-        """How many truncations and repetitions were carried out."""
+        """How many truncations, repetitions and flipped bits there were."""
         return self._up.struck + self._down.struck
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,7 +140,11 @@ class FaultyRelay(Way):
             if fault.bytes_per_s is not None:
                 await asyncio.sleep(_DRIP_S)
                 take = max(1, int(fault.bytes_per_s * _DRIP_S))
-            border = fault.truncate_after if fault.repeat_first is None else fault.repeat_first
+            border = fault.border
+            if fault.flip_at == direction.count:
+                data = bytes([data[0] ^ 0x10]) + data[1:]
+                border, direction.fault = None, NO_FAULT
+                direction.struck += 1
             if border is not None:
                 take = min(take, border - direction.count)
             piece, data = data[:take], data[take:]
@@ -140,7 +153,7 @@ class FaultyRelay(Way):
                 direction.seen += piece
             writer.write(piece)
             await writer.drain()
-            if border is not None and direction.count == border:
+            if fault.flip_at is None and border is not None and direction.count == border:
                 direction.fault = NO_FAULT
                 direction.struck += 1
                 if fault.truncate_after is not None:

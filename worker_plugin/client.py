@@ -33,6 +33,7 @@ from worker_plugin.core.actions import (
     Action,
     Closed,
     Deliver,
+    Divert,
     Embed,
     Fail,
     Log,
@@ -348,6 +349,8 @@ class Client:
 
     def lose(self, link: int, error: ReductionError | None) -> None:
         """Let the core take note that a stream has ended."""
+        if isinstance(error, MalformedFrame) and self._core is not None and self._core.epochs.checks:
+            error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # and nobody has sent them so
         self.handle(Lost(link, error))
 
     def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
@@ -368,6 +371,9 @@ class Client:
                     work = self._works[seq]
                     memory = np.frombuffer(self._staging.result(work), np.uint8)
                     work.encoding.store(start, stop, payload, memory)
+            case Divert(link):
+                if self._placed.pop(link, None) is not None:
+                    self._links.divert(link)
             case Deliver(seq):
                 for link, (placed, _) in self._placed.items():
                     if placed == seq:  # of an epoch that is over, and still under way into this memory
@@ -398,7 +404,8 @@ class Client:
         payload = self._works[action.seq].payload(action.start, action.stop)
         crc = None
         if self._core is not None and self._core.epochs.checks:
-            crc = checksum.of_push(action.epoch, action.seq, action.chunk, action.held, payload)
+            what = action.epoch, action.seq, action.chunk, action.held, action.collective
+            crc = checksum.of_push(*what, payload)
         push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)
         self._links.send(action.link, push)
 

@@ -11,14 +11,16 @@ import struct
 from crc32c import crc32c
 
 from reduction.errors import DataCorrupted
-from reduction.model import Push, Result
+from reduction.model import Collective, Push, Result
 
 _WHAT = struct.Struct("<QQQI")
+_COLLECTIVE = struct.Struct("<BBQQ")
 
 
-def of_push(epoch: int, seq: int, chunk: int, held: int, payload: memoryview) -> int:
-    """Return the checksum of a Push with these fields; the collective is compared with the other ranks'."""
-    return _crc(_WHAT.pack(epoch, seq, held, chunk), payload)
+def of_push(epoch: int, seq: int, chunk: int, held: int, collective: Collective, payload: memoryview) -> int:
+    """Return the checksum of a Push with these fields."""
+    what = _COLLECTIVE.pack(collective.op, collective.dtype, collective.numel, collective.fingerprint)
+    return _crc(_WHAT.pack(epoch, seq, held, chunk) + what, payload)
 
 
 def of_result(epoch: int, seq: int, chunk: int, minimum: int, payload: memoryview) -> int:
@@ -32,8 +34,11 @@ def check(frame: Push | Result) -> None:
     Raises:
         DataCorrupted: it has none, or another one.
     """
-    mark = frame.held if isinstance(frame, Push) else frame.minimum
-    crc = of_push(frame.epoch, frame.seq, frame.chunk, mark, frame.payload)
+    what = frame.epoch, frame.seq, frame.chunk
+    if isinstance(frame, Push):
+        crc = of_push(*what, frame.held, frame.collective, frame.payload)
+    else:
+        crc = of_result(*what, frame.minimum, frame.payload)
     if crc != frame.crc32c:
         seen = "none" if frame.crc32c is None else f"{frame.crc32c:08x}"
         raise DataCorrupted(

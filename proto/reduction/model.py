@@ -207,7 +207,12 @@ class Abort:
     message: str
 
 
-WorkerFrame: TypeAlias = Join | Hello | Push | Ack | Goodbye | Abort
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The last frame of one direction on a call; the rest comes over the TCP plane. No core ever sees it."""
+
+
+WorkerFrame: TypeAlias = Join | Hello | Push | Ack | Goodbye | Abort | Moved
 
 
 # ---- reducer -> worker ----
@@ -223,11 +228,6 @@ class Welcome:
     data_key: bytes = field(default=b"", repr=False)
     #: gRPC ports of more reducers on the same host.
     siblings: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The stream goes on over the TCP plane. Between transports; no core ever sees it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 memory where they belong.
 
 A message is a header of HEADER_BYTES, little-endian, and `length` bytes. Push and Result have their payload
-there and everything else in the header; all other frames are there as in the schema (`wire.py`). A connection
-begins with PREAMBLE and the key of the offer; the other side answers PREAMBLE, and with another PREAMBLE the
-stream has moved (proto/README.md, "Data planes").
+there and everything else in the header; all other frames are there as in the schema (`wire.py`). The header
+ends with a checksum of itself, so that damage on the way is found before anything in it is believed, the
+length of what follows above all. A connection begins with PREAMBLE and the key of the offer; the other side
+answers PREAMBLE, and with another PREAMBLE the stream moves (proto/README.md, "Data planes").
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ from collections import deque
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from crc32c import crc32c
+
 from reduction import layout
-from reduction.errors import MalformedFrame, ReductionError
+from reduction.errors import DataCorrupted, MalformedFrame, ReductionError
 from reduction.model import Push, Result
 
-PREAMBLE = b"RDSTCP1\n"
-HEADER_BYTES = 56
+PREAMBLE = b"RDSTCP2\n"
+HEADER_BYTES = 60
 #: Of frames other than Push and Result: the largest is a Peers with WORLD_SIZE_MAX ranks, 1.2 MB.
 CONTROL_BYTES_MAX = 1 << 21
 
 CONTROL, PUSH, RESULT = 1, 2, 3
 HAS_CRC = 1
-_HEADER = struct.Struct("<BBBBIIIQQQQQ")
-assert _HEADER.size == HEADER_BYTES
+_FIELDS = struct.Struct("<BBBBIIIQQQQQ")
+_SEAL = struct.Struct("<I")
+assert _FIELDS.size + _SEAL.size == HEADER_BYTES
 
 #: Messages that one connection may take in a row while others wait.
 MESSAGES_PER_WAKE = 8
@@ -79,10 +83,29 @@ class Header(NamedTuple):
         return self.crc if self.flags & HAS_CRC else None
 
 
+def pack_header(*fields: int) -> bytes:
+    """Return the bytes of a header with the fields of `Header`."""
+    head = _FIELDS.pack(*fields)
+    return head + _SEAL.pack(crc32c(head, 0, 0))
+
+
+def parse_header(data: bytes | memoryview) -> Header:
+    """Return what HEADER_BYTES bytes say.
+
+    Raises:
+        DataCorrupted: they are not what the peer sent.
+    """
+    head = data[: _FIELDS.size]
+    (seal,) = _SEAL.unpack_from(data, _FIELDS.size)
+    if crc32c(head, 0, 0) != seal:  # with the GIL: it takes less time than getting it back
+        raise DataCorrupted("a header arrived damaged: its checksum is of other bytes")
+    return Header._make(_FIELDS.unpack(head))
+
+
 def push_header(push: Push) -> bytes:
     """Return the header of a Push, whose payload follows."""
     what = push.collective
-    return _HEADER.pack(
+    return pack_header(
         PUSH,
         what.op,
         what.dtype,
@@ -100,7 +123,7 @@ def push_header(push: Push) -> bytes:
 
 def result_header(result: Result) -> bytes:
     """Return the header of a Result, whose payload follows."""
-    return _HEADER.pack(
+    return pack_header(
         RESULT,
         0,
         0,
@@ -118,7 +141,7 @@ def result_header(result: Result) -> bytes:
 
 def control_header(length: int) -> bytes:
     """Return the header of any other frame, encoded in `length` bytes."""
-    return _HEADER.pack(CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
+    return pack_header(CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
 
 
 def prepare(sock: socket.socket) -> None:
@@ -322,7 +345,7 @@ class Connection:
         if self._head_count < HEADER_BYTES or self.is_closed:
             return False
         self._head_count = 0
-        self._header = Header._make(_HEADER.unpack(self._head))
+        self._header = parse_header(self._head)
         self._payload = self._rest = self._handler.place(self._header)
         if not self._header.length:
             self._deliver()

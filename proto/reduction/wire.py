@@ -84,6 +84,8 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
             return pb.WorkerFrame(goodbye=pb.Goodbye(held=held, minimum=minimum)).SerializeToString()
         case model.Abort():
             return pb.WorkerFrame(abort=_abort_to_pb(frame)).SerializeToString()
+        case model.Moved():
+            return pb.WorkerFrame(moved=pb.Moved()).SerializeToString()
 
 
 def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
@@ -110,6 +112,8 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
             return model.Goodbye(message.goodbye.held, message.goodbye.minimum)
         case "abort":
             return _abort_from_pb(message.abort)
+        case "moved":
+            return model.Moved()
         case _:
             raise MalformedFrame(f"a worker frame of {len(data)} bytes has no body that this version knows")
 

@@ -43,6 +43,7 @@ from reduction.model import (
     Hello,
     Join,
     Minimum,
+    Moved,
     Peer,
     Peers,
     Presence,
@@ -188,8 +189,8 @@ class Job:
                 return self._on_goodbye(rank, frame, now)
             case Abort(code, message):
                 raise JobFailed(from_code(code, message))
-            case Join():
-                raise OutOfOrder(f"rank {rank} sent a second Join on one stream")
+            case Join() | Moved():
+                raise OutOfOrder(f"rank {rank} sent a second {type(frame).__name__} on one stream")
 
     def _on_hello(self, rank: int, hello: Hello, now: float) -> list[Action]:
         if hello.configuration.epoch < self.epoch:

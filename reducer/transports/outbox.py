@@ -1,9 +1,9 @@
 """What a stream's frames wait in until its peer takes them: the engine's `Sink` for every remote worker.
 
-A stream begins on its gRPC call. If the worker presents the key from the Welcome to the data port, the call
-carries one more frame, Moved, and everything after it goes over that connection, both ways; only the Abort for
-what ended the connection itself goes over the call again. A rank that reads slowly fills its own outbox and
-nobody else's; credit bounds it, and a peer that goes past that is closed.
+A stream begins on its gRPC call. If the worker presents the key from the Welcome to the data port, at once or
+later, each direction of the call carries one more frame, Moved, and everything after it goes over that
+connection; only the Abort for what ended the connection itself goes over the call again. A rank that reads
+slowly fills its own outbox and nobody else's; credit bounds it, and a peer that goes past that is closed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reduction.errors import OutOfOrder, ReductionError
 from reduction.model import Moved, ReducerFrame, Result, Welcome, WorkerFrame
 
 from reducer.engine import Engine
-from reducer.transports.tcp_server import DataPort, DataSession
+from reducer.transports.tcp_server import KEY_S, DataPort, DataSession
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ class Outbox:
         self._siblings = siblings
         self._key = b""
         self._data: DataSession | None = None
+        #: Whether the worker sends nothing more on the call.
+        self._has_sent_moved = False
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
         self._limit_bytes = FIXED_BYTES
@@ -76,13 +78,16 @@ class Outbox:
 
     def receive(self, frame: WorkerFrame) -> None:
         """Take a frame that came on the gRPC call."""
-        if self._data is not None:
-            self.reject(OutOfOrder(f"{type(frame).__name__} on the call after its stream moved"))
-            return
-        if self._key and self._data_port is not None:
-            self._data_port.withdraw(self._key)  # the worker stays here: it cannot reach the data port
-            self._key = b""
-        self._stream.send(frame)
+        if self._has_sent_moved or (isinstance(frame, Moved) and not self._key):
+            self.reject(OutOfOrder(f"{type(frame).__name__} on the call, which does not belong there"))
+        elif not isinstance(frame, Moved):
+            self._stream.send(frame)
+        else:
+            self._has_sent_moved = True
+            if self._data is not None:
+                self._data.connection.start()
+            else:  # a connection that was let in just now
+                asyncio.get_running_loop().call_later(KEY_S, self._check_moved)
 
     def reject(self, error: ReductionError) -> None:
         """End the stream because of what the peer did."""
@@ -148,12 +153,17 @@ class Outbox:
 
     def _move(self, sock: socket.socket) -> None:
         """Go on over a connection that has presented our key."""
-        if self._is_closed or not self._key:
+        if self._is_closed or self._data is not None:
             sock.close()
             return
         self._queue(wire.reducer_frame_to_wire(Moved()))
         self._data = DataSession(sock, self._engine.pool, self._stream.send, self._on_data_end)
-        self._data.connection.start()
+        if self._has_sent_moved:
+            self._data.connection.start()
+
+    def _check_moved(self) -> None:
+        if self._data is None and not self._is_closed:
+            self.reject(OutOfOrder(f"its stream moved, but no connection has come for {KEY_S:g} s"))
 
     def _on_data_end(self, error: Exception | None) -> None:
         if isinstance(error, ReductionError):

@@ -1,6 +1,6 @@
 """The TCP plane, reducer side: a data port, and streams that moved there from their gRPC call.
 
-Only who presents the key of an offer gets further than the preamble, and a key opens one connection. Payloads
+Only who presents the key of an offer gets further than the preamble, and a key lets one connection in. Payloads
 are received into memory of the engine's pool and sent from it: nothing is copied in between.
 """
 
@@ -125,11 +125,11 @@ class DataPort:
         known, attach = self._offers.get(key[:_KEY_ID_BYTES], (b"", None))
         if attach is None or not hmac.compare_digest(known, key):
             raise MalformedFrame("its key is of no offer that is open")
-        self.withdraw(key)
         await self._loop.sock_sendall(sock, tcp.PREAMBLE)
-        # Whoever did not wait for that, because it took too long, goes on over gRPC: the worker has the last word.
+        # Whoever did not wait for that, because it took too long, may try again: the worker has the last word.
         if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
             raise MalformedFrame("it does not confirm the move")
+        self.withdraw(key)
         return attach
 
     async def _receive(self, sock: socket.socket, count: int) -> bytes:

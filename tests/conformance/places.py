@@ -13,12 +13,14 @@ from reduction import layout, tcp, wire
 from reduction.endpoint import ReducerEndpoint, ReducerStream
 from reduction.errors import ReductionError
 from reduction.model import (
+    Abort,
     Collective,
     Configuration,
     DType,
     Hello,
     Join,
     Member,
+    Moved,
     Peers,
     Presence,
     Push,
@@ -91,6 +93,8 @@ class Worker:
         self.instance = f"{job}{life}".ljust(16, ".").encode()
         self.nonce = f"{job}{life}{rank}".ljust(16, ".").encode()
         self.sink = place.recorder()
+        #: How the reducer sees ranks, by the frames that were taken.
+        self.seen: dict[int, Presence] = {}
         self.stream: ReducerStream = place.deaf_stream() if is_deaf else place.endpoint().open(self.sink)
 
     def send(self, frame) -> None:
@@ -111,7 +115,10 @@ class Worker:
 
     async def frame(self):
         """Return the next frame."""
-        return await self.sink.frames.get()
+        frame = await self.sink.frames.get()
+        if isinstance(frame, Peers):
+            self.seen |= {peer.rank: peer.presence for peer in frame.peers}
+        return frame
 
     async def expect(self, kind):
         """Return the next frame, which must be of this kind."""
@@ -126,9 +133,11 @@ class Worker:
         return frame
 
     async def peers(self, *presences):
-        """Wait until the reducer reports the ranks so."""
-        while [peer.presence for peer in (await self.next(Peers)).peers] != list(presences):
-            pass
+        """Wait until the reducer has reported the ranks so, all together."""
+        while True:
+            await self.next(Peers)
+            if [self.seen[rank] for rank in sorted(self.seen)] == list(presences):
+                return
 
     async def welcome(self, **changes):
         """Join; return what came with the welcome."""
@@ -216,6 +225,7 @@ class DeafTcpStream(DeafGrpcStream):
         await self._write_one()
         welcome = wire.reducer_frame_from_wire(await self._call.read())
         connection = await DataConnection.open(self._host, welcome.data_port, welcome.data_key)
+        await self._call.write(wire.worker_frame_to_wire(Moved()))
         try:
             while True:
                 await connection.send(await self._frames.get())
@@ -241,7 +251,7 @@ async def cut_off_a_deaf_rank(place: GrpcPlace) -> None:
     for seq in range(64):
         for worker in (reader, deaf):
             worker.push(np.ones(layout.MIB // 4, np.float32), seq, numel=layout.MIB)
-        if isinstance(await reader.next(Result | Peers), Peers):
+        if isinstance(await reader.next(Result | Abort), Abort):
             return
     raise AssertionError("64 MiB of results wait for a rank that does not read")
 

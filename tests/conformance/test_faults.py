@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conformance.places import CHUNK, L, P, beside_a_deaf_rank
-from reduction import checksum
+from reduction import checksum, layout
 from reduction.errors import (
     CollectiveMismatch,
     DataCorrupted,
@@ -12,7 +12,7 @@ from reduction.errors import (
     PeerLeft,
     WorkerLost,
 )
-from reduction.model import Abort, DType, Goodbye, ReduceOp, Result
+from reduction.model import Abort, Collective, DType, Goodbye, ReduceOp, Result
 
 
 async def works(workers, seq):
@@ -36,33 +36,33 @@ async def test_a_chunk_of_the_wrong_size(place, elements):
     others = await place.running(job="others")
     zero, one = await place.running()
     one.push(np.zeros(elements, np.float32), numel=3)
-    message = await aborted(one, MalformedFrame)
-    assert message.startswith(f"rank 1 pushed {4 * elements} bytes as chunk 0 of collective 0")
-    await zero.peers(P, L)
+    for worker in (zero, one):
+        message = await aborted(worker, MalformedFrame)
+        assert message.startswith(f"rank 1 (host1) pushed {4 * elements} bytes as chunk 0 of collective 0")
     await works(others, 0)
 
 
 async def test_a_chunk_that_does_not_exist(place):
     zero, one = await place.running()
     one.push(np.zeros(3, np.float32), chunk=1)
-    assert "pushed chunk 1" in await aborted(one, MalformedFrame)
-    await zero.peers(P, L)
+    for worker in (zero, one):
+        assert "rank 1 (host1) pushed chunk 1" in await aborted(worker, MalformedFrame)
 
 
 async def test_more_than_the_credit(place):
     zero, one = await place.running(credit=4 * CHUNK)
     for seq in range(5):
         one.push(np.zeros(256, np.float32), seq)
-    assert "its credit is 4096" in await aborted(one, OutOfOrder)
-    await zero.peers(P, L)
+    for worker in (zero, one):
+        assert "its credit is 4096" in await aborted(worker, OutOfOrder)
 
 
 async def test_the_same_push_twice(place):
     zero, one = await place.running()
     for _ in range(2):
         one.push(np.zeros(256, np.float32))
-    assert "twice" in await aborted(one, OutOfOrder)
-    await zero.peers(P, L)
+    for worker in (zero, one):
+        assert "twice" in await aborted(worker, OutOfOrder)
 
 
 async def test_a_push_before_start(place):
@@ -160,7 +160,8 @@ async def test_a_rank_that_does_not_read_stalls_nobody_else(place):
 
 
 def crc_of(values, seq=0):
-    return checksum.of_push(1, seq, 0, 0, memoryview(values).cast("B"))
+    collective = Collective(ReduceOp.SUM, DType.FLOAT32, len(values), layout.fingerprint([len(values)]))
+    return checksum.of_push(1, seq, 0, 0, collective, memoryview(values).cast("B"))
 
 
 async def test_results_have_checksums_if_the_configuration_says_so(place):

@@ -91,14 +91,14 @@ async def test_frames_sent_while_dialling_go_out_first_and_in_order():
 # ---- what a reducer must not send ----
 
 BAD = {
-    "another kind": (tcp._HEADER.pack(9, *[0] * 11), "a message of kind 9"),
-    "a push": (tcp._HEADER.pack(tcp.PUSH, 1, 1, 0, 4, *[0] * 7) + bytes(4), "a message of kind 2"),
+    "another kind": (tcp.pack_header(9, *[0] * 11), "a message of kind 9"),
+    "a push": (tcp.pack_header(tcp.PUSH, 1, 1, 0, 4, *[0] * 7) + bytes(4), "a message of kind 2"),
     "a long frame": (
         tcp.control_header(tcp.CONTROL_BYTES_MAX + 1),
         f"a frame of {tcp.CONTROL_BYTES_MAX + 1} bytes",
     ),
     "a long result": (
-        tcp._HEADER.pack(tcp.RESULT, 0, 0, 0, layout.CHUNK_BYTES_MAX + 1, *[0] * 7),
+        tcp.pack_header(tcp.RESULT, 0, 0, 0, layout.CHUNK_BYTES_MAX + 1, *[0] * 7),
         f"length of Result.payload is {layout.CHUNK_BYTES_MAX + 1}, allowed are 0 to {layout.CHUNK_BYTES_MAX}",
     ),
     "no frame": (tcp.control_header(2) + b"\xff\xff", "2 bytes are not a ReducerFrame"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from faulty_relay import Fault
+from integration.ranks import Ranks
 from reduction.errors import ReductionError
 
 CHUNK = 4096
@@ -112,3 +113,28 @@ def test_bytes_that_come_twice_never_make_a_wrong_sum(pair, direction, count):
     assert both.way.calls.struck + both.way.data.struck >= 1
     for error in both.end():
         assert error is None or isinstance(error, ReductionError)
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize("at", [0, 1, 4, 6, 9, 17, 25, 33, 41, 49, 57, 60, 61, CHUNK - 1])
+def test_one_bit_that_flips_on_a_data_connection_costs_time_only(pair, monkeypatch, direction, at):
+    """In a header or in a payload: with checksums it is found, and what was damaged is sent again."""
+    monkeypatch.setattr(Ranks, "plane", "tcp")
+    both = pair(checksums=True)
+    assert both.steps(3) == ["done", "done"]
+    both.way.data.set(**{direction: Fault(flip_at=at)})
+    assert both.steps(5) == ["done", "done"]
+    assert both.way.data.struck == 1
+    assert both.end() == [None, None]
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize("at", [0, 1, 5, 9, 12, 30, 300, 2000])
+def test_one_bit_that_flips_on_a_call_costs_time_only(pair, monkeypatch, direction, at):
+    monkeypatch.setattr(Ranks, "plane", "grpc")
+    both = pair(checksums=True)
+    assert both.steps(3) == ["done", "done"]
+    both.way.calls.set(**{direction: Fault(flip_at=at)})
+    assert both.steps(5) == ["done", "done"]
+    assert both.way.calls.struck == 1
+    assert both.end() == [None, None]

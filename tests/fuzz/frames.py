@@ -88,7 +88,7 @@ WORKER_FRAMES: tuple[WorkerFrame, ...] = (
     Push(1, 0, 0, _HALF, 0, memoryview(bytes(16))),
     Push(1, 1, 0, Collective(ReduceOp.SUM, DType.INT64, 0, 0), 1, memoryview(b"")),
     Hello(Configuration(LIFE, 3, CHUNK, MEMBERS[:1], checksums=True), 0),
-    replace(push(0, epoch=3), crc32c=checksum.of_push(3, 0, 0, 0, push(0).payload)),
+    replace(push(0, epoch=3), crc32c=checksum.of_push(3, 0, 0, 0, push(0).collective, push(0).payload)),
     replace(join(1), wire_dtype=DType.TOPK, local_size=2),
     Push(1, 0, 0, _blocks(DType.INT8_BLOCK), 0, memoryview(bytes(2 * formats.SCALED_BYTES))),
     Push(1, 0, 0, _blocks(DType.FP8_BLOCK), 0, memoryview(bytes(2 * formats.SCALED_BYTES))),

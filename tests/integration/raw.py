@@ -130,6 +130,7 @@ class MovedRank:
         self.data.send(tcp.PREAMBLE + self.welcome.data_key)
         assert self.data.receive(len(tcp.PREAMBLE)) == tcp.PREAMBLE
         self.data.send(tcp.PREAMBLE)
+        self.call.send(Moved())
         self.call.read_until(Moved)
 
     def hello(self, configuration) -> None:
@@ -145,7 +146,7 @@ class MovedRank:
 
     def read(self) -> ReducerFrame:
         """Return the next frame of the data connection."""
-        head = tcp.Header._make(tcp._HEADER.unpack(self.data.receive(tcp.HEADER_BYTES)))
+        head = tcp.parse_header(self.data.receive(tcp.HEADER_BYTES))
         payload = self.data.receive(head.length)
         if head.kind == tcp.RESULT:
             return Result(head.epoch, head.seq, head.chunk, head.mark, memoryview(payload))
@@ -167,7 +168,7 @@ class MovedRank:
         data = self.data.rest()
         self.data.close()
         while len(data) >= tcp.HEADER_BYTES:
-            head = tcp.Header._make(tcp._HEADER.unpack(data[: tcp.HEADER_BYTES]))
+            head = tcp.parse_header(data[: tcp.HEADER_BYTES])
             body, data = data[tcp.HEADER_BYTES :][: head.length], data[tcp.HEADER_BYTES + head.length :]
             if head.kind == tcp.CONTROL and isinstance(frame := wire.reducer_frame_from_wire(body), Abort):
                 self.call.error()

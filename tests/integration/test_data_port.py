@@ -211,7 +211,7 @@ def test_hundreds_that_show_no_key(victim, until):
 
 
 def header(kind, length=0, *, op=1, dtype=1, chunk=0, epoch=1, seq=0, numel=NUMEL) -> bytes:
-    return tcp._HEADER.pack(kind, op, dtype, 0, length, chunk, 0, epoch, seq, 0, numel, 7)
+    return tcp.pack_header(kind, op, dtype, 0, length, chunk, 0, epoch, seq, 0, numel, 7)
 
 
 LIES = {

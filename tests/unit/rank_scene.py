@@ -20,7 +20,7 @@ from reduction.model import (
     Welcome,
 )
 
-from worker_plugin.core.actions import Fail, PushChunk, Send, Store
+from worker_plugin.core.actions import Divert, Fail, PushChunk, Send, Store
 from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Close, Issued, Lost, Received, Tick
 
@@ -86,11 +86,15 @@ class Scene:
         self.reducers = reducers
         self.core = Communicator(self.identity, [f"{reducer}:1" for reducer in reducers], looked_up)
         self.everybody = "P" * world_size
+        self.diverted = []
 
     # ---- events ----
 
     def handle(self, event, now=0.0):
-        return self.core.handle(event, now)
+        """Return the actions; those that divert payloads are kept in `diverted`, by reducer."""
+        actions = self.core.handle(event, now)
+        self.diverted += [chr(ord("a") + action.link) for action in actions if isinstance(action, Divert)]
+        return [action for action in actions if not isinstance(action, Divert)]
 
     def tick(self, now):
         return self.handle(Tick(), now)

@@ -1,5 +1,7 @@
 """Checksums of pushes and results."""
 
+from dataclasses import replace
+
 import pytest
 from reduction import checksum
 from reduction.errors import DataCorrupted
@@ -8,10 +10,10 @@ from reduction.model import Collective, DType, Push, ReduceOp, Result
 SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
 
 
-def push(epoch=1, seq=2, chunk=3, held=4, data=b"twelve bytes", **changes):
+def push(epoch=1, seq=2, chunk=3, held=4, data=b"twelve bytes", collective=SUM, **changes):
     payload = memoryview(data)
-    crc = checksum.of_push(1, 2, 3, 4, memoryview(b"twelve bytes"))
-    return Push(epoch, seq, chunk, SUM, held, payload, **{"crc32c": crc} | changes)
+    crc = checksum.of_push(1, 2, 3, 4, SUM, memoryview(b"twelve bytes"))
+    return Push(epoch, seq, chunk, collective, held, payload, **{"crc32c": crc} | changes)
 
 
 def result(epoch=1, seq=2, chunk=3, minimum=4, data=b"twelve bytes"):
@@ -21,7 +23,7 @@ def result(epoch=1, seq=2, chunk=3, minimum=4, data=b"twelve bytes"):
 
 def test_the_polynomial_is_castagnolis():
     # RFC 3720, B.4: 32 bytes of zeros; here the last 4 of 28 + 4 bytes are the payload.
-    assert checksum.of_push(0, 0, 0, 0, memoryview(bytes(4))) == 0x8A9136AA
+    assert checksum.of_result(0, 0, 0, 0, memoryview(bytes(4))) == 0x8A9136AA
 
 
 @pytest.mark.parametrize("make", [push, result])
@@ -43,6 +45,15 @@ def test_marks_are_covered():
     for damaged in (push(held=5), result(minimum=5)):
         with pytest.raises(DataCorrupted):
             checksum.check(damaged)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"op": ReduceOp.AVG}, {"dtype": DType.INT32}, {"numel": 4}, {"fingerprint": 8}],
+)
+def test_what_is_reduced_is_covered(changes):
+    with pytest.raises(DataCorrupted):
+        checksum.check(push(collective=replace(SUM, **changes)))
 
 
 def test_every_single_bit_counts():

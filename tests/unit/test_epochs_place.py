@@ -169,3 +169,20 @@ def test_there_is_none_after_a_failure():
     assert scene.place("a", 0) == 0
     scene.handle(Broke(LocalProtocolError("a bug")))
     assert scene.place("a", 0) is None
+
+
+def test_a_new_epoch_takes_back_the_memory_of_results_that_still_come():
+    """What comes of an old epoch is not checked any more, so it must not lie where a checked result does."""
+    scene = Scene(1).run()
+    scene.issue(4)
+    assert scene.place("a", 0, 0) == 0
+    assert scene.diverted == []
+    scene.enter(2)
+    assert scene.diverted == ["a", "b"]
+    assert scene.place("a", 0, 0) is None
+    scene.enter(3)
+    assert scene.diverted == ["a", "b"], "nothing was received since"
+    scene.start("b", 3)
+    scene.lose("b")
+    scene.enter(4)
+    assert scene.diverted == ["a", "b"], "its stream has ended"

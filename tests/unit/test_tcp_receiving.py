@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from reduction import layout, tcp
-from reduction.errors import MalformedFrame, OutOfOrder
+from reduction.errors import DataCorrupted, MalformedFrame, OutOfOrder
 from reduction.model import Collective, DType, Push, ReduceOp, Result
 from unit.tcp_pair import (
     Recorder,
@@ -97,6 +97,7 @@ def test_the_bytes_of_a_header_are_fixed():
         "0800000000000000"
         "0b0a000000000000"
         "8877665544332211"
+        "bd0d0e64"
     )
     assert tcp.result_header(Result(5, 6, 7, 8, memoryview(bytes(258)))).hex() == (
         "03000000"
@@ -108,11 +109,12 @@ def test_the_bytes_of_a_header_are_fixed():
         "0800000000000000"
         "0000000000000000"
         "0000000000000000"
+        "33adb37b"
     )
     with_crc = tcp.result_header(Result(5, 6, 7, 8, memoryview(bytes(258)), 0xAABBCCDD))
     assert with_crc.hex()[:32] == "030000010201000007000000ddccbbaa"
-    assert tcp.control_header(258).hex() == "0100000002010000" + "00" * 48
-    assert tcp.PREAMBLE == b"RDSTCP1\n"
+    assert tcp.control_header(258).hex() == "0100000002010000" + "00" * 48 + "45b214ff"
+    assert tcp.PREAMBLE == b"RDSTCP2\n"
 
 
 # ---- pieces ----
@@ -347,6 +349,24 @@ def test_an_end_within_a_payload_is_noticed_however_much_is_missing(how):
             await until(lambda: low_water(connection) != 1)
             peer.close() if how == "end" else reset(peer)
             assert isinstance(await handler.end(), ConnectionResetError)
+
+    run(test())
+
+
+# ---- damage ----
+
+
+@pytest.mark.parametrize("byte", range(tcp.HEADER_BYTES))
+def test_a_header_that_is_damaged_anywhere_is_not_believed(byte):
+    """Its length would be taken for the next header's place, its seq and chunk for another's memory."""
+
+    async def test():
+        with connected() as (_, handler, peer):
+            damaged = bytearray(result(1, b"next"))
+            damaged[byte] ^= 1 << byte % 8
+            peer.send(result(0, b"abcd") + damaged)
+            assert isinstance(await handler.end(), DataCorrupted)
+            assert [header.seq for header in handler.placed] == [0]
 
     run(test())
 

@@ -52,6 +52,17 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Divert:
+    """Let a payload that is under way on `link` into a result's memory go on elsewhere: its epoch is over.
+
+    The new epoch brings the same bytes from somewhere else. What still comes here may be damaged, and nobody would
+    look at its checksum.
+    """
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deliver:
     """The result of `seq` is whole: complete its future."""
 
@@ -105,5 +116,5 @@ class Log:
 
 
 Action: TypeAlias = (
-    Open | Send | PushChunk | Store | Deliver | Release | Shut | Fail | Embed | LookUp | Closed | Log
+    Open | Send | PushChunk | Store | Divert | Deliver | Release | Shut | Fail | Embed | LookUp | Closed | Log
 )

@@ -1,7 +1,8 @@
 """The present epoch as a rank sees it: its configuration, the Hellos said, the pushes, what may be forgotten.
 
 event              what follows
-new configuration  stop pushing; Hello to every member whose stream stands, or comes to stand
+new configuration  stop pushing, and receiving into results' memory; Hello to every member whose stream stands,
+                   or comes to stand
 Start              push again everything from its minimum on, then go on with new collectives
 Result             must answer the oldest push on that link; store, deliver, acknowledge
 minimum            forget contributions that everybody is done with, while all members have started
@@ -13,7 +14,7 @@ from reduction import formats
 from reduction.errors import OutOfOrder, ReducerDraining, StaleInstance
 from reduction.model import Ack, Configuration, Hello, Result
 
-from worker_plugin.core.actions import Action, Deliver, PushChunk, Release, Send, Shut, Store
+from worker_plugin.core.actions import Action, Deliver, Divert, PushChunk, Release, Send, Shut, Store
 from worker_plugin.core.lane import Lane
 from worker_plugin.core.link import Link
 from worker_plugin.core.pace import Aim, Pace
@@ -64,7 +65,9 @@ class Epochs:
         self.unstarted_since = now
         self.window.regrid(configuration.chunk_bytes)
         for link in self.roster:
-            link.lane = None
+            if link.lane is not None:
+                link.lane = None
+                actions.append(Divert(link.id))
         for link in self.roster:
             self.greet(link, actions)
             self.leave(link, now, actions)

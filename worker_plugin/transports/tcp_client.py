@@ -2,8 +2,9 @@
 
     joining   Join goes out on gRPC; everything after it waits for the Welcome
     dialling  the Welcome offered a port: connect, show the key, wait for the answer, confirm it
-    on gRPC   no offer, or the port cannot be reached: everything goes on where it began
-    on TCP    up: over the connection; down: first what still comes on gRPC, up to Moved, then the connection
+    on gRPC   no offer, or the port did not answer in time: everything goes on where it began. Meanwhile the
+              port is dialled again, now and then, and the stream moves as soon as it answers
+    on TCP    up: Moved on gRPC, then over the connection; down: first what still comes on gRPC, up to Moved
 
 The gRPC call stays open as the stream's life line, so that both planes notice lost peers alike.
 """
@@ -11,6 +12,7 @@ The gRPC call stays open as the stream's life line, so that both planes notice l
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 from typing import Any
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 
 #: How long the way to the data port may take, in seconds.
 DIAL_S = 3.0
+#: Pauses before the data port is dialled again, in seconds; the last one repeats.
+REDIAL_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 #: How long one half of a stream may outlive the other, in seconds. Well below the grace that a rank has to dial again
 #: (core/verdict.py); a reason for the end that comes later than this is told at the next Join as well.
 LINGER_S = 0.3
@@ -44,8 +48,8 @@ class TcpEndpoint:
     def __init__(self, address: str, *, is_required: bool, access: Access = OPEN) -> None:
         self.address = address
         self.is_required = is_required
-        #: Whether to stay on gRPC from now on, because the data port could not be reached.
-        self.stays = False
+        #: Whether the data port did not answer when it was dialled last. Streams do not wait for it then.
+        self.is_out_of_reach = False
         self._grpc = GrpcEndpoint(address, access)
 
     def open(self, sink: PlacingSink) -> TcpStream:
@@ -104,8 +108,13 @@ class TcpStream:
     def close(self) -> None:
         """End the stream after what was sent; nothing is placed any more."""
         self._is_closing = True
-        if self._dialling is None:  # or when it is known which way the last frames go
+        if self._waiting is None:  # or when it is known which way the last frames go
+            self._stop_dialling()
             self._go_on()
+
+    def _stop_dialling(self) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until `on_closed` was called."""
@@ -145,8 +154,7 @@ class TcpStream:
         """The call has ended. What came on the connection before that, an Abort perhaps, still counts."""
         self._call_ended = True
         self._error = self._error or error
-        if self._dialling is not None:
-            self._dialling.cancel()
+        self._stop_dialling()
         if self._connection is None or self._connection.is_closed:
             self._finish()
         elif not self._has_moved:
@@ -159,37 +167,57 @@ class TcpStream:
     def _on_welcome(self, welcome: Welcome) -> None:
         if self._waiting is None:
             return  # closed before, or a second Welcome
-        if welcome.data_port and not self._endpoint.stays:
+        if welcome.data_port:
             self._dialling = self._loop.create_task(self._dial(welcome.data_port, welcome.data_key))
+            if not self._endpoint.is_out_of_reach or self._endpoint.is_required:
+                return
         elif self._endpoint.is_required:
             self._fail(
                 ReducerUnavailable(
                     f"{self._endpoint.address} offers no TCP data plane, and transport is 'tcp'"
                 )
             )
-        else:
-            self._go_on()
+            return
+        self._go_on()
 
     async def _dial(self, port: int, key: bytes) -> None:
+        """Move to the data port when it answers; until then, after a while, the stream goes on where it is."""
+        endpoint = self._endpoint
+        for pause_s in itertools.chain(REDIAL_S, itertools.repeat(REDIAL_S[-1])):
+            reason = await self._try_to_move(port, key)
+            if reason is None:
+                break
+            text = f"{endpoint.address} offers a data port, {port}, that cannot be used: {reason}"
+            if endpoint.is_required:
+                self._fail(ReducerUnavailable(f"{text}; transport is 'tcp'"))
+                return
+            if not endpoint.is_out_of_reach:
+                endpoint.is_out_of_reach = True
+                log.warning("%s; going on over gRPC, which costs more CPU, and trying again", text)
+            self._go_on()
+            if self._is_closing:
+                return
+            await asyncio.sleep(pause_s)
+        if endpoint.is_out_of_reach:
+            endpoint.is_out_of_reach = False
+            log.warning("the data port of %s, %d, can be used now", endpoint.address, port)
+        self._dialling = None
+        self._go_on()
+
+    async def _try_to_move(self, port: int, key: bytes) -> str | None:
+        """Dial once; return why it failed, or None: the stream has moved."""
         host = self._endpoint.address.rpartition(":")[0].strip("[]")
-        sock: socket.socket | None = None
         try:
             async with asyncio.timeout(DIAL_S):
                 sock = await self._connect(host, port, key)
         # TimeoutError is an OSError; a host that is no name is a UnicodeError.
         except (OSError, UnicodeError, MalformedFrame) as error:
-            reason = str(error) or f"no answer within {DIAL_S:g} s"
-            text = f"{self._endpoint.address} offers a data port, {port}, that cannot be used: {reason}"
-            if self._endpoint.is_required:
-                self._fail(ReducerUnavailable(f"{text}; transport is 'tcp'"))
-                return
-            self._endpoint.stays = True
-            log.warning("%s; going on over gRPC, which costs more CPU", text)
-        else:
-            self._connection = tcp.Connection(sock, self._loop, self)
-            if self._has_moved:
-                self._connection.start()
-        self._go_on()
+            return str(error) or f"no answer within {DIAL_S:g} s"
+        self._call.send(Moved())
+        self._connection = tcp.Connection(sock, self._loop, self)
+        if self._has_moved:
+            self._connection.start()
+        return None
 
     async def _connect(self, host: str, port: int, key: bytes) -> socket.socket:
         """Return a connection that has moved; of several addresses, the first that answers."""
@@ -217,7 +245,6 @@ class TcpStream:
 
     def _go_on(self) -> None:
         """The way is known: send what has waited, and end if that was asked for."""
-        self._dialling = None
         waiting, self._waiting = self._waiting or (), None
         for frame in waiting:
             self._send(frame)

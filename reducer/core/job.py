@@ -214,8 +214,9 @@ class Job:
             )
         view = self.ranks[rank]
         self.hellos[rank] = hello.held
-        view.held = max(view.held, hello.held)
-        self._raise_minimum()
+        if hello.held > view.held:
+            view.held = hello.held
+            self._raise_minimum()
         if len(self.hellos) == self.world_size:
             self.started = True
             start = Start(self.epoch, min(self.hellos.values()))
@@ -431,7 +432,7 @@ class Job:
         """Return what a rank must know of the others: rank 0 decides about all, the others wait for it."""
         if rank == 0:
             return self.peers()
-        return tuple(self._peer(other) for other in sorted({0, *self.left} & self.ranks.keys()))
+        return tuple(self._peer(other) for other in sorted({0, *self.left}) if other in self.ranks)
 
     def _tell_of(self, rank: int) -> list[Action]:
         """Report a change of one rank to those whom it concerns."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from reduction import layout, wire
 from reduction.errors import OutOfOrder, ReductionError
-from reduction.model import Moved, ReducerFrame, Result, Welcome, WorkerFrame
+from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
 
 from reducer.engine import Engine
 from reducer.transports.tcp_server import KEY_S, DataPort, DataSession
@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 
 #: What an outbox may hold beside results: control frames.
 FIXED_BYTES = 1 << 20
+#: While more than this is unread, reports of who is there are not queued: their newest state waits, once for each rank.
+NEWS_BYTES = 64 << 10
+#: How often it is looked whether such reports can go, in seconds.
+NEWS_S = 0.05
 
 
 class Encoder:
@@ -65,6 +69,8 @@ class Outbox:
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
         self._limit_bytes = FIXED_BYTES
+        #: Reports that wait, by rank, and whether the reducer wants to stop; None if none waits.
+        self._news: tuple[dict[int, Peer], bool] | None = None
         self._changed = asyncio.Event()
         self._is_closed = False
         self._stream = engine.open(self)
@@ -114,11 +120,11 @@ class Outbox:
             if self._data_port is not None:
                 self._key = self._data_port.offer(self._move)
                 frame = replace(frame, data_port=self._data_port.port, data_key=self._key)
-        if self._data is not None and not self._data.connection.is_closed:
-            self._data.send(frame)
-            queued = self._data.connection.queued_bytes
-        else:
-            queued = self._queue(self._encoder.encode(frame))
+        if isinstance(frame, Peers) and (self._news is not None or self._unread_bytes > NEWS_BYTES):
+            self._hold_back(frame)
+            return
+        self._send(frame)
+        queued = self._unread_bytes
         if queued > self._limit_bytes and not self._is_closed:
             error = OutOfOrder(f"{queued} bytes wait unread, the limit is {self._limit_bytes}")
             asyncio.get_running_loop().call_soon(self.reject, error)
@@ -145,11 +151,41 @@ class Outbox:
             self._changed.clear()
             await self._changed.wait()
 
-    def _queue(self, data: bytes) -> int:
+    @property
+    def _unread_bytes(self) -> int:
+        """What waits on the plane that is in use."""
+        if self._data is not None and not self._data.connection.is_closed:
+            return self._data.connection.queued_bytes
+        return self._queued_bytes
+
+    def _send(self, frame: ReducerFrame) -> None:
+        if self._data is not None and not self._data.connection.is_closed:
+            self._data.send(frame)
+        else:
+            self._queue(self._encoder.encode(frame))
+
+    def _queue(self, data: bytes) -> None:
         self._frames.append(data)
         self._queued_bytes += len(data)
         self._changed.set()
-        return self._queued_bytes
+
+    def _hold_back(self, news: Peers) -> None:
+        """Keep a report until the peer has read some; a newer one of the same rank takes its place."""
+        if self._news is None:
+            self._news = {}, False
+            asyncio.get_running_loop().call_later(NEWS_S, self._send_news)
+        waiting, _ = self._news
+        self._news = waiting | {peer.rank: peer for peer in news.peers}, news.draining
+
+    def _send_news(self) -> None:
+        if self._is_closed or self._news is None:
+            return
+        if self._unread_bytes > NEWS_BYTES:
+            asyncio.get_running_loop().call_later(NEWS_S, self._send_news)
+            return
+        waiting, draining = self._news
+        self._news = None
+        self._send(Peers(tuple(waiting[rank] for rank in sorted(waiting)), draining))
 
     def _move(self, sock: socket.socket) -> None:
         """Go on over a connection that has presented our key."""

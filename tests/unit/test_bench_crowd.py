@@ -1,0 +1,25 @@
+"""Many ranks and many reducers: what rank 0 is sent, and what it makes of more reducers than there may be."""
+
+import pytest
+from reduction.layout import MEMBERS_MAX
+
+from benchmarks import crowd
+
+
+@pytest.mark.parametrize(("ranks", "reducers"), [(1, 1), (48, 3), (200, 2)])
+def test_rank_0_hears_of_every_rank_once_from_every_reducer(ranks, reducers):
+    tally = crowd.Crowd(ranks, reducers).run()
+    assert (tally.epochs, tally.members) == (1, reducers)
+    # Beside the news: Welcome, the first report, Start.
+    assert tally.rank_0_frames <= ranks + 2
+    assert tally.rank_0_bytes <= 200 + 70 * ranks
+
+
+def test_more_reducers_than_a_configuration_can_name_are_a_choice():
+    tally = crowd.Crowd(2, MEMBERS_MAX + 32).run()
+    assert (tally.epochs, tally.members) == (1, MEMBERS_MAX)
+
+
+def test_the_command_says_what_it_took(capsys):
+    crowd.main(["--ranks", "3", "--reducers", "2"])
+    assert "3 ranks, 2 reducers: " in capsys.readouterr().out

@@ -276,6 +276,16 @@ class ReductionState:
         if client is not None:
             client.close()
 
+    def restart(self) -> None:
+        """Make the state as good as a new one, after an error: the next collective makes a new communicator.
+
+        DDP takes its hook once and for all, so this is how the same DDP object goes on. All ranks must call it, and
+        restore model, optimizer and `load_state_dict` from one checkpoint: after an error they may differ by the
+        last collective. Not while another thread uses the state. What is still open is closed first.
+        """
+        self.close()
+        self._reset()
+
     def __enter__(self) -> ReductionState:
         return self
 

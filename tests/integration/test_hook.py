@@ -177,6 +177,52 @@ def test_ranks_that_come_later_hear_it_too(
     assert "MemoryError: too much" in told
 
 
+def goes_on_after_an_error(rank: Any, reducers: list[str] | None, job: str | None) -> list[str]:
+    """The same DDP object, three lives of one state."""
+    ddp = DistributedDataParallel(model())
+    state = attach(ddp, rank.cleanup.enter_context(ReductionState(reducers, job=job)))
+    real, seen = state_module.encoding_of, []
+    for step in range(7):
+        if rank.number == 1 and step in (2, 4):
+            state_module.encoding_of = out_of_memory
+        try:
+            backward(ddp, 10.0 * step + rank.number)
+            seen.append(str(ddp.module.weight.grad[0, 0].item()))
+        except RuntimeError:
+            seen.append(type(state.error).__name__)
+            state.restart()
+        finally:
+            state_module.encoding_of = real
+    return seen
+
+
+@pytest.mark.parametrize("named", [True, False, None], ids=["named", "not named", "embedded"])
+def test_the_same_ddp_object_goes_on_after_a_restart(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str, named: bool | None
+) -> None:
+    addresses = None if named is None else reducers(2)
+    answers = ranks.run(2, goes_on_after_an_error, addresses, job if named else None)
+    means = ["0.5", "10.5", "WorkerFailed", "30.5", "WorkerFailed", "50.5", "60.5"]
+    assert answers == [means, means]
+
+
+def restarts_without_need(rank: Any, reducers: list[str], job: str) -> None:
+    state = rank.state(reducers, job)
+    state.restart()  # before anything was opened
+    rank.round(state)
+    state.restart()
+    rank.round(state, step=1)
+    state.close()
+    state.restart()
+    rank.round(state, step=2)
+
+
+def test_a_restart_without_an_error_is_a_new_life_too(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
+    ranks.run(3, restarts_without_need, reducers(2), job)
+
+
 def unexpected_in_all_reduce(rank: Any, reducers: list[str], job: str) -> list[str]:
     state = rank.state(reducers, job)
     rank.round(state)

@@ -16,7 +16,7 @@ from fuzz import frames, scripts
 from fuzz.bugs import HANG_S, Bugs, run
 from reduction import tcp, wire
 from reduction.errors import ReductionError
-from reduction.model import Join, Welcome
+from reduction.model import Join, Moved, Welcome
 
 from reducer.core.table import JOB_FIXED_BYTES
 from reducer.engine import Engine
@@ -94,7 +94,8 @@ async def _session(script: list[scripts.Record]) -> None:
 
 def data_port(data: bytes) -> None:
     """One connection to the data port. The first byte: 0 the greeting is ours, 1 it is the input; + 2 x pieces."""
-    run(_data_port(data[0] if data else 0, data[1:]))
+    with frames.believed_headers():
+        run(_data_port(data[0] if data else 0, data[1:]))
 
 
 async def _data_port(how: int, data: bytes) -> None:
@@ -124,6 +125,7 @@ async def _talk(sock: socket.socket, seat: _Seat, how: int, data: bytes) -> None
                 await loop.sock_sendall(sock, tcp.PREAMBLE + seat.welcome.data_key)
                 assert await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE), "no answer") == tcp.PREAMBLE
                 data = tcp.PREAMBLE + data
+                seat.outbox.receive(Moved())
             step = max(1, len(data) // (how // 2 % 8 + 1))
             for start in range(0, len(data), step):
                 await loop.sock_sendall(sock, data[start : start + step])

@@ -201,7 +201,8 @@ class _Link:
 
 def data_plane(data: bytes) -> None:
     """What a data port sends. The first byte: 0 it greets, 1 the greeting is the input too; + 2 x pieces."""
-    run(_data_plane(data[0] if data else 0, data[1:]))
+    with frames.believed_headers():
+        run(_data_plane(data[0] if data else 0, data[1:]))
 
 
 async def _data_plane(how: int, data: bytes) -> None:

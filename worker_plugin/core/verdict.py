@@ -163,12 +163,13 @@ def _first_epoch(view: View) -> Verdict:
         return Reconfigure(tuple(wanted), f"all {view.world_size} ranks are at all {len(wanted)} reducers")
     if (lost := _lost_rank(view)) is not None:
         return GiveUp(lost)
-    if view.now < view.started_at + view.join_timeout_s:
-        return _KEEP
+    is_early = view.now < view.started_at + view.join_timeout_s
     if not any(link.is_up for link in view.links):
         error = _unavailable(view)
-        return FallBack(str(error)) if view.may_fall_back else GiveUp(error)
-    if there and view.rank == 0 and _have_met(view) and view.on_reducer_loss == "reshard":
+        verdict = FallBack(str(error)) if view.may_fall_back else GiveUp(error)
+        return _KEEP if is_early else verdict
+    may_leave_out = view.rank == 0 and view.on_reducer_loss == "reshard" and not is_early
+    if there and may_leave_out and _have_met(view):
         absent = ", ".join(link.address for link in wanted if link not in there)
         return Reconfigure(tuple(there), f"not all ranks reach {absent}, which will take part when they do")
     return _waiting(view, view.started_at)
@@ -176,9 +177,10 @@ def _first_epoch(view: View) -> Verdict:
 
 def _waiting(view: View, since: float) -> Verdict:
     """Return what follows if no epoch can begin although a reducer is there."""
-    if view.rank == 0 and view.now >= since + view.join_timeout_s and _have_met(view):
-        return GiveUp(_unavailable(view))
-    if view.rank and view.met_since is not None:
+    if view.rank == 0 and view.met_since is not None:
+        is_over = view.now >= since + view.join_timeout_s and _have_met(view)
+        return GiveUp(_unavailable(view)) if is_over else _KEEP
+    if view.met_since is not None:
         since = max(since, view.met_since) + LEADER_S
     return GiveUp(_missing(view)) if view.now >= since + view.timeout_s else _KEEP
 

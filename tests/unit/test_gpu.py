@@ -230,7 +230,7 @@ def test_results_come_back_through_the_gpu(staging, name):
     assert staging.next() is work
     assert (work.source is not None) == (name in ("int8", "fp8", "topk"))
     work.payload(0, total_of(work.encoding))
-    used = staging.gpu.pool._used_bytes
+    used = staging.gpu.pool.used_bytes
     assert used == sum(
         buffer.numel() for buffer in (work.contribution, work.result, work.source) if buffer is not None
     )
@@ -244,7 +244,7 @@ def test_results_come_back_through_the_gpu(staging, name):
     staging.release(work)
     staging.finish(lambda: None)
     staging.join(10)
-    assert staging.gpu.pool._used_bytes == 0, "all of it can be used again"
+    assert staging.gpu.pool.used_bytes == 0, "all of it can be used again"
 
 
 def test_a_copy_back_that_fails_fails_the_future(staging, caplog):

@@ -1,7 +1,7 @@
 """One rank's side of the protocol: epochs, pushes, acknowledgements, the end. Nothing else changes them.
 
 phase     what it means                                        left by
-open      collectives may be issued                            Close, or an error
+open      collectives may be issued                            Close; Leave, once all are done; an error
 closing   all results are here; others may still need us       the minimum covers all; a peer left; time
 closed    Goodbye was sent                                     -
 failed    an error ended it; all reducers have heard it        -
@@ -18,7 +18,8 @@ stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
 FellBack               dial the reducer that rank 0 has started, because none was left
 NoFallback             fail, unless a reducer is back or nothing is in flight
-Close                  wait until nobody needs this rank, then Goodbye
+Close                  fail what is in flight; wait until nobody needs this rank, then Goodbye
+Leave                  once nothing is in flight, the same as Close
 """
 
 from __future__ import annotations
@@ -64,7 +65,18 @@ from worker_plugin.core.actions import (
     Shut,
 )
 from worker_plugin.core.epochs import Epochs
-from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
+from worker_plugin.core.events import (
+    Broke,
+    Close,
+    Event,
+    FellBack,
+    Issued,
+    Leave,
+    Lost,
+    NoFallback,
+    Received,
+    Tick,
+)
 from worker_plugin.core.grid import Grid
 from worker_plugin.core.link import Link, Phase
 from worker_plugin.core.pace import TCP, Aim
@@ -131,6 +143,8 @@ class Communicator:
         self.error: ReductionError | None = None
         self.started_at: float | None = None
         self.close_due: float | None = None
+        #: How many collectives there will ever be, once nobody can issue any more.
+        self.last_issued: int | None = None
         self.has_fallen_back = False
         self.stalls = Stalls(
             identity.rank,
@@ -177,6 +191,9 @@ class Communicator:
                     raise error
             case Close():
                 self._on_close(now, actions)
+            case Leave(issued):
+                self.last_issued = issued
+                self._close_if_idle(now, actions)
             case Tick(lost):
                 self._on_tick(lost, now, actions)
 
@@ -206,6 +223,11 @@ class Communicator:
         self.close_due = now + self.identity.close_timeout_s
         self.epochs.acknowledge(actions)
         self._leave_if_done(now, actions)
+
+    def _close_if_idle(self, now: float, actions: list[Action]) -> None:
+        """After Leave: everything that was ever issued is done."""
+        if self.state is State.OPEN and self.window.held == self.last_issued:
+            self._on_close(now, actions)
 
     def _leave_if_done(self, now: float, actions: list[Action]) -> None:
         """After success: others may need our contributions until everybody holds everything."""
@@ -237,6 +259,7 @@ class Communicator:
         match frame:
             case Result():
                 self.epochs.on_result(link, frame, now, actions)
+                self._close_if_idle(now, actions)
                 self._leave_if_done(now, actions)
             case Minimum(minimum):
                 self.epochs.on_minimum(minimum, actions)

@@ -13,7 +13,6 @@ import secrets
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -46,7 +45,7 @@ from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
 from worker_plugin.discovery.meeting import Place
 from worker_plugin.encoding import Encoding
-from worker_plugin.leaving import leaving_at_exit
+from worker_plugin.leaving import Leavers
 from worker_plugin.links import Links
 from worker_plugin.loop import io_loop
 from worker_plugin.staging import CLOSED, Staging, Work
@@ -389,4 +388,4 @@ class Client:
 
 
 #: Those of this process that have not ended.
-_clients: weakref.WeakSet[Client] = leaving_at_exit()
+_clients: Leavers[Client] = Leavers()

@@ -20,7 +20,6 @@ import queue
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -39,7 +38,7 @@ from worker_plugin.discovery.nodes import Registry, own_entry
 from worker_plugin.discovery.roll_call import take_corner
 from worker_plugin.encoding import Piece, encoding_of
 from worker_plugin.exchange import Exchange, Share, Work, on_stream
-from worker_plugin.leaving import leaving_at_exit
+from worker_plugin.leaving import Leavers
 from worker_plugin.local_group import LocalGroup
 from worker_plugin.neighbours import Kind, Neighbours
 from worker_plugin.staging import CLOSED
@@ -383,4 +382,4 @@ def _wait(result: Future) -> None:
 
 
 #: Those of this process that have not ended; at exit they leave before the clients do.
-_hierarchies: weakref.WeakSet[Hierarchy] = leaving_at_exit()
+_hierarchies: Leavers[Hierarchy] = Leavers()

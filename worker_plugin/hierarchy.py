@@ -17,23 +17,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
-from reduction.errors import ClosedError, LocalProtocolError, ReducerUnavailable, ReductionError, WorkerLost
+from reduction.errors import ClosedError, LocalProtocolError, ReductionError, WorkerLost
 from reduction.model import Collective, DType, ReduceOp
-from reduction.rails import rail_name
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin import fork, gpu
 from worker_plugin.bridge import Future, fail, failed, make_future
 from worker_plugin.client import CLOSE_EXTRA_S, Client
-from worker_plugin.config import SECONDS_MAX, PluginConfig
-from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.meeting import Meeting
 from worker_plugin.discovery.nodes import Registry, own_entry
 from worker_plugin.discovery.roll_call import take_corner
 from worker_plugin.encoding import Piece, encoding_of
@@ -41,6 +38,7 @@ from worker_plugin.exchange import Exchange, Share, Work, on_stream
 from worker_plugin.leaving import Leavers
 from worker_plugin.local_group import LocalGroup
 from worker_plugin.neighbours import Kind, Neighbours
+from worker_plugin.rail import rail_client
 from worker_plugin.staging import CLOSED
 from worker_plugin.watch import Watch
 
@@ -50,28 +48,6 @@ log = logging.getLogger(__name__)
 CAUSE_S = 1.0
 #: An exchange of its own accord gives up so long after CollectiveTimeout, in seconds.
 SLACK_S = 30.0
-#: How much more patience a rail has than a node, in seconds: whom a node waits for is better named by its neighbours
-#: than by other nodes, which only know which of its ranks they miss.
-PATIENCE_S = 1.0
-
-
-class Rail:
-    """A rail's share in the meeting of all ranks: they agree once, under their numbers in the whole job."""
-
-    def __init__(self, meeting: Meeting, rank: int, world_size: int, local_rank: int) -> None:
-        self._meeting = meeting
-        self._rank = rank
-        self._world_size = world_size
-        self._local_rank = local_rank
-
-    def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """See `Meeting.agree`; the rail's own numbers do not count."""
-        place = self._meeting.agree(config, self._rank, self._world_size)
-        return replace(place, job=rail_name(place.job, self._local_rank))
-
-    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """Never asked: the settings exclude each other."""
-        raise ReducerUnavailable("there is no fallback in hierarchical mode")
 
 
 class Hierarchy:
@@ -235,10 +211,7 @@ class Hierarchy:
         self._exchange = Exchange(node, config.wire)
         self._begin_thread("gather", lambda: self._gather(self._groups[1]))
         self._begin_thread("watch", self._watch.run)
-        rail = Rail(self._meeting, rank, world_size, node.local_rank)
-        host = f"{socket.gethostname()}, global rank {rank}"
-        patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))
-        self._adopt(Client(patient, node.index, node.count, rail, local_size=node.size, host=host))
+        self._adopt(rail_client(config, rank, world_size, node, self._meeting))
 
     def _adopt(self, client: Client) -> None:
         with self._lock:

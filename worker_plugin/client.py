@@ -42,7 +42,18 @@ from worker_plugin.core.actions import (
     Store,
 )
 from worker_plugin.core.communicator import Communicator, Identity
-from worker_plugin.core.events import Broke, Close, Event, FellBack, Issued, Lost, NoFallback, Received, Tick
+from worker_plugin.core.events import (
+    Broke,
+    Close,
+    Event,
+    FellBack,
+    Issued,
+    Leave,
+    Lost,
+    NoFallback,
+    Received,
+    Tick,
+)
 from worker_plugin.discovery.meeting import Place
 from worker_plugin.encoding import Encoding
 from worker_plugin.leaving import Leavers
@@ -159,6 +170,14 @@ class Client:
         self.begin_close()
         self._staging.join(self._config.close_timeout_s + CLOSE_EXTRA_S)
 
+    def leave(self) -> None:
+        """Let the communicator leave when all that was issued is done, because nobody can issue any more.
+
+        It may be called in any line of any thread, where garbage happens to be collected, with any lock held. So it
+        only hands over: it takes no lock and starts no thread.
+        """
+        self._loop.call_soon_threadsafe(self._on_last)
+
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`."""
         descriptors = self._links.descriptors
@@ -194,6 +213,9 @@ class Client:
             return LocalProtocolError(f"discovery failed: {error!r}")
 
     # ---- the loop thread ----
+
+    def _on_last(self) -> None:
+        self.handle(Leave(self._issued))
 
     def _on_fallback(self, place: Place | ReductionError) -> None:
         if isinstance(place, ReductionError):

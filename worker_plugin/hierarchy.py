@@ -37,6 +37,7 @@ from worker_plugin.encoding import Piece, encoding_of
 from worker_plugin.exchange import Exchange, Share, Work, on_stream
 from worker_plugin.leaving import Leavers
 from worker_plugin.local_group import LocalGroup
+from worker_plugin.loop import io_loop
 from worker_plugin.neighbours import Kind, Neighbours
 from worker_plugin.rail import rail_client
 from worker_plugin.staging import CLOSED
@@ -48,6 +49,10 @@ log = logging.getLogger(__name__)
 CAUSE_S = 1.0
 #: An exchange of its own accord gives up so long after CollectiveTimeout, in seconds.
 SLACK_S = 30.0
+
+
+class _Last:
+    """Comes after the last collective, because nobody can issue any more."""
 
 
 class Hierarchy:
@@ -80,9 +85,10 @@ class Hierarchy:
         self._groups: list[LocalGroup] = []
         #: Whether collectives go to the client directly: there are no nodes, and none waits here any more.
         self._is_flat = False
-        self._to_scatter: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._to_gather: queue.SimpleQueue[tuple[Share, Future] | None] = queue.SimpleQueue()
+        self._to_scatter: queue.SimpleQueue[Work | _Last | None] = queue.SimpleQueue()
+        self._to_gather: queue.SimpleQueue[tuple[Share, Future] | _Last | None] = queue.SimpleQueue()
         self._neighbours = Neighbours()
+        self._loop = io_loop()
         self._threads: list[threading.Thread] = []
         fork.register(self)
         _hierarchies.add(self)
@@ -147,9 +153,23 @@ class Hierarchy:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
+    def leave(self) -> None:
+        """Let the communicator leave when all that was issued is done; see `Client.leave`, also for why so."""
+        self._loop.call_soon_threadsafe(self._on_last)
+
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`; Gloo's connections may stay open, because death does not show by them (neighbours.py)."""
         return set(), self._neighbours.descriptors
+
+    # ---- the I/O loop's thread ----
+
+    def _on_last(self) -> None:
+        with self._lock:
+            if not self._is_flat:
+                self._to_scatter.put(_Last())
+                return
+        assert self._client is not None
+        self._client.leave()
 
     # ---- the scatter thread ----
 
@@ -159,6 +179,9 @@ class Hierarchy:
             with self._failing("the ranks of this node could not meet"):
                 self._start()
             while (work := self._next()) is not None:
+                if isinstance(work, _Last):
+                    self._pass_on(work)
+                    continue
                 with self._failing(f"collective {work.seq} failed in the node"):
                     if self._exchange is None:
                         self._forward(work)
@@ -173,7 +196,14 @@ class Hierarchy:
             if not is_shared:
                 self._neighbours.close()
 
-    def _next(self) -> Work | None:
+    def _pass_on(self, last: _Last) -> None:
+        """There are no more collectives: whoever is the last to be done with them leaves."""
+        if self._exchange is not None:
+            self._to_gather.put(last)
+        elif self._client is not None:
+            self._client.leave()
+
+    def _next(self) -> Work | _Last | None:
         """Return the next collective; None: there is none for this thread any more."""
         with self._lock:
             is_done = self._to_scatter.empty()
@@ -268,6 +298,9 @@ class Hierarchy:
     def _gather(self, group: LocalGroup) -> None:
         try:
             while (item := self._to_gather.get()) is not None and not self._failed.is_set():
+                if isinstance(item, _Last):
+                    self.begin_close()
+                    continue
                 with self._failing(f"collective {item[0].work.seq} failed in the node"):
                     self._complete(group, *item)
                 del item

@@ -271,6 +271,7 @@ class ReductionState:
             )
         else:
             client = Hierarchy(self.config, rank, world_size, store, meeting)
-        # A state that is dropped without close() leaves in the background; one that is kept, at exit.
-        weakref.finalize(self, client.begin_close).atexit = False
+        # A state that is dropped without close() leaves in the background, after its collectives; one that is kept, at
+        # exit.
+        weakref.finalize(self, client.leave).atexit = False
         return client

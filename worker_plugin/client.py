@@ -24,7 +24,7 @@ from reduction.model import Collective, Push, ReducerFrame, Result
 
 from worker_plugin import fork, gpu
 from worker_plugin.arena import ArenaPool
-from worker_plugin.bridge import Future, fail, make_future
+from worker_plugin.bridge import Future, fail, make_future, without_frames
 from worker_plugin.config import PluginConfig
 from worker_plugin.core import pace
 from worker_plugin.core.actions import (
@@ -242,6 +242,7 @@ class Client:
                 self._ended = True
                 self._final = self._final or ClosedError(CLOSED)
             await asyncio.sleep(0)  # what was handed over before `_ended`
+            self._works.clear()  # contributions that somebody may still have needed
             self._staging.finish(self._leave_places)
 
     def _leave_places(self) -> None:
@@ -343,6 +344,7 @@ class Client:
 
     def lose(self, link: int, error: ReductionError | None) -> None:
         """Let the core take note that a stream has ended."""
+        self._placed.pop(link, None)
         self.handle(Lost(link, error))
 
     def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
@@ -395,6 +397,7 @@ class Client:
 
     def _fail(self, error: ReductionError) -> None:
         """Give every collective that has no result the error; from here on nothing else happens."""
+        without_frames(error)
         with self._lock:
             self._final = self._final or error
             if not isinstance(error, ClosedError):

@@ -27,7 +27,7 @@ from reduction.model import Collective, DType, ReduceOp
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin import fork, gpu
-from worker_plugin.bridge import Future, fail, failed, make_future
+from worker_plugin.bridge import Future, fail, failed, make_future, without_frames
 from worker_plugin.client import CLOSE_EXTRA_S, Client
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.meeting import Meeting
@@ -189,6 +189,7 @@ class Hierarchy:
                         self._issue(groups[0], work)
                 del work  # it may hold a collective's memory until the next one
         finally:
+            self._forget()
             self._to_gather.put(None)
             is_shared = self._watch is not None  # the gather thread then ends the rest
             for group in groups[: 1 if is_shared else None]:
@@ -306,6 +307,7 @@ class Hierarchy:
                 del item
         finally:
             group.close()
+            self._forget()
             assert self._watch is not None
             self._watch.stop()
 
@@ -336,6 +338,7 @@ class Hierarchy:
 
     def fail(self, error: ReductionError, tell: Kind | None = None, number: int = 0) -> None:
         """Give every collective that is not done the error, and end. Any thread; the first error counts."""
+        without_frames(error)
         with self._lock:
             if self._final is not None:
                 return
@@ -359,6 +362,14 @@ class Hierarchy:
         self._failed.set()
         self._to_scatter.put(None)
         self._to_gather.put(None)
+
+    def _forget(self) -> None:
+        """Let go of the memory of what a failure has left undone, and of what was kept for later."""
+        with contextlib.suppress(queue.Empty):
+            while self._failed.is_set():
+                self._to_gather.get_nowait()
+        if self._exchange is not None:
+            self._exchange.close()
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+import torch
 from faulty_relay import Fault
 from reduction.errors import ReductionError
 
@@ -112,3 +115,32 @@ def test_bytes_that_come_twice_never_make_a_wrong_sum(pair, direction, count):
     assert both.way.calls.struck + both.way.data.struck >= 1
     for error in both.end():
         assert error is None or isinstance(error, ReductionError)
+
+
+def lose_a_payload(rank, addresses, job):
+    """Lose a reducer in the middle of a result; return what the other one's sum has left of it."""
+    with rank.state(addresses, job, chunk_bytes=CHUNK, transport="tcp") as state:
+        rank.round(state, 5_000)
+        rank.tell("there")
+        rank.hear()
+        tensor = rank.values(0, (5_000,))
+        future = state.all_reduce(tensor)
+        deadline = time.monotonic() + 30
+        while not state._client._placed and time.monotonic() < deadline:
+            time.sleep(0.001)
+        rank.tell(len(state._client._placed))
+        rank.wait(future)
+        assert torch.equal(tensor, rank.expected((5_000,)))
+        return len(state._client._placed)
+
+
+def test_a_payload_that_was_lost_with_its_stream_keeps_no_memory(ranks, faulty_reducer, serve, detour, job):
+    reducer = faulty_reducer()
+    way = detour(reducer)
+    call = ranks.begin(1, lose_a_payload, [way.address, serve().address], job, group=False)
+    assert call.hear(0) == "there"
+    way.data.set(down=Fault(bytes_per_s=1000))
+    call.tell(0, "go on")
+    assert call.hear(0) == 1
+    way.cut()
+    assert call.answers() == [0]

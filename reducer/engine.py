@@ -71,6 +71,8 @@ class Engine:
     def tick(self) -> None:
         """Let time pass; to be called every TICK_S."""
         self._handle(Tick())
+        if not self.table.jobs:
+            self.pool.clear()
 
     def drain(self) -> None:
         """Take no new jobs and ask the present ones to leave."""

@@ -100,6 +100,19 @@ def fail(future: Future, error: Exception) -> None:
     future.set_exception(error)  # type: ignore[arg-type]  # torch annotates it with the value's type
 
 
+def without_frames(error: ReductionError) -> ReductionError:
+    """Return an error that was caught, for somebody to keep: without the frames that it came through.
+
+    Their variables are collectives and communicators, with all of their memory. What was named as its cause is left as
+    it is, for people to read.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__context__ if one.__cause__ is None else None
+    return error
+
+
 def raise_in_waiter(future: Future) -> Future:
     """Return a future for C++ waiters such as DDP.
 

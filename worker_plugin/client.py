@@ -14,7 +14,6 @@ import secrets
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -26,7 +25,7 @@ from reduction.model import Collective, Push, ReducerFrame, Result
 
 from worker_plugin import fork, gpu
 from worker_plugin.arena import ArenaPool
-from worker_plugin.bridge import Future, fail, make_future
+from worker_plugin.bridge import Future, fail, make_future, without_frames
 from worker_plugin.config import PluginConfig
 from worker_plugin.core import pace
 from worker_plugin.core.actions import (
@@ -53,6 +52,7 @@ from worker_plugin.core.events import (
     FellBack,
     Found,
     Issued,
+    Leave,
     Lost,
     NoFallback,
     Received,
@@ -61,7 +61,7 @@ from worker_plugin.core.events import (
 from worker_plugin.discovery.addresses import look_up
 from worker_plugin.discovery.meeting import Place
 from worker_plugin.encoding import Encoding
-from worker_plugin.leaving import leaving_at_exit
+from worker_plugin.leaving import Leavers
 from worker_plugin.links import Links
 from worker_plugin.loop import io_loop
 from worker_plugin.rank_group import RankGroup
@@ -181,6 +181,14 @@ class Client:
         self.begin_close()
         self._staging.join(self._config.close_timeout_s + CLOSE_EXTRA_S)
 
+    def leave(self) -> None:
+        """Let the communicator leave when all that was issued is done, because nobody can issue any more.
+
+        It may be called in any line of any thread, where garbage happens to be collected, with any lock held. So it
+        only hands over: it takes no lock and starts no thread.
+        """
+        self._loop.call_soon_threadsafe(self._on_last)
+
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`."""
         descriptors = self._links.descriptors
@@ -217,6 +225,9 @@ class Client:
 
     # ---- the loop thread ----
 
+    def _on_last(self) -> None:
+        self.handle(Leave(self._issued))
+
     def _on_fallback(self, place: Place | ReductionError) -> None:
         if isinstance(place, ReductionError):
             self.handle(NoFallback(place))
@@ -242,6 +253,7 @@ class Client:
                 self._ended = True
                 self._final = self._final or ClosedError(CLOSED)
             await asyncio.sleep(0)  # what was handed over before `_ended`
+            self._works.clear()  # contributions that somebody may still have needed
             self._staging.finish(self._leave_places)
 
     def _leave_places(self) -> None:
@@ -349,6 +361,7 @@ class Client:
 
     def lose(self, link: int, error: ReductionError | None) -> None:
         """Let the core take note that a stream has ended."""
+        self._placed.pop(link, None)
         if isinstance(error, MalformedFrame) and self._core is not None and self._core.epochs.checks:
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # and nobody has sent them so
         self.handle(Lost(link, error))
@@ -416,6 +429,7 @@ class Client:
 
     def _fail(self, error: ReductionError) -> None:
         """Give every collective that has no result the error, and every later one."""
+        without_frames(error)
         self._failure = error
         with self._lock:
             self._final = self._final or error
@@ -431,4 +445,4 @@ class Client:
 
 
 #: Those of this process that have not ended.
-_clients: weakref.WeakSet[Client] = leaving_at_exit()
+_clients: Leavers[Client] = Leavers()

@@ -113,6 +113,10 @@ class Exchange:
         self._give(gathered)
         self._give(share.received)
 
+    def close(self) -> None:
+        """Let go of the memory that was kept for later."""
+        self._pool = ArenaPool()
+
     def _check_header(self, group: LocalGroup, work: Work) -> None:
         wire = 0 if self._wire is None else self._wire.dtype
         what = work.seq, work.op, work.dtype, wire, work.tensor.is_cuda, work.tensor.numel(), work.fingerprint

@@ -13,6 +13,7 @@ them. Nor does the user's wait for them, except through the future.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import mmap
@@ -41,6 +42,8 @@ SEGMENT_BYTES = 2 << 20
 #: kernel would give us others at the next write, and the GPU the old ones. If it had no such addresses (MADV_DONTFORK),
 #: the end of its `mmap` object would unmap what it has there by then.
 _WIPE_ON_FORK = 18
+#: How long the end of the process waits for memory to be unlocked, in seconds.
+STOP_S = 2.0
 
 
 class Event(Protocol):
@@ -155,6 +158,7 @@ def _page_locked(device: torch.device, streams: tuple[torch.cuda.Stream, ...], n
     """
     if not nbytes:
         return torch.empty(0, dtype=torch.uint8)
+    _begin_unlocking()
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(_WIPE_ON_FORK)
     buffer = torch.frombuffer(memory, dtype=torch.uint8)
@@ -169,21 +173,59 @@ def _page_locked(device: torch.device, streams: tuple[torch.cuda.Stream, ...], n
     return buffer
 
 
+#: What the unlocking thread does next; None ends it.
+_to_unlock: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+_unlocking: threading.Thread | None = None
+_unlocking_lock = threading.Lock()
+
+
 def _drop(pid: int, *locked: Any) -> None:
-    """Unlock memory on a thread of its own, because that may wait for all that the GPU does."""
+    """Have memory unlocked by a thread of its own, because that may wait for all that the GPU does.
+
+    Called where garbage is collected, whoever holds which lock: so that thread is there already, and `put` takes none.
+    """
     if os.getpid() == pid:  # a forked child has neither the GPU nor the pages
-        with contextlib.suppress(RuntimeError):  # the interpreter ends
-            threading.Thread(target=_unlock, args=locked, name="reduction-unlock", daemon=True).start()
+        _to_unlock.put(partial(_unlock, *locked))
+
+
+def _begin_unlocking() -> None:
+    """Have the thread that `_drop` needs."""
+    global _unlocking
+    with _unlocking_lock:
+        if _unlocking is None:
+            _unlocking = threading.Thread(target=_run_unlocking, name="reduction-unlock", daemon=True)
+            _unlocking.start()
+
+
+def _run_unlocking() -> None:
+    while (step := _to_unlock.get()) is not None:
+        step()
+        del step  # it holds the memory until the next one
+
+
+def _stop_unlocking() -> None:
+    """Let the thread end before the interpreter does; a GPU that is busy for longer may end the process as it likes."""
+    if _unlocking is not None:
+        _to_unlock.put(None)
+        _unlocking.join(STOP_S)
+
+
+def _forget_unlocking() -> None:
+    """A forked child has no such thread, and nothing to unlock."""
+    global _to_unlock, _unlocking, _unlocking_lock
+    _to_unlock, _unlocking, _unlocking_lock = queue.SimpleQueue(), None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_unlocking)
+atexit.register(_stop_unlocking)  # at import, so that it runs after communicators have left
 
 
 def _unlock(
     device: torch.device, address: int, streams: tuple[torch.cuda.Stream, ...], memory: mmap.mmap
 ) -> None:
     """Unlock memory, which is held until then."""
-    with (
-        contextlib.suppress(RuntimeError),
-        torch.cuda.device(device),
-    ):  # the GPU has failed: it copies nothing any more
+    # RuntimeError: the GPU has failed, and copies nothing any more.
+    with contextlib.suppress(RuntimeError), torch.cuda.device(device):
         for stream in streams:
             stream.synchronize()
         torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
@@ -220,6 +262,7 @@ class Downloads:
             self._on_arriving(work)
             del work  # it may hold a collective's memory until the next one
         del self._on_arriving  # it holds us
+        self._gpus.clear()  # and with them page-locked memory, but for what is still to be copied back
 
     def _fetch(self, work: Work) -> None:
         device, encoding = work.tensor.device, work.encoding

@@ -17,38 +17,35 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from reduction.errors import (
     ClosedError,
     LocalProtocolError,
-    ReducerUnavailable,
     ReductionError,
     WorkerLost,
     code_to_others,
 )
 from reduction.model import Collective, DType, ReduceOp
-from reduction.rails import rail_name
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin import fork, gpu
-from worker_plugin.bridge import Future, fail, failed, make_future
+from worker_plugin.bridge import Future, fail, failed, make_future, without_frames
 from worker_plugin.client import CLOSE_EXTRA_S, Client
-from worker_plugin.config import SECONDS_MAX, PluginConfig
-from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.meeting import Meeting
 from worker_plugin.discovery.nodes import Registry, own_entry
 from worker_plugin.discovery.roll_call import take_corner
 from worker_plugin.encoding import Piece, encoding_of
 from worker_plugin.exchange import Exchange, Share, Work, on_stream
-from worker_plugin.leaving import leaving_at_exit
+from worker_plugin.leaving import Leavers
 from worker_plugin.local_group import LocalGroup
+from worker_plugin.loop import io_loop
 from worker_plugin.neighbours import Kind, Neighbours
+from worker_plugin.rail import rail_client
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.staging import CLOSED
 from worker_plugin.watch import Watch
@@ -59,28 +56,10 @@ log = logging.getLogger(__name__)
 CAUSE_S = 1.0
 #: An exchange of its own accord gives up so long after CollectiveTimeout, in seconds.
 SLACK_S = 30.0
-#: How much more patience a rail has than a node, in seconds: whom a node waits for is better named by its neighbours
-#: than by other nodes, which only know which of its ranks they miss.
-PATIENCE_S = 1.0
 
 
-class Rail:
-    """A rail's share in the meeting of all ranks: they agree once, under their numbers in the whole job."""
-
-    def __init__(self, meeting: Meeting, rank: int, world_size: int, local_rank: int) -> None:
-        self._meeting = meeting
-        self._rank = rank
-        self._world_size = world_size
-        self._local_rank = local_rank
-
-    def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """See `Meeting.agree`; the rail's own numbers do not count."""
-        place = self._meeting.agree(config, self._rank, self._world_size)
-        return replace(place, job=rail_name(place.job, self._local_rank))
-
-    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """Never asked: the settings exclude each other."""
-        raise ReducerUnavailable("there is no fallback in hierarchical mode")
+class _Last:
+    """Comes after the last collective, because nobody can issue any more."""
 
 
 class Hierarchy:
@@ -110,9 +89,10 @@ class Hierarchy:
         self._groups: list[LocalGroup] = []
         #: Whether collectives go to the client directly: there are no nodes, and none waits here any more.
         self._is_flat = False
-        self._to_scatter: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._to_gather: queue.SimpleQueue[tuple[Share, Future] | None] = queue.SimpleQueue()
+        self._to_scatter: queue.SimpleQueue[Work | _Last | None] = queue.SimpleQueue()
+        self._to_gather: queue.SimpleQueue[tuple[Share, Future] | _Last | None] = queue.SimpleQueue()
         self._neighbours = Neighbours()
+        self._loop = io_loop()
         self._threads: list[threading.Thread] = []
         fork.register(self)
         _hierarchies.add(self)
@@ -181,9 +161,23 @@ class Hierarchy:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
+    def leave(self) -> None:
+        """Let the communicator leave when all that was issued is done; see `Client.leave`, also for why so."""
+        self._loop.call_soon_threadsafe(self._on_last)
+
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.Holder`; Gloo's connections may stay open, because death does not show by them (neighbours.py)."""
         return set(), self._neighbours.descriptors
+
+    # ---- the I/O loop's thread ----
+
+    def _on_last(self) -> None:
+        with self._lock:
+            if not self._is_flat:
+                self._to_scatter.put(_Last())
+                return
+        assert self._client is not None
+        self._client.leave()
 
     # ---- the scatter thread ----
 
@@ -193,6 +187,9 @@ class Hierarchy:
             with self._failing("the ranks of this node could not meet"):
                 self._start()
             while (work := self._next()) is not None:
+                if isinstance(work, _Last):
+                    self._pass_on(work)
+                    continue
                 with self._failing(f"collective {work.seq} failed in the node"):
                     if self._exchange is None:
                         self._forward(work)
@@ -200,6 +197,7 @@ class Hierarchy:
                         self._issue(groups[0], work)
                 del work  # it may hold a collective's memory until the next one
         finally:
+            self._forget()
             self._to_gather.put(None)
             is_shared = self._watch is not None  # the gather thread then ends the rest
             for group in groups[: 1 if is_shared else None]:
@@ -207,7 +205,14 @@ class Hierarchy:
             if not is_shared:
                 self._neighbours.close()
 
-    def _next(self) -> Work | None:
+    def _pass_on(self, last: _Last) -> None:
+        """There are no more collectives: whoever is the last to be done with them leaves."""
+        if self._exchange is not None:
+            self._to_gather.put(last)
+        elif self._client is not None:
+            self._client.leave()
+
+    def _next(self) -> Work | _Last | None:
         """Return the next collective; None: there is none for this thread any more."""
         with self._lock:
             is_done = self._to_scatter.empty()
@@ -245,11 +250,7 @@ class Hierarchy:
         self._exchange = Exchange(node, config.wire)
         self._begin_thread("gather", lambda: self._gather(self._groups[1]))
         self._begin_thread("watch", self._watch.run)
-        rail = Rail(self._meeting, rank, world_size, node.local_rank)
-        host = f"{socket.gethostname()}, global rank {ranks.global_rank}"
-        patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))
-        nodes = RankGroup(node.index, node.count, label=ranks.label)
-        self._adopt(Client(patient, nodes, rail, local_size=node.size, host=host))
+        self._adopt(rail_client(config, ranks, node, self._meeting))
 
     def _adopt(self, client: Client) -> None:
         with self._lock:
@@ -306,11 +307,15 @@ class Hierarchy:
     def _gather(self, group: LocalGroup) -> None:
         try:
             while (item := self._to_gather.get()) is not None and not self._failed.is_set():
+                if isinstance(item, _Last):
+                    self.begin_close()
+                    continue
                 with self._failing(f"collective {item[0].work.seq} failed in the node"):
                     self._complete(group, *item)
                 del item
         finally:
             group.close()
+            self._forget()
             assert self._watch is not None
             self._watch.stop()
 
@@ -341,6 +346,7 @@ class Hierarchy:
 
     def fail(self, error: ReductionError, tell: Kind | None = None, number: int = 0) -> None:
         """Give every collective that is not done the error, and end. Any thread; the first error counts."""
+        without_frames(error)
         with self._lock:
             if self._final is not None:
                 return
@@ -364,6 +370,14 @@ class Hierarchy:
         self._failed.set()
         self._to_scatter.put(None)
         self._to_gather.put(None)
+
+    def _forget(self) -> None:
+        """Let go of the memory of what a failure has left undone, and of what was kept for later."""
+        with contextlib.suppress(queue.Empty):
+            while self._failed.is_set():
+                self._to_gather.get_nowait()
+        if self._exchange is not None:
+            self._exchange.close()
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -393,4 +407,4 @@ def _wait(result: Future) -> None:
 
 
 #: Those of this process that have not ended; at exit they leave before the clients do.
-_hierarchies: weakref.WeakSet[Hierarchy] = leaving_at_exit()
+_hierarchies: Leavers[Hierarchy] = Leavers()

@@ -87,7 +87,7 @@ class Neighbours:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a forked child must close."""
+        """What a forked child must let go of."""
         number = self._socket.fileno()
         return [*self._pidfds, *([number] if number >= 0 else [])]
 

@@ -130,7 +130,12 @@ class ReductionState:
         self._process_group = process_group
         self._reset()
 
+    #: What happens when this state is dropped; until then it keeps the communicator.
+    _dropping: weakref.finalize[..., Any] | None = None
+
     def _reset(self) -> None:
+        if self._dropping is not None:
+            self._dropping.detach()
         self._pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler may close
         #: Found when it is first needed: torch.distributed may be initialised after the state is made.
@@ -338,6 +343,8 @@ class ReductionState:
             )
         else:
             client = Hierarchy(self.config, ranks, ranks.store, meeting)
-        # A state that is dropped without close() leaves in the background; one that is kept, at exit.
-        weakref.finalize(self, client.begin_close).atexit = False
+        # A state that is dropped without close() leaves in the background, after its collectives; one that is kept, at
+        # exit.
+        self._dropping = weakref.finalize(self, client.leave)
+        self._dropping.atexit = False
         return client

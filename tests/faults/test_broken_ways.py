@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+import torch
 from faulty_relay import Fault
 from integration.ranks import Ranks
 from reduction.errors import ReductionError
@@ -138,3 +141,32 @@ def test_one_bit_that_flips_on_a_call_costs_time_only(pair, monkeypatch, directi
     assert both.steps(5) == ["done", "done"]
     assert both.way.calls.struck == 1
     assert both.end() == [None, None]
+
+
+def lose_a_payload(rank, addresses, job):
+    """Lose a reducer in the middle of a result; return what the other one's sum has left of it."""
+    with rank.state(addresses, job, chunk_bytes=CHUNK, transport="tcp") as state:
+        rank.round(state, 5_000)
+        rank.tell("there")
+        rank.hear()
+        tensor = rank.values(0, (5_000,))
+        future = state.all_reduce(tensor)
+        deadline = time.monotonic() + 30
+        while not state._client._placed and time.monotonic() < deadline:
+            time.sleep(0.001)
+        rank.tell(len(state._client._placed))
+        rank.wait(future)
+        assert torch.equal(tensor, rank.expected((5_000,)))
+        return len(state._client._placed)
+
+
+def test_a_payload_that_was_lost_with_its_stream_keeps_no_memory(ranks, faulty_reducer, serve, detour, job):
+    reducer = faulty_reducer()
+    way = detour(reducer)
+    call = ranks.begin(1, lose_a_payload, [way.address, serve().address], job, group=False)
+    assert call.hear(0) == "there"
+    way.data.set(down=Fault(bytes_per_s=1000))
+    call.tell(0, "go on")
+    assert call.hear(0) == 1
+    way.cut()
+    assert call.answers() == [0]

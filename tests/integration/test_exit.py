@@ -44,6 +44,7 @@ def in_a_node():
 WAYS = {
     "closed": "train().close()",
     "dropped": "train()",
+    "dropped with a collective in flight": "future = train().all_reduce(torch.ones(1 << 22))",
     "kept": "state = train()",
     "in the with statement": "with train(): pass",
 }

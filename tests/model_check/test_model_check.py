@@ -14,6 +14,7 @@ from model_check.world import World
 from reduction.model import Presence
 
 from reducer.core.job import Job
+from worker_plugin.core.actions import Action
 from worker_plugin.core.communicator import Communicator, State
 from worker_plugin.core.window import Window
 
@@ -44,6 +45,14 @@ def test_crash_and_restart_of_the_only_reducer() -> None:
 
 def test_crash_of_one_of_two_reducers() -> None:
     check(World(reducers=2, collectives=1), crashes=1)
+
+
+def test_ranks_are_dropped_with_collectives_in_flight() -> None:
+    check(World(reducers=2, collectives=2, numel=1, dropped=(0, 1)))
+
+
+def test_a_dropped_rank_and_a_crash_and_restart_of_the_only_reducer() -> None:
+    check(World(reducers=1, collectives=1, is_hasty=False, dropped=(1,)), crashes=1, restarts=1)
 
 
 @pytest.mark.full
@@ -80,6 +89,18 @@ def test_the_explorer_finds_what_it_should() -> None:
         0, lambda state: dead_end[state], lambda state: state == 3, states_max=100, seconds_max=10
     )
     assert report.stuck == (2, ["b"])
+
+
+def test_leaving_at_once_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that is dropped must not take along what it has issued."""
+
+    def leave(self: Communicator, now: float, actions: list[Action]) -> None:
+        if self.last_issued is not None:
+            self._on_close(now, actions)
+
+    monkeypatch.setattr(Communicator, "_close_if_idle", leave)
+    with pytest.raises(AssertionError, match=r"rank 0 failed: ClosedError|nobody can go on"):
+        check(World(reducers=1, collectives=1, numel=1, dropped=(0,)))
 
 
 @pytest.mark.parametrize("rule", ["eager release", "closing at once", "results for re-dialled ranks"])

@@ -102,6 +102,7 @@ class World:
         may_lack_reducers: bool = False,
         is_mute: bool = False,
         fragile: int | None = None,
+        dropped: tuple[int, ...] = (),
     ) -> None:
         self.n, self.k = ranks, reducers
         self.collectives = collectives
@@ -118,6 +119,9 @@ class World:
         #: Whether a dial to a reducer that has died for good gets no answer. Otherwise it is refused, again and again,
         #: which multiplies the states.
         self.is_mute = is_mute
+        #: Ranks whose states are dropped at any moment, with what was issued still in flight, instead of being closed.
+        #: With a GPU some of it may not even have come to the core.
+        self.dropped = dropped
         self.collective = Collective(ReduceOp.SUM, DType.INT32, numel, 7)
         self.chunks = max(1, -(-numel * 4 // CHUNK_BYTES))
         self._boxes: list[Any] = []
@@ -140,7 +144,9 @@ class World:
             joining = (
                 step
                 for label, step in self.successors(state)
-                if "issues" not in label and not label.startswith(("cut", "crash", "death", "late"))
+                if not label.endswith(" dropped")
+                and "issues" not in label
+                and not label.startswith(("cut", "crash", "death", "late"))
             )
             following = next(joining, None)
             if following is None:
@@ -311,8 +317,11 @@ class World:
         if core.state is State.OPEN and core.window.issued < self.collectives:
             issued = self._rank(state, rank, we.Issued(self.collective), 0.0)
             yield f"rank {rank} issues {core.window.issued}", issued
-        if core.state is State.OPEN and core.window.held == self.collectives:
-            yield f"rank {rank} closes", self._rank(state, rank, we.Close(), 0.0)
+        if core.state is State.OPEN:
+            if rank in self.dropped and core.last_issued is None:
+                yield f"rank {rank} is dropped", self._rank(state, rank, we.Leave(self.collectives), 0.0)
+            elif rank not in self.dropped and core.window.held == self.collectives:
+                yield f"rank {rank} closes", self._rank(state, rank, we.Close(), 0.0)
         yield from self._tick(state, rank, "early", EARLY)
         if self.is_hasty or (self._is_quiet(state) and not self._may_redial(state)):
             yield from self._tick(state, rank, "late", LATE)

@@ -22,7 +22,7 @@ from reduction.model import (
 
 from worker_plugin.core.actions import Divert, Fail, PushChunk, Send, Store
 from worker_plugin.core.communicator import Communicator, Identity
-from worker_plugin.core.events import Close, Issued, Lost, Received, Tick
+from worker_plugin.core.events import Close, Issued, Leave, Lost, Received, Tick
 
 INSTANCE = b"instance-instanc"
 CREDIT = 4096
@@ -130,6 +130,10 @@ class Scene:
 
     def close(self, now=0.0):
         return self.handle(Close(), now)
+
+    def leave(self, issued, now=0.0):
+        """Nobody can issue more than so many collectives any more."""
+        return self.handle(Leave(issued), now)
 
     # ---- several at once ----
 

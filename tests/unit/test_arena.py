@@ -1,27 +1,66 @@
-"""Host memory is used again, and no more of it is kept than was in use."""
+"""Host memory is used again; which of it is kept, test_reuse.py says."""
 
-from worker_plugin.arena import PEAK_TAKES, ArenaPool
+import pytest
+import torch
+
+from worker_plugin.arena import ArenaPool
+
+
+def counting():
+    """Return a pool and the sizes that it has allocated so far."""
+    allocated = []
+
+    def allocate(nbytes):
+        allocated.append(nbytes)
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    return ArenaPool(allocate), allocated
 
 
 def test_a_buffer_is_used_again_for_its_size():
     pool = ArenaPool()
-    first = pool.take(4096)
+    first, other = pool.take(4096), pool.take(1024)
     pool.give(first)
-    assert pool.take(1024) is not first
+    pool.give(other)
+    assert pool.take(1024) is other
     assert pool.take(4096) is first
 
 
-def test_the_pool_keeps_no_more_than_was_in_use_at_once():
-    pool = ArenaPool()
-    for nbytes in range(1000, 1100):  # a user who comes with a new size each time
-        pool.give(pool.take(nbytes))
-    assert sum(buffer.numel() for buffer in pool._free) <= 1099
+def test_a_buffer_is_bytes_of_the_size_asked_for():
+    for nbytes in (0, 1, 4096):
+        buffer = ArenaPool().take(nbytes)
+        assert (buffer.dtype, buffer.shape) == (torch.uint8, (nbytes,))
 
 
-def test_a_peak_is_forgotten_in_time():
+def test_a_large_and_a_small_collective_in_turn_allocate_nothing():
+    """4 bytes more than ever were in use at once used to cost the large buffers, in every round."""
+    pool, allocated = counting()
+    for _ in range(3):
+        for nbytes in (96 << 10, 4):
+            for buffer in [pool.take(nbytes) for _ in range(2)]:  # a contribution and a result
+                pool.give(buffer)
+    allocated.clear()
+    for _ in range(1000):
+        for nbytes in (96 << 10, 4):
+            for buffer in [pool.take(nbytes) for _ in range(2)]:
+                pool.give(buffer)
+    assert allocated == []
+    assert pool.kept_bytes == 2 * (96 << 10) + 2 * 4
+
+
+def test_what_is_in_use_and_what_is_kept():
     pool = ArenaPool()
-    for buffer in [pool.take(1 << 20) for _ in range(4)]:
-        pool.give(buffer)
-    for _ in range(2 * PEAK_TAKES):
-        pool.give(pool.take(1024))
-    assert sum(buffer.numel() for buffer in pool._free) <= 1024
+    buffers = [pool.take(100), pool.take(10)]
+    assert (pool.used_bytes, pool.kept_bytes) == (110, 0)
+    pool.give(buffers[0])
+    assert (pool.used_bytes, pool.kept_bytes) == (10, 100)
+
+
+def test_memory_that_there_is_not_does_not_count_as_in_use():
+    def refuse(nbytes):
+        raise MemoryError(f"{nbytes} bytes")
+
+    pool = ArenaPool(refuse)
+    with pytest.raises(MemoryError, match="4096 bytes"):
+        pool.take(4096)
+    assert pool.used_bytes == 0

@@ -1,11 +1,13 @@
-"""Closing a communicator: after success it waits until nobody needs this rank, else it does not wait."""
+"""Closing a communicator: after success it waits until nobody needs this rank, else it does not wait. Leaving one that
+nobody can use any more: it closes by itself, when all that was issued is done.
+"""
 
 import pytest
 from reduction.errors import ClosedError, LocalProtocolError, PeerLeft, WorkerLost
 from reduction.model import Ack, Goodbye, Hello, Minimum
 from unit.rank_scene import Scene, epoch, failure, push, send
 
-from worker_plugin.core.actions import Closed, Release
+from worker_plugin.core.actions import Closed, Deliver, Release
 from worker_plugin.core.events import Broke
 
 BROKEN = LocalProtocolError("the disk is on fire")
@@ -138,6 +140,84 @@ def test_close_in_flight_fails_what_is_not_there_and_does_not_wait():
     actions = scene.close()
     assert failure(actions) == (ClosedError, "closed with 2 collectives in flight")
     assert actions[1:] == [*goodbyes(1, 0), Closed()]
+
+
+# ---- leaving, because nobody can issue any more ----
+
+
+def test_leaving_with_nothing_in_flight_is_closing():
+    assert Scene().leave(0) == [Closed()]
+    assert Scene().run().leave(0) == [*goodbyes(0, 0), Closed()]
+    scene = with_result(Scene(close_timeout_s=2.0).run())
+    assert scene.leave(1, now=10.0) == [send("a", Ack(1)), send("b", Ack(1))]
+    assert scene.tick(11.9) == []
+    assert scene.receive("a", Minimum(1), now=11.9) == [Release(0), *goodbyes(1, 1), Closed()]
+
+
+def test_what_was_issued_is_done_before_a_rank_leaves():
+    scene = Scene().run()
+    scene.issue()
+    scene.issue()
+    assert scene.leave(2) == []
+    assert Deliver(0) in scene.result("a", 0)
+    actions = scene.result("b", 1, now=1.0)
+    assert actions[-3:] == [Deliver(1), send("a", Ack(2)), send("b", Ack(2))]
+    assert scene.receive("a", Minimum(2)) == [Release(0), Release(1), *goodbyes(2, 2), Closed()]
+    assert scene.core.error is None
+
+
+def test_the_last_result_may_say_that_all_others_have_it():
+    scene = Scene(rank=1).run()
+    scene.issue()
+    scene.leave(1)
+    scene.enter(2)
+    for reducer in "ab":
+        scene.start(reducer, 2)
+    actions = scene.result("a", 0, epoch=2, minimum=1)
+    assert actions[-3:] == [*goodbyes(1, 1), Closed()]
+
+
+def test_a_collective_that_was_still_being_copied_is_done_too():
+    scene = with_result(Scene().run())
+    assert scene.leave(2) == []
+    assert scene.issue() == [push("b", 1, held=1)]
+    assert Deliver(1) in scene.result("b", 1)
+    assert scene.receive("a", Minimum(2))[-1] == Closed()
+
+
+def test_a_rank_leaves_before_it_has_met_anybody_or_after():
+    scene = Scene()
+    scene.issue()
+    assert scene.leave(1) == []
+    scene.run()
+    assert Deliver(0) in scene.result("a", 0)
+    assert scene.receive("a", Minimum(1))[-1] == Closed()
+
+
+def test_an_error_ends_a_rank_that_is_leaving_as_any_other():
+    scene = Scene().run()
+    scene.issue()
+    scene.leave(1)
+    assert failure(scene.abort("a", WorkerLost("rank 1")))[0] is WorkerLost
+    assert isinstance(scene.core.error, WorkerLost)
+
+
+def test_close_does_not_wait_for_what_leaving_would_have_waited_for():
+    scene = Scene().run()
+    scene.issue()
+    scene.leave(1)
+    assert failure(scene.close()) == (ClosedError, "closed with 1 collectives in flight")
+
+
+def test_leaving_after_close_changes_nothing():
+    scene = with_result(Scene().run())
+    scene.close()
+    assert scene.leave(1) == []
+    assert scene.receive("a", Minimum(1))[-1] == Closed()
+    assert scene.leave(1) == []
+
+
+# ---- after the end ----
 
 
 def test_nothing_happens_after_the_end():

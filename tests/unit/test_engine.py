@@ -12,6 +12,7 @@ from reduction.model import (
     Collective,
     Configuration,
     DType,
+    Goodbye,
     Hello,
     Join,
     Member,
@@ -242,6 +243,20 @@ def test_memory_of_an_abandoned_sum_is_used_again():
     second.close()
     assert engine._accumulators == {}
     assert engine.pool.kept_bytes == 8
+
+
+def test_without_jobs_no_memory_is_kept():
+    engine = make_engine()
+    _, streams = running(engine, 2)
+    for stream in streams:
+        stream.send(push())
+    engine.tick()
+    assert engine.pool.kept_bytes > 0
+    for stream in streams:
+        stream.send(Goodbye(0, 0))
+    assert not engine.table.jobs
+    engine.tick()
+    assert engine.pool.kept_bytes == 0
 
 
 @pytest.mark.usefixtures("_no_collector")

@@ -230,7 +230,7 @@ def test_results_come_back_through_the_gpu(staging, name):
     assert staging.next() is work
     assert (work.source is not None) == (name in ("int8", "fp8", "topk"))
     work.payload(0, total_of(work.encoding))
-    used = staging.gpu.pool._used_bytes
+    used = staging.gpu.pool.used_bytes
     assert used == sum(
         buffer.numel() for buffer in (work.contribution, work.result, work.source) if buffer is not None
     )
@@ -244,7 +244,18 @@ def test_results_come_back_through_the_gpu(staging, name):
     staging.release(work)
     staging.finish(lambda: None)
     staging.join(10)
-    assert staging.gpu.pool._used_bytes == 0, "all of it can be used again"
+    assert staging.gpu.pool.used_bytes == 0, "all of it can be used again"
+
+
+def test_page_locked_memory_is_not_kept_for_longer_than_a_communicator_lives(staging):
+    work = work_of(torch.ones(1000), ready=happened())
+    staging.download(work)
+    assert staging.next() is work
+    gpus = staging._downloads._gpus
+    assert len(gpus) == 1
+    staging.finish(lambda: None)
+    staging.join(10)
+    assert gpus == {}
 
 
 def test_a_copy_back_that_fails_fails_the_future(staging, caplog):
@@ -328,9 +339,9 @@ def lock(nbytes, *streams):
 
 def unlocked():
     """Wait until whoever unlocks memory is through."""
-    for thread in threading.enumerate():
-        if thread.name == "reduction-unlock":
-            thread.join(10)
+    done = threading.Event()
+    gpu._to_unlock.put(done.set)
+    assert done.wait(10)
 
 
 def test_page_locked_memory(cudart):
@@ -360,6 +371,19 @@ def test_letting_go_of_memory_waits_for_nothing(cudart):
     goes_on.set()
     unlocked()
     assert not cudart.locked
+
+
+def test_memory_is_collected_whoever_holds_which_lock(cudart):
+    """Garbage is collected in any line of any thread, while a thread is being started for example."""
+    buffer = lock(4096)
+    cycle = [buffer]
+    cycle.append(cycle)
+    del buffer
+    with threading._active_limbo_lock, gpu._unlocking_lock:
+        del cycle
+        gc.collect()
+    unlocked()
+    assert cudart.locked == {}
 
 
 def test_memory_of_a_gpu_that_failed_is_freed(cudart):

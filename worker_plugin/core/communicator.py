@@ -1,7 +1,7 @@
 """One rank's side of the protocol: epochs, pushes, acknowledgements, the end. Nothing else changes them.
 
 phase     what it means                                        left by
-open      collectives may be issued                            Close, or an error
+open      collectives may be issued                            Close; Leave, once all are done; an error
 closing   all results are here; others may still need us       the minimum covers all; a peer left; time
 failing   an error of this rank's own; nobody has heard yet    all ranks are there and hear it; time
 closed    Goodbye was sent                                     -
@@ -24,7 +24,8 @@ FellBack               dial the reducer that rank 0 has started, because none wa
 Found                  dial what DNS names stand for now (roster.py)
 NoFallback             fail, unless a reducer is back or nothing is in flight
 Broke                  fail with that error, and tell the reducers; failing, if nobody could hear it
-Close                  wait until nobody needs this rank, then Goodbye
+Close                  fail what is in flight; wait until nobody needs this rank, then Goodbye
+Leave                  once nothing is in flight, the same as Close
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ from worker_plugin.core.events import (
     FellBack,
     Found,
     Issued,
+    Leave,
     Lost,
     NoFallback,
     Received,
@@ -156,6 +158,8 @@ class Communicator:
         self.error: ReductionError | None = None
         self.started_at: float | None = None
         self.close_due: float | None = None
+        #: How many collectives there will ever be, once nobody can issue any more.
+        self.last_issued: int | None = None
         self.has_fallen_back = False
         self.patience = Patience(identity.stall_warn_s)
         self.stalls = Stalls(
@@ -208,6 +212,9 @@ class Communicator:
                 self.roster.on_found(addresses, now, actions)
             case Close():
                 self._on_close(now, actions)
+            case Leave(issued):
+                self.last_issued = issued
+                self._close_if_idle(now, actions)
             case Tick(lost):
                 self._on_tick(lost, now, actions)
 
@@ -281,6 +288,11 @@ class Communicator:
         self.epochs.acknowledge(actions)
         self._leave_if_done(now, actions)
 
+    def _close_if_idle(self, now: float, actions: list[Action]) -> None:
+        """After Leave: everything that was ever issued is done."""
+        if self.state is State.OPEN and self.window.held == self.last_issued:
+            self._on_close(now, actions)
+
     def _leave_if_done(self, now: float, actions: list[Action]) -> None:
         """After success: others may need our contributions until everybody holds everything."""
         if self.state is not State.CLOSING:
@@ -311,6 +323,7 @@ class Communicator:
         match frame:
             case Result():
                 self.epochs.on_result(link, frame, now, actions)
+                self._close_if_idle(now, actions)
                 self._leave_if_done(now, actions)
             case Minimum(minimum):
                 self.epochs.on_minimum(minimum, actions)

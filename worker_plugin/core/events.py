@@ -66,6 +66,14 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """Nobody can issue any more: leave once the `issued` collectives that there were are done."""
+
+    #: Some of them may still be on their way here, while they are copied from a GPU.
+    issued: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; comes every few tens of milliseconds. The first one starts dialling."""
 
@@ -73,4 +81,4 @@ class Tick:
     lost: int = 0
 
 
-Event: TypeAlias = Issued | Received | Lost | Broke | FellBack | NoFallback | Found | Close | Tick
+Event: TypeAlias = Issued | Received | Lost | Broke | FellBack | NoFallback | Found | Close | Leave | Tick

@@ -68,7 +68,7 @@ class EmbeddedReducer:
 
     @property
     def descriptors(self) -> list[int]:
-        """Pipes that a forked child must close, or the reducer would outlive this process."""
+        """Pipes that a forked child must let go of, or the reducer would outlive this process."""
         pipes = (self._process.stdin, self._process.stdout)
         return [pipe.fileno() for pipe in pipes if pipe is not None and not pipe.closed]
 

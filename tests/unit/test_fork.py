@@ -1,0 +1,117 @@
+"""What a forked child inherits: connections that it must not keep open, and numbers that it must not free."""
+
+import contextlib
+import os
+import socket
+import tempfile
+
+import pytest
+
+from worker_plugin import fork
+
+
+class Holder:
+    """Has a connection, known by where it leads, and a pipe, known by its descriptor."""
+
+    def __init__(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.address = listener.getsockname()
+            self.connection = socket.create_connection(self.address)
+            self.peer, _ = listener.accept()
+        reading, writing = os.pipe()
+        self.reader, self.writer = open(reading, "rb"), open(writing, "wb")
+        fork.register(self)
+
+    def inherited(self):
+        return {self.address}, [self.writer.fileno()]
+
+    def close(self):
+        self.connection.close()
+        self.writer.close()
+
+
+@pytest.fixture
+def holder():
+    one = Holder()
+    yield one
+    one.close()
+    one.peer.close()
+    one.reader.close()
+
+
+@contextlib.contextmanager
+def child(act):
+    """Fork a child that acts, and ends when the block does; what it raises fails the test."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.close(writing)
+            act()
+            os.read(reading, 1)  # until the parent closes its end
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(reading)
+    try:
+        yield
+    finally:
+        os.close(writing)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_connections_and_pipes_end_with_the_parent_although_a_child_lives(holder):
+    holder.peer.settimeout(30)
+    with child(lambda: None):
+        holder.close()
+        assert holder.peer.recv(1) == b""
+        assert holder.reader.read() == b""
+
+
+def test_a_child_that_closes_its_copies_does_not_end_the_parents(holder):
+    with child(holder.close):
+        holder.connection.sendall(b"still here")
+        assert holder.peer.recv(100) == b"still here"
+        holder.peer.sendall(b"and back")
+        assert holder.connection.recv(100) == b"and back"
+        holder.writer.write(b"so is this")
+        holder.writer.flush()
+        assert holder.reader.read(10) == b"so is this"
+
+
+def test_what_a_child_opens_is_not_closed_by_the_copies_that_die_in_it(holder):
+    """Each copy closes its number when it dies: it must not have become the number of something else."""
+
+    def act():
+        last = max(holder.connection.fileno(), holder.writer.fileno())
+        files = [tempfile.TemporaryFile()]
+        while files[-1].fileno() <= last:  # no number up to theirs is free any more
+            files.append(tempfile.TemporaryFile())
+        del holder.connection, holder.writer
+        for file in files:
+            file.write(b"mine")
+            file.seek(0)
+            assert file.read() == b"mine"
+
+    with child(act):
+        pass
+
+
+def test_a_child_hands_nothing_of_it_to_the_programs_that_it_runs(holder):
+    def act():
+        for number in (holder.connection.fileno(), holder.writer.fileno()):
+            assert not os.get_inheritable(number)
+            assert os.path.samestat(os.fstat(number), os.stat(os.devnull))
+
+    with child(act):
+        pass
+
+
+def test_what_leads_elsewhere_stays_the_childs(holder):
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ours = stack.enter_context(socket.create_connection(listener.getsockname()))
+        theirs = stack.enter_context(listener.accept()[0])
+        with child(lambda: ours.sendall(b"hello")):
+            assert theirs.recv(5) == b"hello"

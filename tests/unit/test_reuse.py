@@ -1,0 +1,274 @@
+"""Which free buffers a pool keeps: what was in use at once, and the sizes of a pattern that repeats."""
+
+from reduction.reuse import PATTERN_TAKES, PATTERN_TIMES, PEAK_TAKES, Shelf
+
+BIG, SMALL = 1000, 1
+
+
+class Pool:
+    """A shelf, and how many buffers of which size were allocated."""
+
+    def __init__(self, **arguments):
+        self.shelf = Shelf(**arguments)
+        self.allocated = []
+
+    def take(self, nbytes):
+        buffer = self.shelf.take(nbytes)
+        if buffer is None:
+            self.allocated.append(nbytes)
+            buffer = [nbytes, len(self.allocated)]
+        assert buffer[0] == nbytes
+        return buffer
+
+    def give(self, buffer):
+        self.shelf.give(buffer[0], buffer)
+
+    def use(self, *sizes):
+        """Have buffers of these sizes in use at once, and then none; return how many were allocated for that."""
+        before = len(self.allocated)
+        for buffer in [self.take(nbytes) for nbytes in sizes]:
+            self.give(buffer)
+        return len(self.allocated) - before
+
+    @property
+    def bytes(self):
+        return self.shelf.used_bytes + self.shelf.free_bytes
+
+
+# ---- buffers ----
+
+
+def test_a_free_buffer_is_found_by_its_size():
+    pool = Pool()
+    first, other = pool.take(BIG), pool.take(SMALL)
+    pool.give(first)
+    pool.give(other)
+    assert pool.take(BIG) is first
+    assert pool.take(SMALL) is other
+
+
+def test_of_two_free_buffers_the_last_one_used_is_used_again():
+    pool = Pool()
+    first, second = pool.take(BIG), pool.take(BIG)
+    pool.give(first)
+    pool.give(second)
+    assert pool.take(BIG) is second  # which the cache may still have; the other one may go in time
+    assert pool.take(BIG) is first
+
+
+def test_bytes_in_use_and_free_are_counted():
+    pool = Pool()
+    buffers = [pool.take(nbytes) for nbytes in (BIG, SMALL, 0)]
+    assert (pool.shelf.used_bytes, pool.shelf.free_bytes) == (BIG + SMALL, 0)
+    for buffer in buffers:
+        pool.give(buffer)
+    assert (pool.shelf.used_bytes, pool.shelf.free_bytes) == (0, BIG + SMALL)
+    assert pool.use(0, SMALL, BIG) == 0
+
+
+def test_what_could_not_be_allocated_is_not_in_use():
+    pool = Pool()
+    pool.shelf.take(BIG)
+    pool.shelf.cancel(BIG)
+    assert pool.shelf.used_bytes == 0
+
+
+def test_a_shelf_that_was_cleared_has_forgotten_all_but_what_is_in_use():
+    pool = Pool()
+    kept = pool.take(SMALL)
+    for _ in range(3):
+        pool.use(BIG)
+        pool.use(SMALL)
+    pool.shelf.clear()
+    assert (pool.shelf.used_bytes, pool.shelf.free_bytes) == (SMALL, 0)
+    pool.give(kept)
+    assert pool.use(SMALL) == 0
+    assert pool.use(BIG) == 1
+    assert pool.bytes == BIG, "no pattern is known any more"
+
+
+# ---- rule 1: what was in use at once ----
+
+
+def test_sizes_that_never_come_again_do_not_pile_up():
+    pool = Pool()
+    for nbytes in range(1000, 3000):
+        pool.use(nbytes, nbytes)
+        assert pool.bytes <= 2 * nbytes
+
+
+def test_what_was_in_use_at_once_is_kept():
+    pool = Pool()
+    sizes = [BIG, BIG, 10, 20, 30]
+    pool.use(*sizes)
+    for nbytes in sizes * 2:
+        assert pool.use(nbytes) == 0
+
+
+def test_the_buffer_that_was_unused_for_longest_goes_first():
+    pool = Pool()
+    pool.use(10, 20, 30)
+    pool.use(10)
+    pool.use(5)  # 5 bytes more than were ever in use at once
+    pool.allocated.clear()
+    assert pool.use(10) == pool.use(30) == pool.use(5) == 0
+    assert pool.use(20) == 1
+
+
+def test_room_is_made_before_a_buffer_is_allocated():
+    """DDP's first step has the whole model in one bucket, and the second has buckets of the same size together."""
+    pool = Pool()
+    pool.use(BIG, BIG)
+    step = []
+    for _ in range(20):
+        step.append(pool.take(BIG // 10))
+        assert pool.bytes <= 2 * BIG
+    for buffer in step:
+        pool.give(buffer)
+    assert pool.bytes == 2 * BIG
+    assert pool.use(*[BIG // 10] * 20) == 0
+
+
+def test_a_peak_is_forgotten_in_time():
+    pool = Pool()
+    pool.use(*[BIG] * 4)
+    for _ in range(2 * PEAK_TAKES):
+        assert pool.use(SMALL) <= 1
+    assert pool.bytes == SMALL
+
+
+def test_what_is_in_use_for_long_stays_a_part_of_the_peak():
+    pool = Pool()
+    pool.use(BIG)
+    long = pool.take(BIG)
+    for _ in range(3 * PATTERN_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == BIG + SMALL
+    pool.give(long)
+    assert pool.use(BIG) == pool.use(SMALL) == 0
+
+
+# ---- rule 2: patterns ----
+
+
+def test_sizes_that_take_turns_are_kept():
+    pool = Pool()
+    rounds = [pool.use(BIG, BIG) + pool.use(SMALL, SMALL) for _ in range(10)]
+    assert rounds[0] == 4
+    assert rounds[3:] == [0] * 7
+    assert pool.bytes == 2 * BIG + 2 * SMALL
+
+
+def test_a_pattern_is_kept_although_something_new_comes_with_each_round():
+    pool = Pool()
+    for step in range(100):
+        allocated = pool.use(BIG) + pool.use(BIG // 2)
+        assert pool.use(BIG + 1 + step) == 1
+        assert pool.use(SMALL) + allocated == 0 or step < 4
+        assert pool.bytes <= BIG + BIG // 2 + BIG + 1 + step + SMALL
+
+
+def test_a_size_is_no_pattern_because_it_came_twice_at_a_time():
+    pool = Pool()
+    pool.use(BIG, BIG, BIG)
+    for nbytes in range(100, 200):
+        pool.use(nbytes, nbytes)
+    for _ in range(2 * PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == SMALL
+
+
+def test_a_pattern_that_is_over_is_forgotten():
+    pool = Pool()
+    for _ in range(5):
+        pool.use(BIG)
+        pool.use(SMALL)
+    for _ in range(PATTERN_TAKES - PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == BIG + SMALL
+    for _ in range(3 * PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == SMALL
+    assert pool.use(BIG) == 1
+    for _ in range(2 * PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == SMALL, "once is no pattern"
+
+
+def test_a_size_that_comes_again_late_is_no_pattern():
+    pool = Pool()
+    for _ in range(3):
+        pool.use(BIG)
+        for _ in range(PATTERN_TAKES + 3 * PEAK_TAKES):
+            pool.use(SMALL)
+        assert pool.bytes == SMALL
+
+
+def test_a_patterns_size_that_is_in_use_for_long_stays_known():
+    pool = Pool()
+    for _ in range(5):
+        pool.use(BIG)
+        pool.use(SMALL)
+    one = pool.take(BIG)
+    for _ in range(2 * PATTERN_TAKES):
+        pool.use(SMALL)
+    pool.give(one)
+    assert pool.use(BIG) == 0
+
+
+def test_more_buffers_of_a_patterns_size_than_are_used_lately_go():
+    pool = Pool()
+    for _ in range(5):
+        pool.use(BIG, BIG)
+        pool.use(SMALL)
+    for _ in range(PATTERN_TAKES):
+        pool.use(BIG)
+        pool.use(SMALL)
+    assert pool.bytes == BIG + SMALL
+    assert pool.use(BIG) + pool.use(SMALL) == 0
+
+
+def test_a_pattern_may_keep_no_more_than_it_was_allowed():
+    pool = Pool(extra_bytes_max=5)
+    sizes = [BIG, 1, 2, 3, 4, 5]
+    for _ in range(10):
+        for nbytes in sizes:
+            pool.use(nbytes)
+            assert pool.bytes <= BIG + 5
+    pool = Pool(extra_bytes_max=15)
+    for _ in range(10):
+        allocated = [pool.use(nbytes) for nbytes in sizes]
+    assert sum(allocated) == 0
+
+
+# ---- rule 3: sizes that come again by chance ----
+
+
+def patterns(count, times):
+    """Return rounds of so many sizes, and how many buffers each has allocated; all are of about one size."""
+    pool, rounds = Pool(), []
+    for _ in range(times):
+        rounds.append(sum(pool.use(BIG + one) for one in range(count)))
+    return pool, rounds
+
+
+def test_a_short_pattern_may_be_as_large_as_it_likes():
+    count = PEAK_TAKES - 1
+    pool, rounds = patterns(count, 10)
+    assert rounds[3:] == [0] * 7
+    assert pool.bytes == sum(BIG + one for one in range(count))
+
+
+def test_a_long_pattern_of_few_times_what_is_in_use_is_kept():
+    pool, allocated = Pool(), []
+    for _ in range(4):
+        allocated.append(sum(pool.use(BIG + one) for one in range(PATTERN_TIMES - 1)))
+        for _ in range(PATTERN_TAKES - 2 * PEAK_TAKES):
+            allocated[-1] += pool.use(SMALL)
+    assert allocated[2:] == [0, 0]
+
+
+def test_a_long_pattern_of_many_times_what_is_in_use_is_not():
+    pool, rounds = patterns(3 * PEAK_TAKES, 10)
+    assert min(rounds) > PEAK_TAKES
+    assert pool.bytes <= (PATTERN_TIMES + 1) * (BIG + 3 * PEAK_TAKES)

@@ -1,0 +1,47 @@
+"""Hierarchical mode: the communicator of one rail, whose ranks are the nodes."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+from reduction.errors import ReducerUnavailable
+from reduction.rails import rail_name
+
+from worker_plugin.client import Client
+from worker_plugin.config import SECONDS_MAX, PluginConfig
+from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.discovery.nodes import Node
+from worker_plugin.rank_group import RankGroup
+
+#: How much more patience a rail has than a node, in seconds: whom a node waits for is better named by its neighbours
+#: than by other nodes, which only know which of its ranks they miss.
+PATIENCE_S = 1.0
+
+
+class Rail:
+    """A rail's share in the meeting of all ranks: they agree once, under their numbers in the whole job."""
+
+    def __init__(self, meeting: Meeting, rank: int, world_size: int, local_rank: int) -> None:
+        self._meeting = meeting
+        self._rank = rank
+        self._world_size = world_size
+        self._local_rank = local_rank
+
+    def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
+        """See `Meeting.agree`; the rail's own numbers do not count."""
+        place = self._meeting.agree(config, self._rank, self._world_size)
+        return replace(place, job=rail_name(place.job, self._local_rank))
+
+    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
+        """Never asked: the settings exclude each other."""
+        raise ReducerUnavailable("there is no fallback in hierarchical mode")
+
+
+def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, meeting: Meeting) -> Client:
+    """Return the communicator of this rank's rail; `ranks` are those of the whole job."""
+    rail = Rail(meeting, ranks.rank, ranks.size, node.local_rank)
+    host = f"{socket.gethostname()}, global rank {ranks.global_rank}"
+    patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))
+    nodes = RankGroup(node.index, node.count, label=ranks.label)
+    return Client(patient, nodes, rail, local_size=node.size, host=host)

@@ -127,12 +127,13 @@ def test_a_rank_may_come_as_late_as_to_any_collective():
     )
 
 
-@pytest.mark.parametrize("rank, who", [(0, "rank 1: did"), (1, "rank 0")])
+@pytest.mark.parametrize(("rank", "who"), [(0, "rank 1: did"), (1, "rank 0")])
 def test_a_short_timeout_is_not_made_longer_by_the_join_timeout(rank, who):
     a, short = link("a", "P-" if rank == 0 else "-P"), {"timeout_s": 4.0, "rank": rank}
     assert judge(forming(a, now=3.9, **short)) == Keep()
     error, text = given_up(judge(forming(a, now=4.0, **short)))
-    assert error is WorkersMissing and text.startswith(f"waited 4 s in vain for {who}")
+    assert error is WorkersMissing
+    assert text.startswith(f"waited 4 s in vain for {who}")
     assert judge(forming(down("a"), now=59.9, **short)) == Keep(), "reducers have the join timeout"
     assert judge(forming(link("a"), down("b"), now=59.9, met_since=1.0, timeout_s=4.0)) == Keep()
 

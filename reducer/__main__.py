@@ -1,5 +1,44 @@
-"""`python -m reducer` is the `reducer` command."""
+"""`python -m reducer` is the `reducer` command, and so is this file by its path, as `reduction.launch` starts it.
 
-from reducer.cli import main
+By its path it uses the packages `reducer` and `reduction` of those who started it, and otherwise what is installed:
+no folder of the user's comes before that. PYTHONPATH comes last, the working directory not at all.
+"""
+
+import importlib.util
+import os
+import sys
+
+
+def _find_packages() -> None:
+    """Make `sys.path`, and import our two packages; until then nothing of ours can be."""
+    path = os.environ.get("PYTHONPATH")
+    user = (
+        [os.path.abspath(entry) for entry in path.split(os.pathsep)] if path else []
+    )  # "" is the working directory
+    handed = [entry for entry in os.environ.get("REDUCTION_START_PATH", "").split(os.pathsep) if entry]
+    handed += [entry for entry in user if entry != os.getcwd()]
+    sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) not in user]
+    sys.path += [entry for entry in dict.fromkeys(handed) if entry not in sys.path]
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    _load("reducer", folder)
+    beside = [entry for entry in (*handed, folder) if os.path.exists(os.path.join(entry, "reduction", "v1"))]
+    if beside:
+        _load("reduction", beside[0])
+
+
+def _load(name: str, folder: str) -> None:
+    package = os.path.join(folder, name)
+    init = os.path.join(package, "__init__.py")
+    spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[package])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+if __spec__ is None:
+    _find_packages()
+
+from reducer.cli import main  # noqa: E402
 
 main(prog_name="reducer")

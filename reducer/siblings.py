@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+from reduction.launch import reducer_command
 
 from reducer.config import TLS_OPTIONS, ReducerConfig
 
@@ -73,8 +75,8 @@ class Siblings:
 
     async def _start(self, number: int, port: int) -> int:
         config = self._config
-        command = [sys.executable, "-m", "reducer", "serve", "--workers", "1", "--stop-with-stdin"]
-        command += ["--bind", config.address(port)]
+        command, environment = reducer_command(Path(__file__).parents[1])
+        command += ["serve", "--bind", config.address(port), "--workers", "1", "--stop-with-stdin"]
         command += ["--memory-limit", str(config.memory_limit_bytes_each)]
         command += ["--drain-timeout", str(config.drain_timeout_s)]
         command += ["--log-level", logging.getLevelName(logging.getLogger().level).lower()]
@@ -86,7 +88,7 @@ class Siblings:
         command += ["--metrics-port", str(config.metrics_port + number)] if config.metrics_port else []
         # A session of its own: Ctrl-C is for the first process, which passes it on as SIGTERM.
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, start_new_session=True
+            *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment
         )
         self._processes[number] = process
         assert process.stdout is not None

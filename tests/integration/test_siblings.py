@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from integration.children import state_of
-from integration.reducers import reducer_command, status_of
+from integration.children import environment, state_of
+from integration.reducers import READY, reducer_command, status_of
 from integration.training import train_until_told
+
+from reducer.allowance import MEMORY_SHARE, WORKERS_DEFAULT_MAX, cores, memory
 
 
 def siblings_of(pid: int) -> list[int]:
@@ -86,6 +89,62 @@ def test_a_sibling_that_is_killed_comes_back_where_it_was(ranks, three, job, unt
     answers = call.answers()
     assert answers[0] == answers[1] == answers[2]
     assert "sibling ended and starts again number=" in three.log.text
+
+
+@pytest.fixture
+def only_one_core():
+    """Have this thread, and what it starts, run on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def defaults(tmp_path) -> tuple[dict, str]:
+    """Return the status of `reducer serve` without options, and its log."""
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0", "--stop-with-stdin"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment(),
+        )
+    try:
+        status = status_of(process.stdout.readline().removeprefix(READY).strip())
+    finally:
+        process.stdin.close()
+        process.wait(30)
+        process.stdout.close()
+    return status, (tmp_path / "log").read_text()
+
+
+def test_by_default_there_are_as_many_processes_as_cores_and_memory_is_shared(tmp_path):
+    status, log = defaults(tmp_path)
+    assert len(status["siblings"]) == max(1, min(int(cores()), WORKERS_DEFAULT_MAX)) - 1
+    limit = int(memory() * MEMORY_SHARE)
+    assert status["memory_limit_bytes"] == limit // (1 + len(status["siblings"]))
+    assert (
+        f"using workers={1 + len(status['siblings'])} of cores={cores():.4g} memory_limit={limit} of" in log
+    )
+
+
+@pytest.mark.usefixtures("only_one_core")
+def test_one_core_is_one_process(tmp_path):
+    status, log = defaults(tmp_path)
+    assert status["siblings"] == []
+    assert status["memory_limit_bytes"] == int(memory() * MEMORY_SHARE)
+    assert "using workers=1 of cores=1 " in log
+
+
+def test_more_memory_than_there_is_is_a_warning(serve):
+    reducer = serve("--memory-limit", str(1 << 50))
+    warning = (
+        f"--memory-limit {1 << 50} is more than the {memory()} bytes of memory that this machine or container"
+    )
+    assert f"level=WARNING logger=reducer.lifecycle pid={reducer.pid} {warning}" in reducer.log.text
+    assert status_of(reducer.address)["memory_limit_bytes"] == 1 << 50
 
 
 def test_sigterm_ends_them_all(three):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
+import selectors
 import socket
 import subprocess
-import sys
+from pathlib import Path
 
 from reduction.errors import ReducerUnavailable
+from reduction.launch import reducer_command
 
 READY = "listening on "
 #: How long the process may take to start, in seconds.
@@ -41,7 +42,9 @@ class EmbeddedReducer:
         Raises:
             ReducerUnavailable: it ended instead; its own words are on stderr.
         """
-        command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0", "--workers", "1"]
+        # Beside our own package, wherever that is: not the first `reducer` that could be imported here.
+        command, environment = reducer_command(Path(__file__).parents[2])
+        command += ["serve", "--bind", "127.0.0.1:0", "--workers", "1"]
         self.token = secrets.token_urlsafe(32)
         # Through a pipe: everybody can see a command line.
         reading, writing = os.pipe()
@@ -55,12 +58,14 @@ class EmbeddedReducer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
+                env=environment,
                 start_new_session=True,  # Ctrl-C is for the script, which may go on
                 pass_fds=[reading],
             )
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], START_S)
-        line = self._process.stdout.readline() if readable else ""
+        with selectors.DefaultSelector() as selector:  # select.select takes no descriptor from 1024 on
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            line = self._process.stdout.readline() if selector.select(START_S) else ""
         if not line.startswith(READY):
             self._process.kill()
             raise ReducerUnavailable(f"the embedded reducer did not start: exit code {self._process.wait()}")

@@ -1,0 +1,72 @@
+"""What a reducer process is started with: our code by its path, and the user's folders last or not at all."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import reduction
+from reduction.launch import VARIABLE, reducer_command
+
+SHARED = str(Path(reduction.__file__).parents[1])
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch, tmp_path):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def started_with(folder="/opt/ours"):
+    """Return the folders for the end of the process's search path."""
+    command, environment = reducer_command(folder)
+    assert command == [sys.executable, "-P", f"{folder}/reducer/__main__.py"]
+    assert "PYTHONPATH" not in environment
+    return environment[VARIABLE].split(os.pathsep)
+
+
+def test_by_default_only_our_folders():
+    assert started_with() == [SHARED, "/opt/ours"]
+
+
+def test_one_folder_is_named_once():
+    command, environment = reducer_command(SHARED)
+    assert command[2] == f"{SHARED}/reducer/__main__.py"
+    assert environment[VARIABLE] == SHARED
+
+
+def test_the_folder_may_be_relative_to_the_working_directory(tmp_path):
+    command, environment = reducer_command("..")
+    assert command[2] == f"{tmp_path}/reducer/__main__.py"
+    assert environment[VARIABLE].endswith(f"{os.pathsep}{tmp_path}")
+
+
+def test_folders_of_the_users_come_last_and_the_working_directory_not_at_all(monkeypatch, tmp_path):
+    entries = [
+        "",
+        ".",
+        "../there",
+        "/elsewhere",
+        str(tmp_path / "here"),
+        str(tmp_path / "link"),
+        "/elsewhere",
+    ]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(entries))
+    assert started_with() == [SHARED, "/opt/ours", str(tmp_path / "there"), "/elsewhere"]
+
+
+def test_a_process_that_was_started_so_hands_on_what_it_got(monkeypatch):
+    monkeypatch.setenv(VARIABLE, os.pathsep.join(["/opt/ours", "/elsewhere"]))
+    assert started_with() == [SHARED, "/opt/ours", "/elsewhere"]
+
+
+def test_the_rest_of_the_environment_stays(monkeypatch):
+    monkeypatch.setenv("SOMETHING", "else")
+    _, environment = reducer_command("/opt/ours")
+    assert environment == {name: value for name, value in os.environ.items()} | {
+        VARIABLE: environment[VARIABLE]
+    }

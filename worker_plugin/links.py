@@ -6,15 +6,26 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Coroutine
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from reduction.errors import ReductionError
+from reduction import descriptors
+from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, ReducerFrame, WorkerFrame
 
 from worker_plugin.security import OPEN, Access
 from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
+from worker_plugin.transports.unopened import UnopenedEndpoint, UnopenedStream
 
+Endpoint: TypeAlias = GrpcEndpoint | TcpEndpoint | UnopenedEndpoint
+Stream: TypeAlias = GrpcStream | TcpStream | UnopenedStream
+
+#: What a link takes: a connection on each plane.
+DESCRIPTORS_PER_LINK = 2
+#: What gRPC and the loop take however many links there are; 6 were seen.
+DESCRIPTORS_OF_OURS = 8
+#: What there should be beside all that, for dialling and for the script.
+DESCRIPTORS_SPARE = 32
 #: How long streams may take to send their last frames, in seconds.
 LINGER_S = 2.0
 
@@ -69,8 +80,10 @@ class Links:
         self.private: dict[str, Access] = {}
         #: What our sockets are connected to, as far as it is known.
         self.addresses: set[tuple[str, int]] = set()
-        self._endpoints: dict[int, GrpcEndpoint | TcpEndpoint] = {}
-        self._streams: dict[int, GrpcStream | TcpStream] = {}
+        self._endpoints: dict[int, Endpoint] = {}
+        self._streams: dict[int, Stream] = {}
+        #: Descriptors that were open before ours.
+        self._others = 0
         #: Of each link's present stream; none once it has ended. Through them alone we refer to a `Hearer`, which
         #: refers to us: that must be over with `close`, not when the garbage collector comes.
         self._sinks: dict[int, _Sink] = {}
@@ -93,8 +106,8 @@ class Links:
         if endpoint is not None and endpoint.address != address:  # of a sibling that is gone
             self.run(endpoint.close())
             endpoint = None
-        if endpoint is None:
-            endpoint = self._endpoints[link] = self._endpoint(address)
+        if endpoint is None or isinstance(endpoint, UnopenedEndpoint):
+            endpoint = self._endpoints[link] = self._endpoint(address, len(self._endpoints.keys() | {link}))
         sink = self._sinks[link] = _Sink(self, link, hearer)
         stream = self._streams[link] = endpoint.open(sink)
         stream.send(join)
@@ -134,7 +147,15 @@ class Links:
         self._endpoints.clear()
         self._sinks.clear()
 
-    def _endpoint(self, address: str) -> GrpcEndpoint | TcpEndpoint:
+    def _endpoint(self, address: str, count: int) -> Endpoint:
+        """Return an endpoint, of `count` with this one."""
+        if count == 1:
+            self._others = descriptors.in_use()
+        needed = self._others + DESCRIPTORS_OF_OURS + DESCRIPTORS_PER_LINK * count
+        allowed = descriptors.allow(needed + DESCRIPTORS_SPARE)
+        if allowed < needed:
+            text = f"this process may have {allowed} descriptors, and needs {needed} for {count} links"
+            return UnopenedEndpoint(address, ReducerUnavailable(f"{text}: raise its hard limit (ulimit -Hn)"))
         access = self.private.get(address, self.access)
         if self.transport == "grpc":
             return GrpcEndpoint(address, access)

@@ -17,6 +17,8 @@ from rich.table import Column, Table
 from reducer.transports.grpc_server import SERVICE
 
 PIPE_WIDTH = 240
+#: http_proxy and the like are for the web, not for a reducer in this network.
+OPTIONS = [("grpc.enable_http_proxy", 0)]
 #: Of the ranks that others wait for.
 LAST_RANKS = 3
 
@@ -64,9 +66,9 @@ def fetch(address: str, timeout_s: float, access: Access) -> ReducerStatus:
 
 def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
     if tls is None:
-        return grpc.insecure_channel(address)
+        return grpc.insecure_channel(address, OPTIONS)
     key, cert, ca = tls.read()
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert))
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert), OPTIONS)
 
 
 def render(address: str, status: ReducerStatus) -> None:

@@ -44,6 +44,8 @@ OPTIONS = [
     # One connection per endpoint, so that a failed one is never shared with another job's.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
+    # http_proxy and the like are for the web: reducers are in this network, and the TCP plane knows no proxy either.
+    ("grpc.enable_http_proxy", 0),
 ]
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)

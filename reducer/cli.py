@@ -17,7 +17,8 @@ import click
 from reduction import __version__
 from reduction.errors import ConfigError
 
-from reducer.config import DRAIN_TIMEOUT_S, MEMORY_LIMIT_DEFAULT, TLS_OPTIONS, ReducerConfig
+from reducer.allowance import MEMORY_SHARE, WORKERS_DEFAULT_MAX
+from reducer.config import DRAIN_TIMEOUT_S, TLS_OPTIONS, WORKERS_MAX, ReducerConfig
 
 EXIT_BIND = 3
 EXIT_NO_ANSWER = 4
@@ -69,13 +70,15 @@ def main() -> None:
     "--memory-limit",
     type=int,
     metavar="BYTES",
-    help=f"Most bytes that all jobs together may reserve.  [default: {MEMORY_LIMIT_DEFAULT} per process]",
+    help=f"Most bytes that all jobs together may reserve, in all processes.  [default: {MEMORY_SHARE:.0%} of the "
+    "memory of this machine or container]",
 )
 @click.option(
     "--workers",
     type=int,
     metavar="N",
-    help="Processes that serve; those after the first take free ports.  [default: the number of cores]",
+    help="Processes that serve; those after the first take free ports.  [default: the whole cores that this "
+    f"machine or container has, at most {WORKERS_DEFAULT_MAX}; up to {WORKERS_MAX}]",
 )
 @_security_options
 @click.option("--insecure", is_flag=True, help="Allow a non-loopback address without TLS or token.")
@@ -114,6 +117,9 @@ def serve(
     """
     # Its handlers only complain when we start siblings, which never use the parent's connections.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    from reducer.heap import use_few_arenas
+
+    use_few_arenas()
     import uvloop
 
     from reducer.lifecycle import BindError
@@ -124,12 +130,12 @@ def serve(
         LineFormatter("%(asctime)s level=%(levelname)s logger=%(name)s pid=%(process)d %(message)s")
     )
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    given = {"workers": workers, "memory_limit_bytes": memory_limit}
     try:
         config = ReducerConfig(
             bind=bind,
             data_port=data_port,
             metrics_port=metrics_port,
-            memory_limit_bytes=memory_limit,
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,
@@ -137,7 +143,7 @@ def serve(
             insecure=insecure,
             stop_with_stdin=stop_with_stdin,
             drain_timeout_s=drain_timeout,
-            **({} if workers is None else {"workers": workers}),
+            **{name: value for name, value in given.items() if value is not None},
         )
     except ConfigError as error:
         raise click.UsageError(str(error)) from None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from dataclasses import dataclass, field
 
 from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
 
-MEMORY_LIMIT_DEFAULT = 4 << 30
+from reducer.allowance import default_memory_limit, default_workers
+
 DRAIN_TIMEOUT_S = 30.0
 WORKERS_MAX = 256
 TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
@@ -25,10 +25,10 @@ class ReducerConfig:
     data_port: int = 0
     #: Port for Prometheus on the same host, None for no metrics.
     metrics_port: int | None = None
-    #: Processes that serve; by default one per core that this process may use.
-    workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
-    #: Most bytes that all jobs together may reserve in all processes; None for MEMORY_LIMIT_DEFAULT in each.
-    memory_limit_bytes: int | None = None
+    #: Processes that serve.
+    workers: int = field(default_factory=default_workers)
+    #: Most bytes that all jobs together may reserve in all processes.
+    memory_limit_bytes: int = field(default_factory=default_memory_limit)
     #: Certificate, private key and CA of mutual TLS, in PEM; all or none.
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -52,7 +52,7 @@ class ReducerConfig:
             raise ConfigError(f"--metrics-port {self.metrics_port}: must be 1 to 65535")
         if not 1 <= self.workers <= WORKERS_MAX:
             raise ConfigError(f"--workers {self.workers}: must be 1 to {WORKERS_MAX}")
-        if self.memory_limit_bytes is not None and self.memory_limit_bytes < self.workers:
+        if self.memory_limit_bytes < self.workers:
             raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
         if self.tls is not None and self.data_port:
             raise ConfigError(
@@ -74,8 +74,7 @@ class ReducerConfig:
     @property
     def memory_limit_bytes_each(self) -> int:
         """What one process may reserve."""
-        limit = self.memory_limit_bytes
-        return MEMORY_LIMIT_DEFAULT if limit is None else limit // self.workers
+        return self.memory_limit_bytes // self.workers
 
     def address(self, port: int) -> str:
         """Return HOST:PORT with our host."""

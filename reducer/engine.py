@@ -150,6 +150,8 @@ class Engine:
 
     def reject(self, stream: int, error: ReductionError) -> None:
         """End a stream whose peer broke a rule that the transport watches over."""
+        # The stream keeps the error, whose traceback would keep the stream, and the frame at fault: a cycle.
+        error.__traceback__ = error.__context__ = None
         if stream in self._sinks:
             self._handle(Rejected(stream, error))
 

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import sys
 
+from reduction import descriptors
 from reduction.tokens import read_tokens
 
+from reducer import allowance
 from reducer.config import ReducerConfig
 from reducer.engine import TICK_S, Engine
 from reducer.metrics import serve_metrics
@@ -37,7 +38,8 @@ async def serve(config: ReducerConfig) -> None:
         BindError: an address cannot be bound.
         ConfigError: a certificate, private key or token file cannot be used.
     """
-    _allow_descriptors(2 * Limits().connections)  # a stream may have one on each plane
+    descriptors.allow(2 * Limits().connections)  # a stream may have one on each plane
+    _say_what_we_use(config)
     credentials = None if config.tls is None else server_credentials(config.tls)
     tokens = None if config.token_file is None else read_tokens(config.token_file)
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each)
@@ -99,12 +101,22 @@ async def serve(config: ReducerConfig) -> None:
         await asyncio.gather(server.stop(0.5), siblings.stop())
 
 
-def _allow_descriptors(count: int) -> None:
-    """Use what the system allows, up to `count`: shells and services begin with 1024, which 500 ranks over TCP need."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+def _say_what_we_use(config: ReducerConfig) -> None:
+    """Log how many processes there are and what they may reserve; warn if that is more than there is."""
+    there = allowance.memory()
+    log.info(
+        "using workers=%d of cores=%.4g memory_limit=%d of memory=%s",
+        config.workers,
+        allowance.cores(),
+        config.memory_limit_bytes,
+        "unknown" if there is None else there,
+    )
+    if there is not None and config.memory_limit_bytes > there:
+        log.warning(
+            "--memory-limit %d is more than the %d bytes of memory that this machine or container has",
+            config.memory_limit_bytes,
+            there,
+        )
 
 
 def _on_signal(stop: asyncio.Event) -> None:

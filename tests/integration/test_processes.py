@@ -14,6 +14,7 @@ import grpc
 import pytest
 import torch
 import torch.distributed as dist
+from channels import NO_PROXY
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from integration.children import state_of
@@ -21,6 +22,7 @@ from integration.reducers import reducer_command, status_of
 from integration.torchrun import Torchrun
 from integration.training import Trainer, train_until_told
 
+from reducer.allowance import default_memory_limit
 from worker_plugin import reduction_hook
 
 SERVICE = "reduction.v1.Reduction"
@@ -178,7 +180,7 @@ def test_embedded_reducer_ends_when_rank_0_is_killed(torchrun, until):
     pid_file = run.folder / "pid-0"
     until(lambda: pid_file.exists() or not run.is_running, "the first epoch", 60)
     assert run.is_running, run.log.read_text()[-5000:]
-    reducers = [pid for pid, command in run.processes().items() if "reducer serve" in command]
+    reducers = [pid for pid, command in run.processes().items() if "reducer/__main__.py serve" in command]
     assert len(reducers) == 1
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
     until(lambda: reducers[0] not in run.processes(), "the end of the embedded reducer", 20)
@@ -188,7 +190,7 @@ def test_embedded_reducer_ends_when_rank_0_is_killed(torchrun, until):
     # stays for ever (torch 2.13, ManagerWatchdog; seen under load); the fixture ends it.
     pids = {int(file.read_text()) for file in run.folder.glob("pid-*")}
     until(lambda: pids.isdisjoint(run.processes()), "the end of all ranks", 20)
-    assert not [command for command in run.processes().values() if "reducer serve" in command]
+    assert not [command for command in run.processes().values() if "reducer/__main__.py serve" in command]
 
 
 # ---- the operator's side ----
@@ -211,7 +213,7 @@ def test_sigterm_waits_for_a_job_that_has_no_other_reducer(ranks, serve, job):
     assert [call.hear(0), call.hear(1)] == ["there", "there"]
     reducer.is_over = True
     reducer.process.terminate()
-    with grpc.insecure_channel(reducer.address) as channel:
+    with grpc.insecure_channel(reducer.address, NO_PROXY) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         while health.Check(health_pb2.HealthCheckRequest(), timeout=5).status == 1:
             time.sleep(0.01)
@@ -288,12 +290,12 @@ def test_metrics(ranks, serve, free_port, job):
     assert float(samples["reducer_streams"]) == 2
     assert float(samples["reducer_jobs"]) == 1
     assert float(samples["reducer_draining"]) == 0
-    assert float(samples["reducer_memory_limit_bytes"]) == 4 << 30
+    assert float(samples["reducer_memory_limit_bytes"]) == default_memory_limit()
 
 
 def test_health_and_reflection(serve):
     reducer = serve()
-    with grpc.insecure_channel(reducer.address) as channel:
+    with grpc.insecure_channel(reducer.address, NO_PROXY) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", SERVICE):
             answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)

@@ -4,7 +4,8 @@ import pytest
 from reduction.credentials import TlsFiles
 from reduction.errors import ConfigError
 
-from reducer.config import DRAIN_TIMEOUT_S, MEMORY_LIMIT_DEFAULT, ReducerConfig, split_address
+from reducer.allowance import default_memory_limit, default_workers
+from reducer.config import DRAIN_TIMEOUT_S, WORKERS_MAX, ReducerConfig, split_address
 
 TLS = {"tls_cert": "c", "tls_key": "k", "tls_ca": "a"}
 
@@ -14,10 +15,22 @@ def test_defaults():
     assert config.host == "127.0.0.1"
     assert config.data_port == 0
     assert config.metrics_port is None
-    assert config.memory_limit_bytes_each == MEMORY_LIMIT_DEFAULT == 4 << 30
+    assert config.workers == default_workers()
+    assert config.memory_limit_bytes == default_memory_limit()
     assert config.drain_timeout_s == DRAIN_TIMEOUT_S
     assert (config.insecure, config.stop_with_stdin) == (False, False)
     assert (config.tls, config.token_file) == (None, None)
+
+
+def test_processes_share_the_memory():
+    for limit in (None, 1000):
+        given = {} if limit is None else {"memory_limit_bytes": limit}
+        config = ReducerConfig(bind="127.0.0.1:0", workers=3, **given)
+        assert config.memory_limit_bytes_each == (limit or default_memory_limit()) // 3
+
+
+def test_more_processes_than_by_default():
+    assert ReducerConfig(bind="127.0.0.1:0", workers=WORKERS_MAX).workers == WORKERS_MAX == 256
 
 
 @pytest.mark.parametrize(

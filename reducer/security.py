@@ -1,4 +1,4 @@
-"""Who may use a reducer: its certificates, and the tokens that a Join or a status call must show."""
+"""Who may use a reducer: its certificates, and the tokens that its calls must show."""
 
 from __future__ import annotations
 
@@ -23,6 +23,32 @@ def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
 
 
+def check_call(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
+    """Let a Session call go on to its first frame, or not. Whether its token is the job's shows when that is named.
+
+    Raises:
+        Unauthenticated: it shows no token of any job.
+    """
+    _check(tokens, metadata, peer, ": its token_file and this reducer's --token-file must agree")
+
+
+def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
+    """Let a call for the status pass, or not.
+
+    Raises:
+        Unauthenticated: it shows no token of any job.
+    """
+    _check(tokens, metadata, peer, " for the status: pass --token-file")
+
+
+def _check(tokens: TokenTable | None, metadata: Metadata, peer: str, what: str) -> None:
+    if tokens is None:
+        return
+    shown = from_metadata(metadata)
+    if not tokens.knows(shown):
+        raise Unauthenticated(f"{peer} shows {'a wrong' if shown else 'no'} token{what}")
+
+
 def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str) -> None:
     """Let the first frame of a stream pass, or not. What is no Join of this version is the core's to refuse.
 
@@ -36,19 +62,4 @@ def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata
         raise Unauthenticated(
             f"rank {frame.rank} ({frame.host}, {peer}) shows {'a wrong' if shown else 'no'} token for job "
             f"{frame.job!r}: its token_file and this reducer's --token-file must agree on that job's line"
-        )
-
-
-def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
-    """Let a call for the status pass, or not.
-
-    Raises:
-        Unauthenticated: it shows no token of any job.
-    """
-    if tokens is None:
-        return
-    shown = from_metadata(metadata)
-    if not tokens.knows(shown):
-        raise Unauthenticated(
-            f"{peer} shows {'a wrong' if shown else 'no'} token for the status: pass --token-file"
         )

@@ -3,6 +3,9 @@
 Messages are bytes in and out: the schema is kept by `reduction.wire`, without protobuf's payload copies. A
 stream may leave for the data port (`outbox.py`); its call then stays open as its life line, and either ends
 with the other: so both planes notice a lost peer in the same way.
+
+A stranger, who has sent no Join yet, has no stream: only a call, which is refused by its status alone, before its
+first frame is read if it shows no token that we know.
 """
 
 from __future__ import annotations
@@ -14,24 +17,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
 from reduction import wire
-from reduction.errors import (
-    OutOfOrder,
-    ReducerUnavailable,
-    ReductionError,
-    ResourceExhausted,
-    Unauthenticated,
-)
-from reduction.model import WorkerFrame
+from reduction.errors import ReducerUnavailable, ReductionError, ResourceExhausted
 from reduction.tokens import TokenTable
 from reduction.v1 import reduction_pb2 as pb
 
 from reducer.engine import Engine
-from reducer.security import check_join, check_status
+from reducer.heap import Heap
+from reducer.security import check_call, check_join, check_status
+from reducer.transports.open_services import open_services
 from reducer.transports.outbox import Encoder, Outbox
 from reducer.transports.tcp_server import DataPort
+from reducer.transports.turns import Turns
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,10 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Reduction"].full_name
 #: How long the last frames of a stream may take to leave, in seconds.
 LINGER_S = 5.0
 
-#: A worker's state opens one.
-STREAMS_PER_CONNECTION_MAX = 64
+#: A worker's state opens one, and another one when that broke. Each may have LOOKAHEAD_BYTES that nobody reads.
+STREAMS_PER_CONNECTION_MAX = 8
+#: What gRPC receives of a stream before it is asked for. 128 or 256 KiB made sums of 1 MiB over gRPC 12 % slower.
+LOOKAHEAD_BYTES = 512 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +53,23 @@ class Limits:
 
     #: Streams of all connections together.
     streams: int = 8192
-    #: Of these, those whose Join is being read, which may make gRPC hold one frame of FRAME_BYTES_MAX each. The
-    #: others wait for their turn: the ranks of a job come all at once.
-    strangers: int = 256
-    #: How long a new stream may wait for its turn, in seconds.
-    turn_s: float = 10.0
-    #: How long it then may take to send its Join, in seconds.
+    #: Calls that are not streams yet, because their first frame is being read; each may hold FRAME_BYTES_MAX twice.
+    strangers: int = 4
+    #: Calls that wait until it is their turn to send it; each may hold LOOKAHEAD_BYTES.
+    waiting: int = 1024
+    #: How long a call may wait for its turn, in seconds.
+    turn_s: float = 30.0
+    #: How long it then may take, in seconds; and how long while others wait.
     join_s: float = 10.0
+    hurry_s: float = 1.0
     #: More than streams, so that one too many hears why; the rest is for health checks and status.
     connections: int = 8192 + 1024
+
+    def turns(self) -> Turns:
+        """Return turns at sending a first frame."""
+        return Turns(
+            self.strangers, self.waiting, wait_s=self.turn_s, use_s=self.join_s, hurry_s=self.hurry_s
+        )
 
 
 OPTIONS = [
@@ -73,6 +84,11 @@ OPTIONS = [
     ("grpc.keepalive_timeout_ms", 8_000),
     ("grpc.http2.ping_timeout_ms", 86_400_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # Otherwise gRPC receives up to 16 MiB of each stream before anybody asks for it: 256 calls that were refused
+    # without reading cost 490 MiB. The larger HTTP/2 frames are what it would choose by itself.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+    ("grpc.http2.max_frame_size", 1 << 20),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     # Connections without a call, and those that have not come as far as HTTP/2.
     ("grpc.max_connection_idle_ms", 60_000),
@@ -129,10 +145,11 @@ class GrpcServer:
         self._credentials = credentials
         self._tokens = tokens
         self._limits = limits
-        self._turns = asyncio.Semaphore(limits.strangers)
+        self._turns = limits.turns()
         self._siblings: tuple[int, ...] = ()
         self._outboxes: set[Outbox] = set()
         self._encoder = Encoder()
+        self._heap = Heap()
         self._health = health.aio.HealthServicer()
         # Of the calls, too: a health check may watch for ever.
         self._server = grpc.aio.server(
@@ -141,12 +158,16 @@ class GrpcServer:
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Session": grpc.stream_stream_rpc_method_handler(self._session),
-            "Status": grpc.unary_unary_rpc_method_handler(self._status),
+            # To its clients it is a call with one request and one answer.
+            "Status": grpc.stream_stream_rpc_method_handler(self._status),
         }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        shown = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, handlers),
+                # With turns of their own: who sends no Join must not make health checks late.
+                *open_services(self._health, shown, limits.turns(), self._heap),
+            )
         )
 
     def bind(self, bind: str) -> int:
@@ -180,84 +201,94 @@ class GrpcServer:
             outbox.drop(ReducerUnavailable("the reducer has stopped"))
         await self._server.stop(grace_s)
 
-    async def _status(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    async def _status(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Answer without reading the request, which is empty."""
         try:
             check_status(self._tokens, context.invocation_metadata() or (), context.peer())
-        except Unauthenticated as error:
-            log.warning("refused a status call reason=%s", error)
-            await context.abort(STATUS[error.code], str(error))
-        return wire.status_to_wire(replace(self._engine.status(), siblings=self._siblings))
+        except ReductionError as error:
+            self._refuse(context, error)
+            return
+        await context.write(wire.status_to_wire(replace(self._engine.status(), siblings=self._siblings)))
 
-    async def _session(
-        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> None:
-        outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings)
-        is_full = len(self._outboxes) >= self._limits.streams
-        self._outboxes.add(outbox)
-        reader = asyncio.create_task(self._read(context, outbox, is_full))
-        writer = asyncio.create_task(self._write(context, outbox))
-        data = asyncio.create_task(outbox.data_ended.wait())
+    async def _session(self, requests: AsyncIterator[bytes], context: Context) -> None:
         try:
-            await asyncio.wait((reader, writer, data), return_when=asyncio.FIRST_COMPLETED)
+            data = await self._first_message(context)
+            if data is not grpc.aio.EOF:
+                outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings)
+                reader = asyncio.create_task(self._read(context, outbox, data))
+                del data  # or the call would keep it
+                await self._serve(context, outbox, reader)
+        except ReductionError as error:
+            self._refuse(context, error)
+        finally:
+            self._heap.give_back_soon()
+
+    async def _first_message(self, context: Context) -> Any:
+        """Return what must be a Join, or EOF.
+
+        Raises:
+            Unauthenticated: a token is missing.
+            ResourceExhausted: its turn did not come, or it was not used.
+            MalformedFrame: it is too long for a Join.
+        """
+        check_call(self._tokens, context.invocation_metadata() or (), context.peer())
+        return await self._turns.read(context, wire.WORKER_CONTROL_BYTES_MAX)
+
+    def _refuse(self, context: Context, error: ReductionError) -> None:
+        """End a call that is no stream, when its handler returns.
+
+        Without a message: some clients of gRPC hang when there is one, and they do not read it. And not by
+        `context.abort`, whose exception would keep the call, and all that it holds, until the garbage collector comes.
+        """
+        self._engine.errors[type(error).__name__] += 1
+        log.warning("refused a call error=%s reason=%s", type(error).__name__, error)
+        context.set_code(STATUS[error.code])
+        context.set_details(str(error))
+
+    async def _serve(self, context: Context, outbox: Outbox, reader: asyncio.Task[None]) -> None:
+        """Serve a stream until one of its ways ends."""
+        if len(self._outboxes) >= self._limits.streams:
+            limit = f"{self._limits.streams} streams are open, which is this reducer's limit"
+            outbox.reject(ResourceExhausted(f"{limit}: try another, or later"))
+        self._outboxes.add(outbox)
+        writer = asyncio.create_task(self._write(context, outbox))
+        ended = asyncio.create_task(outbox.data_ended.wait())
+        try:
+            await asyncio.wait((reader, writer, ended), return_when=asyncio.FIRST_COMPLETED)
             outbox.close()
-            await asyncio.wait((writer, data) if outbox.has_moved else (writer,), timeout=LINGER_S)
+            await asyncio.wait((writer, ended) if outbox.has_moved else (writer,), timeout=LINGER_S)
             if outbox.error is not None:
                 context.set_code(STATUS.get(outbox.error.code, grpc.StatusCode.INTERNAL))
                 context.set_details(str(outbox.error))
         finally:
             self._outboxes.discard(outbox)
             outbox.drop()
-            for task in (reader, writer, data):
+            for task in (reader, writer, ended):
                 task.cancel()
             for end in await asyncio.gather(reader, writer, return_exceptions=True):
                 if isinstance(end, Exception) and not context.cancelled():
                     log.warning("a stream's task failed reason=%r", end)
 
-    async def _read(
-        self, context: grpc.aio.ServicerContext[bytes, bytes], outbox: Outbox, is_full: bool
-    ) -> None:
+    async def _read(self, context: Context, outbox: Outbox, data: Any) -> None:
+        """Pass on what comes, the first message first, until either side has ended the stream."""
         try:
-            if is_full:
-                raise ResourceExhausted(
-                    f"{self._limits.streams} streams are open, which is this reducer's limit: try another, or later"
-                )
-            frame = await self._first_frame(context)
-            while frame is not None:
+            frame = wire.worker_frame_from_wire(data)
+            check_join(self._tokens, frame, context.invocation_metadata() or (), context.peer())
+            outbox.receive(frame)
+            while not outbox.is_closed:
+                del frame, data  # or a payload would stay until the next one comes
+                data = await context.read()
+                if data is grpc.aio.EOF:
+                    return
+                frame = wire.worker_frame_from_wire(data)
                 outbox.receive(frame)
-                data: Any = await context.read()
-                frame = None if data is grpc.aio.EOF else wire.worker_frame_from_wire(data)
+            await (
+                asyncio.Event().wait()
+            )  # nothing more is of use, but the writer may have something to send yet
         except ReductionError as error:
             outbox.reject(error)
 
-    async def _first_frame(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> WorkerFrame | None:
-        """Return what must be a Join, from somebody who may send it; None if nothing comes.
-
-        Raises:
-            ReductionError: too many others have sent none, or this one may not join.
-        """
-        limits = self._limits
-        try:
-            async with asyncio.timeout(limits.turn_s):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise ResourceExhausted(
-                f"{limits.strangers} streams have sent no Join, which is this reducer's limit, and for "
-                f"{limits.turn_s:g} s none of them has made room: try again"
-            ) from None
-        try:
-            async with asyncio.timeout(limits.join_s):
-                data: Any = await context.read()
-        except TimeoutError:
-            raise OutOfOrder(f"no Join within {limits.join_s:g} s") from None
-        finally:
-            self._turns.release()
-        if data is grpc.aio.EOF:
-            return None
-        frame = wire.worker_frame_from_wire(data)
-        check_join(self._tokens, frame, context.invocation_metadata() or (), context.peer())
-        return frame
-
     @staticmethod
-    async def _write(context: grpc.aio.ServicerContext[bytes, bytes], outbox: Outbox) -> None:
+    async def _write(context: Context, outbox: Outbox) -> None:
         async for data in outbox.drain():
             await context.write(data)

@@ -80,6 +80,11 @@ class Outbox:
         """Whether the stream goes on over the data port."""
         return self._data is not None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the engine has ended the stream: whatever else the worker sends is of no use."""
+        return self._is_closed
+
     # ---- from the worker ----
 
     def receive(self, frame: WorkerFrame) -> None:

@@ -9,6 +9,7 @@ import asyncio
 
 import grpc
 import numpy as np
+from channels import NO_PROXY
 from reduction import layout, tcp, wire
 from reduction.endpoint import ReducerEndpoint, ReducerStream
 from reduction.errors import ReductionError
@@ -29,6 +30,7 @@ from reduction.model import (
     Start,
     Welcome,
 )
+from reduction.tokens import TokenTable
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import GrpcServer, Limits
@@ -362,9 +364,10 @@ class GrpcPlace(Place):
 
     data_port: DataPort | None = None
     limits = Limits()
+    tokens: TokenTable | None = None
 
     async def start(self) -> None:
-        self.server = GrpcServer(self.engine, self.data_port, limits=self.limits)
+        self.server = GrpcServer(self.engine, self.data_port, tokens=self.tokens, limits=self.limits)
         self.port = self.server.bind("127.0.0.1:0")
         await self.server.start()
         self.endpoints: list[GrpcEndpoint | TcpEndpoint] = []
@@ -387,12 +390,14 @@ class GrpcPlace(Place):
         return self.endpoints[-1]
 
     def channel(self) -> grpc.aio.Channel:
-        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{self.port}"))
+        """Return a connection of its own, as every worker has."""
+        options = [*NO_PROXY, ("grpc.use_local_subchannel_pool", 1)]
+        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options))
         return self.channels[-1]
 
-    def call(self):
+    def call(self, metadata=()):
         """Return a bare Session call that takes and gives bytes."""
-        return self.channel().stream_stream(METHOD)()
+        return self.channel().stream_stream(METHOD)(metadata=metadata)
 
     def deaf_stream(self) -> ReducerStream:
         self.deaf.append(DeafGrpcStream(self.call()))

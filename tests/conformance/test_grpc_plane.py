@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import numpy as np
 import pytest
+from channels import NO_PROXY
 from conformance.places import CHUNK, L, P, Recorder, cut_off_a_deaf_rank
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
@@ -222,7 +223,7 @@ async def test_health_and_its_end(grpc_place):
 
 async def test_reflection_lists_the_service(grpc_place):
     def services():
-        with grpc.insecure_channel(f"127.0.0.1:{grpc_place.port}") as channel:
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_place.port}", NO_PROXY) as channel:
             return ProtoReflectionDescriptorDatabase(channel).get_services()
 
     assert SERVICE in await asyncio.to_thread(services)

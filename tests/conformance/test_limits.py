@@ -5,10 +5,11 @@ import asyncio
 import grpc
 import numpy as np
 import pytest
+from channels import NO_PROXY
 from conformance.places import GrpcPlace, TcpPlace
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from reduction import wire
-from reduction.errors import OutOfOrder, ResourceExhausted
+from reduction.errors import ReducerUnavailable, ResourceExhausted
 from reduction.model import Abort, Join, Welcome
 
 from reducer.transports.grpc_server import STREAMS_PER_CONNECTION_MAX, Limits
@@ -38,12 +39,22 @@ def two_strangers(plane):
 
 @pytest.fixture
 def no_patience(plane):
-    return limited(plane, strangers=2, turn_s=0.1)
+    return limited(plane, strangers=2, turn_s=0.1, hurry_s=600.0)
+
+
+@pytest.fixture
+def no_room(plane):
+    return limited(plane, strangers=1, waiting=1, hurry_s=600.0)
 
 
 @pytest.fixture
 def no_time(plane):
-    return limited(plane, strangers=1, join_s=0.5)
+    return limited(plane, strangers=1, join_s=0.5, hurry_s=0.5)
+
+
+@pytest.fixture
+def in_a_hurry(plane):
+    return limited(plane, strangers=2, join_s=600.0, hurry_s=0.2)
 
 
 @pytest.fixture
@@ -70,15 +81,33 @@ async def refusal(worker):
 async def silent(place, count):
     """Return calls whose Join the server waits for, and that have sent nothing."""
     calls = [place.call() for _ in range(count)]
-    while place.server._turns._value > place.limits.strangers - count:  # noqa: ASYNC110
+    while place.server._turns.free > place.limits.strangers - count:  # noqa: ASYNC110
         await asyncio.sleep(0)
     return calls
 
 
+async def late(place, job="late"):
+    """Have a rank wait for its turn."""
+    before = place.server._turns._waiting
+    worker = place.worker(0, job=job, world_size=1)
+    worker.join()
+    while place.server._turns._waiting == before:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    return worker
+
+
+async def lost_turn(call):
+    """Return why a call ended that is no stream: without an Abort, so that a worker takes it for a lost stream."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    return caught.value.details()
+
+
 async def test_one_stream_too_many(three_streams):
     members = await three_streams.running(world_size=3)
-    late = three_streams.worker(0, job="late", world_size=1)
-    assert await refusal(late) == "3 streams are open, which is this reducer's limit: try another, or later"
+    one = three_streams.worker(0, job="late", world_size=1)
+    assert await refusal(one) == "3 streams are open, which is this reducer's limit: try another, or later"
     await works(members)
     members[2].stream.close()
     await members[2].sink.closed
@@ -86,10 +115,8 @@ async def test_one_stream_too_many(three_streams):
 
 
 async def test_many_at_once_get_all_the_room_there_is(three_streams):
-    channel = three_streams.channel()
-
     async def join(number):
-        call = channel.stream_stream(METHOD)()
+        call = three_streams.call()
         frame = Join(f"job-{number}", bytes(16), 0, 1, bytes(16), "", 0, 4096)
         await call.write(wire.worker_frame_to_wire(frame))
         return call, wire.reducer_frame_from_wire(await call.read())
@@ -103,36 +130,69 @@ async def test_many_at_once_get_all_the_room_there_is(three_streams):
 
 async def test_who_comes_after_too_many_strangers_waits_for_its_turn(two_strangers):
     calls = await silent(two_strangers, 2)
-    late = two_strangers.worker(0, world_size=1)
-    late.join()
-    while not two_strangers.server._turns._waiters:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    one = await late(two_strangers)
     assert not two_strangers.engine.table.jobs
     calls[0].cancel()
-    await late.expect(Welcome)
-    late.stream.close()
+    await one.expect(Welcome)
+    one.stream.close()
     await works(await two_strangers.running(world_size=1, job="other"))
 
 
-async def test_a_turn_that_does_not_come_is_a_refusal(no_patience):
+async def test_a_turn_that_does_not_come_is_no_end_for_a_worker(no_patience):
     members = await no_patience.running(world_size=2)
     calls = await silent(no_patience, 2)
-    assert await refusal(no_patience.worker(0, job="late", world_size=1)) == (
-        "2 streams have sent no Join, which is this reducer's limit, and for 0.1 s none of them has made room: "
-        "try again"
-    )
+    one = await late(no_patience)
+    error = await one.sink.closed
+    assert type(error) is ReducerUnavailable, "which is dialled again"
+    assert str(error).endswith("RESOURCE_EXHAUSTED: others had all turns for 0.1 s: try again")
+    assert one.sink.frames.empty()
     await works(members)
     for call in calls:
         call.cancel()
 
 
+async def test_so_many_may_wait_for_their_turn(no_room):
+    [call] = await silent(no_room, 1)
+    first = await late(no_room)
+    second = no_room.worker(0, job="second", world_size=1)
+    second.join()
+    error = await second.sink.closed
+    assert type(error) is ReducerUnavailable
+    limit = "RESOURCE_EXHAUSTED: 1 calls wait for their turn, which is this reducer's limit: try again"
+    assert str(error).endswith(limit)
+    call.cancel()
+    await first.expect(Welcome)
+
+
 async def test_who_sends_no_join_loses_its_turn(no_time):
     [call] = await silent(no_time, 1)
-    late = no_time.worker(0, world_size=1)
-    late.join()
-    await late.expect(Welcome)
-    abort = wire.reducer_frame_from_wire(await call.read())
-    assert abort == Abort(OutOfOrder.code, "no Join within 0.5 s")
+    one = no_time.worker(0, world_size=1)
+    one.join()
+    await one.expect(Welcome)
+    assert await lost_turn(call) in (
+        "no message within 0.5 s: try again",
+        "no message within 0.5 s while others waited: try again",
+    )
+
+
+async def test_who_sends_no_join_loses_its_turn_sooner_while_others_wait(in_a_hurry):
+    calls = await silent(in_a_hurry, 2)
+    await (await late(in_a_hurry)).expect(Welcome)
+    ends = [asyncio.create_task(lost_turn(call)) for call in calls]
+    ended, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    texts = {end.result() for end in ended}
+    assert texts == {"no message within 0.2 s while others waited: try again"}
+
+
+async def test_one_connection_with_many_strangers_keeps_no_other_out(in_a_hurry):
+    channel = in_a_hurry.channel()
+    calls = [channel.stream_stream(METHOD)() for _ in range(STREAMS_PER_CONNECTION_MAX)]
+    while in_a_hurry.server._turns._waiting < len(calls) - 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await (await late(in_a_hurry)).expect(Welcome)
+    assert not all(call.done() for call in calls), "it came after all of them"
+    for call in calls:
+        call.cancel()
 
 
 async def test_who_has_joined_is_no_stranger(two_strangers):
@@ -146,7 +206,10 @@ async def test_who_has_joined_is_no_stranger(two_strangers):
 
 async def test_one_connection_too_many(five_connections):
     members = await five_connections.running(world_size=3)
-    address, options = f"127.0.0.1:{five_connections.port}", [("grpc.use_local_subchannel_pool", 1)]
+    address, options = (
+        f"127.0.0.1:{five_connections.port}",
+        [*NO_PROXY, ("grpc.use_local_subchannel_pool", 1)],
+    )
     codes = []
     for _ in range(3):
         five_connections.channels.append(grpc.aio.insecure_channel(address, options))

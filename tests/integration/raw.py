@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import grpc
+from channels import NO_PROXY
 from reduction import layout, tcp, wire
 from reduction.errors import ReductionError, from_code
 from reduction.model import Abort, Hello, Join, Moved, Push, ReducerFrame, Result, Start, Welcome
@@ -42,7 +43,7 @@ class RawStream:
         metadata: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        options = [("grpc.max_send_message_length", -1)]
+        options = [*NO_PROXY, ("grpc.max_send_message_length", -1)]
         if credentials is None:
             self._channel = grpc.insecure_channel(address, options=options)
         else:

@@ -6,7 +6,9 @@ import asyncio
 import resource
 from pathlib import Path
 
+import pytest
 from integration import crowd
+from reduction import descriptors
 from reduction.errors import ResourceExhausted
 
 from reducer.core.table import reservation
@@ -39,6 +41,27 @@ def test_a_reducer_takes_all_descriptors_that_it_may_have(serve):
     wanted = 2 * Limits().connections
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     assert resource.prlimit(reducer.pid, resource.RLIMIT_NOFILE) == (allowed, hard)
+
+
+def run_multitude(rank, address, plane, job, count):
+    """Join as all ranks of one job at once, and leave when it has started."""
+
+    async def main():
+        crowded = crowd.Crowd(address, plane, job, 1, count)
+        answers = await crowded.join()
+        await crowded.leave()
+        return answers
+
+    assert descriptors.allow(3 * count) > 2 * count
+    return asyncio.run_coroutine_threadsafe(main(), io_loop()).result()
+
+
+@pytest.mark.parametrize("count", [512, 1024])
+def test_all_ranks_of_a_large_job_come_at_once_and_are_let_in(ranks, serve, plane, job, count):
+    """None of them tries again, as a worker would."""
+    reducer = serve("--memory-limit", str(1 << 40), "--log-level", "warning")
+    [(running, refusals)] = ranks.run(1, run_multitude, reducer.address, plane, job, count, group=False)
+    assert (running, refusals) == ([0], {})
 
 
 def run_crowd(rank, address, plane, job):

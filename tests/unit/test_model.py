@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reduction.model import Collective, Configuration, DType, Member, Presence, ReduceOp
+from reduction.model import Collective, Configuration, DType, JobStatus, Member, Presence, ReduceOp
 from reduction.v1 import reduction_pb2 as pb
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
@@ -56,3 +56,23 @@ def test_a_configuration_knows_its_dealing_order():
     assert configuration.index_of(A) == 0
     assert configuration.index_of(B) == 1
     assert configuration.index_of(C) is None
+
+
+@pytest.mark.parametrize(("group", "title"), [("", "mine"), ("0,2", "mine [ranks 0,2]")])
+def test_a_job_of_a_process_group_is_called_so(group, title):
+    counts = dict.fromkeys(
+        (
+            "world_size",
+            "epoch",
+            "minimum",
+            "open_slots",
+            "reserved_bytes",
+            "received_bytes",
+            "sent_bytes",
+            "chunk_bytes",
+            "credit_bytes",
+            "under_way_bytes",
+        ),
+        0,
+    )
+    assert JobStatus("mine", peers=(), started=False, group=group, **counts).title == title

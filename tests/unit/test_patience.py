@@ -99,6 +99,22 @@ def test_an_epoch_that_does_not_start_names_who_has_not_answered(rank, level):
     ]
 
 
+@pytest.mark.parametrize(
+    ("rank", "others"), [(0, []), (1, [(INFO, "waiting for rank 0, which says what it waits for")])]
+)
+def test_whoever_waits_for_a_member_to_return_names_it(rank, others):
+    scene = Scene(rank, on_reducer_loss="wait").run()
+    scene.issue(now=9.0)
+    scene.tick(9.0)
+    scene.lose("b", ReducerUnavailable("b:1: reset"), now=10.0)
+    scene.tick(10.0)
+    lost = (WARNING, "waiting for reducer b:1 (reset); giving up in 55 s")
+    assert [
+        (level, text) if "b:1" in text else (level, text.partition(";")[0])
+        for level, text in said(scene.tick(15.0))
+    ] == [lost, *others]
+
+
 def test_a_rank_with_nothing_in_flight_waits_for_nobody():
     scene = Scene().run()
     scene.lose("a", now=1.0)

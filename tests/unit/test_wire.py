@@ -88,6 +88,7 @@ PEERS = st.builds(
     nonce=IDS,
     host=HOSTS,
     presence=st.sampled_from(Presence),
+    streams=st.integers(1, 2**32 - 1),
 )
 WORKER_FRAMES = st.one_of(
     JOINS,
@@ -95,6 +96,7 @@ WORKER_FRAMES = st.one_of(
     PUSHES,
     st.builds(Ack, held=U64),
     st.builds(Goodbye, held=U64, minimum=U64),
+    st.just(Moved()),
     ABORTS,
 )
 REDUCER_FRAMES = st.one_of(
@@ -119,6 +121,7 @@ REDUCER_FRAMES = st.one_of(
         waited_s=SECONDS,
         count=st.integers(model.WAITED_FOR_MAX, layout.WORLD_SIZE_MAX),
         missing=st.lists(PEERS, max_size=model.WAITED_FOR_MAX).map(tuple),
+        epoch=U64,
     ),
     ABORTS,
 )

@@ -18,6 +18,7 @@ from reduction.model import (
     Join,
     Member,
     Minimum,
+    Moved,
     Peer,
     Peers,
     Presence,
@@ -39,6 +40,7 @@ WORKER_FRAMES = [
     PUSH,
     Ack(300),
     Goodbye(3, 2),
+    Moved(),
     Abort(7, "why"),
 ]
 REDUCER_FRAMES = [

@@ -202,7 +202,7 @@ def test_without_a_data_port_there_need_be_no_key():
     assert to_worker(welcome=pb.Welcome(incarnation=ID, credit_bytes=1)) == Welcome(ID, 1, 0, b"")
 
 
-def test_moved_is_a_frame_of_reducers_only():
+def test_moved_has_a_number_of_its_own_in_each_direction():
     assert to_worker(moved=pb.Moved()) == Moved()
     with pytest.raises(MalformedFrame, match="no body that this version knows"):
         wire.worker_frame_from_wire(wire.reducer_frame_to_wire(Moved()))

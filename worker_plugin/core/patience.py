@@ -60,8 +60,9 @@ def texts(view: View, since: float) -> list[Action]:
     down = [link for link in view.links if link.phase is not Phase.RETIRED and not link.is_up]
     is_alone = not any(link.is_up for link in view.links)
     logs: list[Action] = []
-    if down and (is_alone or view.configuration is None):
-        start = view.started_at if view.alone_since is None else view.alone_since
+    if down and (is_alone or view.configuration is None or view.broken_since is not None):
+        starts = (view.alone_since, view.broken_since, view.started_at)
+        start = next(start for start in starts if start is not None)
         left = _left(view.now, start + view.join_timeout_s)
         logs.append(Log(_WARNING, f"waiting for {_reducers(down)}; {left}"))
     if is_alone:

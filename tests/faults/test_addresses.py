@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from integration.children import environment
 from integration.reducers import status_of
 
 from worker_plugin import client
@@ -178,3 +182,12 @@ def test_a_reducer_that_is_not_there_at_the_start_is_left_out_and_taken_in_later
     for rank in range(2):
         call.tell(rank, "go on")
     assert call.answers() == [2, 2]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for an /etc/hosts of its own")
+def test_a_name_that_gets_another_address_is_found_again_before_join_timeout_s(free_port, tmp_path):
+    (tmp_path / "hosts").touch()
+    script = Path(__file__).with_name("renamed_host.py")
+    command = ["unshare", "--mount", sys.executable, str(script), str(free_port()), str(tmp_path / "hosts")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    assert done.stdout.endswith("both sums are right\n"), done.stdout + done.stderr

@@ -41,6 +41,8 @@ OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 5_000),  # also the time that a connection may take
     ("grpc.max_reconnect_backoff_ms", 200),
+    # A restarted container has another address; gRPC would ask for it again after 30 s at the earliest.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     # One connection per endpoint, so that a failed one is never shared with another job's.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),

@@ -276,7 +276,7 @@ def test_nobody_reachable_is_an_error_after_the_join_timeout_that_lists_the_addr
     scene.tick(59.9)
     assert failure(scene.tick(60.0)) == (
         ReducerUnavailable,
-        "after 60 s, 2 of 2 reducers are not there: a:1: a:1: refused; b:1: b:1: no route",
+        "after 60 s, 2 of 2 reducers are not there: a:1: refused; b:1: no route",
     )
 
 

@@ -91,6 +91,11 @@ class Link:
         self.busy_since = None
         self.acked = 0
 
+    @property
+    def reason(self) -> str:
+        """Why it is not up, as far as that is known; without the address, with which such errors begin."""
+        return str(self.error or "no answer").removeprefix(f"{self.address}: ")
+
     def down(self, error: ReductionError | None, now: float) -> None:
         """The stream ended; the next dial is set."""
         self.phase = Phase.DOWN

@@ -101,4 +101,4 @@ def _reducers(links: list[Link]) -> str:
 def _reason(link: Link) -> str:
     if link.is_absent:
         return "connection refused: is `reducer serve` running there?"
-    return str(link.error or "no answer").removeprefix(f"{link.address}: ")
+    return link.reason

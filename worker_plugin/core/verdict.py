@@ -287,7 +287,7 @@ def _unavailable(view: View) -> ReductionError:
     tried = [link for link in view.links if link.phase is not Phase.RETIRED]
     down = [link for link in tried if not link.is_up]
     if down:
-        why = "; ".join(f"{link.address}: {link.error or 'no answer'}" for link in down)
+        why = "; ".join(f"{link.address}: {link.reason}" for link in down)
         text = f"{len(down)} of {len(tried)} reducers are not there: {why}"
     else:
         absent = {

@@ -52,9 +52,11 @@ class ReductionState:
             "wait", for all of them at their addresses, up to `join_timeout_s`; "raise". Rank 0's counts.
         fallback: "embedded", rank 0 starts a private reducer on its host when none has been there for
             `join_timeout_s`; all ranks must run on that host. None, the job fails then.
-        timeout_s: seconds from a collective's first push to CollectiveTimeout.
-        stall_warn_s: seconds without a result after which the oldest collective is logged as a warning.
-        join_timeout_s: seconds to wait for reducers and ranks, at the start and after losing all.
+        timeout_s: seconds from a collective's first push to CollectiveTimeout; and that ranks are waited for which have
+            not come.
+        stall_warn_s: seconds without a result after which the oldest collective is logged as a warning; and after which
+            this rank says which reducers or ranks it waits for.
+        join_timeout_s: seconds to wait for reducers that cannot be reached, at the start and after losing all.
         close_timeout_s: seconds that `close` waits for ranks that may still need this one.
         chunk_bytes: bytes per message, a multiple of 1024; rank 0's counts.
         credit_bytes: bytes pushed to one reducer ahead of its results.

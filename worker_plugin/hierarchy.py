@@ -37,15 +37,14 @@ from worker_plugin.bridge import Future, fail, failed, make_future, without_fram
 from worker_plugin.client import CLOSE_EXTRA_S, Client
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.meeting import Meeting
-from worker_plugin.discovery.nodes import Registry, own_entry
-from worker_plugin.discovery.roll_call import take_corner
+from worker_plugin.discovery.nodes import Node, own_entry
 from worker_plugin.encoding import Piece, encoding_of
 from worker_plugin.exchange import Exchange, Share, Work, on_stream
 from worker_plugin.leaving import Leavers
 from worker_plugin.local_group import LocalGroup
 from worker_plugin.loop import io_loop
 from worker_plugin.neighbours import Kind, Neighbours
-from worker_plugin.rail import rail_client
+from worker_plugin.rail import Agreed, rail_client
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.staging import CLOSED
 from worker_plugin.watch import Watch
@@ -65,11 +64,10 @@ class _Last:
 class Hierarchy:
     """A rank's communicator if `local_group` is set: in front of a `Client`, with the same life."""
 
-    def __init__(self, config: PluginConfig, ranks: RankGroup, store: Store, meeting: Meeting) -> None:
-        """Begin to look for the others; on the thread of the first collective, so that all ranks count alike."""
+    def __init__(self, config: PluginConfig, ranks: RankGroup, meeting: Meeting) -> None:
+        """Begin to look for the others."""
         self._config = config
         self._ranks = ranks
-        self._corner = take_corner(store, "nodes")
         self._meeting = meeting
         self._lock = threading.RLock()  # a signal handler may close
         #: Held while a tensor is written: an error waits for that, and after it nothing is written any more.
@@ -223,34 +221,44 @@ class Hierarchy:
         return self._to_scatter.get()
 
     def _start(self) -> None:
-        """Find this rank's node, and meet its other ranks; both groups are made here, and the client."""
-        config, ranks, rank, world_size = self._config, self._ranks, self._ranks.rank, self._ranks.size
+        """Agree with all ranks on nodes and reducers; then be a part of this rank's node, or of none."""
+        config, ranks = self._config, self._ranks
         assert config.local_group is not None
-        registry = Registry(self._corner, config)
         entry = own_entry(config.local_group, self._neighbours.address)
-        verdict, node = registry.agree(entry, rank, world_size)
-        if node is None:
-            level = logging.WARNING if verdict.is_odd else logging.INFO
-            log.log(
-                level if rank == 0 else logging.DEBUG, "local_group='auto' changes nothing: %s", verdict.why
-            )
-            self._adopt(Client(config, ranks, self._meeting))
-            return
+        nodes = self._meeting.agree_on_nodes(config, ranks.rank, ranks.size, entry)
+        try:
+            if nodes.node is None:
+                verdict = nodes.verdict
+                level = logging.WARNING if verdict.is_odd else logging.INFO
+                log.log(
+                    level if ranks.rank == 0 else logging.DEBUG,
+                    "local_group='auto' changes nothing: %s",
+                    verdict.why,
+                )
+                self._adopt(Client(config, ranks, Agreed(nodes.place)))
+            else:
+                self._meet(nodes.node, nodes.store)
+                self._adopt(rail_client(config, ranks, nodes.node, nodes.place))
+        except BaseException:
+            nodes.place.stop()
+            raise
+
+    def _meet(self, node: Node, store: Store) -> None:
+        """Meet the other ranks of the node; both groups are made here."""
         others = {
             number: (one.pid, one.address)
             for number, one in enumerate(node.entries)
             if number != node.local_rank
         }
         self._neighbours.meet(others)  # from here on a neighbour's end is seen
-        store = PrefixStore(f"node/{node.index}", registry.store)
-        times = config.join_timeout_s, config.timeout_s + SLACK_S
+        store = PrefixStore(f"node/{node.index}", store)
+        times = self._config.join_timeout_s, self._config.timeout_s + SLACK_S
         for name in ("scatter", "gather"):
             self._groups.append(LocalGroup(PrefixStore(name, store), node.local_rank, node.size, *times))
-        self._watch = Watch(config, node, self._neighbours, self)
-        self._exchange = Exchange(node, config.wire)
+        self._watch = Watch(self._config, node, self._neighbours, self)
+        self._exchange = Exchange(node, self._config.wire)
         self._begin_thread("gather", lambda: self._gather(self._groups[1]))
         self._begin_thread("watch", self._watch.run)
-        self._adopt(rail_client(config, ranks, node, self._meeting))
 
     def _adopt(self, client: Client) -> None:
         with self._lock:

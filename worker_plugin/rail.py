@@ -10,7 +10,7 @@ from reduction.rails import rail_name
 
 from worker_plugin.client import Client
 from worker_plugin.config import SECONDS_MAX, PluginConfig
-from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.discovery.meeting import Place
 from worker_plugin.discovery.nodes import Node
 from worker_plugin.rank_group import RankGroup
 
@@ -19,29 +19,25 @@ from worker_plugin.rank_group import RankGroup
 PATIENCE_S = 1.0
 
 
-class Rail:
-    """A rail's share in the meeting of all ranks: they agree once, under their numbers in the whole job."""
+class Agreed:
+    """What the ranks of a communicator agreed on before it was made; see `client.Agreement`."""
 
-    def __init__(self, meeting: Meeting, rank: int, world_size: int, local_rank: int) -> None:
-        self._meeting = meeting
-        self._rank = rank
-        self._world_size = world_size
-        self._local_rank = local_rank
+    def __init__(self, place: Place) -> None:
+        self._place = place
 
     def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """See `Meeting.agree`; the rail's own numbers do not count."""
-        place = self._meeting.agree(config, self._rank, self._world_size)
-        return replace(place, job=rail_name(place.job, self._local_rank))
+        """Return it."""
+        return self._place
 
     def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
         """Never asked: the settings exclude each other."""
         raise ReducerUnavailable("there is no fallback in hierarchical mode")
 
 
-def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, meeting: Meeting) -> Client:
-    """Return the communicator of this rank's rail; `ranks` are those of the whole job."""
-    rail = Rail(meeting, ranks.rank, ranks.size, node.local_rank)
+def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, place: Place) -> Client:
+    """Return the communicator of this rank's rail; `ranks` are those of the whole job, `place` is where they meet."""
+    agreed = Agreed(replace(place, job=rail_name(place.job, node.local_rank)))
     host = f"{socket.gethostname()}, global rank {ranks.global_rank}"
     patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))
     nodes = RankGroup(node.index, node.count, label=ranks.label)
-    return Client(patient, nodes, rail, local_size=node.size, host=host)
+    return Client(patient, nodes, agreed, local_size=node.size, host=host)

@@ -344,7 +344,7 @@ class ReductionState:
                 f"torch.distributed, with this rank {ranks.rank} of {ranks.size}"
             )
         else:
-            client = Hierarchy(self.config, ranks, ranks.store, meeting)
+            client = Hierarchy(self.config, ranks, meeting)
         # A state that is dropped without close() leaves in the background, after its collectives; one that is kept, at
         # exit.
         self._dropping = weakref.finalize(self, client.leave)

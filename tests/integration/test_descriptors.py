@@ -35,7 +35,8 @@ from reduction.errors import ReducerUnavailable
 
 soft, hard = len(os.listdir("/proc/self/fd")) + int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft if sys.argv[3] == "hard" else hard))
-with ReductionState([sys.argv[1]], job="few", rank=0, world_size=1, transport="tcp", join_timeout_s=5) as state:
+settings = {"transport": "tcp", "join_timeout_s": 5, "on_reducer_loss": sys.argv[4]}
+with ReductionState([sys.argv[1]], job="few", rank=0, world_size=1, **settings) as state:
     tensor = torch.arange(3.0)
     try:
         state.all_reduce(tensor).wait()
@@ -54,7 +55,7 @@ def run(script, *arguments):
         env=environment(),
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
-    return ended.stdout
+    return ended.stdout + ended.stderr
 
 
 def test_an_embedded_reducer_beside_more_than_1024_descriptors():
@@ -68,13 +69,13 @@ def many(serve):
 
 def test_a_worker_raises_its_soft_limit(many):
     """Of two descriptors per link it may have one when it starts."""
-    output = run(WORKER, many.address, str(LINKS), "soft")
+    output = run(WORKER, many.address, str(LINKS), "soft", "reshard")
     assert output.startswith("[0.0, 1.0, 2.0] ")
-    assert int(output.split()[-1]) >= LINKS
+    assert int(output.split()[3]) >= LINKS
 
 
 def test_a_hard_limit_that_is_too_low_is_in_the_error(many):
-    output = run(WORKER, many.address, str(2 * LINKS), "hard")
+    output = run(WORKER, many.address, str(2 * LINKS), "hard", "wait")
     found = re.search(
         r"this process may have (\d+) descriptors, and needs (\d+) for (\d+) links: raise its hard limit",
         output,
@@ -83,3 +84,9 @@ def test_a_hard_limit_that_is_too_low_is_in_the_error(many):
     allowed, needed, links = map(int, found.groups())
     assert needed > allowed
     assert 1 < links <= LINKS
+
+
+def test_with_a_hard_limit_that_is_too_low_the_others_take_over_and_it_is_said(many):
+    output = run(WORKER, many.address, str(2 * LINKS), "hard", "reshard")
+    assert output.startswith("[0.0, 1.0, 2.0] ")
+    assert "raise its hard limit (ulimit -Hn)" in output

@@ -193,6 +193,8 @@ def test_what_a_node_is(ranks, reducers, job, launched, setting, outcome):
             (2, 2, 2, "auto"),
             "local_group is 2 on rank 0 and 'auto' on rank 3: it must be the same on all ranks",
         ),
+        ((2, 2, 2, None), "local_group is 2 on rank 0 and None on rank 3: it must be the same on all ranks"),
+        ((None, 2, 2, 2), "local_group is None on rank 0 and 2 on rank 1: it must be the same on all ranks"),
         ((3, 3, 3, 3), "local_group is 3, but the world size 4 is no multiple of it"),
     ],
 )
@@ -201,13 +203,6 @@ def test_groups_that_cannot_be(ranks, reducers, job, groups, text):
     for kind, message in ranks.run(4, settled, reducers(1), job, [2] * 4, settings):
         assert kind == "ConfigError"
         assert message.startswith(text)
-
-
-def test_a_rank_without_a_group_is_missed_in_time(ranks, reducers, job):
-    settings = [{"local_group": group} for group in (2, 2, 2, None)]
-    for kind, message in ranks.run(4, settled, reducers(1), job, [2] * 4, settings):
-        assert kind == "ReducerUnavailable"
-        assert "rank 3" in message or "ranks [0, 1, 2]" in message or "rank 0" in message, message
 
 
 def test_the_embedded_reducer(ranks, monkeypatch):

@@ -399,10 +399,7 @@ class World:
                     if stream.rank_end and stream.reducer_end and not stream.is_down_cut:
                         state = put(state, stream._replace(down=(*stream.down, frame)))
                 case ra.Close(_, error):
-                    relayed = [WorkerLost] if self.mortal is not None else []
-                    relayed += [WorkerFailed] if self.fragile is not None else []
-                    relayed += [ReducerUnavailable] if self._lacks_reducers(state) else []
-                    if error is not None and not isinstance(error, tuple(relayed)):
+                    if error is not None and not self._may_relay(state, error):
                         raise Violation(f"reducer {index} refused rank {stream.rank}: {error}")
                     state = put(state, stream._replace(reducer_end=False, up=()))
         return state
@@ -432,6 +429,20 @@ class World:
 
     def _lacks_reducers(self, state: State_) -> bool:
         return self.may_lack_reducers and not state.restarts and min(state.reducers) < 0
+
+    def _may_relay(self, state: State_, error: ReductionError) -> bool:
+        """Whether a reducer may end streams with an error that a rank has told it."""
+        if isinstance(error, WorkerLost):
+            # One that closed may be among them: whoever misses its Goodbye takes it for dead.
+            ended = [other for other in range(self.n) if self._has_ended(state, other)]
+            return any(rank_is_named(error, other) for other in ended)
+        if isinstance(error, WorkerFailed):
+            return self.fragile is not None
+        return isinstance(error, ReducerUnavailable) and self._lacks_reducers(state)
+
+    def _has_ended(self, state: State_, rank: int) -> bool:
+        number = state.ranks[rank]
+        return number < 0 or self._boxes[number].core.state in (State.CLOSED, State.FAILED)
 
     def _check_failure(self, state: State_, rank: int, error: ReductionError) -> None:
         """Raise Violation unless a rank that does not hold everything has a reason, and says it."""

@@ -3,13 +3,15 @@
 import json
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch.distributed as dist
 from reduction.errors import ConfigError, WorkersMissing
 
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery.nodes import Entry, Registry, Verdict, decide, own_entry, place_id
+from worker_plugin.discovery.meeting import Meeting
+from worker_plugin.discovery.nodes import Entry, Verdict, decide, own_entry, place_id
 from worker_plugin.discovery.roll_call import Corner
 
 
@@ -82,19 +84,22 @@ def test_what_a_rank_says_of_itself():
     assert own_entry(2, "aa", {"LOCAL_RANK": "-1", "LOCAL_WORLD_SIZE": "x"}).local_rank is None
 
 
-def agree(said, timeout_s=20.0, store=None):
-    """Let all ranks agree, each on a thread; return what each hears."""
+def agree(said, timeout_s=20.0, store=None, absent=()):
+    """Let all ranks agree, each on a thread; return what each hears. One that says None has no local_group."""
     store = store or dist.HashStore()  # see test_meeting for why no TCPStore
+    config = PluginConfig(timeout_s=timeout_s, reducers=("127.0.0.1:1",))
     answers = [None] * len(said)
 
     def run(rank):
+        meeting = Meeting(config, store, len(said))
+        meeting._corner = Corner(store, "corner")  # as in the first communicator of each process
+        ask = meeting.agree if said[rank] is None else partial(meeting.agree_on_nodes, entry=said[rank])
         try:
-            config = PluginConfig(timeout_s=timeout_s)
-            answers[rank] = Registry(Corner(store, "corner"), config).agree(said[rank], rank, len(said))
+            answers[rank] = ask(config, rank, len(said))
         except Exception as error:
             answers[rank] = error
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(said)) if said[rank]]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(said)) if rank not in absent]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -104,15 +109,23 @@ def agree(said, timeout_s=20.0, store=None):
 
 def test_all_ranks_hear_the_same_and_know_their_node():
     said = entries(2, 2, 2)
-    for rank, (verdict, node) in enumerate(agree(said)):
-        assert verdict == Verdict(2)
+    answers = agree(said)
+    for rank, nodes in enumerate(answers):
+        node = nodes.node
+        assert nodes.verdict == Verdict(2)
+        assert nodes.place.job == answers[0].place.job
+        assert nodes.place.addresses == ("127.0.0.1:1",)
         assert (node.index, node.local_rank, node.count, node.size) == (rank // 2, rank % 2, 3, 2)
         assert list(node.entries) == said[rank // 2 * 2 : rank // 2 * 2 + 2]
         assert node.name(1) == f"rank {rank // 2 * 2 + 1} (h{rank // 2})"
 
 
+def verdicts(answers):
+    return [(nodes.verdict, nodes.node) for nodes in answers]
+
+
 def test_all_ranks_hear_that_there_are_no_nodes():
-    assert agree(entries(3)) == [(Verdict(1, "all ranks are on one node"), None)] * 3
+    assert verdicts(agree(entries(3))) == [(Verdict(1, "all ranks are on one node"), None)] * 3
 
 
 def test_all_ranks_hear_the_error():
@@ -121,9 +134,23 @@ def test_all_ranks_hear_the_error():
     assert len({str(answer) for answer in answers}) == 1
 
 
+@pytest.mark.parametrize(
+    ("which", "text"),
+    [
+        (0, "local_group is None on rank 0 and 2 on rank 1"),
+        (3, "local_group is 2 on rank 0 and None on rank 3"),
+    ],
+)
+def test_who_has_no_local_group_is_named(which, text):
+    said = entries(2, 2, setting=2)
+    answers = agree([None if rank == which else entry for rank, entry in enumerate(said)])
+    assert [type(answer) for answer in answers] == [ConfigError] * 4
+    assert {str(answer) for answer in answers} == {f"{text}: it must be the same on all ranks"}
+
+
 def test_who_does_not_come_is_named():
     said = entries(2, setting=2)
-    first, _ = agree([said[0], None], 0.5)
+    first, _ = agree(said, 0.5, absent=[1])
     assert type(first) is WorkersMissing
     assert "waited 0.5 s in vain for rank 1" in str(first)
 
@@ -132,7 +159,7 @@ def test_a_life_does_not_hear_the_one_before():
     store = dist.HashStore()
     agree(entries(2, 2), store=store)
     said = entries(1, 1, 1, 1, setting=1)
-    assert agree(said, store=store) == [(Verdict(1), None)] * 4
+    assert verdicts(agree(said, store=store)) == [(Verdict(1), None)] * 4
 
 
 def test_what_is_said_is_text():

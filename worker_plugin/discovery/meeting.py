@@ -1,4 +1,4 @@
-"""How the ranks agree on the job's name and on the reducers, through the process group's store."""
+"""How the ranks agree on the job's name, on the reducers and on the nodes, through the process group's store."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from reduction.errors import ConfigError, ReductionError
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import roll_call
 from worker_plugin.discovery.addresses import configured, names_of, resolve
 from worker_plugin.discovery.embedded import EmbeddedReducer, loopback_id
+from worker_plugin.discovery.nodes import Entry, Node, Verdict
+from worker_plugin.discovery.nodes import decide as decide_nodes
 from worker_plugin.security import OPEN, Access, access_of, private_access
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,20 @@ class Word:
     host_id: str
     #: The reducers that it was told of.
     reducers: list[str] | None
+    #: The fields of its `Entry`; None if it has no `local_group`.
+    entry: list[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What ranks with a `local_group` agree on."""
+
+    place: Place
+    verdict: Verdict
+    #: This rank's; None in flat mode.
+    node: Node | None
+    #: For what the ranks of a node have to tell each other: no other communicator has used it.
+    store: Store
 
 
 class Meeting:
@@ -69,10 +86,19 @@ class Meeting:
             ReductionError: a rank did not come, settings contradict each other, or no reducer can be embedded.
         """
         if self._corner is not None:
-            return self._meet(config, rank, world_size, lambda words: _decide(config, words))
+            return self._meet(self._corner, config, rank, world_size, None).place
         if world_size > 1:
             _check_alone(config, configured(config))
         return _decide(config, {})
+
+    def agree_on_nodes(self, config: PluginConfig, rank: int, world_size: int, entry: Entry) -> Nodes:
+        """Return what `agree` does, and which ranks are a node. Only with a store, and if there are others.
+
+        Raises:
+            ReductionError: as `agree`; or the ranks cannot be nodes as they want to, see `nodes.decide`.
+        """
+        assert self._corner is not None
+        return self._meet(self._corner, config, rank, world_size, entry)
 
     def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
         """Return the address of a reducer that rank 0 starts now, because none is left; blocks like `agree`.
@@ -85,46 +111,75 @@ class Meeting:
         def decide(words: Mapping[int, Word]) -> Place:
             return _embedded(place, words, "no reducer is left")
 
-        return decide({}) if self._corner is None else self._meet(config, rank, world_size, decide)
+        if self._corner is None:
+            return decide({})
+        return self._meet(self._corner, config, rank, world_size, None, decide).place
 
     def _meet(
         self,
+        corner: roll_call.Corner,
         config: PluginConfig,
         rank: int,
         world_size: int,
-        decide: Callable[[Mapping[int, Word]], Place],
-    ) -> Place:
-        assert self._corner is not None
-        store = self._corner.open(config.join_timeout_s)
-        if rank != 0:
-            wanted = configured(config)
-            word = Word(loopback_id(), None if wanted is None else list(wanted))
-            text, _ = roll_call.attend(store, rank, json.dumps(dataclasses.asdict(word)), config)
-            answer = json.loads(text)
-            job, token = answer["job"], answer["token"]
-            access = private_access(token) if token else access_of(config, job)
-            addresses, names, looked_up = (
-                tuple(answer[name]) for name in ("addresses", "names", "looked_up")
-            )
-            return Place(job, addresses, access, None, names, looked_up)
-        call = roll_call.RollCall(store)
-        try:
-            words = call.hear(world_size, config)
-            place = decide({other: Word(**json.loads(word)) for other, word in words.items()})
-        except ReductionError as error:
-            call.refuse(error)
-            raise
+        entry: Entry | None,
+        decide: Callable[[Mapping[int, Word]], Place] | None = None,
+    ) -> Nodes:
+        """Have all ranks say their word, and rank 0 decide for all; by `_decide` if nothing else is said."""
+        wanted = configured(config)
+        fields = None if entry is None else list(dataclasses.astuple(entry))
+        word = Word(loopback_id(), None if wanted is None else list(wanted), fields)
+        text = json.dumps(dataclasses.asdict(word))
+        store = corner.open(config.join_timeout_s)
+        if rank == 0:
+            call = roll_call.RollCall(store, text)
+            nonce = call.nonce
+            try:
+                words = {
+                    other: Word(**json.loads(said)) for other, said in call.hear(world_size, config).items()
+                }
+                verdict = decide_nodes([_entry({0: word, **words}[other]) for other in range(world_size)])
+                place = _decide(config, words) if decide is None else decide(words)
+            except ReductionError as error:
+                call.refuse(error)
+                raise
+            call.answer(_to_text(place, verdict))
+        else:
+            answer, nonce = roll_call.attend(store, rank, text, config)
+            place, verdict = _from_text(answer, config)
+        if verdict.size == 1:
+            return Nodes(place, verdict, None, store)
+        index, local_rank = divmod(rank, verdict.size)
+        neighbours = range(index * verdict.size, (index + 1) * verdict.size)
+        entries = [_entry(Word(**json.loads(roll_call.word_of(store, nonce, other)))) for other in neighbours]
+        node = Node(
+            index, world_size // verdict.size, local_rank, tuple(one for one in entries if one is not None)
+        )
+        return Nodes(place, verdict, node, PrefixStore(nonce, store))
+
+
+def _entry(word: Word) -> Entry | None:
+    return None if word.entry is None else Entry(*word.entry)
+
+
+def _to_text(place: Place, verdict: Verdict) -> str:
+    answer = {
+        "job": place.job,
+        "addresses": place.addresses,
+        "names": place.names,
+        "looked_up": place.looked_up,
         # Who can read the store could be a rank anyway.
-        token = "" if place.embedded is None else place.embedded.token
-        answer = {
-            "job": place.job,
-            "addresses": place.addresses,
-            "names": place.names,
-            "looked_up": place.looked_up,
-            "token": token,
-        }
-        call.answer(json.dumps(answer))
-        return place
+        "token": "" if place.embedded is None else place.embedded.token,
+        "nodes": dataclasses.astuple(verdict),
+    }
+    return json.dumps(answer)
+
+
+def _from_text(text: str, config: PluginConfig) -> tuple[Place, Verdict]:
+    answer = json.loads(text)
+    job, token = answer["job"], answer["token"]
+    access = private_access(token) if token else access_of(config, job)
+    addresses, names, looked_up = (tuple(answer[name]) for name in ("addresses", "names", "looked_up"))
+    return Place(job, addresses, access, None, names, looked_up), Verdict(*answer["nodes"])
 
 
 def _decide(config: PluginConfig, words: Mapping[int, Word]) -> Place:

@@ -4,23 +4,18 @@ local_group    what follows
 a number g     ranks 0 to g-1 are the first node, the next g the second, ...; who cannot be so is a ConfigError
 "auto"         what the launcher says (LOCAL_RANK, LOCAL_WORLD_SIZE), if it makes several even nodes of
                neighbouring ranks; otherwise no hierarchy, with the reason in the log
-not the same   a ConfigError on all that ask, with the ranks
+not the same   a ConfigError on all ranks, which names two of them
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reduction.errors import ConfigError, ReductionError
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from reduction.errors import ConfigError
 
-from worker_plugin.config import PluginConfig
-from worker_plugin.discovery import roll_call
 from worker_plugin.discovery.embedded import loopback_id
 
 
@@ -94,21 +89,26 @@ def place_id() -> str:
         return loopback_id()
 
 
-def decide(entries: Sequence[Entry]) -> Verdict:
-    """Return what all ranks are to do; entries are by rank.
+def decide(said: Sequence[Entry | None]) -> Verdict:
+    """Return what all ranks are to do; entries are by rank, None of a rank without `local_group`.
 
     Raises:
         ConfigError: there is no way to do what they want.
     """
-    wanted = entries[0].local_group
-    for rank, entry in enumerate(entries):
-        if entry.local_group != wanted:
+    wanted = None if said[0] is None else said[0].local_group
+    for rank, entry in enumerate(said):
+        theirs = None if entry is None else entry.local_group
+        if theirs != wanted:
             raise ConfigError(
-                f"local_group is {wanted!r} on rank 0 and {entry.local_group!r} on rank {rank}: "
+                f"local_group is {wanted!r} on rank 0 and {theirs!r} on rank {rank}: "
                 f"it must be the same on all ranks"
             )
-    if not isinstance(wanted, int):
+    entries = [entry for entry in said if entry is not None]
+    if wanted is None:
+        return Verdict(1)
+    if wanted == "auto":
         return _decide_auto(entries)
+    assert isinstance(wanted, int)
     if len(entries) % wanted:
         raise ConfigError(
             f"local_group is {wanted}, but the world size {len(entries)} is no multiple of it: every node must "
@@ -157,48 +157,3 @@ def _apart(entries: Sequence[Entry], size: int) -> str | None:
                 f"(or in different namespaces of one)"
             )
     return None
-
-
-class Registry:
-    """What the ranks of one communicator agree on in their corner of the store."""
-
-    def __init__(self, corner: roll_call.Corner, config: PluginConfig) -> None:
-        self._store = corner.open(config.join_timeout_s)
-        self._config = config
-        #: For what the ranks of a node have to tell each other; made by `agree`, no other life has used it.
-        self.store: Store = self._store
-
-    def agree(self, entry: Entry, rank: int, world_size: int) -> tuple[Verdict, Node | None]:
-        """Return what rank 0 has decided, and where this rank is; no node in flat mode. Blocks.
-
-        Raises:
-            ConfigError: see `decide`.
-            ReductionError: a rank did not come; see `wait_for`.
-        """
-        word = json.dumps(dataclasses.astuple(entry))
-        if rank == 0:
-            verdict, nonce = self._decide(word, world_size)
-        else:
-            text, nonce = roll_call.attend(self._store, rank, word, self._config)
-            verdict = Verdict(*json.loads(text))
-        if verdict.size == 1:
-            return verdict, None
-        self.store = PrefixStore(nonce, self._store)
-        index, local_rank = divmod(rank, verdict.size)
-        words = (
-            roll_call.word_of(self._store, nonce, index * verdict.size + other)
-            for other in range(verdict.size)
-        )
-        entries = tuple(Entry(*json.loads(word)) for word in words)
-        return verdict, Node(index, world_size // verdict.size, local_rank, entries)
-
-    def _decide(self, word: str, world_size: int) -> tuple[Verdict, str]:
-        call = roll_call.RollCall(self._store, word)
-        try:
-            words = {0: word, **call.hear(world_size, self._config)}
-            verdict = decide([Entry(*json.loads(words[rank])) for rank in range(world_size)])
-        except ReductionError as error:
-            call.refuse(error)
-            raise
-        call.answer(json.dumps(dataclasses.astuple(verdict)))
-        return verdict, call.nonce

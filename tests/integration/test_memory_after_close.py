@@ -58,6 +58,8 @@ def after(rank, reducers, job, size, way):
         state = ReductionState(reducers, job=job, close_timeout_s=0.5, **settings)
         tensors = [torch.ones(NUMEL) for _ in range(3)]
         rank.wait(state.all_reduce(tensors[0]))
+        rank.tell("summed")
+        rank.hear()  # or a failing rank could be faster than this sum is with the others
         futures = WAYS[way](rank, state, tensors)
         state.close()
         rank.tell("closed")
@@ -133,6 +135,9 @@ WAYS = {"close": close, "unacknowledged": unacknowledged, "in flight": in_flight
 def test_nothing_is_held_any_more(ranks, reducers, job, size, way):
     n = 4 if size else 2
     call = ranks.begin(n, after, reducers(2), job, size, way, group=size is not None)
+    assert [call.hear(rank) for rank in range(n)] == ["summed"] * n
+    for rank in range(n):
+        call.tell(rank, "go on")
     if way == "in flight":
         # A node's other ranks are in an exchange, which ends with the last one's connections.
         assert [call.hear(rank) for rank in range(n - 1)] == ["closed"] * (n - 1)

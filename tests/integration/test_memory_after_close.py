@@ -92,18 +92,25 @@ def in_flight(rank, state, tensors):
     if rank.number == rank.world_size - 1:
         rank.hear()
         return []
-    return [state.all_reduce(tensor) for tensor in tensors]
+    return issue(state, tensors)
+
+
+def issue(state, tensors):
+    """Return the futures, of as many as can be issued before another rank ends the communicator."""
+    futures = []
+    try:
+        for tensor in tensors:
+            futures.append(state.all_reduce(tensor))
+    except ReductionError as error:
+        error.with_traceback(None)
+    return futures
 
 
 def failing(rank, state, tensors):
     """The ranks disagree: an error that comes from reducers or neighbours."""
     if rank.number == rank.world_size - 1:
         tensors = [tensor[:-1] for tensor in tensors]
-    futures = []
-    try:
-        futures.append(state.all_reduce(tensors[0]))
-    except ReductionError as error:  # another rank's was faster
-        error.with_traceback(None)
+    futures = issue(state, tensors[:1])
     # Raised here, the error would have frames of this thread as well, and they have the state.
     assert not settle(lambda: state.error is None)
     return futures

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration import flood
 from integration.children import environment
 
 #: More than an idle reducer has, at the worst moment. 45 to 115 MiB were seen, 1.5 to 3.6 GiB before there were bounds.
@@ -33,7 +32,7 @@ def test_a_flood_of_large_first_frames(serve, tmp_path, until, guard, waves):
     tokens.write_text("*:" + "t0ken" * 8 + "\n")
     reducer = serve(*(("--token-file", str(tokens)) if guard == "a token" else ()), "--log-level", "error")
     idle = memory(reducer.pid, "VmRSS")
-    command = [sys.executable, flood.__file__, reducer.address, str(waves)]
+    command = [sys.executable, "-m", "benchmarks.flood", reducer.address, str(waves)]
     answers = subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=90, env=environment()
     ).stdout

@@ -12,9 +12,8 @@ import sys
 def _find_packages() -> None:
     """Make `sys.path`, and import our two packages; until then nothing of ours can be."""
     path = os.environ.get("PYTHONPATH")
-    user = (
-        [os.path.abspath(entry) for entry in path.split(os.pathsep)] if path else []
-    )  # "" is the working directory
+    # An empty entry stands for the working directory.
+    user = [os.path.abspath(entry) for entry in path.split(os.pathsep)] if path else []
     handed = [entry for entry in os.environ.get("REDUCTION_START_PATH", "").split(os.pathsep) if entry]
     handed += [entry for entry in user if entry != os.getcwd()]
     sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) not in user]

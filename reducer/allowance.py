@@ -90,9 +90,8 @@ def _cgroups(root: Path, controller: str) -> Iterator[_Cgroup]:
         _, controllers, path = line.split(":", 2)  # cgroups(7): hierarchy-ID:controller-list:cgroup-path
         paths |= dict.fromkeys(controllers.split(","), path)
     for line in _text(root / "proc/self/mountinfo").splitlines():
-        before, _, after = line.partition(
-            " - "
-        )  # proc(5): ... root, mount point, options - type, source, options
+        # proc(5): ... root, mount point, options - type, source, options
+        before, _, after = line.partition(" - ")
         start, mount_point = before.split(" ")[3:5]
         what = after.split(" ")
         kind, options = what[0], what[-1]

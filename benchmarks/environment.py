@@ -28,7 +28,8 @@ def describe() -> dict[str, Any]:
         "gpus": _gpus(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        # How it was built counts for more than its version (CONTRIBUTING.md, decision 56).
+        # How it was built counts for more than its version: with pyenv's default build sums of 4 KiB
+        # take a quarter longer (docs/decisions/python.md).
         "python_file": os.path.realpath(sys.executable),
         "versions": {package: _version(package) for package in _PACKAGES},
         "argv": sys.argv,

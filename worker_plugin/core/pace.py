@@ -4,7 +4,7 @@ By Little's law, bytes under way = throughput x time under way. So the credit is
 lately times a time that is enough for pushes and results to overlap, and short enough for a switch that
 buffers some milliseconds. More only builds queues: when those overflow, lost tails wait for TCP's 200 ms
 timer, and throughput collapses. In that case, and when the others are slow, results take much longer than the
-time aimed at, and the credit shrinks until they no longer do. Measured figures: CONTRIBUTING.md, "Credit".
+time aimed at, and the credit shrinks until they no longer do. Measured figures: docs/decisions/credit.md.
 """
 
 from __future__ import annotations

@@ -52,6 +52,9 @@ class Way:
 
     async def _cut(self) -> None:
         self._server.close()
+        # asyncio does not close a connection of which it is cancelled while it accepts it.
+        accepting = [task for task in asyncio.all_tasks() if "_accept_connection2" in repr(task.get_coro())]
+        await asyncio.gather(*accepting)
         for writer in self._writers:
             reset(writer)
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -44,7 +44,8 @@ explains how the time-outs work together, and
 REDUCER = """\
 ## Reducer
 
-These are the options of the commands, as `reducer serve --help` and `reducer status --help` show them.
+These are the options of the commands, as `reducer serve --help` and `reducer status --help` show
+them.
 """
 _ARGUMENT = re.compile(r"(\w+): (.+)")
 

@@ -68,9 +68,9 @@ def worker_rows() -> Iterator[tuple[str, ...]]:
     """Yield the cells of each argument of `ReductionState`, in the order of its signature."""
     defaults = {field.name: field.default for field in fields(PluginConfig)}
     texts = argument_texts(inspect.getdoc(ReductionState) or "")
-    for name in list(inspect.signature(ReductionState).parameters):
+    for name in inspect.signature(ReductionState).parameters:
         variable = f"`{ENV_PREFIX}{name.upper()}`" if name in defaults else "–"
-        yield f"`{name}`", variable, _default(defaults.get(name)), _sentence(texts[name])
+        yield f"`{name}`", variable, _default(defaults.get(name)), texts[name][0].upper() + texts[name][1:]
 
 
 def option_rows(command: click.Command) -> Iterator[tuple[str, ...]]:
@@ -104,10 +104,6 @@ def _default(value: object) -> str:
     if isinstance(value, bool):
         return "on (`1`)" if value else "off (`0`)"
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def _cell(text: str) -> str:

@@ -1,5 +1,6 @@
-# One command each: `make demo`, `make test`, `make check`, `make bench`. Needs python3 (3.11 or newer, with
-# venv: Debian's python3-venv) and make; the rest goes into .venv, once, at the versions of constraints.txt.
+# One command each: `make demo`, `make test`, `make check`, `make docs`, `make bench`. Needs python3
+# (3.11 or newer, with venv: Debian's python3-venv) and make; the rest goes into .venv, once, at the
+# versions of constraints.txt.
 #
 # Linux wheels of torch on PyPI bring CUDA, gigabytes of it. For the CPU-only build set PIP_EXTRA_INDEX_URL to
 # PyTorch's CPU index, as its installation page shows.
@@ -18,7 +19,7 @@ COVERED := --cov=proto/reduction --cov=reducer/core --cov=worker_plugin/core
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench clean
+.PHONY: help install demo test check docs bench clean
 
 help: ## Show this.
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -32,7 +33,7 @@ test: $(STAMP) ## Run all tests, and check what tests/unit covers.
 	$(BIN)/pytest tests/unit $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(BIN)/pytest $(ARGS)
 
-check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, imports, schema.
+check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, imports, schema, documents.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -40,12 +41,19 @@ check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, impor
 	@echo "generated stubs against proto/reduction/v1/reduction.proto"
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && PYTHON=$(BIN)/python proto/generate.sh "$$out" && \
 		for stub in $(STUBS); do diff -u "proto/$$stub" "$$out/$$stub" || exit 1; done
+	$(BIN)/python docs/settings.py --check
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
+		NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir "$$out"
+
+docs: $(STAMP) ## Write docs/settings.md and build the site of docs/ into site/.
+	$(BIN)/python docs/settings.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## Measure against the Gloo ring, and print the table; about 13 minutes.
 	$(BIN)/pytest benchmarks/ $(ARGS)
 
 clean: ## Remove caches, builds and results, but not .venv.
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
 	rm -rf .coverage .coverage.* benchmarks/results
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,0 +1,119 @@
+"""Writes docs/settings.md from the code, so that the page cannot say anything else than the code does.
+
+    python docs/settings.py            # writes the page
+    python docs/settings.py --check    # exits with 1 if the page is not what would be written
+
+A worker's settings are the arguments of `ReductionState`: their meaning comes from its docstring, their default and
+their environment variable from `PluginConfig`. A reducer's options are those of the `reducer` command, in the words of
+its `--help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import click
+
+from reducer import cli
+from worker_plugin.config import ENV_PREFIX, PluginConfig
+from worker_plugin.state import ReductionState
+
+PAGE = Path(__file__).with_name("settings.md")
+INTRODUCTION = """\
+# Settings
+
+<!-- Written by docs/settings.py; do not edit. -->
+
+## Worker
+
+Every row is an argument of `ReductionState`. `attach` takes the same arguments, apart from the
+process group, which is the module's. A setting that has a variable can also be given through the
+environment; an explicit argument wins over it. Where the text says that rank 0's counts, the other
+ranks take over the value that rank 0 has.
+
+[Operating](operating.md#addresses) lists all forms of an address, [failures](failures.md#time-outs)
+explains how the time-outs work together, and
+[how it works](how-it-works.md#chunks-and-credit) says what a chunk and a credit are.
+"""
+REDUCER = """\
+## Reducer
+
+These are the options of the commands, as `reducer serve --help` and `reducer status --help` show
+them.
+"""
+_ARGUMENT = re.compile(r"(\w+): (.+)")
+
+
+def argument_texts(docstring: str) -> dict[str, str]:
+    """Return what the section "Args:" of a docstring says of each argument, on one line."""
+    texts: dict[str, str] = {}
+    name = ""
+    section = docstring.partition("Args:\n")[2].partition("\n\n")[0]
+    for line in inspect.cleandoc(section).splitlines():
+        if match := _ARGUMENT.fullmatch(line):
+            name = match[1]
+            texts[name] = match[2]
+        else:
+            texts[name] += " " + line.strip()
+    return texts
+
+
+def worker_rows() -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each argument of `ReductionState`, in the order of its signature."""
+    defaults = {field.name: field.default for field in fields(PluginConfig)}
+    texts = argument_texts(inspect.getdoc(ReductionState) or "")
+    for name in inspect.signature(ReductionState).parameters:
+        variable = f"`{ENV_PREFIX}{name.upper()}`" if name in defaults else "–"
+        yield f"`{name}`", variable, _default(defaults.get(name)), texts[name][0].upper() + texts[name][1:]
+
+
+def option_rows(command: click.Command) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each option of a command, as its help has them."""
+    context = click.Context(command, parent=click.Context(cli.main), show_default=True)
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if isinstance(parameter, click.Option) and record is not None and "--help" not in record[0]:
+            yield f"`{record[0]}`", " ".join(record[1].split())
+
+
+def table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    titles = list(head)
+    lines = [titles, ["---"] * len(titles), *([_cell(text) for text in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [INTRODUCTION, table(("argument", "variable", "default", "meaning"), worker_rows()), REDUCER]
+    for name in ("serve", "status"):
+        command = cli.main.commands[name]
+        parts += [f"### reducer {name}\n", table(("option", "meaning"), option_rows(command))]
+    return "\n".join(parts)
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on (`1`)" if value else "off (`0`)"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("*", r"\*")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Write docs/settings.md from the code.")
+    parser.add_argument("--check", action="store_true", help="only compare; exit with 1 if the page differs")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
+        sys.exit("docs/settings.md is not what the code says: run `python docs/settings.py`")

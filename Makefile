@@ -8,6 +8,8 @@
 PYTHON ?= python3
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
+# The demo needs the first, everything else the second.
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 
@@ -26,7 +28,7 @@ help: ## Show this.
 
 install: $(STAMP) ## Make .venv and install everything into it.
 
-demo: $(STAMP) ## Train a small model: 2 reducers, 4 workers, compared with plain DDP.
+demo: $(RUNTIME) ## Train a small model: 2 reducers, 4 workers, compared with plain DDP.
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 
 test: $(STAMP) ## Run all tests, and check what tests/unit covers.
@@ -58,8 +60,12 @@ clean: ## Remove caches, builds and results, but not .venv.
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first, and alone: if it cannot be had, that shows before everything else is downloaded.
-$(STAMP): pyproject.toml constraints.txt
+$(RUNTIME): pyproject.toml constraints.txt
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,demo]'
+	@touch $@
+
+$(STAMP): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@

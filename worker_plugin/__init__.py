@@ -7,7 +7,11 @@ state = attach(ddp_model, reducers=["10.0.0.5:50051", "10.0.0.6:50051"])
 
 from reduction import __version__, errors
 
-from worker_plugin.hook import attach, reduction_hook
-from worker_plugin.state import ReductionState
+from worker_plugin.torch_version import require_torch
+
+require_torch()  # before whatever imports torch
+
+from worker_plugin.hook import attach, reduction_hook  # noqa: E402
+from worker_plugin.state import ReductionState  # noqa: E402
 
 __all__ = ["ReductionState", "__version__", "attach", "errors", "reduction_hook"]

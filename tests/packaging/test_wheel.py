@@ -1,4 +1,7 @@
-"""The wheel, built and installed into an empty environment, runs `reducer serve` and a two-rank all-reduce."""
+"""The wheel, built and installed into an empty environment, runs `reducer serve` and a two-rank all-reduce.
+
+The reducer runs with torch and without it: a reducer machine has only what the wheel itself depends on.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,13 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator
+from email import message_from_string
+from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 
 import pytest
+import reduction
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("reduction", "reducer", "worker_plugin")
@@ -49,24 +56,42 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     installed in development mode here stays invisible there.
     """
     home = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", "--without-pip", home, cwd=home)
-    run(
-        *(sys.executable, "-m", "pip", "--python", home / "bin" / "python"),
-        *("install", "--no-deps", "--no-index", wheel),
-        cwd=home,
-    )
-    (site_packages,) = home.glob("lib/python*/site-packages")
+    site_packages = installed(wheel, home)
     borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (site_packages / "borrowed.pth").write_text("\n".join(sorted(borrowed)) + "\n")
     return home
 
 
-@pytest.fixture
-def address(environment: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def torch_free(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `pip install reduction-server` makes: the wheel, and links to what it depends on without extras."""
+    home = tmp_path_factory.mktemp("torch_free")
+    site_packages = installed(wheel, home)
+    (metadata,) = site_packages.glob("reduction_server-*.dist-info")
+    wanted = required(PathDistribution(metadata))
+    names = set()
+    while wanted:
+        name = wanted.pop()
+        if name in names:
+            continue
+        names.add(name)
+        borrowed = distribution(name)
+        wanted |= required(borrowed)
+        assert borrowed.files is not None
+        for top in {file.parts[0] for file in borrowed.files} - {"..", "__pycache__"}:
+            link = site_packages / top
+            if not link.exists():  # of several distributions in one namespace the first brings the folder
+                link.symlink_to(Path(str(borrowed.locate_file(top))))
+    return home
+
+
+@pytest.fixture(params=["environment", "torch_free"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a reducer run by the console script of the wheel; it must drain and exit 0 on SIGTERM."""
-    command = [environment / "bin" / "reducer", "serve", "--bind", "127.0.0.1:0"]
+    home: Path = request.getfixturevalue(request.param)
+    command = [home / "bin" / "reducer", "serve", "--bind", "127.0.0.1:0"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=environment, env=clean_environ()
+        command, stdout=subprocess.PIPE, text=True, cwd=home, env=clean_environ()
     ) as process:
         try:
             assert process.stdout is not None
@@ -94,7 +119,9 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {f"reduction/v1/{stub}" for stub in stubs} <= names
     assert f"{info}/licenses/LICENSE" in names
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
-    assert "Name: reduction-server\n" in text
+    fields = message_from_string(text)
+    assert fields["Name"] == "reduction-server"
+    assert fields["Version"] == reduction.__version__
     assert "reducer = reducer.cli:main" in entry_points
 
 
@@ -138,6 +165,48 @@ def test_installed_wheel_reduces(environment: Path, address: str) -> None:
 
 def test_console_script_tells_its_version(environment: Path) -> None:
     assert run(environment / "bin" / "reducer", "--version", cwd=environment).startswith("reducer, version ")
+
+
+def test_torch_is_an_extra(torch_free: Path) -> None:
+    (metadata,) = torch_free.glob("lib/python*/site-packages/reduction_server-*.dist-info")
+    assert "torch" not in required(PathDistribution(metadata))
+    assert "torch" in required(PathDistribution(metadata), extra="torch")
+    run(sys.executable, "-m", "pip", "--python", torch_free / "bin" / "python", "check", cwd=torch_free)
+
+
+@pytest.mark.parametrize("module", ["worker_plugin", "worker_plugin.core", "worker_plugin.state"])
+def test_without_torch_the_worker_says_what_to_install(torch_free: Path, module: str) -> None:
+    done = subprocess.run(
+        [torch_free / "bin" / "python", "-c", f"import {module}"],
+        cwd=torch_free,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: worker_plugin needs torch 2.8 or newer, and there is none here: "
+        'pip install "reduction-server[torch]"'
+    )
+
+
+def installed(wheel: Path, home: Path) -> Path:
+    """Make a virtual environment with the wheel and nothing else; return its site-packages."""
+    run(sys.executable, "-m", "venv", "--without-pip", home, cwd=home)
+    run(
+        *(sys.executable, "-m", "pip", "--python", home / "bin" / "python"),
+        *("install", "--no-deps", "--no-index", wheel),
+        cwd=home,
+    )
+    (site_packages,) = home.glob("lib/python*/site-packages")
+    return site_packages
+
+
+def required(dist: Distribution, extra: str = "") -> set[str]:
+    """Return the names of what a distribution depends on here."""
+    requirements = map(Requirement, dist.requires or ())
+    return {each.name for each in requirements if not each.marker or each.marker.evaluate({"extra": extra})}
 
 
 def clean_environ() -> dict[str, str]:

@@ -1,0 +1,84 @@
+"""Torch that is missing or too old is an ImportError that says what to install."""
+
+import builtins
+import importlib
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import worker_plugin
+from worker_plugin.torch_version import OLDEST, is_too_old, require_torch
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        "2.8.0",
+        "2.8.0a0+nv25.06",
+        "2.8.0.dev20250601+cu128",
+        "2.13.0+cpu",
+        "2.10.1",
+        "3.0.0",
+        "10.0",
+        "git0a1b2c3",
+    ],
+)
+def test_accepted(version):
+    assert not is_too_old(version)
+
+
+@pytest.mark.parametrize("version", ["2.7.1", "2.7.1+cu126", "2.7.0a0+nv25.04", "2.0.1", "1.13.1", "0.4"])
+def test_too_old(version):
+    assert is_too_old(version)
+
+
+def test_this_one():
+    require_torch()
+
+
+def test_an_old_torch_is_refused_at_the_import(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.7.1+cpu")
+    with pytest.raises(ImportError) as caught:
+        importlib.reload(worker_plugin)
+    assert str(caught.value) == (
+        'worker_plugin needs torch 2.8 or newer, and here is 2.7.1+cpu: pip install "reduction-server[torch]"'
+    )
+
+
+def test_no_torch_is_refused_at_the_import(monkeypatch):
+    cannot_import(monkeypatch, missing="torch")
+    with pytest.raises(ImportError) as caught:
+        importlib.reload(worker_plugin)
+    assert str(caught.value) == (
+        "worker_plugin needs torch 2.8 or newer, and there is none here: "
+        'pip install "reduction-server[torch]"'
+    )
+
+
+def test_a_torch_that_lacks_something_says_so_itself(monkeypatch):
+    cannot_import(monkeypatch, missing="sympy")
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'sympy'$"):
+        require_torch()
+
+
+def test_the_extra_asks_for_the_same():
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    assert extras["torch"] == [f"torch>={OLDEST[0]}.{OLDEST[1]}"]
+
+
+def cannot_import(monkeypatch, missing):
+    """Let `import torch` fail as it does where `missing` is not installed."""
+    really = builtins.__import__
+
+    def refuse(name, *arguments, **keywords):
+        if name == "torch":
+            raise ModuleNotFoundError(f"No module named '{missing}'", name=missing)
+        return really(name, *arguments, **keywords)
+
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(builtins, "__import__", refuse)

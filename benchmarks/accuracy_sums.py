@@ -29,8 +29,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 
 from benchmarks.codecs import contribution, delivered, encoding_of, fold
 from benchmarks.ranks import Rank
-from worker_plugin.encoding import BlockEncoding
-from worker_plugin.wire_dtype import parse
+from worker_plugin.tensors.encoding import BlockEncoding
+from worker_plugin.tensors.wire_dtype import parse
 
 Values = NDArray[np.float32]
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 
 from worker_plugin import ReductionState, client
-from worker_plugin.staging import ArenaPool, Staging, Work
+from worker_plugin.tensors.staging import ArenaPool, Staging, Work
 
 
 class _Pool(ArenaPool):

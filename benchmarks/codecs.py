@@ -12,9 +12,9 @@ from reduction.codecs import CODECS
 from reduction.codecs.interface import scale
 from reduction.model import DType, ReduceOp
 
-from worker_plugin import encoding as plugin
-from worker_plugin.encoding import Encoding, Piece
-from worker_plugin.wire_dtype import WireFormat, parse
+from worker_plugin.tensors import encoding as plugin
+from worker_plugin.tensors.encoding import Encoding, Piece
+from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 
 def reduced(tensors: Sequence[torch.Tensor], wire_dtype: str, op: ReduceOp = ReduceOp.SUM) -> torch.Tensor:

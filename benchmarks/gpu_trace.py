@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from worker_plugin.gpu import Downloads
-from worker_plugin.staging import Staging, Work
+from worker_plugin.tensors.gpu import Downloads
+from worker_plugin.tensors.staging import Staging, Work
 
 #: Name of the span around every step.
 STEP = "training step"

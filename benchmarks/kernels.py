@@ -23,8 +23,8 @@ from reduction.model import DType, ReduceOp
 from benchmarks.codecs import contribution, delivered, encoding_of, reduced
 from benchmarks.shaped import size
 from benchmarks.table import markdown
-from worker_plugin.encoding import BlockEncoding, Encoding, Piece
-from worker_plugin.wire_dtype import WireFormat, parse
+from worker_plugin.tensors.encoding import BlockEncoding, Encoding, Piece
+from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 WIRES = (None, "bf16", "fp16", "int8", "fp8", "topk")
 #: One measurement is repeated until it has taken so long, in seconds of CPU.

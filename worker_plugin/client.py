@@ -23,9 +23,6 @@ from reduction import checksum
 from reduction.errors import ClosedError, DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
 from reduction.model import Collective, Push, ReducerFrame, Result
 
-from worker_plugin import fork, gpu
-from worker_plugin.arena import ArenaPool
-from worker_plugin.bridge import Future, fail, make_future, without_frames
 from worker_plugin.config import PluginConfig
 from worker_plugin.core import pace
 from worker_plugin.core.actions import (
@@ -60,12 +57,16 @@ from worker_plugin.core.events import (
 )
 from worker_plugin.discovery.addresses import look_up
 from worker_plugin.discovery.meeting import Place
-from worker_plugin.encoding import Encoding
-from worker_plugin.leaving import Leavers
-from worker_plugin.links import Links
-from worker_plugin.loop import io_loop
+from worker_plugin.process import fork
+from worker_plugin.process.leaving import Leavers
+from worker_plugin.process.loop import io_loop
 from worker_plugin.rank_group import RankGroup
-from worker_plugin.staging import CLOSED, Staging, Work
+from worker_plugin.tensors import gpu
+from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.bridge import Future, fail, make_future, without_frames
+from worker_plugin.tensors.encoding import Encoding
+from worker_plugin.tensors.staging import CLOSED, Staging, Work
+from worker_plugin.transports.links import Links
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
 from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 
-from worker_plugin.address_forms import check_addresses
-from worker_plugin.wire_dtype import WireFormat, parse
+from worker_plugin.discovery.address_forms import check_addresses
+from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 ENV_PREFIX = "REDUCTION_"
 #: About a month; what the clocks below can still add up.

@@ -18,16 +18,16 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_plugin.bridge import Future, check, check_dense
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig, build
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.meeting import Meeting
-from worker_plugin.encoding import Piece, encoding_of
-from worker_plugin.feedback import ErrorFeedback
-from worker_plugin.hierarchy import Hierarchy
+from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.rank_group import RankGroup, find_group, group_of
-from worker_plugin.staging import CLOSED
+from worker_plugin.tensors.bridge import Future, check, check_dense
+from worker_plugin.tensors.encoding import Piece, encoding_of
+from worker_plugin.tensors.feedback import ErrorFeedback
+from worker_plugin.tensors.staging import CLOSED
 
 _SHAPE, _BUCKET = 1, 2
 

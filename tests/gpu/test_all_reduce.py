@@ -12,7 +12,7 @@ from integration.lossy import AVG, SUM, WIRES, assert_same, fold
 from integration.ranks import Died
 from reduction.errors import ConfigError, WorkerLost
 
-from worker_plugin import gpu
+from worker_plugin.tensors import gpu
 
 KIB = 1024
 SIZES = ((), (0,), (1,), (33, 5), (70_001,), (3 << 20,))

@@ -11,7 +11,7 @@ from integration.lossy import AVG, SUM, WIRES, assert_same, fold
 from reduction.errors import ReductionError
 from unit.fake_gpu import pretend
 
-from worker_plugin import gpu
+from worker_plugin.tensors import gpu
 
 KIB = 1024
 #: So small that each tensor comes in many, and so slow that chunks are asked for before they are there.

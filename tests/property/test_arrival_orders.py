@@ -10,7 +10,7 @@ from reduction.model import Collective, Configuration, Hello, Join, Member, Push
 
 from benchmarks.codecs import encoding_of
 from reducer.engine import Engine
-from worker_plugin.wire_dtype import parse
+from worker_plugin.tensors.wire_dtype import parse
 
 RANKS = 6
 NUMEL = 5 * 512 + 77

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from worker_plugin import gpu
-from worker_plugin.arena import ArenaPool
+from worker_plugin.tensors import gpu
+from worker_plugin.tensors.arena import ArenaPool
 
 
 class FakeEvent:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from worker_plugin.arena import ArenaPool
+from worker_plugin.tensors.arena import ArenaPool
 
 
 def counting():

@@ -12,8 +12,8 @@ from reduction.codecs import BLOCK_CODECS, CODECS
 from reduction.errors import MalformedFrame
 from reduction.model import DType, ReduceOp
 
-from worker_plugin.encoding import BlockEncoding, CastEncoding, Encoding, Piece
-from worker_plugin.wire_dtype import parse
+from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, Piece
+from worker_plugin.tensors.wire_dtype import parse
 
 KIB = 1024
 CASTS = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}

@@ -6,8 +6,8 @@ import torch
 from reduction import formats
 from reduction.codecs import BLOCK_CODECS
 
-from worker_plugin.encoding import BlockEncoding, Piece
-from worker_plugin.wire_dtype import parse
+from worker_plugin.tensors.encoding import BlockEncoding, Piece
+from worker_plugin.tensors.wire_dtype import parse
 
 #: As `reduction.codecs` has it for its own arithmetic.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from reduction.errors import ConfigError
 
-from worker_plugin.feedback import ErrorFeedback
+from worker_plugin.tensors.feedback import ErrorFeedback
 
 TOO_LATE = "load_state_dict comes too late: call it before the first backward pass"
 NO_STATE = r"this is no state_dict\(\) of a ReductionState"

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from worker_plugin import fork
+from worker_plugin.process import fork
 
 
 class Holder:

@@ -16,12 +16,12 @@ from reduction.errors import ConfigError
 from reduction.model import Collective, DType, ReduceOp
 from unit.fake_gpu import FakeEvent, FakeGpu, FakeStream, garbage
 
-from worker_plugin import bridge, gpu
-from worker_plugin.arena import ArenaPool
-from worker_plugin.encoding import BlockEncoding, CastEncoding, Encoding, Piece
-from worker_plugin.gpu import Arrival, Downloads
-from worker_plugin.staging import Staging, Work
-from worker_plugin.wire_dtype import parse
+from worker_plugin.tensors import bridge, gpu
+from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, Piece
+from worker_plugin.tensors.gpu import Arrival, Downloads
+from worker_plugin.tensors.staging import Staging, Work
+from worker_plugin.tensors.wire_dtype import parse
 
 KIB = 1024
 SIZES = (0, 1, 700, 256, 513)

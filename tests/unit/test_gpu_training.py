@@ -22,11 +22,11 @@ from benchmarks.gpu_trace import STEP, Spans, kernel_share
 from benchmarks.gpu_training import parse, slug
 from benchmarks.paired import Measurement, Sample
 from benchmarks.traffic import Link, Traffic, link_of
-from worker_plugin import gpu
-from worker_plugin.arena import ArenaPool
-from worker_plugin.bridge import make_future
-from worker_plugin.encoding import encoding_of
-from worker_plugin.staging import Staging, Work
+from worker_plugin.tensors import gpu
+from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.bridge import make_future
+from worker_plugin.tensors.encoding import encoding_of
+from worker_plugin.tensors.staging import Staging, Work
 
 
 def measurement(*seconds: float) -> Measurement:

@@ -8,11 +8,11 @@ import sys
 import pytest
 from reduction.errors import ConfigError
 
-from worker_plugin.neighbours import Ended, Kind, Neighbours, Note
+from worker_plugin.hierarchy.neighbours import Ended, Kind, Neighbours, Note
 
 SENDER = """
 import sys
-from worker_plugin.neighbours import Kind, Neighbours
+from worker_plugin.hierarchy.neighbours import Kind, Neighbours
 us = Neighbours()
 us.meet({0: (int(sys.argv[1]), sys.argv[2])})
 print("there", flush=True)

@@ -10,7 +10,7 @@ from reduction.tokens import TokenTable, to_metadata
 
 from reducer.security import check_join, check_status, server_credentials
 from worker_plugin.config import PluginConfig
-from worker_plugin.security import OPEN, access_of, private_access
+from worker_plugin.transports.security import OPEN, access_of, private_access
 
 A, B = "a" * 32, "b" * 32
 TOKENS = TokenTable({"one": A, "two": B})

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from reduction.codecs import CODECS
 from reduction.model import DType, ReduceOp
 
-from worker_plugin.encoding import Piece
-from worker_plugin.shards import Shards, fold
+from worker_plugin.hierarchy.shards import Shards, fold
+from worker_plugin.tensors.encoding import Piece
 
 
 def pieces_of(*numels):

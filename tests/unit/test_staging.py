@@ -7,10 +7,10 @@ import torch
 from reduction.errors import ClosedError
 from reduction.model import Collective, DType, ReduceOp
 
-from worker_plugin.arena import ArenaPool
-from worker_plugin.bridge import make_future
-from worker_plugin.encoding import Encoding
-from worker_plugin.staging import Staging, Work
+from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.bridge import make_future
+from worker_plugin.tensors.encoding import Encoding
+from worker_plugin.tensors.staging import Staging, Work
 
 
 def work_of(tensor):

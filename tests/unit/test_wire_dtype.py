@@ -4,8 +4,8 @@ import pytest
 from reduction.errors import ConfigError
 from reduction.model import DType, ReduceOp
 
-from worker_plugin import wire_dtype
-from worker_plugin.wire_dtype import WireFormat, parse
+from worker_plugin.tensors import wire_dtype
+from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 SUMS = [ReduceOp.SUM, ReduceOp.AVG]
 REAL = [DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16]

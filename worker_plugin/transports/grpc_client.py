@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any
 
 # gRPC's own fork handlers cannot work beside threads that use it, and then leave the child, a DataLoader
-# worker, to crash (about every eighth fork with grpcio 1.85). Our children never touch gRPC: worker_plugin/fork.py.
+# worker, to crash (about every eighth fork with grpcio 1.85). Our children never touch gRPC: worker_plugin/process/fork.py.
 # Read when gRPC is first used, so it must be set before; whoever sets it himself wins.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Lost connections are ours to report; gRPC would print lines of its own into the training log.
@@ -24,7 +24,7 @@ from reduction.handshake import why_refused
 from reduction.model import WorkerFrame
 from reduction.v1 import reduction_pb2 as pb
 
-from worker_plugin.security import OPEN, Access
+from worker_plugin.transports.security import OPEN, Access
 
 METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
 

@@ -22,8 +22,8 @@ from reduction.endpoint import PlacingSink
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
 
-from worker_plugin.security import OPEN, Access
 from worker_plugin.transports.grpc_client import GrpcEndpoint
+from worker_plugin.transports.security import OPEN, Access
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ import torch
 from reduction.errors import CollectiveMismatch
 from reduction.model import Collective, DType, ReduceOp
 
-from worker_plugin.arena import ArenaPool
-from worker_plugin.bridge import Future
-from worker_plugin.discovery.nodes import Node
-from worker_plugin.encoding import Encoding, Piece, encoding_of
-from worker_plugin.gpu import Event, side_stream
-from worker_plugin.local_group import LocalGroup
-from worker_plugin.shards import Shards, fold
-from worker_plugin.wire_dtype import WireFormat
+from worker_plugin.hierarchy.local_group import LocalGroup
+from worker_plugin.hierarchy.nodes import Node
+from worker_plugin.hierarchy.shards import Shards, fold
+from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.bridge import Future
+from worker_plugin.tensors.encoding import Encoding, Piece, encoding_of
+from worker_plugin.tensors.gpu import Event, side_stream
+from worker_plugin.tensors.wire_dtype import WireFormat
 
 #: What local ranks must agree on before they exchange a tensor: seq, op, dtype, dtype on the wire, device, elements and
 #: fingerprint. With other sizes Gloo would write beyond its buffers' ends.

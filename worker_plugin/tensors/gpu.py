@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from worker_plugin.arena import ArenaPool
+from worker_plugin.tensors.arena import ArenaPool
 
 if TYPE_CHECKING:
-    from worker_plugin.encoding import Encoding
-    from worker_plugin.staging import Work
+    from worker_plugin.tensors.encoding import Encoding
+    from worker_plugin.tensors.staging import Work
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from reduction.errors import ConfigError
 from torch.utils.weak import WeakIdKeyDictionary
 
-from worker_plugin.encoding import Piece
+from worker_plugin.tensors.encoding import Piece
 
 
 class ErrorFeedback:

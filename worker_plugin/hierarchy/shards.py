@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from reduction.model import ReduceOp
 
-from worker_plugin.encoding import Piece
+from worker_plugin.tensors.encoding import Piece
 
 
 class Shards:

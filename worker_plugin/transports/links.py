@@ -12,8 +12,8 @@ from reduction import descriptors
 from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, ReducerFrame, WorkerFrame
 
-from worker_plugin.security import OPEN, Access
 from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
+from worker_plugin.transports.security import OPEN, Access
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 from worker_plugin.transports.unopened import UnopenedEndpoint, UnopenedStream
 

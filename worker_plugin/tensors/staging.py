@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import torch
 from reduction.model import Collective
 
-from worker_plugin.arena import ArenaPool
-from worker_plugin.bridge import Future, fail
-from worker_plugin.encoding import Encoding, bytes_of
-from worker_plugin.gpu import Arrival, Downloads, Event, Gpu
+from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.bridge import Future, fail
+from worker_plugin.tensors.encoding import Encoding, bytes_of
+from worker_plugin.tensors.gpu import Arrival, Downloads, Event, Gpu
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from reduction import formats
 from reduction.codecs import BLOCK_CODECS, TOPK
 from reduction.model import DType, ReduceOp
 
-from worker_plugin.wire_dtype import WireFormat
+from worker_plugin.tensors.wire_dtype import WireFormat
 
 #: Elements that are worked on at a time where a whole tensor is: whole blocks, and they stay in the cache.
 _SLICE = 1 << 15

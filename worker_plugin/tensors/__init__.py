@@ -1,0 +1,1 @@
+"""Between torch's tensors and bytes on the wire: admission, encoding, staging, GPUs, memory."""

@@ -17,8 +17,9 @@ import time
 from collections import Counter
 
 import grpc
-from reduction import layout, wire
+from reduction import layout
 from reduction.model import Collective, DType, Push, ReduceOp
+from reduction.wire import frames as wire
 
 from benchmarks.all_reduce import AllReduce
 from benchmarks.cluster import Shape, running

@@ -175,7 +175,7 @@ def status(
     A reducer with TLS asks for a certificate here too, and one with tokens for any of them.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it would report handshakes beside us
-    from reduction.credentials import tls_files
+    from reduction.security.tls import tls_files
 
     from reducer.status import Access, NoAnswer, fetch, render
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 
-from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
+from reduction.security.tls import TlsFiles, tls_files
 
 from reducer.allowance import default_memory_limit, default_workers
 
@@ -33,7 +33,7 @@ class ReducerConfig:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_ca: str | None = None
-    #: File of the jobs' tokens (`reduction.tokens`); None asks nobody for one.
+    #: File of the jobs' tokens (`reduction.security.tokens`); None asks nobody for one.
     token_file: str | None = None
     #: Whether a non-loopback address may be served without TLS or token.
     insecure: bool = False

@@ -13,10 +13,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import numpy as np
-from reduction import __version__, checksum, formats
+from reduction import __version__, formats
 from reduction.codecs import CODECS, Codec
 from reduction.codecs.interface import Array, scale
-from reduction.endpoint import Sink
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError
 from reduction.model import (
     PROTOCOL_VERSION,
@@ -29,6 +28,8 @@ from reduction.model import (
     WorkerFrame,
     job_title,
 )
+from reduction.transports.interface import Sink
+from reduction.wire import checksum
 
 from reducer.buffers import BufferPool, is_leased
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 
-from reduction import descriptors
-from reduction.tokens import read_tokens
+from reduction.process import descriptors
+from reduction.security.tokens import read_tokens
 
 from reducer import allowance
 from reducer.config import ReducerConfig

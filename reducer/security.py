@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import grpc
-from reduction.credentials import TlsFiles
 from reduction.errors import Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Join, WorkerFrame
-from reduction.tokens import TokenTable, from_metadata
+from reduction.security.tls import TlsFiles
+from reduction.security.tokens import TokenTable, from_metadata
 
 Metadata = Iterable[tuple[str, str | bytes]]
 

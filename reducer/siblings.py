@@ -13,7 +13,7 @@ import logging
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
-from reduction.launch import reducer_command
+from reduction.process.launch import reducer_command
 
 from reducer.config import TLS_OPTIONS, ReducerConfig
 

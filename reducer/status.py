@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass
 
 import grpc
-from reduction import wire
-from reduction.credentials import TlsFiles
-from reduction.handshake import why_refused
 from reduction.model import LastRank, ReducerStatus
-from reduction.tokens import TokenTable, read_tokens, to_metadata
+from reduction.security.tls import TlsFiles
+from reduction.security.tls_refusal import why_refused
+from reduction.security.tokens import TokenTable, read_tokens, to_metadata
+from reduction.wire import frames as wire
 from rich.console import Console
 from rich.table import Column, Table
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import trustme
-from reduction.credentials import TlsFiles
+from reduction.security.tls import TlsFiles
 
 
 class Authority:

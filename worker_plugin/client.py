@@ -19,9 +19,9 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from reduction import checksum
 from reduction.errors import ClosedError, DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
 from reduction.model import Collective, Push, ReducerFrame, Result
+from reduction.wire import checksum
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.core import pace

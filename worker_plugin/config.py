@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from reduction import layout, wire
-from reduction.credentials import TlsFiles, tls_files
+from reduction import layout
 from reduction.errors import ConfigError
 from reduction.rails import SUFFIX_BYTES_MAX, is_rail
+from reduction.security.tls import TlsFiles, tls_files
+from reduction.wire import frames as wire
 
 from worker_plugin.discovery.address_forms import check_addresses
 from worker_plugin.tensors.wire_dtype import WireFormat, parse
@@ -49,7 +50,7 @@ class PluginConfig:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_ca: str | None = None
-    #: File with the job's token (`reduction.tokens`).
+    #: File with the job's token (`reduction.security.tokens`).
     token_file: str | None = None
 
     def __post_init__(self) -> None:

@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from reduction import layout, wire
+from reduction import layout
 from reduction.errors import OutOfOrder, ReductionError
 from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
+from reduction.wire import frames as wire
 
 from reducer.engine import Engine
 from reducer.transports.tcp_server import KEY_S, DataPort, DataSession

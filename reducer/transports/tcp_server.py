@@ -14,9 +14,10 @@ import secrets
 import socket
 from collections.abc import Callable
 
-from reduction import tcp, wire
 from reduction.errors import MalformedFrame
 from reduction.model import Push, ReducerFrame, Result
+from reduction.transports import tcp
+from reduction.wire import frames as wire
 
 from reducer.buffers import BufferPool
 

@@ -10,8 +10,7 @@ import asyncio
 import grpc
 import numpy as np
 from channels import NO_PROXY
-from reduction import layout, tcp, wire
-from reduction.endpoint import ReducerEndpoint, ReducerStream
+from reduction import layout
 from reduction.errors import ReductionError
 from reduction.model import (
     Abort,
@@ -30,7 +29,10 @@ from reduction.model import (
     Start,
     Welcome,
 )
-from reduction.tokens import TokenTable
+from reduction.security.tokens import TokenTable
+from reduction.transports import tcp
+from reduction.transports.interface import ReducerEndpoint, ReducerStream
+from reduction.wire import frames as wire
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import GrpcServer, Limits

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conformance.places import CHUNK, L, P, beside_a_deaf_rank
-from reduction import checksum, layout
+from reduction import layout
 from reduction.errors import (
     CollectiveMismatch,
     DataCorrupted,
@@ -13,6 +13,7 @@ from reduction.errors import (
     WorkerLost,
 )
 from reduction.model import Abort, Collective, DType, Goodbye, ReduceOp, Result
+from reduction.wire import checksum
 
 
 async def works(workers, seq):

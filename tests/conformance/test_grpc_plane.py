@@ -9,10 +9,11 @@ from channels import NO_PROXY
 from conformance.places import CHUNK, L, P, Recorder, cut_off_a_deaf_rank
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from reduction import layout, wire
+from reduction import layout
 from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable, Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Abort
 from reduction.v1 import reduction_pb2 as pb
+from reduction.wire import frames as wire
 from relays import StrangePort
 
 from reducer.engine import Engine

@@ -8,9 +8,10 @@ import grpc
 import pytest
 from conformance.places import GrpcPlace
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from reduction import layout, wire
+from reduction import layout
 from reduction.model import Collective, DType, Goodbye, Push, ReduceOp, Welcome
-from reduction.tokens import TokenTable, to_metadata
+from reduction.security.tokens import TokenTable, to_metadata
+from reduction.wire import frames as wire
 
 from reducer.transports import open_services
 from reducer.transports.grpc_server import Limits

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 from conformance.places import CHUNK, DataConnection, G, L, P, cut_off_a_deaf_rank
-from reduction import layout, tcp, wire
+from reduction import layout
 from reduction.errors import MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
@@ -24,6 +24,8 @@ from reduction.model import (
     Start,
     Welcome,
 )
+from reduction.transports import tcp
+from reduction.wire import frames as wire
 from relays import BAD_PORTS, Relay
 
 from reducer.transports import outbox, tcp_server

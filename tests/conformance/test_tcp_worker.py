@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from conformance.places import Arena, Recorder
 from conformance.scripted import CREDIT, ScriptedReducer
-from reduction import layout, tcp, wire
+from reduction import layout
 from reduction.errors import MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
@@ -20,6 +20,8 @@ from reduction.model import (
     Start,
     Welcome,
 )
+from reduction.transports import tcp
+from reduction.wire import frames as wire
 
 from worker_plugin.transports import tcp_client
 

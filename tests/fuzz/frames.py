@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from reduction import checksum, formats, layout, tcp, wire
+from reduction import formats, layout
 from reduction.model import (
     PROTOCOL_VERSION,
     Abort,
@@ -40,6 +40,9 @@ from reduction.model import (
     Welcome,
     WorkerFrame,
 )
+from reduction.transports import tcp
+from reduction.wire import checksum
+from reduction.wire import frames as wire
 
 INCARNATION, OTHER = b"this reducer....", b"another reducer."
 LIFE, NEXT_LIFE = b"the first life..", b"the second life."

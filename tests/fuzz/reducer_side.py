@@ -14,9 +14,10 @@ from contextlib import contextmanager
 
 from fuzz import frames, scripts
 from fuzz.bugs import HANG_S, Bugs, run
-from reduction import tcp, wire
 from reduction.errors import ReductionError
 from reduction.model import Join, Moved, Welcome
+from reduction.transports import tcp
+from reduction.wire import frames as wire
 
 from reducer.core.table import JOB_FIXED_BYTES
 from reducer.engine import Engine

@@ -11,8 +11,8 @@ from fuzz import frames, scripts
 from fuzz.mutate import mutate
 from fuzz.targets import CORPUS, TARGETS, corpus
 from google.protobuf.message import DecodeError
-from reduction import wire
 from reduction.errors import ReductionError
+from reduction.wire import frames as wire
 
 from reducer.core.job import Job
 from worker_plugin.core.communicator import Communicator

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 
 import grpc
 from channels import NO_PROXY
-from reduction import layout, tcp, wire
+from reduction import layout
 from reduction.errors import ReductionError, from_code
 from reduction.model import Abort, Hello, Join, Moved, Push, ReducerFrame, Result, Start, Welcome
+from reduction.transports import tcp
 from reduction.v1 import reduction_pb2 as pb
+from reduction.wire import frames as wire
 
 ID = bytes(range(16))
 #: Longest that anything here waits for a reducer, in seconds.

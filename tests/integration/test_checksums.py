@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from integration.reducers import status_of
-from reduction import checksum
 from reduction.errors import DataCorrupted
+from reduction.wire import checksum
 
 ROUNDS = 12
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from integration.raw import ID, DataConnection, MovedRank, RawStream, join
-from reduction import layout, tcp, wire
+from reduction import layout
 from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder
 from reduction.model import (
     Abort,
@@ -33,6 +33,8 @@ from reduction.model import (
     Start,
     Welcome,
 )
+from reduction.transports import tcp
+from reduction.wire import frames as wire
 
 KIB, MIB = 1 << 10, 1 << 20
 #: What a reducer may have more after bad input than before: what its pool keeps of a few chunks, and noise.

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from integration.raw import ID, RawStream, join
-from reduction import layout, wire
+from reduction import layout
 from reduction.errors import (
     ClosedError,
     CollectiveMismatch,
@@ -37,6 +37,7 @@ from reduction.model import (
     Welcome,
 )
 from reduction.v1 import reduction_pb2 as pb
+from reduction.wire import frames as wire
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from integration import crowd
-from reduction import descriptors
 from reduction.errors import ResourceExhausted
+from reduction.process import descriptors
 
 from reducer.core.table import reservation
 from reducer.status import Access, fetch

@@ -13,7 +13,7 @@ import pytest
 import reduction
 from integration.children import START_S, environment
 from integration.reducers import READY, status_of
-from reduction.launch import VARIABLE
+from reduction.process.launch import VARIABLE
 
 import reducer
 

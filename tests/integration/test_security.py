@@ -20,7 +20,7 @@ from integration.reducers import reducer_command, status_of
 from integration.training import train_until_told
 from reduction.errors import ConfigError, Unauthenticated
 from reduction.model import Welcome
-from reduction.tokens import to_metadata
+from reduction.security.tokens import to_metadata
 
 #: Longer than any test: whoever is refused must not wait for it.
 JOIN_TIMEOUT_S = 600

@@ -9,8 +9,8 @@ from collections import Counter, deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reduction import reuse
-from reduction.reuse import Shelf
+from reduction.process import reuse
+from reduction.process.reuse import Shelf
 
 SIZES = st.one_of(st.sampled_from([0, 1, 4, 1000, 1024, 96 << 20]), st.integers(1, 1 << 20))
 #: How many collectives wait for their results, and how many more for their contributions.

@@ -1,4 +1,4 @@
-"""A `Connection` and the bare socket at its other end, on a real event loop, for the tests of `reduction.tcp`.
+"""A `Connection` and the bare socket at its other end, on a real event loop, for the tests of `reduction.transports.tcp`.
 
 Nothing here sleeps: tests wait for a state, and run() bounds every wait.
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import uvloop
 from reduction.model import Collective, DType, Push, ReduceOp, Result
-from reduction.tcp import HEADER_BYTES, Connection, control_header, push_header, result_header
+from reduction.transports.tcp import HEADER_BYTES, Connection, control_header, push_header, result_header
 
 HANG_S = 20.0
 WHAT = Collective(ReduceOp.SUM, DType.FLOAT32, 64, 7)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from reduction import checksum
 from reduction.errors import DataCorrupted
 from reduction.model import Collective, DType, Push, ReduceOp, Result
+from reduction.wire import checksum
 
 SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 from cryptography.hazmat.primitives import serialization
-from reduction.credentials import TlsFiles, tls_files
 from reduction.errors import ConfigError
+from reduction.security.tls import TlsFiles, tls_files
 
 NAMES = ("--tls-cert", "--tls-key", "--tls-ca")
 

@@ -5,7 +5,7 @@ import os
 import resource
 
 import pytest
-from reduction import descriptors
+from reduction.process import descriptors
 
 INFINITY = resource.RLIM_INFINITY
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from certificates import Authority
-from reduction.credentials import TlsFiles
-from reduction.handshake import why_refused
+from reduction.security.tls import TlsFiles
+from reduction.security.tls_refusal import why_refused
 
 #: What an HTTP/2 server says first: SETTINGS.
 HELLO = b"\0\0\0\4\0\0\0\0\0"

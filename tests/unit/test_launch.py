@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import reduction
-from reduction.launch import VARIABLE, reducer_command
+from reduction.process.launch import VARIABLE, reducer_command
 
 SHARED = str(Path(reduction.__file__).parents[1])
 

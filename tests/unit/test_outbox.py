@@ -2,8 +2,8 @@
 
 import asyncio
 
-from reduction import wire
 from reduction.model import Peer, Peers, Presence, Result, Start, Welcome
+from reduction.wire import frames as wire
 
 from reducer.transports import outbox
 from reducer.transports.outbox import NEWS_BYTES, Encoder, Outbox

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 from reduction import layout
-from reduction.credentials import TlsFiles
 from reduction.errors import ConfigError
+from reduction.security.tls import TlsFiles
 
 from worker_plugin.config import PluginConfig, build, split_addresses
 

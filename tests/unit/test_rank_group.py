@@ -2,8 +2,8 @@
 
 import pytest
 import torch.distributed as dist
-from reduction import wire
 from reduction.errors import ConfigError
+from reduction.wire import frames as wire
 
 from worker_plugin.rank_group import RankGroup, find_group, ranks_text
 

@@ -1,8 +1,8 @@
 """The reducer's settings, checked when they are made."""
 
 import pytest
-from reduction.credentials import TlsFiles
 from reduction.errors import ConfigError
+from reduction.security.tls import TlsFiles
 
 from reducer.allowance import default_memory_limit, default_workers
 from reducer.config import DRAIN_TIMEOUT_S, WORKERS_MAX, ReducerConfig, split_address

@@ -1,6 +1,6 @@
 """Which free buffers a pool keeps: what was in use at once, and the sizes of a pattern that repeats."""
 
-from reduction.reuse import PATTERN_TAKES, PATTERN_TIMES, PEAK_TAKES, Shelf
+from reduction.process.reuse import PATTERN_TAKES, PATTERN_TIMES, PEAK_TAKES, Shelf
 
 BIG, SMALL = 1000, 1
 

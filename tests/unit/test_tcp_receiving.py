@@ -5,9 +5,10 @@ import contextlib
 import socket
 
 import pytest
-from reduction import layout, tcp
+from reduction import layout
 from reduction.errors import DataCorrupted, MalformedFrame, OutOfOrder
 from reduction.model import Collective, DType, Push, ReduceOp, Result
+from reduction.transports import tcp
 from unit.tcp_pair import (
     Recorder,
     connected,

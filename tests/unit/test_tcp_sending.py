@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 import pytest
-from reduction import tcp
+from reduction.transports import tcp
 from unit.tcp_pair import (
     connected,
     pattern,

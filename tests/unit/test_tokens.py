@@ -5,9 +5,9 @@ import logging
 import pickle
 
 import pytest
-from reduction.credentials import FILE_BYTES_MAX
 from reduction.errors import ConfigError
-from reduction.tokens import TOKEN_CHARS_MAX, TokenTable, from_metadata, read_tokens, to_metadata
+from reduction.security.tls import FILE_BYTES_MAX
+from reduction.security.tokens import TOKEN_CHARS_MAX, TokenTable, from_metadata, read_tokens, to_metadata
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 

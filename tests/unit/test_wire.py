@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reduction import layout, model, wire
+from reduction import layout, model
 from reduction.model import (
     Abort,
     Ack,
@@ -28,6 +28,7 @@ from reduction.model import (
     Welcome,
 )
 from reduction.v1 import reduction_pb2 as pb
+from reduction.wire import frames as wire
 
 U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)

@@ -3,10 +3,13 @@
 import math
 
 import pytest
-from reduction import framing, layout, tcp, wire
+from reduction import layout
 from reduction.errors import MalformedFrame
 from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, Moved, Peer, Presence, ReduceOp, Welcome
+from reduction.transports import tcp
 from reduction.v1 import reduction_pb2 as pb
+from reduction.wire import frames as wire
+from reduction.wire import framing
 
 ID = b"0123456789abcdef"
 KEY = bytes(range(wire.DATA_KEY_BYTES))

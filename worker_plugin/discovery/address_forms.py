@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reduction import wire
 from reduction.errors import ConfigError
+from reduction.wire import frames as wire
 
 #: Addresses of one job: its own and those that ranges stand for.
 ADDRESSES_MAX = 4096

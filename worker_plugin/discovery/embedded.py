@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 
 from reduction.errors import ReducerUnavailable
-from reduction.launch import reducer_command
+from reduction.process.launch import reducer_command
 
 READY = "listening on "
 #: How long the process may take to start, in seconds.

@@ -1,4 +1,4 @@
-"""Host memory for what is in flight, used again from step to step; what is kept for later, `reduction.reuse` says."""
+"""Host memory for what is in flight, used again from step to step; what is kept for later, `reduction.process.reuse` says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import torch
-from reduction.reuse import Shelf
+from reduction.process.reuse import Shelf
 
 
 def _pageable(nbytes: int) -> torch.Tensor:

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Coroutine
 from typing import Protocol, TypeAlias
 
-from reduction import descriptors
 from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, ReducerFrame, WorkerFrame
+from reduction.process import descriptors
 
 from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
 from worker_plugin.transports.security import OPEN, Access

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import grpc
-from reduction.credentials import TlsFiles
 from reduction.errors import ConfigError
-from reduction.tokens import read_tokens, to_metadata
+from reduction.security.tls import TlsFiles
+from reduction.security.tokens import read_tokens, to_metadata
 
 from worker_plugin.config import PluginConfig
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from reduction.endpoint import Sink
 from reduction.errors import ReductionError
 from reduction.model import WorkerFrame
+from reduction.transports.interface import Sink
 
 
 class UnopenedEndpoint:

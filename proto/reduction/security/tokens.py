@@ -15,9 +15,9 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
-from reduction.credentials import read_private
 from reduction.errors import ConfigError
 from reduction.rails import job_of
+from reduction.security.tls import read_private
 
 log = logging.getLogger(__name__)
 

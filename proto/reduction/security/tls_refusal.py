@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import ssl
 
-from reduction.credentials import TlsFiles
+from reduction.security.tls import TlsFiles
 
 #: How long it may take, in seconds.
 ANSWER_S = 2.0

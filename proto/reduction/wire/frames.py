@@ -12,9 +12,10 @@ from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from reduction import framing, layout, model
+from reduction import layout, model
 from reduction.errors import MalformedFrame
 from reduction.v1 import reduction_pb2 as pb
+from reduction.wire import framing
 
 JOB_NAME_BYTES_MAX = 200
 HOST_BYTES_MAX = 255

@@ -1,0 +1,1 @@
+"""TLS files, tokens, and why a TLS handshake was refused."""

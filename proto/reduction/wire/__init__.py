@@ -1,0 +1,1 @@
+"""Frames as bytes: the schema's encoding, its bounds, and checksums."""

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks import environment, nccl_log, plots
-from benchmarks.cluster import Cluster, Shape, running
-from benchmarks.nccl_ranks import GpuMissing
-from benchmarks.network import NetworkUnavailable
-from benchmarks.paired import Effort, Measurement
-from benchmarks.ranks import TRANSPORTS
-from benchmarks.report import LATEST, Report
-from benchmarks.row import Row
+from benchmarks.gpu import nccl_log
+from benchmarks.gpu.nccl_ranks import GpuMissing
+from benchmarks.lab import environment
+from benchmarks.lab.cluster import Cluster, Shape, running
+from benchmarks.lab.network import NetworkUnavailable
+from benchmarks.lab.ranks import TRANSPORTS
+from benchmarks.method.paired import Effort, Measurement
+from benchmarks.method.report import LATEST, Report
+from benchmarks.method.row import Row
+from benchmarks.plots import __main__ as plots
 
 _REPORT = pytest.StashKey[Report]()
 

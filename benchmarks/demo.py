@@ -32,8 +32,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from benchmarks.ranks import Rank, Ranks, RanksFailed
-from benchmarks.reducers import Reducers
+from benchmarks.lab.ranks import Rank, Ranks, RanksFailed
+from benchmarks.lab.reducers import Reducers
 from worker_plugin import ReductionState, reduction_hook
 
 WORKERS = 4
@@ -68,7 +68,7 @@ class Report(NamedTuple):
 
 
 class Training:
-    """The work of one rank process; see `benchmarks.ranks`."""
+    """The work of one rank process; see `benchmarks.lab.ranks`."""
 
     def __init__(self, rank: Rank) -> None:
         digits = load_digits()

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.all_reduce import AllReduce
-from benchmarks.cluster import Cluster
-from benchmarks.paired import Effort, compare
-from benchmarks.ranks import TRANSPORTS
+from benchmarks.lab.cluster import Cluster
+from benchmarks.lab.ranks import TRANSPORTS
+from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.method.paired import Effort, compare
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.cluster import Cluster
-from benchmarks.ddp_step import DdpStep, gradient_bytes
-from benchmarks.paired import Effort, compare
-from benchmarks.ranks import TRANSPORTS
+from benchmarks.lab.cluster import Cluster
+from benchmarks.lab.ranks import TRANSPORTS
+from benchmarks.loads.ddp_step import DdpStep, gradient_bytes
+from benchmarks.method.paired import Effort, compare
 
 #: Width of the layers and batch per rank. In `tiny` the cost of the hook itself shows; `mlp` is 17 MB of
 #: gradients on about 20 ms of computing, sized for two cores.

@@ -1,16 +1,16 @@
-"""NCCL's ring on shaped links, on GPUs that ranks may share, against ours; see `benchmarks.nccl`."""
+"""NCCL's ring on shaped links, on GPUs that ranks may share, against ours; see `benchmarks.gpu.nccl`."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.cluster import Shape
-from benchmarks.nccl import compare
-from benchmarks.nccl_ranks import GpuMissing
-from benchmarks.network import NetworkUnavailable
-from benchmarks.paired import Effort
-from benchmarks.report import Report
-from benchmarks.traffic import Link
+from benchmarks.gpu.nccl import compare
+from benchmarks.gpu.nccl_ranks import GpuMissing
+from benchmarks.lab.cluster import Shape
+from benchmarks.lab.network import NetworkUnavailable
+from benchmarks.lab.traffic import Link
+from benchmarks.method.paired import Effort
+from benchmarks.method.report import Report
 
 #: Where the faster one is too fast for ranks that share a GPU, the slower one may not be.
 SHAPES = [

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.all_reduce import AllReduce
-from benchmarks.cluster import Cluster, Shape
-from benchmarks.paired import Effort, compare
-from benchmarks.ranks import TRANSPORTS
-from benchmarks.traffic import Link
+from benchmarks.lab.cluster import Cluster, Shape
+from benchmarks.lab.ranks import TRANSPORTS
+from benchmarks.lab.traffic import Link
+from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.method.paired import Effort, compare
 
 KIB, MIB = 1 << 10, 1 << 20
 
 FAST, SLOW = Link(rate_mbit=500), Link(rate_mbit=200)
-#: For sums that would pass in one burst of the others; see `benchmarks.network`.
+#: For sums that would pass in one burst of the others; see `benchmarks.lab.network`.
 FINE = Link(rate_mbit=500, burst_bytes=32 * KIB)
 
 #: The two that everything is judged by.

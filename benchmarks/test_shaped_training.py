@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.cluster import Cluster, Shape
-from benchmarks.paired import Effort, compare
-from benchmarks.ranks import TRANSPORTS
-from benchmarks.traffic import Link
-from benchmarks.training import Training, gradient_bytes
+from benchmarks.lab.cluster import Cluster, Shape
+from benchmarks.lab.ranks import TRANSPORTS
+from benchmarks.lab.traffic import Link
+from benchmarks.loads.training import Training, gradient_bytes
+from benchmarks.method.paired import Effort, compare
 
 #: So slow that communication is nearly all of a step also when all ranks share two cores: without it a step takes less
 #: than a tenth of Gloo's.

@@ -17,7 +17,7 @@ import grpc
 from reduction.errors import MalformedFrame, ResourceExhausted
 
 #: How long a turn goes on after a message that is too long, in seconds: with 4 turns at most 40 of them a second are
-#: read in vain. How much a flood slows down a job: `python -m benchmarks.flood`.
+#: read in vain. How much a flood slows down a job: `python -m benchmarks.micro.flood`.
 PENALTY_S = 0.1
 
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from benchmarks.chaos_reducers import ChaosReducers
-from benchmarks.chaos_schedule import schedule
+from benchmarks.chaos.reducers import ChaosReducers
+from benchmarks.chaos.schedule import schedule
 
 FULL = pytest.mark.full
 

@@ -1,4 +1,4 @@
-"""Links that are cut, for a while or for good: every rank and reducer on a host of its own (benchmarks/network.py)."""
+"""Links that are cut, for a while or for good: every rank and reducer on a host of its own (benchmarks/lab/network.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from integration.ranks import RankProcess, Ranks
 from integration.reducers import Reducer
 from reduction.errors import ReducerUnavailable, WorkerLost
 
-from benchmarks.hosts import Host
-from benchmarks.network import Network, NetworkUnavailable
-from benchmarks.traffic import Link
+from benchmarks.lab.hosts import Host
+from benchmarks.lab.network import Network, NetworkUnavailable
+from benchmarks.lab.traffic import Link
 
 #: A silent host is noticed after about this long, in seconds; not before, and not much later.
 NOTICED_S = (8.0, 20.0)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_training
-from benchmarks.gpu_trace import STEP
+from benchmarks.gpu import training as gpu_training
+from benchmarks.gpu.trace import STEP
 
 
 def test_the_same_code_on_the_cpu(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import nccl
-from benchmarks.cluster import Shape
-from benchmarks.network import NetworkUnavailable
-from benchmarks.paired import Effort
-from benchmarks.traffic import Link
+from benchmarks.gpu import nccl
+from benchmarks.lab.cluster import Shape
+from benchmarks.lab.network import NetworkUnavailable
+from benchmarks.lab.traffic import Link
+from benchmarks.method.paired import Effort
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ import torch
 from reduction import layout
 from reduction.model import Collective, Configuration, Hello, Join, Member, Push, ReduceOp, Result
 
-from benchmarks.codecs import encoding_of
+from benchmarks.loads.codecs import encoding_of
 from reducer.engine import Engine
 from worker_plugin.tensors.wire_dtype import parse
 

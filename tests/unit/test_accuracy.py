@@ -8,9 +8,19 @@ import pytest
 import torch
 from reduction.model import ReduceOp
 
-from benchmarks import accuracy, accuracy_figure, style
-from benchmarks.accuracy import HEAD, Row, broken, cells, inexact, rows, unlike
-from benchmarks.accuracy_sums import HOOKS, WIRES, Errors, Gradients, normal, ours, ring, torch_average
+from benchmarks.numerics import accuracy, accuracy_figure
+from benchmarks.numerics.accuracy import HEAD, Row, broken, cells, inexact, rows, unlike
+from benchmarks.numerics.accuracy_sums import (
+    HOOKS,
+    WIRES,
+    Errors,
+    Gradients,
+    normal,
+    ours,
+    ring,
+    torch_average,
+)
+from benchmarks.plots import style
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as `reduction.codecs` has it for itself
 

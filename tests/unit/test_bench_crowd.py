@@ -3,7 +3,7 @@
 import pytest
 from reduction import layout
 
-from benchmarks import crowd
+from benchmarks.micro import crowd
 from worker_plugin.core import communicator, verdict
 
 

@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from benchmarks import hierarchy
-from benchmarks.network import NetworkUnavailable, check_network
-from benchmarks.paired import Measurement
-from benchmarks.traffic import Traffic
-from benchmarks.training import gradient_bytes, is_right
+from benchmarks.lab.network import NetworkUnavailable, check_network
+from benchmarks.lab.traffic import Traffic
+from benchmarks.loads.training import gradient_bytes, is_right
+from benchmarks.method.paired import Measurement
+from benchmarks.shaped import hierarchy
 
 
 def arguments(monkeypatch: pytest.MonkeyPatch, *given: str) -> argparse.Namespace:

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from benchmarks.chaos_course import ChaosFailed, Course, Settings, Training
-from benchmarks.chaos_load import HANG_S, Slice
-from benchmarks.chaos_reducers import Struck
-from benchmarks.chaos_report import Felt, document, felt, goodput, lines, spread
-from benchmarks.chaos_schedule import JITTER, schedule
+from benchmarks.chaos.course import ChaosFailed, Course, Settings, Training
+from benchmarks.chaos.load import HANG_S, Slice
+from benchmarks.chaos.reducers import Struck
+from benchmarks.chaos.report import Felt, document, felt, goodput, lines, spread
+from benchmarks.chaos.schedule import JITTER, schedule
 
 SETTINGS = Settings(
     strikes=2,

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from benchmarks import convergence, convergence_figure, style
-from benchmarks.convergence import HEAD, Trained, cells, ways, worse
-from benchmarks.convergence_load import LEARNERS, POWER_START, Way, torch_bytes
+from benchmarks.numerics import convergence, convergence_figure
+from benchmarks.numerics.convergence import HEAD, Trained, cells, ways, worse
+from benchmarks.numerics.convergence_load import LEARNERS, POWER_START, Way, torch_bytes
+from benchmarks.plots import style
 
 SHAPES = [(100, 50), (100,), (4, 3)]
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ending import MISSING, ending_well
-from benchmarks.nccl_ranks import GpuMissing
-from benchmarks.network import NetworkUnavailable, check_network
-from benchmarks.ranks import RanksFailed
+from benchmarks.gpu.nccl_ranks import GpuMissing
+from benchmarks.lab.ending import MISSING, ending_well
+from benchmarks.lab.network import NetworkUnavailable, check_network
+from benchmarks.lab.ranks import RanksFailed
 
 ROOT = Path(__file__).parents[2]
 
 BODY = """
 import time
-from benchmarks.ending import ending_well
+from benchmarks.lab.ending import ending_well
 
 with ending_well("tool"):
     try:

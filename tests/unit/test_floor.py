@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import floor
+from benchmarks.micro import floor
 
 
 @pytest.mark.parametrize(("nbytes", "chunk"), [(1 << 20, 1 << 16), (100_001, 4096), (10, 4096)])

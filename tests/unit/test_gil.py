@@ -5,9 +5,9 @@ import threading
 import pytest
 import torch
 
-from benchmarks.gil_load import BusyMain, Turn
-from benchmarks.gil_rows import HEAD, Measured, cells, idle_cells, row
-from benchmarks.ranks import Rank
+from benchmarks.gil.load import BusyMain, Turn
+from benchmarks.gil.rows import HEAD, Measured, cells, idle_cells, row
+from benchmarks.lab.ranks import Rank
 
 
 def turn(*, seconds: float = 1.0, loops: int = 100, cpu_s: float = 0.75, queued_s: float = 0.125) -> Turn:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import gpu_pipeline
-from benchmarks.paired import Measurement, Sample
-from benchmarks.traffic import Traffic
+from benchmarks.gpu import pipeline as gpu_pipeline
+from benchmarks.lab.traffic import Traffic
+from benchmarks.method.paired import Measurement, Sample
 
 
 def measurement(*seconds: float) -> Measurement:

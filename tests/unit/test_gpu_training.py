@@ -15,13 +15,14 @@ from reduction.model import Collective, DType, ReduceOp
 from unit.fake_gpu import FakeEvent, FakeGpu
 from unit.nccl_texts import socket_log
 
-from benchmarks import gpu_training, nccl_log
-from benchmarks.gpu_models import RECIPES, TINY, gradient_bytes
-from benchmarks.gpu_report import APART_MAX, Found, document, lines, problems
-from benchmarks.gpu_trace import STEP, Spans, kernel_share
-from benchmarks.gpu_training import parse, slug
-from benchmarks.paired import Measurement, Sample
-from benchmarks.traffic import Link, Traffic, link_of
+from benchmarks.gpu import nccl_log
+from benchmarks.gpu import training as gpu_training
+from benchmarks.gpu.models import RECIPES, TINY, gradient_bytes
+from benchmarks.gpu.report import APART_MAX, Found, document, lines, problems
+from benchmarks.gpu.trace import STEP, Spans, kernel_share
+from benchmarks.gpu.training import parse, slug
+from benchmarks.lab.traffic import Link, Traffic, link_of
+from benchmarks.method.paired import Measurement, Sample
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.bridge import make_future

@@ -13,16 +13,16 @@ import torch
 import torch.distributed as dist
 from unit.nccl_texts import socket_log
 
-from benchmarks import nccl, nccl_log
-from benchmarks.cluster import Shape, running
-from benchmarks.nccl_log import NcclLog
-from benchmarks.nccl_ranks import GpuMissing, check_gpus, variables
-from benchmarks.network import NetworkUnavailable
-from benchmarks.paired import Measurement, Sample
-from benchmarks.report import Report
-from benchmarks.row import CLEARLY_FASTER, Row
-from benchmarks.scaling import scaling
-from benchmarks.traffic import Link, Traffic
+from benchmarks.gpu import nccl, nccl_log
+from benchmarks.gpu.nccl_log import NcclLog
+from benchmarks.gpu.nccl_ranks import GpuMissing, check_gpus, variables
+from benchmarks.lab.cluster import Shape, running
+from benchmarks.lab.network import NetworkUnavailable
+from benchmarks.lab.traffic import Link, Traffic
+from benchmarks.method.paired import Measurement, Sample
+from benchmarks.method.report import Report
+from benchmarks.method.row import CLEARLY_FASTER, Row
+from benchmarks.method.scaling import scaling
 
 LOGS = [socket_log(rank) for rank in range(4)]
 

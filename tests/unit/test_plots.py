@@ -12,9 +12,14 @@ import pytest
 from matplotlib.figure import Figure
 from unit import bench_document as made
 
-from benchmarks import figures_bandwidth, figures_paired, gil_figure, plots, soak_figure, style
-from benchmarks.records import FormatUnknown, Record, quartiles, records
-from benchmarks.report_page import page
+from benchmarks.gil import figure as gil_figure
+from benchmarks.method.records import FormatUnknown, Record, quartiles, records
+from benchmarks.plots import __main__ as plots
+from benchmarks.plots import bandwidth as figures_bandwidth
+from benchmarks.plots import ratios as figures_paired
+from benchmarks.plots import style
+from benchmarks.plots.report_page import page
+from benchmarks.soak import figure as soak_figure
 
 MIB = made.MIB
 

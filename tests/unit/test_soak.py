@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.flatness import (
+from benchmarks.lab.procfs import Footprint, footprint, heap_bytes
+from benchmarks.lab.ranks import Rank
+from benchmarks.soak.flatness import (
     HEAD,
     HEAP_ALLOWANCE_BYTES,
     MIB,
@@ -16,9 +18,7 @@ from benchmarks.flatness import (
     cells,
     judge,
 )
-from benchmarks.procfs import Footprint, footprint, heap_bytes
-from benchmarks.ranks import Rank
-from benchmarks.soak_load import RandomAllReduces
+from benchmarks.soak.load import RandomAllReduces
 
 BASE = Footprint(rss_bytes=300 * MIB, pss_bytes=200 * MIB, threads=9, descriptors=20, heap_bytes=100 * MIB)
 

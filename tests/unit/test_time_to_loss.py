@@ -5,11 +5,12 @@ import sys
 
 import pytest
 
-from benchmarks import style, time_to_loss
-from benchmarks.convergence_load import Way
-from benchmarks.network import NetworkUnavailable, check_network
-from benchmarks.time_to_loss import HEAD, WINDOW, Run, cells, slow, target_of
-from benchmarks.time_to_loss_figure import figure
+from benchmarks.lab.network import NetworkUnavailable, check_network
+from benchmarks.numerics.convergence_load import Way
+from benchmarks.plots import style
+from benchmarks.shaped import time_to_loss
+from benchmarks.shaped.time_to_loss import HEAD, WINDOW, Run, cells, slow, target_of
+from benchmarks.shaped.time_to_loss_figure import figure
 
 STEPS = 100
 

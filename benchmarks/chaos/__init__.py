@@ -1,0 +1,1 @@
+"""`python -m benchmarks.chaos`: reducers are struck while a model trains."""

@@ -1,0 +1,88 @@
+"""Chaos: reducers are killed, stopped or terminated all the time, and the training must not show it but in time.
+
+    python -m benchmarks.chaos --kills 200 --every 1.0
+    python -m benchmarks.chaos --kills 200 --every 2.0 --reducers 1
+    python -m benchmarks.chaos --kills 10 --every 15 --signal STOP
+
+Worker processes train a small model under DDP over reducer processes on loopback. At random instants a reducer gets
+a signal; a supervisor starts it again on the same address, as systemd would. Then the same steps are trained without
+any of that. Exit codes: 0 all ranks and both trainings ended with the same bits, and no step took 60 s; 1 they did
+not, or a process failed; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from benchmarks.chaos.course import ChaosFailed, Settings, run
+from benchmarks.chaos.reducers import ReducersFailed
+from benchmarks.chaos.report import document, lines
+from benchmarks.lab.ranks import RanksFailed
+
+SIGNALS = ("KILL", "STOP", "TERM")
+
+
+def main() -> None:
+    settings, out = _arguments()
+    # `timeout` and supervisors end us as Ctrl-C does, with the processes; a shell's background jobs ignore Ctrl-C.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    say(f"seed {settings.seed}: {settings.strikes} x SIG{settings.signal}, one every {settings.every_s:g} s")
+    course, failure, code = None, "", 0
+    try:
+        course = run(settings, say)
+    except (ChaosFailed, RanksFailed, ReducersFailed) as error:
+        failure, code = str(error), 1
+    except KeyboardInterrupt:
+        failure, code = "interrupted", 130
+    if out is not None:
+        out.write_text(json.dumps(document(settings, course, failure), indent=1) + "\n")
+    say("\n".join(lines(settings, course)) if course is not None else f"failed: {failure}")
+    sys.exit(code)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _arguments() -> tuple[Settings, Path | None]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200, help="how many signals (%(default)s)")
+    parser.add_argument("--every", type=float, default=1.0, help="mean seconds between two (%(default)s)")
+    parser.add_argument("--signal", choices=SIGNALS, default="KILL", help="which (%(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="(%(default)s)")
+    parser.add_argument("--reducers", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--transport", choices=("auto", "tcp", "grpc"), default="auto", help="(%(default)s)")
+    parser.add_argument(
+        "--restart-after", type=float, default=0.1, help="seconds from its end to its start (%(default)s)"
+    )
+    parser.add_argument("--stop-for", type=float, default=8.0, help="seconds from STOP to CONT (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of schedule, weights and data (%(default)s)")
+    parser.add_argument("--out", type=Path, help="JSON file with every strike")
+    given = parser.parse_args()
+    for name in ("kills", "workers", "reducers", "every"):
+        if getattr(given, name) <= 0:
+            parser.error(f"--{name} is {getattr(given, name)}, it must be more than 0")
+    for name in ("restart_after", "stop_for"):
+        if getattr(given, name) < 0:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}, it must not be negative")
+    settings = Settings(
+        strikes=given.kills,
+        every_s=given.every,
+        signal=given.signal,
+        workers=given.workers,
+        reducers=given.reducers,
+        transport=given.transport,
+        restart_after_s=given.restart_after,
+        stop_for_s=given.stop_for,
+        seed=given.seed,
+    )
+    return settings, given.out
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Reducers that are struck by signals after a schedule, and a supervisor that starts them again, as systemd would.
+
+state of a reducer   left by
+starting             its line on stdout: serving
+serving              KILL or TERM: ending. STOP: stopped
+stopped              after `stop_for_s` SIGCONT: serving
+ending               its end: down
+down                 after `restart_after_s` it is started on the same address: starting
+
+One thread does all of it. An end that no strike caused is a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import random
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.chaos.schedule import Strike
+from benchmarks.lab.hosts import LOOPBACK
+from benchmarks.lab.reducers import READY, START_TIMEOUT_S, STOP_TIMEOUT_S, start
+
+#: Below the ports that Linux gives to outgoing connections. One of those could take the port of a reducer that is
+#: down; even the dial to it could, and TCP would then connect that socket to itself.
+PORTS = range(20_000, 32_000)
+#: Most seconds between two looks at the clock.
+_LOOK_S = 0.1
+
+
+class ReducersFailed(Exception):
+    """A reducer ended or did not start, and no strike was the reason."""
+
+
+class State(enum.Enum):
+    """Of one reducer; see the table above."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPED = "stopped"
+    ENDING = "ending"
+    DOWN = "down"
+
+
+@dataclass(slots=True)
+class Struck:
+    """A strike that was carried out."""
+
+    #: On the monotonic clock, which all processes of a machine share.
+    at_s: float
+    reducer: int
+    #: How many others served at that moment.
+    others: int
+    #: When it served again.
+    back_s: float = math.inf
+
+
+class _Reducer:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.state = State.DOWN
+        #: When `state` ends by itself: the restart, the SIGCONT, or the latest moment to have started or ended.
+        self.due_s = 0.0
+        self.process: subprocess.Popen[str] | None = None
+        #: The strike that it has not come back from.
+        self.struck: Struck | None = None
+
+    def serves(self, now: float) -> None:
+        """It is there, for the first time or again."""
+        self.state, self.due_s = State.SERVING, math.inf
+        if self.struck is not None:
+            self.struck.back_s, self.struck = now, None
+
+
+class ChaosReducers:
+    """`count` reducers on loopback, under a supervisor."""
+
+    def __init__(self, count: int, which: str, *, restart_after_s: float, stop_for_s: float) -> None:
+        self._signal = signal.Signals[f"SIG{which}"]
+        self._restart_after_s = restart_after_s
+        self._stop_for_s = stop_for_s
+        self._reducers = [_Reducer(port) for port in _free_ports(count)]
+        #: HOST:PORT of each, the same after every restart.
+        self.addresses = [f"{LOOPBACK.address}:{reducer.port}" for reducer in self._reducers]
+        #: What was carried out so far; to be read when `is_over`.
+        self.struck: list[Struck] = []
+        self.restarts = 0
+        self._planned: list[Strike] = []
+        #: Seconds of the schedule that have passed, None before it, and the last look at the clock.
+        self._passed_s: float | None = None
+        self._looked_s = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._ends = threading.Event()
+        self._over = threading.Event()
+        self._failure: ReducersFailed | None = None
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def start(self) -> None:
+        """Start all, and wait until they serve."""
+        self._thread.start()
+        while any(reducer.state is not State.SERVING for reducer in self._reducers):
+            self.check()
+            time.sleep(0.02)
+
+    def strike(self, planned: Sequence[Strike]) -> None:
+        """Begin a schedule now."""
+        self._over.clear()
+        self._planned = list(planned)
+        self._looked_s = time.monotonic()
+        self._passed_s = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the schedule was carried out, and all reducers serve again."""
+        return self._over.is_set()
+
+    def check(self) -> None:
+        """Raise what the supervisor has found.
+
+        Raises:
+            ReducersFailed: a reducer ended by itself.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """End all, also those that are stopped."""
+        self._ends.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for reducer in self._reducers:
+            if reducer.process is not None:
+                reducer.process.kill()
+                self._reap(reducer)
+        self._selector.close()
+
+    # ---- the supervisor's thread ----
+
+    def _run(self) -> None:
+        try:
+            while not self._ends.is_set():
+                now = time.monotonic()
+                for reducer in self._reducers:
+                    if now >= reducer.due_s:
+                        self._on_due(reducer, now)
+                self._strike_what_is_due(now)
+                for key, _ in self._selector.select(max(0.0, self._next_due_s() - time.monotonic())):
+                    self._on_output(key.data, time.monotonic())
+        except ReducersFailed as failure:
+            self._failure = failure
+        except Exception as error:  # nobody else would see it, and all would wait
+            self._failure = ReducersFailed(f"the supervisor failed: {error!r}")
+
+    def _next_due_s(self) -> float:
+        due_s = [reducer.due_s for reducer in self._reducers] + [time.monotonic() + _LOOK_S]
+        if self._planned and self._passed_s is not None and self._serving:
+            due_s.append(self._looked_s + self._planned[0].at_s - self._passed_s)
+        return min(due_s)
+
+    def _on_due(self, reducer: _Reducer, now: float) -> None:
+        match reducer.state:
+            case State.DOWN:
+                self._start(reducer, now)
+            case State.STOPPED:
+                assert reducer.process is not None
+                reducer.process.send_signal(signal.SIGCONT)
+                reducer.serves(now)
+            case State.STARTING | State.ENDING:
+                raise ReducersFailed(
+                    f"{LOOPBACK.address}:{reducer.port} was {reducer.state.value} for too long"
+                )
+            case State.SERVING:
+                pass
+
+    def _start(self, reducer: _Reducer, now: float) -> None:
+        self.restarts += self._passed_s is not None
+        reducer.process = start(LOOPBACK, reducer.port, log_level="error")
+        assert reducer.process.stdout is not None
+        self._selector.register(reducer.process.stdout, selectors.EVENT_READ, reducer)
+        reducer.state, reducer.due_s = State.STARTING, now + START_TIMEOUT_S
+
+    def _on_output(self, reducer: _Reducer, now: float) -> None:
+        """Its first line says that it serves; after that only the end comes."""
+        assert reducer.process is not None
+        assert reducer.process.stdout is not None
+        line = reducer.process.stdout.readline()
+        if line.startswith(READY) and reducer.state is State.STARTING:
+            reducer.serves(now)
+        elif reducer.state is State.ENDING and not line:
+            self._reap(reducer)
+            reducer.state, reducer.due_s = State.DOWN, now + self._restart_after_s
+        else:
+            code = reducer.process.poll()
+            raise ReducersFailed(
+                f"{LOOPBACK.address}:{reducer.port}, {reducer.state.value}, said {line!r}, exit code {code}"
+            )
+
+    def _strike_what_is_due(self, now: float) -> None:
+        if self._passed_s is None or self._over.is_set():
+            return
+        serving = self._serving
+        if serving:
+            self._passed_s += now - self._looked_s
+        self._looked_s = now
+        if not self._planned:
+            if len(serving) == len(self._reducers):
+                self._over.set()
+            return
+        strike = self._planned[0]
+        if self._passed_s < strike.at_s or not serving:
+            return
+        self._planned.pop(0)
+        count = len(self._reducers)
+        index = min(serving, key=lambda one: (one - strike.reducer) % count)
+        reducer = self._reducers[index]
+        assert reducer.process is not None
+        reducer.struck = Struck(time.monotonic(), index, len(serving) - 1)
+        self.struck.append(reducer.struck)
+        reducer.process.send_signal(self._signal)
+        if self._signal is signal.SIGSTOP:
+            reducer.state, reducer.due_s = State.STOPPED, now + self._stop_for_s
+        else:
+            reducer.state, reducer.due_s = State.ENDING, now + STOP_TIMEOUT_S
+
+    @property
+    def _serving(self) -> list[int]:
+        return [index for index, one in enumerate(self._reducers) if one.state is State.SERVING]
+
+    def _reap(self, reducer: _Reducer) -> None:
+        process, reducer.process = reducer.process, None
+        assert process is not None
+        process.wait(STOP_TIMEOUT_S)
+        assert process.stdout is not None
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(process.stdout)
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().choice(PORTS)
+        with contextlib.suppress(OSError), socket.create_server((LOOPBACK.address, port)):
+            found += [port] if port not in found else []
+    return found

@@ -1,0 +1,130 @@
+"""What comes out of a course of chaos.py: how long every strike was felt, the goodput, the text and the JSON.
+
+A strike is felt in two ways:
+
+next step     from the signal to the next end of a step of the job (its last rank's). A step that had its results
+              already ends as if nothing had happened, so this may be short
+whole step    from the signal to the end of the first step that began after it: never less than what it cost
+
+To be read against the time until the reducer served again, which the job has to wait for if it was the only one.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from benchmarks.chaos.course import Course, Settings, Training
+from benchmarks.lab import environment
+from benchmarks.method.table import markdown
+
+_COLUMNS = {"next step": "next_step_s", "whole step": "whole_step_s", "reducer back": "back_s"}
+
+#: Of the JSON; raised when a field changes its meaning.
+FORMAT = 1
+
+
+class Felt(NamedTuple):
+    """One strike, in seconds."""
+
+    #: Since the first one.
+    at_s: float
+    reducer: int
+    #: How many other reducers served at that moment.
+    others: int
+    next_step_s: float
+    whole_step_s: float
+    back_s: float
+
+
+class Spread(NamedTuple):
+    """Of some seconds."""
+
+    median: float
+    p95: float
+    maximum: float
+
+
+def felt(course: Course) -> list[Felt]:
+    """Return how each strike was felt. The last steps come after the last strike, so none is without an end."""
+    training, first = course.disturbed, course.struck[0].at_s if course.struck else 0.0
+    rows = []
+    for strike in course.struck:
+        following = training.done_s[bisect.bisect_right(training.done_s, strike.at_s)]
+        whole = training.done_s[bisect.bisect_left(training.begun_s, strike.at_s)]
+        times = (end - strike.at_s for end in (following, whole, strike.back_s))
+        rows.append(Felt(strike.at_s - first, strike.reducer, strike.others, *times))
+    return rows
+
+
+def spread(seconds: Sequence[float]) -> Spread:
+    """Return median, 95th percentile and maximum, each a value that was seen (nearest rank)."""
+    ordered = sorted(seconds)
+    ranks = [math.ceil(share * len(ordered)) - 1 for share in (0.5, 0.95, 1.0)]
+    return Spread(*(ordered[rank] for rank in ranks))
+
+
+def goodput(course: Course) -> float:
+    """Return what share of the undisturbed speed was left."""
+    return course.reference.seconds / course.disturbed.seconds
+
+
+def lines(settings: Settings, course: Course) -> list[str]:
+    """Return what is printed."""
+    rows = felt(course)
+    table = []
+    groups = [("all strikes", rows)]
+    if len({row.others == 0 for row in rows}) == 2:
+        groups += [
+            ("while others served", [row for row in rows if row.others]),
+            ("of the only one left", [row for row in rows if not row.others]),
+        ]
+    for name, group in groups:
+        cells = [f"{len(group)}"]
+        for column in _COLUMNS.values():
+            cells += [f"{value:.3f}" for value in spread([getattr(row, column) for row in group])]
+        table.append([name, *cells])
+    head = ["s from the signal", "count"]
+    head += [f"{what}: {which}" for what in _COLUMNS for which in ("median", "p95", "max")]
+    disturbed, reference = course.disturbed, course.reference
+    return [
+        f"{len(rows)} x SIG{settings.signal}, one every {settings.every_s:g} s on average, {course.restarts} restarts "
+        f"{settings.restart_after_s:g} s later; n={settings.workers}, k={settings.reducers}, "
+        f"{settings.transport}, seed {settings.seed}",
+        f"{disturbed.steps} steps: {_pace(disturbed)} disturbed, {_pace(reference)} undisturbed, "
+        f"goodput {goodput(course):.1%}",
+        f"all {settings.workers} ranks and both trainings: the same bits after each of {len(disturbed.counts)} "
+        f"slices, sha256 {disturbed.digests[-1][:16]}...; no hang",
+        "",
+        *markdown(head, table),
+    ]
+
+
+def document(settings: Settings, course: Course | None, failure: str) -> dict[str, Any]:
+    """Return everything, ready for JSON; without a course if it failed."""
+    plain: dict[str, Any] = {
+        "format": FORMAT,
+        "environment": environment.describe(),
+        "settings": asdict(settings),
+        "failure": failure,
+    }
+    if course is None:
+        return plain
+    rows = felt(course)
+    return plain | {
+        "steps": course.disturbed.steps,
+        "digest": course.disturbed.digests[-1],
+        "disturbed_s": course.disturbed.seconds,
+        "undisturbed_s": course.reference.seconds,
+        "goodput": goodput(course),
+        "restarts": course.restarts,
+        **{name: spread([getattr(row, name) for row in rows])._asdict() for name in _COLUMNS.values()},
+        "strikes": [row._asdict() for row in rows],
+    }
+
+
+def _pace(training: Training) -> str:
+    return f"{training.seconds:.1f} s ({training.seconds / training.steps * 1e3:.1f} ms per step)"

@@ -1,0 +1,1 @@
+"""`python -m benchmarks.gil`: a training loop that computes in Python."""

@@ -1,0 +1,142 @@
+"""The workload of gpu_training.py, run by every rank: one model under DDP per contender, from the same weights.
+
+All contenders see the same batches. DDP's own control traffic goes over Gloo unless the contender is NCCL, so that
+nothing else needs NCCL.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from benchmarks.gpu.models import RECIPES, TINY, Batch
+from benchmarks.gpu.trace import STEP, Spans, load
+from benchmarks.lab.ranks import Rank
+from benchmarks.method.paired import Sample, timed
+from worker_plugin import reduction_hook
+
+OURS, GLOO, NCCL, NOOP = "ours", "gloo", "nccl", "noop"
+_LEARNING_RATE = 1e-3
+
+
+class GpuTraining:
+    """Copies of one model that train side by side."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        model: str,
+        tiny: bool,
+        examples: int | None,
+        contenders: list[str],
+        bucket_mb: float,
+    ) -> None:
+        torch.manual_seed(0)  # on the CPU, so that all ranks begin alike
+        self._rank = rank
+        self._recipe = (TINY if tiny else RECIPES)[model]
+        self._examples = examples or self._recipe.examples
+        self._start = self._recipe.build()
+        gloo = dist.new_group(backend="gloo")
+        self._models = {
+            name: DistributedDataParallel(
+                copy.deepcopy(self._start).to(rank.device),
+                device_ids=[rank.device.index] if rank.device.type == "cuda" else None,
+                init_sync=False,
+                process_group=None if name == NCCL else gloo,
+                bucket_cap_mb=bucket_mb,
+                gradient_as_bucket_view=True,
+            )
+            for name in contenders
+        }
+        if OURS in contenders:
+            self._models[OURS].register_comm_hook(rank.states["tcp"], reduction_hook)
+        if NOOP in contenders:
+            self._models[NOOP].register_comm_hook(None, noop_hook)
+        # No momentum: the optimizer has nothing that needs memory or hides an error of the sums.
+        self._optimizers = {
+            name: torch.optim.SGD(one.parameters(), lr=_LEARNING_RATE) for name, one in self._models.items()
+        }
+        self._steps = dict.fromkeys(contenders, 0)
+        self._loss = torch.zeros(())
+
+    def prepare(self) -> None:
+        """See `benchmarks.method.paired`: batches belong to steps."""
+
+    def run(self, contender: str, start_at: float) -> Sample:
+        """Do one training step, from a batch that is on the GPU."""
+        batch = self._batch(contender)
+        return timed([lambda: self._step(contender, batch)], start_at)
+
+    def verify(self) -> None:
+        """Check the last loss; weights are compared at the end."""
+        if not math.isfinite(float(self._loss)):
+            raise AssertionError(f"rank {self._rank.rank}: the loss is {float(self._loss)}")
+
+    def profile(self, contender: str, count: int, folder: str) -> None:
+        """Do so many steps more, and write what ran on the GPU; rank 0 also what ran on the CPU, and our threads."""
+        on_gpu, is_first = self._rank.device.type == "cuda", self._rank.rank == 0
+        wanted = ([ProfilerActivity.CUDA] if on_gpu else []) + ([ProfilerActivity.CPU] if is_first else [])
+        path = Path(folder, f"rank-{self._rank.rank}.json")
+        with ExitStack() as stack:
+            spans = stack.enter_context(Spans()) if is_first else None
+            profiler = stack.enter_context(profile(activities=wanted) if wanted else nullcontext())
+            for _ in range(count):
+                batch = self._batch(contender)
+                with record_function(STEP):
+                    self._step(contender, batch)
+        if profiler is None:
+            return
+        profiler.export_chrome_trace(str(path))
+        if spans is not None:
+            document = load(path)
+            spans.add_to(document)
+            path.write_text(json.dumps(document))
+
+    def digest(self, contender: str) -> str:
+        """Return a name of the bits of all weights."""
+        found = hashlib.sha256()
+        for parameter in self._models[contender].parameters():
+            if not bool(parameter.isfinite().all()):
+                raise AssertionError(f"rank {self._rank.rank}, {contender}: a weight is not finite")
+            found.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return found.hexdigest()
+
+    @torch.no_grad()
+    def apart(self, contender: str, other: str) -> float:
+        """Return how far the weights of two are from each other, by how far the other's have come."""
+        distance = way = 0.0
+        pairs = zip(self._models[contender].parameters(), self._models[other].parameters(), strict=True)
+        for (mine, theirs), begin in zip(pairs, self._start.parameters(), strict=True):
+            distance += float((mine - theirs).double().square().sum())
+            way += float((theirs - begin.to(theirs.device)).double().square().sum())
+        return math.sqrt(distance / way)
+
+    def _batch(self, contender: str) -> Batch:
+        number = self._steps[contender] * self._rank.world_size + self._rank.rank
+        self._steps[contender] += 1
+        inputs, targets = self._recipe.batch(self._examples, torch.Generator().manual_seed(number))
+        placed = inputs.to(self._rank.device), targets.to(self._rank.device)
+        self._rank.synchronize()
+        return placed
+
+    def _step(self, contender: str, batch: Batch) -> None:
+        device = self._rank.device.type
+        optimizer = self._optimizers[contender]
+        optimizer.zero_grad()
+        # As such models are trained: 16 bits on the GPU's tensor cores, gradients and sums in float32.
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = self._recipe.loss(self._models[contender], batch)
+        loss.backward()
+        optimizer.step()
+        self._rank.synchronize()
+        self._loss = loss.detach()

@@ -1,0 +1,122 @@
+"""NCCL's ring against ours on shaped links, on GPU tensors; several ranks may share a GPU.
+
+    python -m benchmarks.gpu.nccl --workers 4 --rate 500 --size 64MiB
+
+NCCL has nothing but sockets here (`benchmarks.gpu.nccl_ranks`), one network namespace per rank. Its logs are read: what
+they say is printed, and a figure is marked (*) if they do not say ring, Simple and NET/Socket.
+
+Ranks that share a GPU take turns on it, also NCCL's kernels, which wait for the network on the GPU. So the same runs
+on loopback first, where no link limits it. A figure on shaped links is one of the network only if that took at most
+half as long (`row.CLEARLY_FASTER`); else it is marked, too. Both contenders run in turn on the same processes, and
+every result is compared as a whole with the exact sum. Needs a GPU, root and iproute2; exit code 2 without.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.gpu import nccl_log
+from benchmarks.gpu.nccl_ranks import check_gpus
+from benchmarks.lab import environment
+from benchmarks.lab.cluster import Shape, running
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.network import check_network
+from benchmarks.lab.traffic import link_of
+from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.method.paired import Effort
+from benchmarks.method.paired import compare as in_turn
+from benchmarks.method.report import Report, nccl_notes
+from benchmarks.method.row import Row
+from benchmarks.method.table import markdown
+from benchmarks.shaped.__main__ import size
+
+CONTENDERS = ("tcp", "ring")
+HEAD = ["", "ms", "ms unshaped", "times as fast unshaped", "Mbit/s", "x NCCL (quartiles)", "worker CPU s/GB"]
+
+
+def compare(shape: Shape, effort: Effort, size_bytes: int) -> Row:
+    """Let both reduce tensors on loopback, then on the links of the shape, if it has any.
+
+    Raises:
+        GpuMissing: there is no GPU, or no NCCL.
+        NetworkUnavailable: this machine cannot shape links.
+    """
+    check_gpus(1)
+    if shape.link is not None:
+        check_network()  # before minutes on loopback
+    unshaped = _row(replace(shape, link=None, sockets=True), effort, size_bytes, {})
+    if shape.link is None:
+        return unshaped
+    return _row(shape, effort, size_bytes, {name: one.turn_s for name, one in unshaped.measured.items()})
+
+
+def _row(shape: Shape, effort: Effort, size_bytes: int, unshaped_s: Mapping[str, float]) -> Row:
+    with running(shape) as cluster:
+        cluster.ranks.load(AllReduce, size_bytes // 4, 1)
+        measured = in_turn(cluster, CONTENDERS, effort)
+        said = nccl_log.read(cluster.ranks.nccl_logs())
+        return Row.of(cluster, "all-reduce", size_bytes, 1, measured, unshaped_s=unshaped_s, nccl=said)
+
+
+def lines(row: Row) -> list[str]:
+    """Return the table, and what NCCL was."""
+    cells = []
+    for name, measurement in row.measured.items():
+        quartiles, factor = row.quartiles(name), row.times_as_fast_unshaped(name)
+        cells.append(
+            [
+                ("NCCL ring" if name == "ring" else "ours, TCP") + (" (*)" if row.doubts(name) else ""),
+                f"{1e3 * measurement.turn_s:.0f}",
+                "" if factor is None else f"{1e3 * row.unshaped_s[name]:.0f}",
+                "" if factor is None else f"{factor:.2f}",
+                f"{row.algbw_mbit_s(name):.0f}",
+                "" if quartiles is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*quartiles),
+                f"{row.worker_cpu_s_per_gb(name):.2f}",
+            ]
+        )
+    log = [] if row.nccl is None else row.nccl.lines
+    return [*markdown(HEAD, cells), "", *nccl_notes(row), "", "rank 0's NCCL:", *log]
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.nccl",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--reducers", type=int, help="as many as workers by default")
+    parser.add_argument("--rate", type=float, default=500, help="Mbit/s of every link, each way")
+    parser.add_argument("--unshaped", action="store_true", help="only on loopback, where no root is needed")
+    parser.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
+    parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
+    given = parser.parse_args(argv)
+    given.reducers = given.workers if given.reducers is None else given.reducers
+    if given.workers < 2 or given.reducers < 1 or given.rounds < 1 or given.rate <= 0:
+        parser.error("--workers must be at least 2, --reducers and --rounds 1, --rate above 0")
+    return given
+
+
+def main() -> None:
+    given = parse()
+    link = None if given.unshaped else link_of(given.rate)
+    shape = Shape(workers=given.workers, reducers=given.reducers, device="cuda", link=link)
+    effort = Effort(rounds=given.rounds, budget_s=float("inf"), warmup_rounds=given.warmup)
+    with ending_well("nccl"):
+        row = compare(shape, effort, given.size)
+    report = Report(rows=[row])
+    if given.json is not None:
+        report.write(given.json)
+    print(environment.summary(report.environment))
+    place = "loopback" if link is None else f"{link.name} of queue"
+    print(f"n={shape.workers} k={shape.reducers}, {given.size} bytes, {place}")
+    print("\n".join(lines(row)))
+
+
+if __name__ == "__main__":
+    main()

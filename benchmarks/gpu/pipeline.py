@@ -1,0 +1,118 @@
+"""A GPU's gradients over loopback: each stage alone, and all of them as `all_reduce` does it. Not run on a GPU yet.
+
+    python -m benchmarks.gpu.pipeline --workers 2 --reducers 2 --size 1024MiB --bucket 25MiB
+    python -m benchmarks.gpu.pipeline --device cpu --size 64MiB     # the tool itself, without a GPU
+
+In turn: `down`, the buckets to page-locked host memory; `network`, tensors of that size on the CPU reduced; `up`, back
+to the GPU; `all`, buckets on the GPU reduced, issued one after the other as a backward pass would. That last time is
+what a step without computing is exposed to. `x slowest` is its quotient with the slowest stage, of neighbouring turns
+(quartiles). Every result is compared as a whole with the exact sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+import torch
+
+from benchmarks.lab.cluster import Shape, running
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.ranks import Rank
+from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.method.paired import Effort, Measurement, Sample, compare, timed
+from benchmarks.method.table import markdown
+from benchmarks.shaped.__main__ import size
+
+STAGES = ("down", "network", "up")
+_ALL = "all"
+
+
+class Pipeline(AllReduce):
+    """`count` buckets of `numel` float32 each, on the rank's device."""
+
+    def __init__(self, rank: Rank, numel: int, count: int) -> None:
+        super().__init__(rank, numel, count)
+        is_on_gpu = rank.device.type == "cuda"
+        self._host = [torch.empty(numel, pin_memory=is_on_gpu) for _ in range(count)]
+        self._is_reduced = False
+
+    def run(self, contender: str, start_at: float) -> Sample:
+        """Do one stage of all buckets, or all stages."""
+        self._is_reduced = contender == _ALL
+        return timed([partial(getattr(self, f"_{contender}"))], start_at)
+
+    def verify(self) -> None:
+        """Check the sums."""
+        if self._is_reduced:
+            super().verify()
+
+    def _down(self) -> None:
+        for host, tensor in zip(self._host, self._tensors, strict=True):
+            host.copy_(tensor, non_blocking=True)
+        self._rank.synchronize()
+
+    def _up(self) -> None:
+        for host, tensor in zip(self._host, self._tensors, strict=True):
+            tensor.copy_(host, non_blocking=True)
+        self._rank.synchronize()
+
+    def _network(self) -> None:
+        self._reduce(self._host)
+
+    def _all(self) -> None:
+        self._reduce(self._tensors)
+
+    def _reduce(self, tensors: list[torch.Tensor]) -> None:
+        for future in [self._rank.states["tcp"].all_reduce(tensor) for tensor in tensors]:
+            future.wait()
+        self._rank.synchronize()
+
+
+def lines(measured: dict[str, Measurement], nbytes: int) -> list[str]:
+    """Return the table."""
+    slowest = max(STAGES, key=lambda name: measured[name].turn_s)
+    low, median, high = measured[slowest].times_as_fast_as(measured[_ALL])
+    cells = [
+        [name, f"{1e3 * measurement.turn_s:.0f}", f"{1e-9 * nbytes / measurement.turn_s:.2f}"]
+        for name, measurement in measured.items()
+    ]
+    table = markdown(["", "ms", "GB/s"], cells)
+    return [*table, "", f"all: {median:.2f} ({low:.2f}-{high:.2f}) x slowest, which is {slowest}"]
+
+
+def parse(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.pipeline",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--reducers", type=int, default=2)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--size", type=size, default=size("1024MiB"), help="of all gradients")
+    parser.add_argument("--bucket", type=size, default=size("25MiB"))
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args(given)
+    if not 4 <= arguments.bucket <= arguments.size:
+        parser.error("a bucket has 4 bytes at least, and is no larger than --size")
+    return arguments
+
+
+def main() -> None:
+    arguments = parse()
+    count = arguments.size // arguments.bucket
+    nbytes = count * (arguments.bucket // 4) * 4
+    shape = Shape(
+        workers=arguments.workers, reducers=arguments.reducers, device=arguments.device, sockets=True
+    )
+    effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=2)
+    with ending_well("gpu_pipeline"), running(shape) as cluster:
+        cluster.ranks.load(Pipeline, arguments.bucket // 4, count)
+        measured = compare(cluster, [*STAGES, _ALL], effort)
+    print(f"n={shape.workers} k={shape.reducers}, {count} buckets, {nbytes} bytes, loopback, {shape.device}")
+    print("\n".join(lines(measured, nbytes)))
+
+
+if __name__ == "__main__":
+    main()

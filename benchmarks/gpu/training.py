@@ -1,0 +1,150 @@
+"""DDP training on a GPU that all ranks share, on shaped links; a step of each contender in turn on the same processes.
+
+    python -m benchmarks.gpu.training --model bert --workers 4 --rate 1000 --trace traces
+    python -m benchmarks.gpu.training --model resnet --workers 8 --rate 10000
+    python -m benchmarks.gpu.training --model bert --unshaped               # what the machine does without links
+    python -m benchmarks.gpu.training --device cpu --tiny --unshaped        # the same code, without a GPU
+
+Contenders are ours, DDP over Gloo, DDP over NCCL's ring, and torch's noop hook, which does not communicate.
+
+`exposed` is a step's time less that of the noop hook in the same round: communication that computing does not hide.
+`GPU idle` is the share of a step in which no kernel of any rank was on the GPU, NCCL's apart. `NCCL waits` is that in
+which one of NCCL's was, which hold the GPU while they wait for the network. Both are from torch's profiler, in steps
+of their own after those that are timed. A kernel whose rank has lost its turn on the shared GPU counts as being there,
+so the GPU is idle for at least that share.
+
+At the end all ranks must have the same bits in every weight, for each contender that communicates, and ours must have
+come to where the others have, but for roundings; else the exit code is 1. It is 2 if something is missing here. With
+NCCL its log is read as in `benchmarks.gpu.nccl`. Writes gpu-training-*.json, and with --trace a trace of rank 0 for each
+contender, with the copies and pushes of our threads beside the backward pass (chrome://tracing, Perfetto).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.gpu import nccl_log
+from benchmarks.gpu import trace as gpu_trace
+from benchmarks.gpu.load import NCCL, NOOP, OURS, GpuTraining
+from benchmarks.gpu.models import RECIPES
+from benchmarks.gpu.report import LABELS, Found, bytes_of, document, lines, problems
+from benchmarks.lab import environment
+from benchmarks.lab.cluster import Cluster, Shape, running
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.traffic import link_of
+from benchmarks.method.paired import Effort, compare
+from benchmarks.method.row import size
+
+RESULTS = Path(__file__).parent / "results"
+#: Of --profiled; the profiler begins in one more.
+PROFILED = 2
+
+
+def train(cluster: Cluster, given: argparse.Namespace) -> Found:
+    """Train in turn, profile, and compare the weights."""
+    ranks, names = cluster.ranks, given.contenders
+    ranks.load(GpuTraining, given.model, given.tiny, given.examples, names, given.bucket_mb)
+    effort = Effort(rounds=given.rounds, budget_s=float("inf"), warmup_rounds=given.warmup)
+    measured = compare(cluster, names, effort)
+    shares = {name: profiled(cluster, name, given) for name in names}
+    digests = {name: ranks.call("digest", name) for name in names if name != NOOP}
+    others = [name for name in digests if name != OURS] if OURS in digests else []
+    apart = {name: max(ranks.call("apart", OURS, name)) for name in others}
+    log = nccl_log.read(ranks.nccl_logs()) if NCCL in names else None
+    found = Found(measured, shares, digests, apart, log, cluster.link)
+    found.problems += problems(digests, apart)
+    return found
+
+
+def profiled(cluster: Cluster, name: str, given: argparse.Namespace) -> tuple[float | None, float | None]:
+    """Do a few steps under the profiler; return the share in which the GPU is idle, and that of NCCL's kernels."""
+    with TemporaryDirectory(prefix="reduction-bench-") as folder:
+        cluster.ranks.call("profile", name, given.profiled + 1, folder)
+        paths = [Path(folder, f"rank-{rank}.json") for rank in range(given.workers)]
+        traces = [gpu_trace.load(path) for path in paths if path.exists()]
+        if given.trace is not None:
+            given.trace.mkdir(parents=True, exist_ok=True)
+            shutil.copy(paths[0], given.trace / f"{slug(given)}-{name}.json")
+    computes = gpu_trace.kernel_share(traces, nccl=False)
+    return None if computes is None else 1 - computes, gpu_trace.kernel_share(traces, nccl=True)
+
+
+def slug(given: argparse.Namespace) -> str:
+    """Return the name of the files of a run."""
+    place = "unshaped" if given.unshaped else f"{given.rate:g}mbit"
+    kind = f"{given.device}-tiny" if given.tiny else given.device
+    return f"gpu-training-{given.model}-n{given.workers}-{kind}-{place}"
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.training",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", choices=tuple(RECIPES), default="bert", help="(%(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="(%(default)s)")
+    parser.add_argument("--reducers", type=int, help="as many as workers by default")
+    parser.add_argument(
+        "--rate", type=float, default=1000, help="Mbit/s of every link, each way (%(default)s)"
+    )
+    parser.add_argument("--unshaped", action="store_true", help="all on loopback instead")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="(%(default)s)")
+    parser.add_argument("--tiny", action="store_true", help="a few thousand parameters, to try this tool")
+    parser.add_argument("--contenders", help=f"comma-separated, of {','.join(LABELS)}; all that can run")
+    parser.add_argument("--examples", type=int, help="per rank and step; bert 8 of 128 tokens, resnet 32")
+    parser.add_argument(
+        "--bucket-mb", type=float, default=25, help="DDP's bucket_cap_mb, of all (%(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
+    # DDP makes its buckets anew after the first step.
+    parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count (%(default)s)")
+    parser.add_argument("--profiled", type=int, default=PROFILED, help="steps in the profiler (%(default)s)")
+    parser.add_argument("--trace", type=Path, help="folder for the traces of rank 0")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON (%(default)s)")
+    given = parser.parse_args(argv)
+    given.reducers = given.workers if given.reducers is None else given.reducers
+    able = [name for name in LABELS if name != NCCL or given.device == "cuda"]
+    given.contenders = able if given.contenders is None else given.contenders.split(",")
+    if unknown := [name for name in given.contenders if name not in able]:
+        parser.error(f"--contenders: {', '.join(unknown)} not among {', '.join(able)} on {given.device}")
+    if given.workers < 2 or min(given.reducers, given.rounds, given.profiled) < 1 or given.rate <= 0:
+        parser.error("--workers must be at least 2, --reducers, --rounds and --profiled 1, --rate above 0")
+    return given
+
+
+def main() -> None:
+    given = parse()
+    shape = Shape(
+        workers=given.workers,
+        reducers=given.reducers,
+        device=given.device,
+        link=None if given.unshaped else link_of(given.rate),
+        sockets=True,
+    )
+    with ending_well("gpu_training"), running(shape) as cluster:
+        found = train(cluster, given)
+    described = environment.describe()
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"{slug(given)}.json"
+    path.write_text(json.dumps(document(given, found, described), indent=1) + "\n")
+    place = "loopback" if found.link is None else found.link.name
+    if found.link is not None and found.link.goodput_mbit is not None:
+        place += f", iperf3 {found.link.goodput_mbit:.0f} Mbit/s"
+    print(environment.summary(described))
+    print(
+        f"{given.model}, {size(bytes_of(given))} of gradients, n={given.workers} k={given.reducers}, {place}\n"
+    )
+    print("\n".join(lines(found)))
+    if found.problems:
+        sys.exit("\n".join(["gpu_training: failed", *found.problems]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Ranks and reducers of one shape, running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+
+from benchmarks.gpu.nccl_ranks import check_gpus
+from benchmarks.lab.goodput import goodput_mbit
+from benchmarks.lab.hosts import Host
+from benchmarks.lab.network import Network
+from benchmarks.lab.ranks import Ranks
+from benchmarks.lab.reducers import Reducers
+from benchmarks.lab.traffic import Link, Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many processes, and where."""
+
+    workers: int
+    reducers: int
+    device: str = "cpu"
+    #: How the links of all hosts are shaped; None is loopback.
+    link: Link | None = None
+    #: GPUs only: NCCL is a ring over sockets, and ranks may share a GPU. Always so on shaped links.
+    sockets: bool = False
+
+    @property
+    def name(self) -> str:
+        """As in test ids."""
+        place = self.device if self.link is None else self.link.slug
+        if self.device != "cpu" and (self.sockets or self.link is not None):
+            place += "-shared-gpu"
+        return f"n{self.workers}-k{self.reducers}-{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Running processes of a shape."""
+
+    shape: Shape
+    ranks: Ranks
+    reducers: Reducers
+    network: Network | None = None
+    #: The network's, with what iperf3 measured.
+    link: Link | None = None
+
+    def traffic(self) -> Traffic:
+        """Return what went over the links until now; loopback is not counted."""
+        return Traffic() if self.network is None else self.network.traffic()
+
+
+@contextmanager
+def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
+    """Start the processes of a shape, and end them.
+
+    Raises:
+        GpuMissing: it has too few GPUs, or no NCCL.
+        NetworkUnavailable: this machine cannot shape links.
+    """
+    sockets = shape.sockets or shape.link is not None
+    if shape.device == "cuda":
+        check_gpus(1 if sockets else shape.workers)
+    with ExitStack() as stack:
+        network = link = None
+        workers_at: list[Host] = []
+        reducers_at: list[Host] = []
+        if shape.link is not None:
+            network = stack.enter_context(Network(shape.workers, shape.reducers, shape.link))
+            workers_at, reducers_at, link = network.workers, network.reducers, network.link
+            if with_goodput:  # before anything else runs
+                link = replace(link, goodput_mbit=goodput_mbit(workers_at[0], reducers_at[0]))
+        reducers = stack.enter_context(closing(Reducers(shape.reducers, reducers_at)))
+        ranks = Ranks(
+            shape.workers, reducers.addresses, device=shape.device, hosts=workers_at, sockets=sockets
+        )
+        stack.enter_context(closing(ranks))
+        yield Cluster(shape, ranks, reducers, network, link)

@@ -1,0 +1,38 @@
+"""How a tool ends that has started processes and hosts: they go with it, whatever ends it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.gpu.nccl_ranks import GpuMissing
+from benchmarks.lab.network import NetworkUnavailable
+from benchmarks.lab.ranks import RanksFailed
+
+#: Exit status if the machine lacks something, as argparse's for wrong usage.
+MISSING = 2
+
+
+@contextmanager
+def ending_well(name: str) -> Iterator[None]:
+    """Have SIGTERM unwind the body as Ctrl-C does, and what its processes fail of be one line."""
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    except (GpuMissing, NetworkUnavailable) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(MISSING)
+    except RanksFailed as error:
+        sys.exit(f"{name}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, _frame: object) -> None:
+    # timeout(1) sends it twice, to its child and to the group: the second must not cut short the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + number)

@@ -1,0 +1,275 @@
+"""Rank processes that live for many measurements, so that no measurement pays for starting them.
+
+The test process tells all of them at once what to do, over one pipe each, and waits for all the answers. A
+rank that fails or dies ends them all: the others would wait for it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.cuda.nccl
+import torch.distributed as dist
+
+from benchmarks.gpu import nccl_ranks
+from benchmarks.lab.hosts import LOOPBACK, Host
+from benchmarks.loads.bare import BareState
+from worker_plugin import ReductionState
+
+#: Our contenders that are compared with the ring.
+TRANSPORTS = ("tcp", "grpc")
+#: On the same plane with another wire dtype.
+WIRES = ("bf16", "fp16", "fp8", "int8", "topk")
+#: All of ours: class and settings; a rank has a state of each, and one that is not used never connects.
+OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
+    "tcp": (ReductionState, {"transport": "tcp"}),
+    "grpc": (ReductionState, {"transport": "grpc"}),
+    "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
+    "bare": (BareState, {"transport": "tcp"}),
+    #: Flat where every rank has a host of its own.
+    "hierarchical": (ReductionState, {"transport": "tcp", "local_group": "auto"}),
+    **{name: (ReductionState, {"transport": "tcp", "wire_dtype": name}) for name in WIRES},
+}
+
+#: Most seconds from the start of the processes until all have met.
+START_TIMEOUT_S = 120.0
+#: Most seconds that a command may take.
+CALL_TIMEOUT_S = 120.0
+#: Most seconds that the ranks have to say goodbye to each other.
+CLOSE_TIMEOUT_S = 60.0
+
+
+class RanksFailed(Exception):
+    """A rank raised, died or did not answer; the message says which and how. All ranks were ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a rank process is started with."""
+
+    rank: int
+    world_size: int
+    device: str
+    #: The network interface that collectives of torch.distributed use.
+    interface: str
+    #: Of this run only: the ranks meet in it, and the jobs are named after it.
+    directory: str
+    reducers: tuple[str, ...]
+    #: Its number on its host, and how many there are; as a launcher says.
+    local_rank: int = 0
+    local_size: int = 1
+    #: Whether NCCL may use nothing but sockets; then ranks may share a GPU.
+    sockets: bool = False
+
+    @property
+    def nccl_log(self) -> str:
+        """Where this rank's NCCL writes."""
+        return os.path.join(self.directory, f"nccl-{self.rank}.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What a workload finds in its rank process, beside the default process group: Gloo, on GPUs also NCCL."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    #: By name in OURS.
+    states: dict[str, ReductionState]
+    #: How many ranks its host has.
+    local_size: int = 1
+
+    def synchronize(self) -> None:
+        """Wait until a GPU has done what it was told; a future or a work is done before that."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Ranks:
+    """`world_size` rank processes, on this host or each on its own of `hosts`."""
+
+    def __init__(
+        self,
+        world_size: int,
+        reducers: Sequence[str],
+        *,
+        device: str = "cpu",
+        hosts: Sequence[Host] = (),
+        sockets: bool = False,
+    ) -> None:
+        self._setups: list[Setup] = []
+        self._directory = tempfile.TemporaryDirectory(prefix="reduction-bench-")
+        self._connections: list[Connection] = []
+        self._processes: list[Any] = []
+        try:
+            self._start(reducers, device, hosts or [LOOPBACK] * world_size, sockets)
+        except BaseException:
+            self._kill()
+            raise
+
+    def _start(self, reducers: Sequence[str], device: str, hosts: Sequence[Host], sockets: bool) -> None:
+        context = multiprocessing.get_context("spawn")  # fork and torch's threads do not go together
+        resource_tracker.ensure_running()  # `spawn` starts it with the first child, but it belongs on no host
+        for rank, host in enumerate(hosts):
+            ours, theirs = context.Pipe()
+            local = (hosts[:rank].count(host), hosts.count(host)) if host.namespace else (0, 1)
+            directory = self._directory.name
+            where = device, host.interface, directory
+            setup = Setup(rank, len(hosts), *where, tuple(reducers), *local, sockets)
+            self._setups.append(setup)
+            process = context.Process(target=_main, args=(theirs, setup), name=f"rank-{rank}", daemon=True)
+            with host.entered():
+                process.start()
+            theirs.close()
+            self._connections.append(ours)
+            self._processes.append(process)
+        self._gather(START_TIMEOUT_S)
+
+    @property
+    def world_size(self) -> int:
+        """How many there are."""
+        return len(self._processes)
+
+    def load(self, workload: type, *args: object) -> None:
+        """Make every rank's workload `workload(rank, *args)`, in place of the one before."""
+        self._tell((workload, args))
+        self._gather(CALL_TIMEOUT_S)
+
+    def call(self, method: str, *args: object) -> list[Any]:
+        """Call a method of every rank's workload; return what they return, in rank order."""
+        self._tell((method, args))
+        return self._gather(CALL_TIMEOUT_S)
+
+    def nccl_logs(self) -> list[str]:
+        """Return what the NCCL of each rank has written; nothing where there is none."""
+        paths = [Path(setup.nccl_log) for setup in self._setups]
+        return [path.read_text(errors="replace") if path.exists() else "" for path in paths]
+
+    def close(self) -> None:
+        """Let the ranks leave; those that do not are killed, which is an error."""
+        for connection in self._connections:
+            connection.close()
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        late = []
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+            late += [process.name] if process.is_alive() else []
+            process.kill()
+            process.join()
+        self._connections.clear()
+        self._processes.clear()
+        self._directory.cleanup()
+        if late:
+            raise RanksFailed(f"did not end within {CLOSE_TIMEOUT_S:g} s: {', '.join(late)}")
+
+    def _tell(self, command: object) -> None:
+        if not self._connections:
+            raise RanksFailed("the ranks were ended by an earlier failure")
+        for connection in self._connections:
+            with suppress(OSError):  # `_gather` finds out why
+                connection.send(command)
+
+    def _gather(self, timeout_s: float) -> list[Any]:
+        deadline = time.monotonic() + timeout_s
+        waiting = {connection: rank for rank, connection in enumerate(self._connections)}
+        answers: list[Any] = [None] * len(waiting)
+        while waiting:
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self._abandon(f"no answer within {timeout_s:g} s from ranks {sorted(waiting.values())}")
+            for connection in [connection for connection in waiting if connection in ready]:
+                rank = waiting.pop(connection)
+                try:
+                    is_good, answers[rank] = connection.recv()
+                except (EOFError, OSError):
+                    self._processes[rank].join(1)
+                    self._abandon(f"rank {rank} died, exit code {self._processes[rank].exitcode}")
+                if not is_good:
+                    self._abandon(f"rank {rank} failed:\n{answers[rank]}")
+        return answers
+
+    def _abandon(self, reason: str) -> None:
+        self._kill()
+        raise RanksFailed(reason)
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+        self.close()
+
+
+def _main(connection: Connection, setup: Setup) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the test process's; it then ends us
+    try:
+        rank = _join(setup)
+        connection.send((True, None))
+        _obey(connection, rank)
+        for state in rank.states.values():
+            state.close()
+        dist.destroy_process_group()
+    except Exception:
+        with suppress(OSError):  # nobody is there any more: the test process was interrupted
+            connection.send((False, traceback.format_exc()))
+
+
+def _obey(connection: Connection, rank: Rank) -> None:
+    """Do what the pipe says until it closes, which it also does when the test process dies."""
+    workload: Any = None
+    while True:
+        try:
+            what, args = connection.recv()
+        except EOFError:
+            return
+        if isinstance(what, str):
+            connection.send((True, getattr(workload, what)(*args)))
+        else:
+            workload = None  # free its memory first
+            workload = what(rank, *args)
+            connection.send((True, None))
+
+
+def _join(setup: Setup) -> Rank:
+    torch.set_num_threads(1)  # the ranks share the cores
+    os.environ["GLOO_SOCKET_IFNAME"] = setup.interface
+    os.environ["LOCAL_RANK"] = str(setup.local_rank)
+    os.environ["LOCAL_WORLD_SIZE"] = str(setup.local_size)
+    device = torch.device("cpu")
+    if setup.device == "cuda":
+        where = setup.rank, setup.interface, setup.nccl_log
+        os.environ.update(
+            nccl_ranks.variables(*where, sockets=setup.sockets, version=torch.cuda.nccl.version())
+        )
+        device = torch.device("cuda", setup.rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "gloo" if setup.device == "cpu" else "cpu:gloo,cuda:nccl",
+        init_method=f"file://{setup.directory}/store",
+        rank=setup.rank,
+        world_size=setup.world_size,
+        timeout=timedelta(seconds=CALL_TIMEOUT_S),
+    )
+    states = {
+        name: state(
+            setup.reducers,
+            job=f"{os.path.basename(setup.directory)}-{name}",
+            rank=setup.rank,
+            world_size=setup.world_size,
+            **settings,
+        )
+        for name, (state, settings) in OURS.items()
+    }
+    return Rank(setup.rank, setup.world_size, device, states, setup.local_size)

@@ -1,0 +1,1 @@
+"""What a rank does while it is measured."""

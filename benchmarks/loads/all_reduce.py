@@ -1,0 +1,85 @@
+"""The workload of test_all_reduce.py, run by every rank: collectives one after the other, all checked.
+
+Inputs are small integers in float32, so that any order of adding gives the exact sum. They differ by rank,
+iteration and element: a contribution counted twice, left out, late or misplaced changes the sum. With a wire dtype that
+loses something the sum must be, to the last bit, what this process makes of all ranks' inputs by itself.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.lab.ranks import WIRES, Rank
+from benchmarks.loads.codecs import reduced
+from benchmarks.method.paired import Sample, timed
+from worker_plugin import ReductionState
+
+#: Period of the pattern; a prime, so that chunks do not look alike.
+_PERIOD = 1021
+#: Between the ranks' patterns; a prime that does not divide it.
+_SHIFT = 251
+#: Iterations until the inputs repeat. All sums stay below 2**24 for up to 64 ranks.
+_KEYS = 4096
+
+
+class AllReduce:
+    """`iterations` tensors of `numel` float32 each, reduced back to back."""
+
+    def __init__(self, rank: Rank, numel: int, iterations: int) -> None:
+        self._rank = rank
+        self._pattern = (torch.arange(numel, device=rank.device) % _PERIOD).float()
+        self._tensors = [torch.empty_like(self._pattern) for _ in range(iterations)]
+        self._expected = torch.empty_like(self._pattern)
+        self._key = 0
+        self._contender = ""
+
+    def prepare(self) -> None:
+        """Write new inputs."""
+        self._key = (self._key + len(self._tensors)) % _KEYS
+        for index, tensor in enumerate(self._tensors):
+            self._fill(tensor, self._rank.rank, index)
+        self._rank.synchronize()
+
+    def _fill(self, tensor: torch.Tensor, rank: int, index: int) -> None:
+        # Rolled, so that the ranks' largest elements are not the same ones.
+        torch.mul(self._pattern.roll(_SHIFT * rank), rank + 1, out=tensor)
+        tensor.add_((self._key + index) * (rank + 3))
+
+    def run(self, contender: str, start_at: float) -> Sample:
+        """Reduce all tensors, each when the one before is done."""
+        self._contender = contender
+        reduce = self._ring if contender == "ring" else partial(self._ours, self._rank.states[contender])
+        return timed([partial(reduce, tensor) for tensor in self._tensors], start_at)
+
+    def verify(self) -> None:
+        """Compare every tensor as a whole with the sum over all ranks' inputs."""
+        for index, tensor in enumerate(self._tensors):
+            self._expect(index)
+            if not torch.equal(tensor, self._expected):
+                wrong = (tensor != self._expected).nonzero().flatten()
+                first = int(wrong[0])
+                raise AssertionError(
+                    f"rank {self._rank.rank}, iteration {index}: {len(wrong)} of {len(tensor)} elements are "
+                    f"wrong, the first is [{first}] = {tensor[first]}, expected {self._expected[first]}"
+                )
+
+    def _expect(self, index: int) -> None:
+        ranks = range(self._rank.world_size)
+        inputs = [torch.empty_like(self._pattern) for _ in ranks]
+        for rank, tensor in zip(ranks, inputs, strict=True):
+            self._fill(tensor, rank, index)
+        if self._contender in WIRES:
+            self._expected = reduced(inputs, self._contender)
+        else:
+            torch.sum(torch.stack(inputs), 0, out=self._expected)
+
+    def _ours(self, state: ReductionState, tensor: torch.Tensor) -> None:
+        state.all_reduce(tensor).wait()
+        self._rank.synchronize()
+
+    def _ring(self, tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor)
+        self._rank.synchronize()

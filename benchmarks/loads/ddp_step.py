@@ -1,0 +1,108 @@
+"""The workload of test_ddp_step.py, run by every rank: DDP steps, their gradients checked.
+
+The model computes with small integers only: two weights of each row and column are 1 or -1, the others 0
+(which costs a dense product the same), inputs and targets are integers, and so all gradients are exact in
+float32, in any order of adding, and can be compared as a whole.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.lab.ranks import Rank
+from benchmarks.method.paired import Sample, timed
+from worker_plugin import reduction_hook
+
+_DEPTH = 4
+#: Steps until the gradients repeat: the loss is scaled by 1 to this.
+_KEYS = 64
+
+
+class DdpStep:
+    """Copies of one model under DDP: our hook on each transport, DDP's own all-reduce, no communication."""
+
+    def __init__(self, rank: Rank, width: int, batch: int) -> None:
+        self._rank = rank
+        self._key = 0
+        self._last = ""
+        model = _model(width).to(rank.device)
+        batches = [_batch(other, width, batch, rank.device) for other in range(rank.world_size)]
+        self._input, self._target = batches[rank.rank]
+        gradients = [_gradients(model, *one) for one in batches]
+        self._local = gradients[rank.rank]
+        self._average = [sum(parts) / rank.world_size for parts in zip(*gradients, strict=True)]
+        device_ids = [rank.device.index] if rank.device.type == "cuda" else None
+        self._models = {
+            name: DistributedDataParallel(copy.deepcopy(model), device_ids=device_ids)
+            for name in (*rank.states, "ring", "noop")
+        }
+        for name, state in rank.states.items():
+            self._models[name].register_comm_hook(state, reduction_hook)
+        self._models["noop"].register_comm_hook(None, noop_hook)
+
+    def prepare(self) -> None:
+        """Change the gradients of the next step."""
+        self._key = self._key % _KEYS + 1
+
+    def run(self, contender: str, start_at: float) -> Sample:
+        """Do one step: zero the gradients, forward, backward; no optimizer, which is the same for all."""
+        self._last = contender
+        model = self._models[contender]
+
+        def step() -> None:
+            model.zero_grad()
+            _loss(model, self._input, self._target, self._key).backward()
+            self._rank.synchronize()
+
+        return timed([step], start_at)
+
+    def verify(self) -> None:
+        """Compare every gradient as a whole with the average, without communication with the rank's own."""
+        expected = self._local if self._last == "noop" else self._average
+        named = self._models[self._last].named_parameters()
+        for (name, parameter), unscaled in zip(named, expected, strict=True):
+            if parameter.grad is None or not torch.equal(parameter.grad, unscaled * self._key):
+                raise AssertionError(f"rank {self._rank.rank}, {self._last}: the gradient of {name} is wrong")
+
+
+def _model(width: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    layers: list[nn.Module] = []
+    for _ in range(_DEPTH):
+        linear = nn.Linear(width, width)
+        with torch.no_grad():
+            linear.weight.zero_()
+            linear.bias.zero_()
+            for value in (1.0, -1.0):
+                columns = torch.randperm(width, generator=generator)
+                linear.weight[torch.arange(width), columns] += value
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def _batch(rank: int, width: int, batch: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 + rank)
+    shape = (batch, width)
+    inputs = torch.randint(-3, 4, shape, generator=generator).float()
+    targets = torch.randint(-1, 2, shape, generator=generator).float()
+    return inputs.to(device), targets.to(device)
+
+
+def _loss(model: nn.Module, inputs: torch.Tensor, target: torch.Tensor, scale: int) -> torch.Tensor:
+    loss: torch.Tensor = (model(inputs) * target).sum() * scale
+    return loss
+
+
+def _gradients(model: nn.Module, inputs: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+    gradients = torch.autograd.grad(_loss(model, inputs, target, 1), list(model.parameters()))
+    return [gradient.detach() for gradient in gradients]
+
+
+def gradient_bytes(width: int) -> int:
+    """Return the bytes of all gradients of the model."""
+    return _DEPTH * (width + 1) * width * 4

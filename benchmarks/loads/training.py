@@ -1,0 +1,169 @@
+"""The workload of test_shaped_training.py and of `hierarchy.py --train`: training steps of a small transformer.
+
+Real numbers, an optimizer, and a new batch each step: what is summed changes as it does in a training. Every
+rank knows all batches, and computes what the others' gradients are after the step, outside the timed region; and
+all compare their weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.lab.ranks import Rank
+from benchmarks.method.paired import Sample, timed
+from worker_plugin import reduction_hook
+
+_VOCABULARY = 1000
+_WIDTH = 384
+_LAYERS = 3
+_HEADS = 6
+#: One short sequence per rank, since computing must be little beside 24 MB of gradients on slow links.
+_TOKENS = 4
+_LEARNING_RATE = 1e-3
+#: Of float32, relative: one rounding is half of it.
+_EPSILON = 2.0**-23
+
+
+class Transformer(nn.Module):
+    """Predicts the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(_VOCABULARY, _WIDTH)
+        layers = [
+            nn.TransformerEncoderLayer(_WIDTH, _HEADS, 4 * _WIDTH, dropout=0.0, batch_first=True)
+            for _ in range(_LAYERS)
+        ]
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(_WIDTH, _VOCABULARY)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the logits of each token's successor."""
+        logits: torch.Tensor = self.head(self.layers(self.embedding(tokens)))
+        return logits
+
+
+class Training:
+    """Copies of one model under DDP that train side by side: ours by state, DDP's own ("ring"), none ("noop")."""
+
+    def __init__(self, rank: Rank, contenders: Sequence[str]) -> None:
+        torch.manual_seed(0)
+        self._rank = rank
+        self._key = 0
+        self._last = ""
+        #: Without DDP: computes what each rank's gradients must have been.
+        self._reference = Transformer()
+        # All have the same weights already: to broadcast them over slow links would take longer than many steps.
+        self._models = {
+            name: DistributedDataParallel(copy.deepcopy(self._reference), init_sync=False)
+            for name in contenders
+        }
+        for name, model in self._models.items():
+            if name == "noop":
+                model.register_comm_hook(None, noop_hook)
+            elif name != "ring":
+                model.register_comm_hook(rank.states[name], reduction_hook)
+        self._optimizers = {
+            name: torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
+            for name, model in self._models.items()
+        }
+        #: Each model's weights before its next step.
+        self._before = {
+            name: copy.deepcopy(model.module.state_dict()) for name, model in self._models.items()
+        }
+
+    def prepare(self) -> None:
+        """Go on to the next batch."""
+        self._key += 1
+
+    def run(self, contender: str, start_at: float) -> Sample:
+        """Do one training step."""
+        self._last = contender
+        model, optimizer = self._models[contender], self._optimizers[contender]
+        batch = self._batch(self._rank.rank)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            _loss(model, batch).backward()
+            optimizer.step()
+
+        return timed([step], start_at)
+
+    def verify(self) -> None:
+        """Compare every gradient as a whole, and keep the new weights, which all ranks must share.
+
+        Ours must have the bits of the fold in rank order; in hierarchical mode of the fold over the nodes of those in
+        the nodes. A ring adds in another order, and may differ by the roundings of both.
+        """
+        name, model = self._last, self._models[self._last].module
+        self._reference.load_state_dict(self._before[name])
+        ranks = [self._rank.rank] if name == "noop" else range(self._rank.world_size)
+        gradients = [self._gradients(rank) for rank in ranks]
+        node = self._rank.local_size if name == "hierarchical" else 1
+        named = model.named_parameters()
+        for (parameter, value), parts in zip(named, zip(*gradients, strict=True), strict=True):
+            if value.grad is None or not is_right(value.grad, parts, node, exact=name != "ring"):
+                raise AssertionError(f"rank {self._rank.rank}, {name}: the gradient of {parameter} is wrong")
+        with torch.no_grad():
+            for key, value in model.state_dict().items():
+                self._before[name][key].copy_(value)
+        if name != "noop":
+            self._compare_weights()
+
+    def _compare_weights(self) -> None:
+        digest = hashlib.sha256()
+        for value in self._before[self._last].values():
+            digest.update(value.numpy())
+        digests = [""] * self._rank.world_size
+        dist.all_gather_object(digests, digest.hexdigest())
+        if len(set(digests)) > 1:
+            raise AssertionError(f"{self._last}: the ranks' weights differ, their digests are {digests}")
+
+    def _batch(self, rank: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(self._key * self._rank.world_size + rank)
+        return torch.randint(_VOCABULARY, (1, _TOKENS + 1), generator=generator)
+
+    def _gradients(self, rank: int) -> list[torch.Tensor]:
+        loss = _loss(self._reference, self._batch(rank))
+        return list(torch.autograd.grad(loss, list(self._reference.parameters())))
+
+
+def gradient_bytes() -> int:
+    """Return the bytes of all gradients of the model."""
+    with torch.device("meta"):
+        return sum(_sizes(Transformer()))
+
+
+def _sizes(model: nn.Module) -> Iterator[int]:
+    return (parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def _loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    logits = model(batch[:, :-1])
+    return nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def is_right(gradient: torch.Tensor, parts: Sequence[torch.Tensor], node: int, *, exact: bool) -> bool:
+    """Return whether it is the mean of all ranks' parts, which nodes of so many ranks each add up first."""
+    nodes = [_fold(parts[first : first + node]) for first in range(0, len(parts), node)]
+    expected = _fold(nodes) / len(parts)
+    if exact:
+        return torch.equal(gradient, expected)
+    # n - 1 additions and a division on either side, each off by half an epsilon of at most this.
+    largest = sum(part.abs() for part in parts) / len(parts)
+    return bool(((gradient - expected).abs() <= len(parts) * _EPSILON * largest).all())
+
+
+def _fold(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    result = parts[0].clone()
+    for part in parts[1:]:
+        result += part
+    return result

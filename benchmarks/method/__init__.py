@@ -1,0 +1,1 @@
+"""How is measured: contenders in turn, rows, records, tables."""

@@ -1,0 +1,169 @@
+"""One comparison: what was measured, and what follows from it. README.md defines the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.gpu.nccl_log import NcclLog
+from benchmarks.lab.cluster import Cluster
+from benchmarks.lab.ranks import OURS
+from benchmarks.lab.traffic import Link
+from benchmarks.method.paired import Measurement
+
+#: Ranks that share a GPU take turns on it: their time on shaped links tells of the links only if they are so many
+#: times as fast without.
+CLEARLY_FASTER = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What was compared, and what came out, by contender: names of OURS, "ring", "noop"."""
+
+    what: str
+    size_bytes: int
+    workers: int
+    reducers: int
+    device: str
+    #: None on loopback.
+    link: Link | None
+    iterations: int
+    measured: dict[str, Measurement]
+    #: Seconds of the median turn of the same on links that are not shaped, per iteration, by contender.
+    unshaped_s: Mapping[str, float] = field(default_factory=dict)
+    #: What NCCL said, on GPUs.
+    nccl: NcclLog | None = None
+
+    @classmethod
+    def of(
+        cls,
+        cluster: Cluster,
+        what: str,
+        size_bytes: int,
+        iterations: int,
+        measured: dict[str, Measurement],
+        *,
+        unshaped_s: Mapping[str, float] | None = None,
+        nccl: NcclLog | None = None,
+    ) -> Row:
+        """Return what was measured on a cluster."""
+        return cls(
+            what=what,
+            size_bytes=size_bytes,
+            workers=cluster.shape.workers,
+            reducers=cluster.shape.reducers,
+            device=cluster.shape.device,
+            link=cluster.link,
+            iterations=iterations,
+            measured=measured,
+            unshaped_s={} if unshaped_s is None else unshaped_s,
+            nccl=nccl,
+        )
+
+    @property
+    def ring(self) -> str:
+        """What carries the ring."""
+        return "NCCL" if self.device == "cuda" else "Gloo"
+
+    def quartiles(self, name: str) -> tuple[float, float, float] | None:
+        """Return those of the ring's time by this contender's, over all pairs of neighbouring turns."""
+        ring = self.measured.get("ring")
+        if name == "ring" or ring is None:
+            return None
+        return self.measured[name].times_as_fast_as(ring)
+
+    def times_as_fast_unshaped(self, name: str) -> float | None:
+        """Return the time by that on links that are not shaped, if that was measured."""
+        unshaped_s = self.unshaped_s.get(name)
+        return None if unshaped_s is None else self.measured[name].turn_s / unshaped_s
+
+    def doubts(self, name: str) -> list[str]:
+        """Return why this is no figure of the network, although links are shaped."""
+        found = []
+        factor = self.times_as_fast_unshaped(name)
+        if factor is not None and factor < CLEARLY_FASTER:
+            found.append(f"unshaped it is only {factor:.2f} times as fast, {CLEARLY_FASTER:g} is wanted")
+        if name == "ring" and self.nccl is not None and self.link is not None:
+            found += self.nccl.problems(self.workers)
+        return found
+
+    def algbw_gb_s(self, name: str) -> float:
+        """Return bytes per second, in GB/s = 1e9 bytes/s."""
+        return self.size_bytes / self.measured[name].turn_s / 1e9
+
+    def algbw_mbit_s(self, name: str) -> float:
+        """Return the same in the unit of networks, 1e6 bits/s."""
+        return self.algbw_gb_s(name) * 8e3
+
+    def goodput_fraction(self, name: str) -> float | None:
+        """Return the algbw by what one TCP stream reaches on such a link: each byte goes each way once."""
+        if self.link is None or self.link.goodput_mbit is None or name == "noop":
+            return None
+        return self.algbw_mbit_s(name) / self.link.goodput_mbit
+
+    def worker_cpu_s_per_gb(self, name: str) -> float:
+        """Return a rank's CPU seconds (mean of the ranks) per GB of its tensors."""
+        return self.measured[name].worker_cpu_s / self.workers / self._bytes(name) * 1e9
+
+    def reducer_cpu_s_per_gb(self, name: str) -> float | None:
+        """Return the CPU seconds of all reducers together per GB of one rank's tensors."""
+        return self.measured[name].reducer_cpu_s / self._bytes(name) * 1e9 if name in OURS else None
+
+    def wire(self, name: str) -> dict[str, float] | None:
+        """Return what went over the links: bytes of one process by those of its tensors, and losses."""
+        if self.link is None:
+            return None
+        traffic = self.measured[name].traffic
+        per_worker, per_reducer = self.workers * self._bytes(name), self.reducers * self._bytes(name)
+        return {
+            "worker_tx": traffic.worker_tx_bytes / per_worker,
+            "worker_rx": traffic.worker_rx_bytes / per_worker,
+            "reducer_tx": traffic.reducer_tx_bytes / per_reducer,
+            "reducer_rx": traffic.reducer_rx_bytes / per_reducer,
+            "dropped_packets": traffic.dropped_packets,
+            "retransmitted_segments": traffic.retransmitted_segments,
+        }
+
+    def json(self) -> dict[str, Any]:
+        """Return it as in the file."""
+        return {
+            "what": self.what,
+            "size_bytes": self.size_bytes,
+            "workers": self.workers,
+            "reducers": self.reducers,
+            "iterations": self.iterations,
+            "ring": self.ring,
+            "device": self.device,
+            "network": "loopback" if self.link is None else asdict(self.link),
+            "nccl": None if self.nccl is None else self.nccl.json(),
+            "contenders": {name: self._contender(name) for name in self.measured},
+        }
+
+    def _contender(self, name: str) -> dict[str, Any]:
+        measurement, quartiles = self.measured[name], self.quartiles(name)
+        names = ("low_quartile", "median", "high_quartile")
+        return {
+            "turns": measurement.turns,
+            "p50_s": measurement.p50_s,
+            "algbw_gb_s": self.algbw_gb_s(name),
+            "per_s": 1 / measurement.turn_s,
+            "goodput_fraction": self.goodput_fraction(name),
+            "worker_cpu_s_per_gb": self.worker_cpu_s_per_gb(name),
+            "reducer_cpu_s_per_gb": self.reducer_cpu_s_per_gb(name),
+            "ratio": None if quartiles is None else dict(zip(names, quartiles, strict=True)),
+            "wire": self.wire(name),
+            "unshaped_s": self.unshaped_s.get(name),
+            "doubts": self.doubts(name),
+        }
+
+    def _bytes(self, name: str) -> int:
+        return self.size_bytes * self.iterations * len(self.measured[name].turns)
+
+
+def size(count: int) -> str:
+    """Return bytes for people."""
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count} B"

@@ -1,0 +1,1 @@
+"""One aspect each, in a minute, on one machine."""

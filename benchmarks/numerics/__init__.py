@@ -1,0 +1,1 @@
+"""How exact sums are, and how training converges."""

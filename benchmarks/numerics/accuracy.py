@@ -1,0 +1,251 @@
+"""How exact an average of gradients is: ours in each wire dtype, and that of torch's own compression hooks.
+
+    python -m benchmarks.numerics.accuracy                                # n = 2 to 64, about a minute on 2 cores
+    python -m benchmarks.numerics.accuracy --workers 2,8 --data digits
+
+n ranks' gradients are averaged by our codecs (each rank encodes, the fold in float32 and rank order, one rounding), and
+as `bf16_compress_hook`, `fp16_compress_hook` and DDP without a hook do it: the real hooks over Gloo for n up to 8, of
+which `accuracy_sums.ring` must have the same bits, and that ring alone above. The errors of all elements are absolute,
+as a share of the largest magnitude of the true average, in float64, of
+
+- what was sent: the contributions after encoding. What is left is the error of adding and of the result.
+- the gradients: with the error of encoding, which for bf16 and fp16 is the same on both sides.
+
+What to expect for bf16, if u is the mean error of rounding the average once, which is ours. The ring rounds n - 1
+partial averages, and these errors add as squares. If the ranks' gradients have nothing in common, the average of i
+ranks' shares is sqrt(i / n) as large: all in all sqrt((n + 1) / 2 - 1 / n) u, at n=8 2.1 u, so the ratio is 0.48. If
+they are all alike, it is i / n as large, and the ratio 0.56. The worst of 100,000 errors is chance, most of all where
+one element is much larger than all others.
+
+Exit code 1 unless bf16 of ours has the bits of the rounded fold, the ring those of Gloo, and, against what was sent,
+bf16 at n=8 has at most WORST_LIMIT and MEAN_LIMIT of the errors of torch's hook. Writes accuracy.json and accuracy.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from reduction.model import ReduceOp
+
+from benchmarks.lab import environment
+from benchmarks.lab.ranks import Ranks, RanksFailed
+from benchmarks.method.table import markdown
+from benchmarks.numerics.accuracy_sums import (
+    HOOKS,
+    SOURCES,
+    WIRES,
+    Errors,
+    Gradients,
+    RealRing,
+    Summed,
+    Values,
+    ours,
+    rounded_fold,
+    torch_average,
+)
+
+RESULTS = Path(__file__).parent / "results"
+#: Of the JSON; raised when a field changes its meaning.
+FORMAT = 1
+#: Up to so many ranks run Gloo.
+REAL_MAX = 8
+#: Most of ours by torch's, bf16 at n=LIMIT_WORKERS.
+WORST_LIMIT, MEAN_LIMIT, LIMIT_WORKERS = 0.3, 0.5, 8
+#: The ranks have a communicator that nobody uses.
+_NOWHERE = ("127.0.0.1:9",)
+
+HEAD = (
+    "wire dtype",
+    "n",
+    "sent: worst",
+    "mean",
+    "x torch: worst",
+    "mean",
+    "gradients: worst",
+    "mean",
+    "x torch: worst",
+    "mean",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Ours in one wire dtype, and torch's hook of that width; where there is none, that for bf16."""
+
+    data: str
+    workers: int
+    wire: str
+    hook: str
+    sent: Errors
+    gradients: Errors
+    torch_sent: Errors
+    torch_gradients: Errors
+
+
+def rows(data: str, gradients: Gradients, averages: dict[str, Values]) -> list[Row]:
+    """Compare our averages with torch's, which are given by width."""
+    count = len(gradients.values)
+    true = gradients.values.astype(np.float64).sum(0) / count
+    made = {wire: ours(gradients, wire, ReduceOp.AVG) for wire in WIRES}
+
+    def against(result: Values, sent: Summed) -> tuple[Errors, Errors]:
+        return Errors.of(result, sent.encoded_sum / count), Errors.of(result, true)
+
+    found = []
+    for wire, summed in made.items():
+        hook = wire if wire in averages else "bf16"
+        found.append(
+            Row(
+                data, count, wire, hook, *against(summed.result, summed), *against(averages[hook], made[hook])
+            )
+        )
+    return found
+
+
+def cells(row: Row) -> list[str]:
+    """Return the cells of HEAD."""
+    values: list[str] = []
+    for mine, theirs in ((row.sent, row.torch_sent), (row.gradients, row.torch_gradients)):
+        # What was sent is not the same with another width.
+        comparable = row.hook == row.wire or theirs is row.torch_gradients
+        ratios = [f"{ratio:.2f}" if comparable else "-" for ratio in mine.over(theirs)]
+        values += [f"{error:.2e}" for error in mine] + ratios
+    return [row.wire, str(row.workers), *values]
+
+
+def broken(found: Sequence[Row], worst_limit: float, mean_limit: float) -> list[str]:
+    """Return where bf16 is not as much better than torch's as it should be."""
+    problems = []
+    for row in found:
+        if row.wire != "bf16" or row.workers != LIMIT_WORKERS:
+            continue
+        ratio = row.sent.over(row.torch_sent)
+        for name, value, limit in (("worst", ratio.worst, worst_limit), ("mean", ratio.mean, mean_limit)):
+            if not value <= limit:
+                problems.append(
+                    f"{row.data}, n={row.workers}: the {name} error of bf16 is {value:.3f} of torch's, not {limit:g}"
+                )
+    return problems
+
+
+def inexact(data: str, gradients: Gradients) -> list[str]:
+    """Return where bf16 is not the fold, rounded once."""
+    return [
+        f"{data}, n={len(gradients.values)}: {op.name} in bf16 is not the fold in float32, rounded once"
+        for op in (ReduceOp.SUM, ReduceOp.AVG)
+        if not np.array_equal(ours(gradients, "bf16", op).result, rounded_fold(gradients, op))
+    ]
+
+
+def unlike(data: str, count: int, simulated: dict[str, Values], real: dict[str, Values]) -> list[str]:
+    """Return where the ring here and Gloo's have not the same bits, which implies the same errors."""
+    return [
+        f"{data}, n={count}: {np.sum(simulated[width] != real[width])} elements of Gloo's {width} average are "
+        f"not those of the ring here"
+        for width in real
+        if not np.array_equal(simulated[width], real[width])
+    ]
+
+
+def measure(sources: Sequence[str], workers: Sequence[int]) -> tuple[list[Row], list[str]]:
+    """Return all rows, and what is wrong in them.
+
+    Raises:
+        RanksFailed: Gloo failed.
+    """
+    found: list[Row] = []
+    problems: list[str] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reduction-accuracy-")))
+        ranks = None
+        if real := [count for count in workers if count <= REAL_MAX]:
+            ranks = stack.enter_context(closing(Ranks(max(real), _NOWHERE)))
+            ranks.load(RealRing)
+        for data in sources:
+            for count in workers:
+                gradients = SOURCES[data](count)
+                averages = {width: torch_average(gradients, width) for width in HOOKS}
+                if ranks is not None and count <= REAL_MAX:
+                    path = folder / f"{data}-{count}.npy"
+                    np.save(path, gradients.values)
+                    by_gloo = {width: ranks.call("average", path, width)[0] for width in HOOKS}
+                    problems += unlike(data, count, averages, by_gloo)
+                    averages = by_gloo
+                problems += inexact(data, gradients)
+                found += rows(data, gradients, averages)
+    return found, problems
+
+
+def main() -> None:
+    from benchmarks.numerics.accuracy_figure import figure, png  # not above: every rank imports this module
+
+    given = _arguments()
+    torch.set_num_threads(1)  # the ranks share the cores
+    try:
+        found, problems = measure(given.data, given.workers)
+    except RanksFailed as error:
+        sys.exit(f"accuracy: {error}")
+    problems += broken(found, given.worst_limit, given.mean_limit)
+    described = environment.describe()
+    print(environment.summary(described))
+    for data in given.data:
+        print(f"\n{data}; x torch: by the error of torch's hook, for fp8, int8 and topk of that for bf16\n")
+        print("\n".join(markdown(HEAD, [cells(row) for row in found if row.data == data])))
+    if small := [count for count in given.workers if count <= REAL_MAX]:
+        print(f"\ntorch's hooks ran over Gloo for n = {', '.join(map(str, small))}; above, the ring here")
+    given.out.mkdir(parents=True, exist_ok=True)
+    document = {
+        "format": FORMAT,
+        "environment": described,
+        "rows": [asdict(row) for row in found],
+        "problems": problems,
+    }
+    (given.out / "accuracy.json").write_text(json.dumps(document, indent=1) + "\n")
+    (given.out / "accuracy.png").write_bytes(png(figure(found)))
+    if problems:
+        sys.exit("\n".join(["accuracy: failed", *problems]))
+    print("bf16 is the rounded fold; Gloo and the ring here have the same bits; the limits hold")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.numerics.accuracy", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--workers", type=_counts, default="2,4,8,16,32,64", help="values of n (%(default)s)")
+    parser.add_argument(
+        "--data", type=_names, default=",".join(SOURCES), help="which gradients (%(default)s)"
+    )
+    limit = f"most of torch's error at n={LIMIT_WORKERS}, bf16 (%(default)s)"
+    parser.add_argument("--worst-limit", type=float, default=WORST_LIMIT, help=limit)
+    parser.add_argument("--mean-limit", type=float, default=MEAN_LIMIT, help=limit)
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="folder for the JSON and the figure (%(default)s)"
+    )
+    return parser.parse_args()
+
+
+def _counts(text: str) -> list[int]:
+    counts = sorted({int(part) for part in text.split(",")})
+    if counts[0] < 2 or counts[-1] > 1024:
+        raise argparse.ArgumentTypeError("n is from 2 to 1024")
+    return counts
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(SOURCES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(SOURCES)}")
+    return names
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The figure of convergence.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.plots.style import MIB, PALETTE, legend_below, panels, png, styled
+
+if TYPE_CHECKING:
+    from benchmarks.numerics.convergence import Trained
+    from benchmarks.numerics.convergence_load import Way
+
+__all__ = ["curve", "figure", "png"]
+
+#: Every point is the mean of this share of the steps up to it.
+_WINDOW = 0.05
+
+
+def figure(found: Sequence[Trained]) -> Figure:
+    """Return the loss against steps, and against bytes."""
+    with styled():
+        drawn, (by_steps, by_bytes) = panels(2)
+        for index, one in enumerate(found):
+            curve(by_steps, range(1, len(one.losses) + 1), one.losses, one.way, index)
+            curve(by_bytes, [count / MIB for count in one.nbytes], one.losses, one.way, index)
+        by_steps.set_xlabel("steps")
+        by_bytes.set_xlabel("gradients sent and received by one rank (MiB = 1048576 bytes)")
+        by_bytes.set_xscale("log")
+        for axes in (by_steps, by_bytes):
+            axes.set_ylabel("loss (nats)")
+        legend_below(drawn)
+    return drawn
+
+
+def curve(axes: Axes, xs: Sequence[float], losses: Sequence[float], way: Way, index: int) -> None:
+    """Draw the smoothed loss of the `index`-th training."""
+    window = max(1, round(_WINDOW * len(losses)))
+    sums = [sum(losses[max(0, end - window) : end]) for end in range(1, len(losses) + 1)]
+    smooth = [total / min(end, window) for end, total in enumerate(sums, 1)]
+    label = way.name if way.wire is not None else f"torch, {way.name}"
+    style = "-" if way.wire is not None else ":"
+    axes.plot(xs, smooth, style, color=PALETTE[index % len(PALETTE)], label=label)

@@ -1,0 +1,253 @@
+"""The workload of convergence.py, run by every rank: two small models, and how their gradients are averaged.
+
+All that a step computes follows from its number and the rank, so that all trainings see the same batches.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cache, partial, wraps
+from pydoc_data.topics import topics
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.demo import TRAINING_IMAGES, cnn
+from benchmarks.lab.ranks import Rank
+from worker_plugin import ReductionState, reduction_hook
+
+#: Of PowerSGD (Vogels et al., 2019): the rank of the approximation, and the first step that is compressed; torch
+#: allows 2 at least.
+POWER_RANK, POWER_START = 2, 10
+#: torch's `min_compression_rate`: a matrix is left as it is unless this many times fewer elements remain.
+POWER_RATE = 2
+
+
+#: More than any of the models has.
+ONE_BUCKET_MB = 64
+
+
+class Learner(ABC):
+    """A model, and its loss on a batch of each step and rank."""
+
+    #: Of SGD with momentum 0.9.
+    learning_rate: float
+    #: Of each rank.
+    batch: int
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """Return a new one."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, step: int, rank: int, world_size: int) -> torch.Tensor:
+        """Return the mean loss on a rank's batch."""
+
+    def _random(self, limit: int, step: int, rank: int, world_size: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(step * world_size + rank)
+        return torch.randint(limit, (self.batch,), generator=generator)
+
+
+class Digits(Learner):
+    """The demo's CNN on scikit-learn's digits.
+
+    Labels are smoothed by 0.1 (Szegedy et al., "Rethinking the Inception Architecture", 2015): else the loss goes to 0,
+    of which 1 % means nothing. What is left at best is the entropy of such a label, 0.50 nats.
+    """
+
+    learning_rate = 0.05
+    batch = 22
+
+    def __init__(self) -> None:
+        digits = load_digits()
+        self._images = torch.tensor(digits.images[:TRAINING_IMAGES], dtype=torch.float32)[:, None] / 16
+        self._labels = torch.tensor(digits.target[:TRAINING_IMAGES])
+
+    def model(self) -> nn.Module:
+        """See `Learner.model`."""
+        return cnn()
+
+    def loss(self, model: nn.Module, step: int, rank: int, world_size: int) -> torch.Tensor:
+        """See `Learner.loss`."""
+        chosen = self._random(len(self._labels), step, rank, world_size)
+        logits = model(self._images[chosen])
+        return nn.functional.cross_entropy(logits, self._labels[chosen], label_smoothing=0.1)
+
+
+class CharTransformer(nn.Module):
+    """Two layers that predict the next character."""
+
+    def __init__(self, characters: int, context: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(characters, width)
+        self.position = nn.Parameter(0.02 * torch.randn(context, width))
+        layers = [
+            nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+            for _ in range(2)
+        ]
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, characters)
+        mask = nn.Transformer.generate_square_subsequent_mask(context)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, characters: torch.Tensor) -> torch.Tensor:
+        """Return the logits of each character's successor."""
+        hidden = self.embedding(characters) + self.position
+        for layer in self.layers:
+            hidden = layer(hidden, src_mask=self.mask, is_causal=True)
+        logits: torch.Tensor = self.head(self.norm(hidden))
+        return logits
+
+
+class Text(Learner):
+    """A transformer on the text of Python's manual that `help()` shows, so the same for all of one Python version."""
+
+    learning_rate = 0.1
+    batch = 8
+    context = 64
+    width = 64
+
+    def __init__(self) -> None:
+        self._characters, self._count = text()
+
+    def model(self) -> nn.Module:
+        """See `Learner.model`."""
+        return CharTransformer(self._count, self.context, self.width)
+
+    def loss(self, model: nn.Module, step: int, rank: int, world_size: int) -> torch.Tensor:
+        """See `Learner.loss`."""
+        starts = self._random(len(self._characters) - self.context, step, rank, world_size)
+        rows = self._characters[starts[:, None] + torch.arange(self.context + 1)]
+        return nn.functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+
+
+class WideText(Text):
+    """Four times the gradients, from half as many sequences: for links that are to be waited for."""
+
+    batch = 4
+    width = 128
+
+
+@cache
+def text() -> tuple[torch.Tensor, int]:
+    """Return the ASCII of all topics as numbers, and how many different characters there are."""
+    content = "".join(topics[name] for name in sorted(topics)).encode("ascii", "ignore")
+    known, numbers = torch.tensor(list(content), dtype=torch.uint8).unique(return_inverse=True)
+    return numbers, len(known)
+
+
+LEARNERS: dict[str, type[Learner]] = {"digits": Digits, "transformer": Text, "wide": WideText}
+
+
+class Way(NamedTuple):
+    """How gradients are averaged: by reducers in a wire dtype, or by one of torch's hooks over Gloo."""
+
+    name: str
+    #: "fp32" is none; None: torch.
+    wire: str | None
+
+
+@wraps(bf16_compress_hook, assigned=(), updated=())  # DDP also looks at the annotations
+def _bf16_over_gloo(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """DDP refuses torch's hook by its name unless NCCL is there; Gloo adds bfloat16 as well."""
+    return bf16_compress_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]
+
+
+#: torch's, that need no state of their own.
+HOOKS: dict[str, Any] = {"bf16_hook": _bf16_over_gloo, "fp16_hook": fp16_compress_hook}
+
+
+class Trainee:
+    """One training, from the same start as all others."""
+
+    def __init__(self, learner: Learner, way: Way, state: ReductionState | None) -> None:
+        torch.manual_seed(0)
+        self.state = state
+        self.steps = 0
+        # All in one bucket for PowerSGD: torch's hook sums the factors of several in the order in which they are ready,
+        # which differs from rank to rank (over Gloo, torch 2.13: "Received data size doesn't match expected size").
+        bucket_cap_mb = ONE_BUCKET_MB if way.name == "powersgd" else None
+        self.model = DistributedDataParallel(learner.model(), bucket_cap_mb=bucket_cap_mb)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), learner.learning_rate, momentum=0.9)
+        if state is not None:
+            self.model.register_comm_hook(state, reduction_hook)
+        elif way.name == "powersgd":
+            power: Any = partial(PowerSGDState, None, matrix_approximation_rank=POWER_RANK)
+            state = power(start_powerSGD_iter=POWER_START, min_compression_rate=POWER_RATE)
+            self.model.register_comm_hook(state, powerSGD_hook)
+        elif way.name != "none":
+            self.model.register_comm_hook(None, HOOKS[way.name])
+
+
+class Training:
+    """Trainings one after the other, or side by side; see `benchmarks.lab.ranks`."""
+
+    def __init__(self, rank: Rank, learner: str) -> None:
+        self._rank = rank
+        self._learner = LEARNERS[learner]()
+        self._trainees: dict[str, Trainee] = {}
+
+    def begin(self, way: Way, reducers: Sequence[str], job: str) -> None:
+        """Start from the beginning."""
+        state = None
+        if way.wire is not None:
+            state = ReductionState(reducers, job=job, wire_dtype=None if way.wire == "fp32" else way.wire)
+        self._trainees[way.name] = Trainee(self._learner, way, state)
+
+    def run(self, name: str, count: int) -> tuple[list[float], list[float]]:
+        """Train so many steps more; return the loss of each, the mean over all ranks, and its seconds on this one."""
+        losses, seconds, one = [], [], self._trainees[name]
+        for _ in range(count):
+            begin = time.perf_counter()
+            one.optimizer.zero_grad()
+            loss = self._learner.loss(one.model, one.steps, self._rank.rank, self._rank.world_size)
+            loss.backward()
+            one.optimizer.step()
+            seconds.append(time.perf_counter() - begin)
+            losses.append(loss.detach())
+            one.steps += 1
+        means = torch.stack(losses).double()
+        dist.all_reduce(means)
+        return (means / self._rank.world_size).tolist(), seconds
+
+    def end(self, name: str) -> None:
+        """Leave the job."""
+        state = self._trainees.pop(name).state
+        if state is not None:
+            state.close()
+
+
+def torch_bytes(name: str, shapes: Sequence[Sequence[int]], step: int, world_size: int) -> float:
+    """Return what one rank sends and receives in a step of one of torch's ways, in bytes.
+
+    A ring sends 2 (n - 1) / n of the tensor and receives as much (Patarasuk and Yuan, "Bandwidth optimal all-reduce
+    algorithms", 2009). The tensor has 4 bytes an element, 2 with the 16-bit hooks. PowerSGD sums, for each gradient of
+    rows x columns that is worth it, two factors of (rows + columns) x rank, all in float32, and the others as they
+    are; before step POWER_START everything (torch's powerSGD_hook.py).
+    """
+    if name in HOOKS:
+        nbytes = 2 * sum(math.prod(shape) for shape in shapes)
+    elif name == "powersgd" and step >= POWER_START:
+        nbytes = 4 * sum(_power_elements(shape) for shape in shapes)
+    else:
+        nbytes = 4 * sum(math.prod(shape) for shape in shapes)
+    return 2 * 2 * (world_size - 1) / world_size * nbytes
+
+
+def _power_elements(shape: Sequence[int]) -> int:
+    numel = math.prod(shape)
+    rows = shape[0]
+    columns = numel // rows
+    factors = (rows + columns) * min(rows, columns, POWER_RANK)
+    return factors if len(shape) > 1 and factors * POWER_RATE < numel else numel

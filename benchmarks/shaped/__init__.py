@@ -1,0 +1,1 @@
+"""`python -m benchmarks.shaped`, and other tools that need shaped links."""

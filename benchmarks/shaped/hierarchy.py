@@ -1,0 +1,128 @@
+"""Several ranks per node on shaped links: hierarchical mode, flat mode, and Gloo's ring over all ranks, in turn.
+
+    python -m benchmarks.shaped.hierarchy --nodes 4 --local 2 --rate 100 --size 64MiB --rounds 5
+    python -m benchmarks.shaped.hierarchy --train --nodes 4 --local 2 --rate 100 --rounds 5
+
+Each node is a host of its own with one link, which its ranks share; what they exchange among themselves goes over the
+node's loopback. A turn is one all-reduce, compared as a whole with the exact sum; with `--train` it is one step of the
+transformer of `benchmarks.loads.training` under DDP: with our hook in both modes, as it is (over Gloo), and without any
+communication, the ceiling. There ours must have the exact bits, and all ranks the same weights after every step.
+
+`x ring` and `x flat` are quotients of neighbouring turns (quartiles). `bytes per node` is what a node's link carried
+both ways, headers included, in bytes of the tensor or of all gradients. Needs root and iproute2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from contextlib import ExitStack, closing
+
+from benchmarks.lab.cluster import Cluster, Shape
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.network import Network
+from benchmarks.lab.ranks import Ranks
+from benchmarks.lab.reducers import Reducers
+from benchmarks.lab.traffic import Link
+from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.loads.training import Training, gradient_bytes
+from benchmarks.method.paired import Effort, Measurement, compare
+from benchmarks.method.records import Quartiles, quartiles
+from benchmarks.method.table import markdown
+from benchmarks.shaped.__main__ import size
+
+_FLAT, _RING, _NOOP = "tcp", "ring", "noop"
+_REDUCE = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo ring"}
+_TRAIN = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo DDP", _NOOP: "no communication"}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.shaped.hierarchy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--local", type=int, default=2, help="ranks of each node")
+    parser.add_argument("--reducers", type=int, help="as many as nodes by default")
+    parser.add_argument("--rate", type=float, default=100, help="Mbit/s of every link, each way")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
+    what.add_argument("--train", action="store_true", help="steps of a training, not single all-reduces")
+    parser.add_argument("--rounds", type=int, default=5)
+    # Two, since DDP makes its buckets anew after the first step.
+    parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
+    arguments = parser.parse_args()
+    if arguments.train:
+        arguments.size = gradient_bytes()
+    if arguments.reducers is None:
+        arguments.reducers = arguments.nodes
+    return arguments
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Measurement]:
+    """Let the contenders take turns; each is checked."""
+    nodes, reducers, link = arguments.nodes, arguments.reducers, Link(rate_mbit=arguments.rate)
+    effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
+    with ExitStack() as stack:
+        network = stack.enter_context(Network(nodes, reducers, link))
+        running = stack.enter_context(closing(Reducers(reducers, network.reducers)))
+        hosts = [host for host in network.workers for _ in range(arguments.local)]
+        ranks = stack.enter_context(closing(Ranks(len(hosts), running.addresses, hosts=hosts)))
+        shape = Shape(workers=len(hosts), reducers=reducers, link=link)
+        contenders = list(_TRAIN if arguments.train else _REDUCE)
+        if arguments.train:
+            ranks.load(Training, contenders)
+        else:
+            ranks.load(AllReduce, arguments.size // 4, 1)
+        return compare(Cluster(shape, ranks, running, network, network.link), contenders, effort)
+
+
+def lines(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> list[str]:
+    """Return the table, and what share of Gloo's step is not communication."""
+    turn = "step" if arguments.train else "turn"
+    head = ["", f"s per {turn} (quartiles)", "x ring (quartiles)", "x flat (quartiles)", "bytes per node"]
+    head += ["algbw Mbit/s", f"worker CPU s/{turn}"]
+    cells = []
+    for name, measurement in measured.items():
+        traffic, turns = measurement.traffic, len(measurement.turns)
+        carried = (traffic.worker_tx_bytes + traffic.worker_rx_bytes) / arguments.nodes / turns
+        cells.append(
+            [
+                (_TRAIN if arguments.train else _REDUCE)[name],
+                _spread(quartiles(measurement.turns)),
+                _spread(measurement.times_as_fast_as(measured[_RING])),
+                _spread(measurement.times_as_fast_as(measured[_FLAT])),
+                f"{carried / arguments.size:.3f}",
+                f"{8e-6 * arguments.size / measurement.turn_s:.0f}",
+                f"{measurement.worker_cpu_s / turns:.2f}",
+            ]
+        )
+    table = markdown(head, cells)
+    if _NOOP in measured:
+        share = measured[_RING].times_as_fast_as(measured[_NOOP])
+        table += ["", f"a step without communication takes {_spread(share)} of Gloo DDP's"]
+    return table
+
+
+def _spread(found: Quartiles) -> str:
+    low, median, high = found
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
+
+
+def main() -> None:
+    arguments = parse()
+    # Slow is what is measured here; the warnings that name who is slow would bury the table.
+    os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
+    with ending_well("hierarchy"):
+        measured = measure(arguments)
+    what = "a training with {} bytes of gradients" if arguments.train else "all-reduces of {} bytes"
+    print(
+        f"{arguments.nodes} nodes x {arguments.local} ranks, {arguments.reducers} reducers, "
+        f"{what.format(arguments.size)}, {arguments.rate:g} Mbit/s each way"
+    )
+    print("\n".join(lines(arguments, measured)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`python -m benchmarks.soak`: hours of all-reduces, and whether memory grows."""

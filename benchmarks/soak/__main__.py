@@ -1,0 +1,154 @@
+"""A soak: random all-reduces for a long time, checked one by one; fails if a process grows.
+
+    python -m benchmarks.soak --minutes 30 --transport tcp,grpc --workers 3 --reducers 2
+
+Ranks and reducers are processes on loopback, new ones for every transport. Every few seconds the ranks let
+everything in flight finish, and memory, threads and descriptors of every process are read. Now and then all
+ranks leave their job and begin another. Exit codes: 0 all processes were flat, 1 one grew or a sum was wrong,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from reduction.errors import ConfigError
+
+from benchmarks.lab import environment
+from benchmarks.method.table import markdown
+from benchmarks.soak.course import Course, Settings, SoakFailed, judged, soak
+from benchmarks.soak.flatness import (
+    HEAD,
+    HEAP_ALLOWANCE_BYTES,
+    MIB,
+    RSS_ALLOWANCE_BYTES,
+    SAMPLES_MIN,
+    THREADS_ALLOWANCE,
+    cells,
+)
+from benchmarks.soak.load import WORKERS_MAX
+from worker_plugin.config import PluginConfig
+
+RESULTS = Path(__file__).parent / "results"
+
+#: Of the JSON; raised when a field changes its meaning.
+FORMAT = 1
+
+
+def report(course: Course, settings: Settings) -> list[str]:
+    """Return what is printed about a course."""
+    lines = [
+        f"{course.transport}: {course.collectives} all-reduces, {course.tensor_bytes / 1e9:.2f} GB per rank, "
+        f"{course.jobs} jobs, {course.seconds:.0f} s, {settings.workers} workers, {settings.reducers} reducers, "
+        f"seed {settings.seed}; all sums right"
+        if not course.failure
+        else f"{course.transport}: {course.failure}"
+    ]
+    if course.verdicts:
+        lines += ["", *markdown(HEAD, [cells(verdict) for verdict in course.verdicts]), ""]
+        lines.append(
+            "medians of the second fifth of the time, and growth to the last. Allowed: "
+            f"RSS {settings.rss_allowance_bytes / MIB:g} MiB, heap {HEAP_ALLOWANCE_BYTES / MIB:g} MiB, "
+            f"{THREADS_ALLOWANCE} threads, no descriptors"
+        )
+    else:
+        lines.append(f"not judged: fewer than {SAMPLES_MIN} samples")
+    return [*lines, ""]
+
+
+def write(settings: Settings, courses: list[Course], directory: Path) -> None:
+    """Write the JSON file and the plot."""
+    directory.mkdir(parents=True, exist_ok=True)
+    document = {
+        "format": FORMAT,
+        "environment": environment.describe(),
+        "settings": asdict(settings),
+        "courses": [course.json() for course in courses],
+    }
+    (directory / "soak.json").write_text(json.dumps(document, indent=1) + "\n")
+    # Not above: rank processes import this module, and matplotlib would be most of what they hold.
+    from benchmarks.plots import style
+    from benchmarks.soak import figure as soak_figure
+
+    if (figure := soak_figure.memory(document)) is not None:
+        (directory / "soak.png").write_bytes(style.png(figure))
+
+
+def main() -> None:
+    settings, directory = _arguments()
+    # `timeout` and supervisors end us as Ctrl-C does, with the processes; a shell's background jobs ignore Ctrl-C.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    courses: list[Course] = []
+    code = 0
+    for transport in settings.transports:
+        try:
+            PluginConfig(transport=transport)
+        except ConfigError as error:
+            print(f"left out: {error}")
+            continue
+        course = Course(transport)
+        courses.append(course)
+        try:
+            soak(settings, course)
+        except SoakFailed as error:
+            course.failure, code = f"failed: {error}", 1
+        except KeyboardInterrupt:
+            course.failure, code = f"interrupted after {course.seconds:.0f} s", 130
+        course.verdicts = judged(settings, course)
+        print("\n".join(report(course, settings)), flush=True)
+        if code == 130:
+            break
+    write(settings, courses, directory)
+    print(f"all samples: {directory / 'soak.json'}, {directory / 'soak.png'}")
+    grew = any(verdict.grew for course in courses for verdict in course.verdicts)
+    sys.exit(code or int(grew or not courses))
+
+
+def _arguments() -> tuple[Settings, Path]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30.0, help="of each transport (%(default)s)")
+    parser.add_argument("--transport", default="tcp,grpc", help="one after the other (%(default)s)")
+    parser.add_argument("--workers", type=int, default=3, help=f"2 to {WORKERS_MAX} (%(default)s)")
+    parser.add_argument("--reducers", type=int, default=2, help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of sizes, dtypes and numbers (%(default)s)")
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between samples (%(default)s)")
+    parser.add_argument(
+        "--reopen", type=float, default=30.0, help="seconds of a job; 0: one job (%(default)s)"
+    )
+    parser.add_argument("--size-mib", type=float, default=4.0, help="largest tensor, MiB (%(default)s)")
+    allowance = RSS_ALLOWANCE_BYTES / MIB
+    parser.add_argument("--allowance-mib", type=float, default=allowance, help="growth of RSS (%(default)s)")
+    parser.add_argument(
+        "--collect",
+        action="store_true",
+        help="run Python's garbage collector before each sample: what grows only without it is not lost, but waits",
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for soak.json and soak.png")
+    given = parser.parse_args()
+    if not 2 <= given.workers <= WORKERS_MAX:
+        parser.error(f"--workers is {given.workers}, allowed are 2 to {WORKERS_MAX}")
+    if given.minutes * 60 < SAMPLES_MIN * given.every:
+        parser.error(f"--minutes {given.minutes:g} holds fewer than {SAMPLES_MIN} samples")
+    settings = Settings(
+        minutes=given.minutes,
+        transports=tuple(given.transport.split(",")),
+        workers=given.workers,
+        reducers=given.reducers,
+        seed=given.seed,
+        every_s=given.every,
+        reopen_s=given.reopen,
+        bytes_max=int(given.size_mib * MIB),
+        rss_allowance_bytes=int(given.allowance_mib * MIB),
+        collects=given.collect,
+    )
+    return settings, given.out
+
+
+if __name__ == "__main__":
+    main()

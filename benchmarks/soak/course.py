@@ -1,0 +1,129 @@
+"""The course of a soak: starts the processes of one transport, loads them, samples them and judges them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from benchmarks.lab.procfs import footprint
+from benchmarks.lab.ranks import Ranks, RanksFailed
+from benchmarks.lab.reducers import Reducers
+from benchmarks.method.slices import following
+from benchmarks.soak.flatness import SAMPLES_MIN, Series, Verdict, judge
+from benchmarks.soak.load import RandomAllReduces
+
+#: After the last result of a slice until the sample: acknowledgements go within 50 ms, memory is released then.
+SETTLE_S = 0.2
+#: Collectives of the first slice; the later ones follow from its speed.
+FIRST_SLICE = 20
+
+
+class SoakFailed(Exception):
+    """A sum was wrong, or a process died; the message says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the command line says."""
+
+    minutes: float
+    transports: tuple[str, ...]
+    workers: int
+    reducers: int
+    seed: int
+    every_s: float
+    reopen_s: float
+    bytes_max: int
+    rss_allowance_bytes: int
+    #: Whether the ranks run Python's garbage collector before each sample.
+    collects: bool
+
+
+@dataclass(slots=True)
+class Course:
+    """The soak of one transport, as far as it came."""
+
+    transport: str
+    seconds: float = 0.0
+    collectives: int = 0
+    tensor_bytes: int = 0
+    #: How often the ranks began a job.
+    jobs: int = 0
+    series: list[Series] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    #: Why it ended early; empty if it did not.
+    failure: str = ""
+
+    def json(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+        plain = {
+            name: getattr(self, name) for name in ("transport", "seconds", "collectives", "tensor_bytes")
+        }
+        return plain | {
+            "jobs": self.jobs,
+            "failure": self.failure,
+            "processes": [series.json() for series in self.series],
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+        }
+
+
+def soak(settings: Settings, course: Course) -> None:
+    """Run one course, until it ends or fails.
+
+    Raises:
+        SoakFailed: what it says.
+    """
+    with (
+        closing(Reducers(settings.reducers)) as reducers,
+        closing(Ranks(settings.workers, reducers.addresses)) as ranks,
+    ):
+        try:
+            arguments = (reducers.addresses, course.transport, settings.seed, settings.bytes_max)
+            ranks.load(RandomAllReduces, *arguments)
+            pids = {f"rank {rank}": pid for rank, pid in enumerate(ranks.call("pid"))}
+            pids |= {f"reducer {index}": pid for index, pid in enumerate(reducers.pids)}
+            _follow(settings, course, ranks, pids)
+        except RanksFailed as error:
+            raise SoakFailed(str(error)) from error
+        except KeyboardInterrupt:
+            # Reducers of the same terminal were interrupted, too: the ranks would wait for them.
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise
+
+
+def judged(settings: Settings, course: Course) -> list[Verdict]:
+    """Return the verdicts, also of a course that ended early; none if there are too few samples."""
+    if not course.series or min(len(series.seconds) for series in course.series) < SAMPLES_MIN:
+        return []
+    return [judge(series, settings.rss_allowance_bytes) for series in course.series]
+
+
+def _follow(settings: Settings, course: Course, ranks: Ranks, pids: dict[str, int]) -> None:
+    course.series = [Series(name) for name in pids]
+    began = opened = time.monotonic()
+    count = FIRST_SLICE
+    while course.seconds < settings.minutes * 60:
+        if not course.jobs or 0 < settings.reopen_s <= time.monotonic() - opened:
+            ranks.call("open", f"soak-{course.jobs}")
+            course.jobs += 1
+            opened = time.monotonic()
+        started = time.monotonic()
+        done = ranks.call("run", count)[0]
+        seconds = time.monotonic() - started
+        course.collectives += done.collectives
+        course.tensor_bytes += done.tensor_bytes
+        count = following(count, seconds, settings.every_s)
+        time.sleep(SETTLE_S)
+        course.seconds = time.monotonic() - began
+        heaps = dict(zip(pids, ranks.call("heap_bytes", settings.collects), strict=False))  # ranks come first
+        for series in course.series:
+            try:
+                sample = footprint(pids[series.name])
+            except OSError as error:
+                raise SoakFailed(f"{series.name} is gone: {error}") from error
+            series.add(course.seconds, replace(sample, heap_bytes=heaps.get(series.name)))
+    ranks.call("close")

@@ -1,0 +1,184 @@
+"""The workload of soak.py, run by every rank: all-reduces of random sizes and dtypes, several in flight, all checked.
+
+All ranks draw the same plan from one seed. Contributions are cut out of random integers that differ by rank, so
+the sum over all ranks is known, and exact in every dtype and in any order of adding. The tensors lie in memory
+that is allocated once: what grows is not this load's.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch.distributed import ReduceOp
+
+from benchmarks.lab.procfs import heap_bytes
+from benchmarks.lab.ranks import Rank
+from worker_plugin import ReductionState
+
+#: Integers up to 256 are exact in bfloat16, the narrowest mantissa; contributions are -4 to 3.
+WORKERS_MAX = 64
+#: Most collectives under way at once.
+IN_FLIGHT_MAX = 8
+#: A future that takes longer is an error, in seconds. Below `ranks.CALL_TIMEOUT_S`, so that it has a name.
+TIMEOUT_S = 60.0
+
+#: Chunks are often cut at multiples of this; sizes that end there are tried more often than by chance.
+GRID_BYTES = 64 << 10
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_DTYPES = (*_FLOATS, torch.int32, torch.int64)
+#: Positions where a contribution may begin; a prime, so that chunks do not look alike.
+_STARTS = 1021
+
+
+class Draw(NamedTuple):
+    """One collective of the plan, the same on all ranks."""
+
+    numel: int
+    dtype: torch.dtype
+    op: ReduceOp.RedOpType
+    #: Where in the random integers it is cut out.
+    start: int
+    #: Before it is issued, so many others may still be in flight.
+    others_max: int
+
+
+class InFlight(NamedTuple):
+    """A collective that was issued, and where its tensor lies."""
+
+    draw: Draw
+    slot: torch.Tensor
+    future: torch.futures.Future[torch.Tensor]
+
+
+class Slice(NamedTuple):
+    """What `run` did."""
+
+    collectives: int
+    tensor_bytes: int
+
+
+class RandomAllReduces:
+    """A plan that never ends, followed slice by slice; nothing is in flight between two slices."""
+
+    def __init__(
+        self, rank: Rank, reducers: Sequence[str], transport: str, seed: int, bytes_max: int
+    ) -> None:
+        self._rank, self._reducers, self._transport = rank, tuple(reducers), transport
+        self._bytes_max = bytes_max
+        self._plan = random.Random(seed)
+        length = bytes_max // 2 + _STARTS
+        generator = torch.Generator().manual_seed(seed)
+        self._total = torch.zeros(length, dtype=torch.int16)
+        for other in range(rank.world_size):
+            numbers = torch.randint(-4, 4, (length,), generator=generator, dtype=torch.int8)
+            self._total += numbers
+            if other == rank.rank:
+                self._own = numbers
+        self._slots = [torch.empty(bytes_max, dtype=torch.uint8) for _ in range(IN_FLIGHT_MAX)]
+        self._expected = torch.empty(bytes_max, dtype=torch.uint8)
+        self._wide = torch.empty(2 * bytes_max, dtype=torch.uint8)  # two bytes become four
+        self._state: ReductionState | None = None
+        self._index = 0
+
+    def pid(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
+
+    def heap_bytes(self, collects: bool) -> int | None:
+        """Return what malloc's users hold, after a garbage collection if asked for; None if this is not glibc."""
+        if collects:
+            gc.collect()
+        return heap_bytes()
+
+    def open(self, job: str) -> None:
+        """Leave the job and begin another, with a communicator of its own."""
+        self.close()
+        self._state = ReductionState(
+            self._reducers, job=job, transport=self._transport, timeout_s=TIMEOUT_S, join_timeout_s=TIMEOUT_S
+        )
+
+    def close(self) -> None:
+        """Leave the job."""
+        if self._state is not None:
+            self._state.close()
+
+    def run(self, count: int) -> Slice:
+        """Follow the plan for `count` collectives; return when all are done and checked."""
+        assert self._state is not None
+        in_flight: deque[InFlight] = deque()
+        tensor_bytes = 0
+        for _ in range(count):
+            draw = self._draw()
+            while len(in_flight) > draw.others_max:
+                self._finish(in_flight.popleft())
+            slot = self._slots.pop()
+            tensor = _room(slot, draw.numel, draw.dtype)
+            tensor.copy_(self._own[draw.start : draw.start + draw.numel])
+            tensor_bytes += tensor.nbytes
+            in_flight.append(InFlight(draw, slot, self._state.all_reduce(tensor, draw.op)))
+        while in_flight:
+            self._finish(in_flight.popleft())
+        return Slice(count, tensor_bytes)
+
+    def _draw(self) -> Draw:
+        plan = self._plan
+        dtype = plan.choice(_DTYPES)
+        is_average = dtype in _FLOATS and plan.random() < 0.5
+        return Draw(
+            numel=self._draw_bytes() // dtype.itemsize,
+            dtype=dtype,
+            op=ReduceOp.AVG if is_average else ReduceOp.SUM,
+            start=plan.randrange(_STARTS),
+            others_max=plan.randrange(IN_FLIGHT_MAX),
+        )
+
+    def _draw_bytes(self) -> int:
+        """Return any size, the small ones as often as the large; sometimes none, or a multiple of a chunk."""
+        plan = self._plan
+        kind = plan.random()
+        if kind < 0.05:
+            return 0
+        if kind < 0.15:
+            return GRID_BYTES * plan.randint(0, self._bytes_max // GRID_BYTES)
+        return int(self._bytes_max ** plan.random())
+
+    def _finish(self, done: InFlight) -> None:
+        draw, result = done.draw, done.future.wait()
+        expected = self._sum(draw)
+        if result.dtype != draw.dtype or not torch.equal(result, expected):
+            raise AssertionError(
+                f"rank {self._rank.rank}, collective {self._index} has {_wrong(result, expected)}; {draw}"
+            )
+        self._slots.append(done.slot)
+        self._index += 1
+
+    def _sum(self, draw: Draw) -> torch.Tensor:
+        total = self._total[draw.start : draw.start + draw.numel]
+        expected = _room(self._expected, draw.numel, draw.dtype)
+        if draw.op == ReduceOp.SUM:
+            return expected.copy_(total)
+        # As promised: divided in the type that sums are kept in, then rounded once.
+        wide = torch.float64 if draw.dtype == torch.float64 else torch.float32
+        return expected.copy_(_room(self._wide, draw.numel, wide).copy_(total).div_(self._rank.world_size))
+
+
+def _room(memory: torch.Tensor, numel: int, dtype: torch.dtype) -> torch.Tensor:
+    return memory[: numel * dtype.itemsize].view(dtype)
+
+
+def _wrong(result: torch.Tensor, expected: torch.Tensor) -> str:
+    if result.dtype != expected.dtype or result.shape != expected.shape:
+        return f"{result.dtype} {tuple(result.shape)} in place of {expected.dtype} {tuple(expected.shape)}"
+    where = (result != expected).nonzero().flatten()
+    first = int(where[0])
+    return (
+        f"{len(where)} wrong elements of {len(result)}, the first is [{first}] = {result[first]}, expected "
+        f"{expected[first]}"
+    )

@@ -28,7 +28,7 @@ from benchmarks.lab.ranks import TRANSPORTS
 from benchmarks.method.paired import LEAD_S
 from benchmarks.method.table import markdown
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 
 #: Of the JSON; raised when a field changes its meaning.
 FORMAT = 1

@@ -41,7 +41,7 @@ from benchmarks.lab.traffic import link_of
 from benchmarks.method.paired import Effort, compare
 from benchmarks.method.row import size
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 #: Of --profiled; the profiler begins in one more.
 PROFILED = 2
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _PACKAGES = ("reduction-server", "torch", "grpcio", "protobuf", "numpy", "uvloop")
 _PREFIXES = ("REDUCTION_", "GLOO_", "NCCL_", "CUDA_", "OMP_", "MKL_")
 

@@ -31,7 +31,7 @@ from benchmarks.method.row import Row, size
 from benchmarks.method.scaling import scaling
 from benchmarks.method.table import markdown
 
-LATEST = Path(__file__).parent / "results" / "latest.json"
+LATEST = Path(__file__).parents[1] / "results" / "latest.json"
 
 #: Of the JSON; raised when a field changes its meaning.
 FORMAT = 2

@@ -53,7 +53,7 @@ from benchmarks.numerics.accuracy_sums import (
     torch_average,
 )
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 #: Of the JSON; raised when a field changes its meaning.
 FORMAT = 1
 #: Up to so many ranks run Gloo.

@@ -33,7 +33,7 @@ from benchmarks.method.table import markdown
 from benchmarks.numerics.convergence_load import HOOKS, LEARNERS, Training, Way, torch_bytes
 from reducer.status import Access, fetch
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 #: Of the JSON; raised when a field changes its meaning.
 FORMAT = 1
 REDUCERS = 2

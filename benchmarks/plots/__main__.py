@@ -25,7 +25,7 @@ from benchmarks.plots.report_page import page
 from benchmarks.plots.style import png
 from benchmarks.soak import figure as soak_figure
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 class Plan(NamedTuple):

@@ -34,7 +34,7 @@ from benchmarks.soak.flatness import (
 from benchmarks.soak.load import WORKERS_MAX
 from worker_plugin.config import PluginConfig
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 
 #: Of the JSON; raised when a field changes its meaning.
 FORMAT = 1

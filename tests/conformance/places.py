@@ -9,7 +9,6 @@ import asyncio
 
 import grpc
 import numpy as np
-from channels import NO_PROXY
 from reduction import layout
 from reduction.errors import ReductionError
 from reduction.model import (
@@ -33,6 +32,7 @@ from reduction.security.tokens import TokenTable
 from reduction.transports import tcp
 from reduction.transports.interface import ReducerEndpoint, ReducerStream
 from reduction.wire import frames as wire
+from support.channels import NO_PROXY
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import GrpcServer, Limits

@@ -5,7 +5,6 @@ import asyncio
 import grpc
 import numpy as np
 import pytest
-from channels import NO_PROXY
 from conformance.places import CHUNK, L, P, Recorder, cut_off_a_deaf_rank
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
@@ -14,7 +13,8 @@ from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable, 
 from reduction.model import PROTOCOL_VERSION, Abort
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import frames as wire
-from relays import StrangePort
+from support.channels import NO_PROXY
+from support.relays import StrangePort
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import SERVICE, GrpcServer

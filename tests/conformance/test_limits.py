@@ -5,12 +5,12 @@ import asyncio
 import grpc
 import numpy as np
 import pytest
-from channels import NO_PROXY
 from conformance.places import GrpcPlace, TcpPlace
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from reduction.errors import ReducerUnavailable, ResourceExhausted
 from reduction.model import Abort, Join, Welcome
 from reduction.wire import frames as wire
+from support.channels import NO_PROXY
 
 from reducer.transports.grpc_server import STREAMS_PER_CONNECTION_MAX, Limits
 from worker_plugin.transports.grpc_client import METHOD

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from faulty_relay import NO_FAULT, Fault, FaultyRelay
 from integration.conftest import (  # noqa: F401
     _shared_ranks,
     _shared_reducers,
@@ -25,7 +24,8 @@ from integration.conftest import (  # noqa: F401
     serve,
     until,
 )
-from integration.reducers import Reducer
+from support.faulty_relay import NO_FAULT, Fault, FaultyRelay
+from support.reducers import Reducer
 
 
 class Detour:

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from integration.children import environment
-from integration.reducers import status_of
+from support.children import environment
+from support.reducers import status_of
 
 from worker_plugin import client
 from worker_plugin.core import roster, verdict

@@ -6,9 +6,9 @@ import time
 
 import pytest
 import torch
-from faulty_relay import Fault
-from integration.ranks import Ranks
 from reduction.errors import ReductionError
+from support.faulty_relay import Fault
+from support.ranks import Ranks
 
 CHUNK = 4096
 

@@ -13,9 +13,9 @@ import time
 import pytest
 import torch
 from faults.lateness import PROMISED_S, Lateness
-from integration.hierarchical import of_nodes
-from integration.ranks import Died
 from reduction.errors import CollectiveMismatch
+from support.hierarchical import of_nodes
+from support.ranks import Died
 from torch.utils.data import DataLoader, TensorDataset
 
 HOST = socket.gethostname()

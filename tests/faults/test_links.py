@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from integration.ranks import RankProcess, Ranks
-from integration.reducers import Reducer
 from reduction.errors import ReducerUnavailable, WorkerLost
+from support.ranks import RankProcess, Ranks
+from support.reducers import Reducer
 
 from benchmarks.lab.hosts import Host
 from benchmarks.lab.network import Network, NetworkUnavailable

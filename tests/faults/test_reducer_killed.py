@@ -7,8 +7,8 @@ import signal
 import pytest
 import torch
 from faults.strike import Strike
-from faulty_relay import Fault
-from integration.training import Trainer
+from support.faulty_relay import Fault
+from support.training import Trainer
 
 #: Of the training: the step and the bucket in which the reducer is killed, and how far that bucket is then.
 MOMENTS = [(3, 1, "before"), (4, 0, "under way"), (5, 1, "answered")]

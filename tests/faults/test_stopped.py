@@ -9,10 +9,10 @@ import socket
 import time
 
 import pytest
-from integration.children import state_of
-from integration.reducers import status_of
-from integration.training import train_until_told
 from reduction.errors import CollectiveTimeout
+from support.children import state_of
+from support.reducers import status_of
+from support.training import train_until_told
 
 #: Longer than a worker waits for a reducer's answer to a ping; nobody may take a rank for lost by then.
 STOPPED_S = 8.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from faults import resume_script
-from integration.torchrun import Torchrun
+from support.torchrun import Torchrun
 
 RANKS = 2
 

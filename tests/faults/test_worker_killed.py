@@ -12,8 +12,8 @@ import time
 import pytest
 import torch
 from faults.lateness import PROMISED_S, Lateness
-from integration.ranks import Died
 from reduction.errors import WorkerLost
+from support.ranks import Died
 from torch.utils.data import DataLoader, TensorDataset
 
 

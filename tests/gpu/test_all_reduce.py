@@ -8,9 +8,9 @@ import time
 
 import pytest
 import torch
-from integration.lossy import AVG, SUM, WIRES, assert_same, fold
-from integration.ranks import Died
 from reduction.errors import ConfigError, WorkerLost
+from support.lossy import AVG, SUM, WIRES, assert_same, fold
+from support.ranks import Died
 
 from worker_plugin.tensors import gpu
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.children import environment
-from integration.ranks import Ranks
-from integration.reducers import Reducer
+from support.children import environment
+from support.ranks import Ranks
+from support.reducers import Reducer
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import weakref
 import pytest
 import torch
 import torch.distributed as dist
-from integration.rank_main import Rank
+from support.rank_main import Rank
 
 from worker_plugin import ReductionState
 

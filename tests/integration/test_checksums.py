@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from integration.reducers import status_of
 from reduction.errors import DataCorrupted
 from reduction.wire import checksum
+from support.reducers import status_of
 
 ROUNDS = 12
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from integration.raw import ID, DataConnection, MovedRank, RawStream, join
 from reduction import layout
 from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder
 from reduction.model import (
@@ -35,6 +34,7 @@ from reduction.model import (
 )
 from reduction.transports import tcp
 from reduction.wire import frames as wire
+from support.raw import ID, DataConnection, MovedRank, RawStream, join
 
 KIB, MIB = 1 << 10, 1 << 20
 #: What a reducer may have more after bad input than before: what its pool keeps of a few chunks, and noise.

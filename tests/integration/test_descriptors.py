@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from integration.children import environment
+from support.children import environment
 
 LINKS = 12
 EMBEDDED = """

@@ -11,7 +11,7 @@ import time
 
 import pytest
 import torch
-from integration.hierarchical import be_launched, of_nodes
+from support.hierarchical import be_launched, of_nodes
 
 from worker_plugin import ReductionState
 

@@ -11,7 +11,6 @@ import grpc
 import pytest
 import torch
 import torch.distributed as dist
-from integration.raw import ID, RawStream, join
 from reduction import layout
 from reduction.errors import (
     ClosedError,
@@ -38,6 +37,7 @@ from reduction.model import (
 )
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import frames as wire
+from support.raw import ID, RawStream, join
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 import torch
-from integration.lossy import AVG, SUM, WIRES, assert_same, fold
 from reduction.errors import ReductionError
-from unit.fake_gpu import pretend
+from support.fake_gpu import pretend
+from support.lossy import AVG, SUM, WIRES, assert_same, fold
 
 from worker_plugin.tensors import gpu
 

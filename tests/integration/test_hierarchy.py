@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from integration.hierarchical import OPS, be_launched, of_nodes
-from integration.lossy import Feedback
-from integration.reducers import status_of
+from support.hierarchical import OPS, be_launched, of_nodes
+from support.lossy import Feedback
+from support.reducers import status_of
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.bool)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from integration.hierarchical import be_launched
 from integration.test_ddp import Perceptron, build, digest, loss_of, sgd
 from integration.test_wire_dtypes_ddp import CASES
 from integration.test_wire_dtypes_ddp import train as train_and_check
 from integration.test_wire_dtypes_ddp import train_and_save as train_and_save_flat
+from support.hierarchical import be_launched
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

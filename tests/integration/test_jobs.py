@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from integration.ranks import Died
 from reduction.errors import JobBusy, RankTaken, StaleInstance, WorkerLost
+from support.ranks import Died
 
 ROUNDS = 40
 

@@ -7,9 +7,9 @@ import resource
 from pathlib import Path
 
 import pytest
-from integration import crowd
 from reduction.errors import ResourceExhausted
 from reduction.process import descriptors
+from support import crowd
 
 from reducer.core.table import reservation
 from reducer.status import Access, fetch

@@ -12,8 +12,8 @@ import weakref
 
 import pytest
 import torch
-from integration.hierarchical import be_launched
 from reduction.errors import ReductionError
+from support.hierarchical import be_launched
 
 from worker_plugin import ReductionState
 

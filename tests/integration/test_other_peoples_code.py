@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 import reduction
-from integration.children import START_S, environment
-from integration.reducers import READY, status_of
 from reduction.process.launch import VARIABLE
+from support.children import START_S, environment
+from support.reducers import READY, status_of
 
 import reducer
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from integration.children import START_S, environment
-from integration.reducers import READY, status_of
+from support.children import START_S, environment
+from support.reducers import READY, status_of
 
 from reducer.allowance import WORKERS_DEFAULT_MAX
 

@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from integration.reducers import status_of
-from integration.training import train_until_told
 from reduction.errors import ConfigError, ReducerUnavailable
+from support.reducers import status_of
+from support.training import train_until_told
 
 
 def go_on(call, steps=20):

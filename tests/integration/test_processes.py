@@ -14,13 +14,14 @@ import grpc
 import pytest
 import torch
 import torch.distributed as dist
-from channels import NO_PROXY
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from integration.children import state_of
-from integration.reducers import reducer_command, status_of
-from integration.torchrun import Torchrun
-from integration.training import Trainer, train_until_told
+from support import train_script
+from support.channels import NO_PROXY
+from support.children import state_of
+from support.reducers import reducer_command, status_of
+from support.torchrun import Torchrun
+from support.training import Trainer, train_until_told
 
 from reducer.allowance import default_memory_limit
 from worker_plugin import reduction_hook
@@ -147,7 +148,7 @@ def torchrun(tmp_path) -> Iterator:
     def start(epochs: int, **more: str) -> Torchrun:
         folder = tmp_path / f"run-{len(started)}"
         folder.mkdir()
-        script = Path(__file__).with_name("train_script.py")
+        script = Path(train_script.__file__)
         started.append(Torchrun(folder, 3, str(script), str(folder), str(epochs), **more))
         return started[-1]
 

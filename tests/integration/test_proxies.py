@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from integration.children import environment
+from support.children import environment
 
 NAMES = ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "GRPC_PROXY")
 WORKER = """

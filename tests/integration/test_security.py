@@ -12,15 +12,15 @@ from pathlib import Path
 import grpc
 import pytest
 import torch
-from certificates import Authority
-from channels import NO_PROXY
-from integration.children import environment
-from integration.raw import RawStream, join
-from integration.reducers import reducer_command, status_of
-from integration.training import train_until_told
 from reduction.errors import ConfigError, Unauthenticated
 from reduction.model import Welcome
 from reduction.security.tokens import to_metadata
+from support.certificates import Authority
+from support.channels import NO_PROXY
+from support.children import environment
+from support.raw import RawStream, join
+from support.reducers import reducer_command, status_of
+from support.training import train_until_told
 
 #: Longer than any test: whoever is refused must not wait for it.
 JOIN_TIMEOUT_S = 600

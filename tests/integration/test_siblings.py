@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.children import environment, state_of
-from integration.reducers import READY, reducer_command, status_of
-from integration.training import train_until_told
+from support.children import environment, state_of
+from support.reducers import READY, reducer_command, status_of
+from support.training import train_until_told
 
 from reducer.allowance import MEMORY_SHARE, WORKERS_DEFAULT_MAX, cores, memory
 

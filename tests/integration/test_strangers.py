@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.children import environment
+from support.children import environment
 
 #: More than an idle reducer has, at the worst moment. 45 to 115 MiB were seen, 1.5 to 3.6 GiB before there were bounds.
 PEAK_BYTES = 140 << 20

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from integration import train_script
-from integration.hierarchical import of_nodes
-from integration.torchrun import Torchrun
+from support import train_script
+from support.hierarchical import of_nodes
+from support.torchrun import Torchrun
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from integration.lossy import AVG, SUM, WIRES, assert_same, fold
-from integration.reducers import status_of
 from reduction.errors import CollectiveMismatch
+from support.lossy import AVG, SUM, WIRES, assert_same, fold
+from support.reducers import status_of
 
 KIB = 1024
 SIZES = (0, 1, 255, 256, 257, 511, 512, 513, 100_003)

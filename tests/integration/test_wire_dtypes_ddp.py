@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from integration.lossy import Feedback
 from integration.test_ddp import Bfloat16, Branches, Mixed, Perceptron, assert_same, batch, digest, sgd
+from support.lossy import Feedback
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

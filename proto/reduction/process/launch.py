@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 #: Folders for the end of the process's `sys.path`; the first is the one that has this package.
 VARIABLE = "REDUCTION_START_PATH"
@@ -20,7 +21,7 @@ def reducer_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str
     Args:
         folder: what the package `reducer` is in.
     """
-    ours = [os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.abspath(folder)]
+    ours = [str(Path(__file__).resolve().parents[2]), os.path.abspath(folder)]
     handed = _entries(os.environ.get(VARIABLE, "")) + _entries(os.environ.get("PYTHONPATH", ""))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment[VARIABLE] = os.pathsep.join(dict.fromkeys(ours + handed))

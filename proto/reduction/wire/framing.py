@@ -3,7 +3,7 @@
 The encoding is the schema's own: the small fields come from the generated classes, only the tag and length of
 `payload`, and of the message around it, are written here. Decoding walks the fields
 (https://protobuf.dev/programming-guides/encoding) and gives the payload out as a view of the received bytes.
-tests/unit/test_wire.py holds both against the generated classes.
+tests/unit/reduction/wire/test_wire.py holds both against the generated classes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,217 @@
+"""The training on a GPU as far as it needs none: models, traces, what is concluded and printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from reduction.model import Collective, DType, ReduceOp
+from support.fake_gpu import FakeEvent, FakeGpu
+from support.nccl_texts import socket_log
+
+from benchmarks.gpu import nccl_log
+from benchmarks.gpu import training as gpu_training
+from benchmarks.gpu.models import RECIPES, TINY, gradient_bytes
+from benchmarks.gpu.report import APART_MAX, Found, document, lines, problems
+from benchmarks.gpu.trace import STEP, Spans, kernel_share
+from benchmarks.gpu.training import parse, slug
+from benchmarks.lab.traffic import Link, Traffic, link_of
+from benchmarks.method.paired import Measurement, Sample
+from worker_plugin.tensors import gpu
+from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.bridge import make_future
+from worker_plugin.tensors.encoding import encoding_of
+from worker_plugin.tensors.staging import Staging, Work
+
+
+def measurement(*seconds: float) -> Measurement:
+    made = Measurement()
+    for turn in seconds:
+        made.add([Sample([turn], 0.1)] * 4, 0.1, Traffic())
+    return made
+
+
+def found(log: str = "") -> Found:
+    return Found(
+        measured={
+            "ours": measurement(0.5, 0.6, 0.4),
+            "nccl": measurement(0.75, 0.9, 0.6),
+            "noop": measurement(0.2, 0.1, 0.3),
+        },
+        shares={"ours": (0.4, 0.0), "nccl": (0.25, 0.5), "noop": (None, None)},
+        digests={"ours": ["abc"] * 4, "nccl": ["xyz"] * 4},
+        apart={"nccl": 1e-6},
+        nccl=nccl_log.read([log or socket_log(rank) for rank in range(4)]),
+        link=Link(rate_mbit=1000),
+    )
+
+
+@pytest.mark.parametrize(("model", "parameters"), [("bert", 109_514_298), ("resnet", 25_557_032)])
+def test_the_models_have_the_sizes_of_those_that_they_stand_for(model: str, parameters: int) -> None:
+    # BertForMaskedLM of Hugging Face and resnet50 of torchvision.
+    assert gradient_bytes(RECIPES[model]) == 4 * parameters
+
+
+@pytest.mark.parametrize("model", TINY)
+def test_every_parameter_has_a_gradient(model: str) -> None:
+    recipe = TINY[model]
+    built = recipe.build()
+    assert list(built.buffers()) == [], "DDP would send them around"
+    recipe.loss(built, recipe.batch(recipe.examples, torch.Generator().manual_seed(0))).backward()
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in built.parameters())
+    first, again = (recipe.batch(3, torch.Generator().manual_seed(1)) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+def trace(base_us: float, steps: list[tuple[float, float]], kernels: list[tuple[str, float, float]]) -> dict:
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "args": {}}]
+    for begin, end in steps:
+        span = {"ph": "X", "name": STEP, "ts": begin - base_us, "dur": end - begin}
+        events += [span | {"cat": "user_annotation"}, span | {"cat": "gpu_user_annotation"}]
+    for name, begin, end in kernels:
+        event = {"ph": "X", "cat": "kernel", "name": name, "ts": begin - base_us, "dur": end - begin}
+        events += [event, event | {"cat": "gpu_memcpy", "name": "Memcpy DtoH", "ts": begin - base_us + 90}]
+    return {"baseTimeNanoseconds": base_us * 1e3, "traceEvents": events}
+
+
+def test_the_gpu_computes_while_a_kernel_of_any_rank_is_there() -> None:
+    steps = [(1000.0, 1100.0), (1100.0, 1200.0), (1200.0, 1300.0)]
+    first = trace(900.0, steps, [("gemm", 1000, 1100), ("gemm", 1110, 1130), ("ncclDevKernel", 1100, 1150)])
+    second = trace(500.0, [], [("gemm", 1120, 1140), ("gemm", 1195, 1210), ("add", 1122, 1125)])
+    # 30 + 5 of the second step, 10 of the third; the first does not count.
+    assert kernel_share([first, second], nccl=False) == pytest.approx(0.225)
+    assert kernel_share([first, second], nccl=True) == pytest.approx(0.25)
+    assert kernel_share([first], nccl=False) == pytest.approx(0.1)
+
+
+def test_without_kernels_there_is_no_gpu() -> None:
+    assert kernel_share([trace(0.0, [(0.0, 1.0), (1.0, 2.0)], [])], nccl=False) is None
+
+
+def test_a_trace_has_what_our_threads_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.arange(4.0)
+    dtype, numel, encoding = encoding_of(tensor, DType.FLOAT32, ReduceOp.SUM, None, [])
+    ready = FakeEvent()
+    ready.happen()
+    work = Work(
+        seq=7,
+        collective=Collective(ReduceOp.SUM, dtype, numel, 0),
+        tensor=tensor,
+        encoding=encoding,
+        future=make_future(tensor),
+        ready=ready,
+    )
+    monkeypatch.setattr(gpu, "Gpu", FakeGpu)
+    originals = Staging.deliver, Staging._deliver, Work.own, Work.payload
+    staged = threading.Event()
+    staging = Staging(ArenaPool(), lambda _: staged.set())
+    with Spans() as spans:
+        staging.download(work)
+        assert staged.wait(10)
+        work.payload(0, 4)
+        staging.deliver(work)
+        work.future.wait()
+        staging.finish(lambda: None)
+        staging.join(10)
+    assert (Staging.deliver, Staging._deliver, Work.own, Work.payload) == originals
+    made: dict[str, Any] = {"baseTimeNanoseconds": 10**18, "traceEvents": []}
+    spans.add_to(made)
+    names = [(event["ph"], event["name"]) for event in made["traceEvents"] if event["ph"] != "M"]
+    assert sorted(names) == [
+        ("X", "copy to the host"),
+        ("X", "copy to the tensor"),
+        ("X", "push a chunk"),
+        ("b", "in flight"),
+        ("e", "in flight"),
+    ]
+    for event in made["traceEvents"]:
+        assert event["pid"] == os.getpid()
+        if event["ph"] != "M":
+            assert event["args"] == {"collective": 7}
+            assert event["ts"] < 1e15, "relative to the base"
+    threads = {event["args"]["name"] for event in made["traceEvents"] if event["ph"] == "M"}
+    assert "reduction-staging" in threads
+    json.dumps(made)
+
+
+def test_weights_must_be_the_same_on_all_ranks_and_of_all_contenders() -> None:
+    assert problems({"ours": ["abc", "abc"], "nccl": ["xyz", "xyz"]}, {"nccl": APART_MAX}) == []
+    assert problems({"ours": ["abc", "xyz"]}, {"gloo": 3.0, "nccl": float("nan")}) == [
+        "ours: the weights differ between ranks: rank 0 abc, rank 1 xyz",
+        "our weights are 3 of their way from those of gloo, 0.05 is allowed",
+        "our weights are nan of their way from those of nccl, 0.05 is allowed",
+    ]
+
+
+def test_exposed_is_what_a_step_takes_longer_than_without_communication() -> None:
+    made = found()
+    assert made.exposed_s("ours") == pytest.approx(0.3)
+    assert made.exposed_s("noop") is None
+    del made.measured["noop"]
+    assert made.exposed_s("ours") is None
+
+
+def test_what_is_printed_and_written() -> None:
+    text = "\n".join(lines(found()))
+    assert "(*)" not in text
+    for part in ("1.50 (1.50-1.50)", "300.0", "40.0%", "50.0%", "no GPU", "NCCL 2.29.7", "DDP, NCCL ring"):
+        assert part in text
+    doubtful = "\n".join(lines(found(socket_log(0))))
+    assert "DDP, NCCL ring (*)" in doubtful
+    assert "(*) no ring over the links: the communicators that are complete" in doubtful
+    written = document(parse(["--trace", "somewhere"]), found(), {"cpu": "any"})
+    assert json.loads(json.dumps(written))["contenders"]["nccl"]["gpu_idle"] == 0.25
+    assert written["gradient_bytes"] == 4 * 109_514_298
+    assert written["network"]["rate_mbit"] == 1000
+    assert written["settings"]["trace"] == "somewhere"
+
+
+def test_contenders_are_those_that_the_device_has() -> None:
+    assert parse([]).contenders == ["ours", "gloo", "nccl", "noop"]
+    assert parse(["--device", "cpu"]).contenders == ["ours", "gloo", "noop"]
+    assert parse(["--contenders", "nccl,noop"]).contenders == ["nccl", "noop"]
+    assert parse(["--workers", "8"]).reducers == 8
+    assert slug(parse(["--rate", "10000"])) == "gpu-training-bert-n4-cuda-10000mbit"
+    assert slug(parse(["--unshaped", "--tiny"])) == "gpu-training-bert-n4-cuda-tiny-unshaped"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--contenders", "ring"],
+        ["--device", "cpu", "--contenders", "nccl"],
+        ["--workers", "1"],
+        ["--rounds", "0"],
+        ["--profiled", "0"],
+        ["--rate", "0"],
+        ["--model", "vgg"],
+    ],
+)
+def test_wrong_arguments_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(wrong)
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_without_a_gpu_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu_training", "--out", str(tmp_path / "none")])
+    with pytest.raises(SystemExit) as ended:
+        gpu_training.main()
+    assert ended.value.code == 2
+    assert "gpu_training: NCCL needs a GPU" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_fast_links_have_larger_bursts() -> None:
+    assert link_of(500) == Link(rate_mbit=500)
+    assert link_of(10_000).burst_bytes == 1_250_000

@@ -1,0 +1,642 @@
+"""The TCP plane's connection: messages out of a stream of bytes, whatever pieces it comes in."""
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+from reduction import layout
+from reduction.errors import DataCorrupted, MalformedFrame, OutOfOrder
+from reduction.model import Collective, DType, Push, ReduceOp, Result
+from reduction.transports import tcp
+from support.tcp_pair import (
+    Recorder,
+    connected,
+    control,
+    pattern,
+    push,
+    receive,
+    reset,
+    result,
+    run,
+    send_all,
+    settle,
+    tcp_pair,
+    unix_pair,
+    until,
+)
+
+U64 = (1 << 64) - 1
+
+
+def low_water(connection):
+    """Return how many bytes the kernel waits for before it wakes the connection."""
+    with socket.socket(fileno=socket.dup(connection.fileno())) as sock:
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
+
+# ---- headers ----
+
+
+@pytest.mark.parametrize("edge", [False, True])
+def test_headers_come_as_they_were_sent(edge):
+    what = (
+        Collective(ReduceOp.AVG, DType.INT64, layout.NUMEL_MAX, U64)
+        if edge
+        else Collective(ReduceOp.SUM, DType.FLOAT32, 3, 9)
+    )
+    numbers = (U64, U64 - 1, (1 << 32) - 1, U64 - 2) if edge else (1, 2, 3, 4)
+    epoch, seq, chunk, mark = numbers
+    payload = memoryview(b"payload")
+    crc, flags = ((1 << 32) - 3, tcp.HAS_CRC) if edge else (None, 0)
+
+    async def test():
+        with connected() as (_, handler, peer):
+            peer.send(tcp.push_header(Push(epoch, seq, chunk, what, mark, payload, crc)) + payload)
+            peer.send(tcp.result_header(Result(epoch, seq, chunk, mark, payload, crc)) + payload)
+            peer.send(tcp.control_header(7) + payload)
+            await handler.count(3)
+            assert [bytes(taken) for _, taken in handler.messages] == [b"payload"] * 3
+            assert [header.checksum for header in handler.placed] == [crc, crc, None]
+            assert (
+                [header for header, _ in handler.messages]
+                == handler.placed
+                == [
+                    tcp.Header(
+                        tcp.PUSH,
+                        what.op,
+                        what.dtype,
+                        flags,
+                        7,
+                        chunk,
+                        crc or 0,
+                        epoch,
+                        seq,
+                        mark,
+                        what.numel,
+                        what.fingerprint,
+                    ),
+                    tcp.Header(tcp.RESULT, 0, 0, flags, 7, chunk, crc or 0, epoch, seq, mark, 0, 0),
+                    tcp.Header(tcp.CONTROL, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0),
+                ]
+            )
+
+    run(test())
+
+
+def test_the_bytes_of_a_header_are_fixed():
+    # Both sides may be of different builds: a change here needs another PREAMBLE.
+    what = Collective(ReduceOp.SUM, DType.BFLOAT16, 0x0A0B, 0x1122334455667788)
+    header = tcp.push_header(Push(5, 6, 7, what, 8, memoryview(bytes(258))))
+    assert header.hex() == (
+        "02010300"
+        "02010000"
+        "07000000"
+        "00000000"
+        "0500000000000000"
+        "0600000000000000"
+        "0800000000000000"
+        "0b0a000000000000"
+        "8877665544332211"
+        "bd0d0e64"
+    )
+    assert tcp.result_header(Result(5, 6, 7, 8, memoryview(bytes(258)))).hex() == (
+        "03000000"
+        "02010000"
+        "07000000"
+        "00000000"
+        "0500000000000000"
+        "0600000000000000"
+        "0800000000000000"
+        "0000000000000000"
+        "0000000000000000"
+        "33adb37b"
+    )
+    with_crc = tcp.result_header(Result(5, 6, 7, 8, memoryview(bytes(258)), 0xAABBCCDD))
+    assert with_crc.hex()[:32] == "030000010201000007000000ddccbbaa"
+    assert tcp.control_header(258).hex() == "0100000002010000" + "00" * 48 + "45b214ff"
+    assert tcp.PREAMBLE == b"RDSTCP2\n"
+
+
+# ---- pieces ----
+
+STREAM = result(0, pattern(9)) + push(1) + control(pattern(3, 5)) + result(2, pattern(2))
+TAKEN = [(0, pattern(9)), (1, b""), (0, pattern(3, 5)), (2, pattern(2))]
+
+
+@pytest.mark.parametrize("first", range(1, len(STREAM)))
+def test_two_pieces_that_meet_at_any_byte(first):
+    async def test():
+        with connected() as (connection, handler, peer):
+            for piece in (STREAM[:first], STREAM[first:]):
+                peer.send(piece)
+                await settle(connection)
+            assert await handler.count(4) == TAKEN
+            assert handler.ends == []
+
+    run(test())
+
+
+def test_one_byte_at_a_time():
+    async def test():
+        with connected() as (connection, handler, peer):
+            for index in range(len(STREAM)):
+                peer.send(STREAM[index : index + 1])
+                await settle(connection)
+            assert await handler.count(4) == TAKEN
+
+    run(test())
+
+
+@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
+@pytest.mark.parametrize("size", [0, 1, 300])
+def test_many_messages_in_one_piece(make, size):
+    count = 5 * tcp.MESSAGES_PER_WAKE + 1
+
+    async def test():
+        with connected(make) as (_, handler, peer):
+            peer.send(b"".join(result(seq, pattern(size, seq)) for seq in range(count)))
+            assert await handler.count(count) == [(seq, pattern(size, seq)) for seq in range(count)]
+            assert len(handler.placed) == count
+
+    run(test())
+
+
+def test_an_empty_payload_needs_no_further_byte():
+    async def test():
+        with connected() as (_, handler, peer):
+            peer.send(push(3))
+            assert await handler.count(1) == [(3, b"")]
+            assert handler.placed[0].length == 0
+
+    run(test())
+
+
+def test_a_message_is_handed_over_before_the_next_one_is_placed():
+    # What a result sets free may be what the next one needs.
+    order = []
+
+    async def test():
+        with connected() as (_, handler, peer):
+            handler.on_place = lambda header: order.append(("place", header.seq))
+            handler.on_payload = lambda header: order.append(("message", header.seq))
+            peer.send(result(0, b"abc") + result(1) + result(2, b"d"))
+            await handler.count(3)
+            assert order == [(what, seq) for seq in range(3) for what in ("place", "message")]
+
+    run(test())
+
+
+def test_connections_take_turns():
+    # Both have a hundred messages waiting; the second one must not wait for all of the first one's.
+    log = []
+
+    async def test():
+        with connected() as (_, left, left_peer), connected() as (_, right, right_peer):
+            left.on_payload = lambda header: log.append("left")
+            right.on_payload = lambda header: log.append("right")
+            for peer in (left_peer, right_peer):
+                peer.send(b"".join(result(seq, b"payload") for seq in range(100)))
+            await left.count(100)
+            await right.count(100)
+
+    run(test())
+    other = "left" if log[0] == "right" else "right"
+    assert log.index(other) <= tcp.MESSAGES_PER_WAKE
+
+
+# ---- memory ----
+
+
+def test_a_payload_goes_straight_to_where_it_belongs():
+    arena = bytearray(b"." * 30)
+
+    async def test():
+        with connected() as (connection, handler, peer):
+            given = memoryview(arena)[10:20]
+            handler.memory = [given]
+            message = result(0, b"0123456789")
+            peer.send(message[:-4])
+            await settle(connection)
+            assert arena == b"." * 10 + b"012345" + b"." * 14
+            peer.send(message[-4:] + result(1, b"next"))
+            await handler.count(2)
+            assert handler.messages[0][1] is given
+            assert arena == b"." * 10 + b"0123456789" + b"." * 10
+
+    run(test())
+
+
+def test_what_is_diverted_goes_on_elsewhere():
+    arena = bytearray(b"." * 10)
+
+    async def test():
+        with connected() as (connection, handler, peer):
+            given = memoryview(arena)
+            handler.memory = [given]
+            message = result(0, b"0123456789")
+            peer.send(message[:-4])
+            await settle(connection)
+            connection.divert()
+            peer.send(message[-4:] + result(1, b"next"))
+            assert await handler.count(2) == [(0, b"0123456789"), (1, b"next")]
+            assert handler.messages[0][1] is not given
+            assert arena == b"012345....", "it is somebody else's by now"
+
+    run(test())
+
+
+@pytest.mark.parametrize("received", [0, 1, 9])
+def test_diverting_twice_and_at_any_byte(received):
+    async def test():
+        with connected() as (connection, handler, peer):
+            message = result(0, b"0123456789")
+            peer.send(message[: tcp.HEADER_BYTES + received])
+            await settle(connection)
+            connection.divert()
+            connection.divert()
+            peer.send(message[tcp.HEADER_BYTES + received :])
+            assert await handler.count(1) == [(0, b"0123456789")]
+
+    run(test())
+
+
+@pytest.mark.parametrize("received", [0, 1, tcp.HEADER_BYTES - 1])
+def test_diverting_between_payloads_changes_nothing(received):
+    async def test():
+        with connected() as (connection, handler, peer):
+            given = memoryview(bytearray(4))
+            handler.memory = [given]
+            message = result(0, b"abcd")
+            peer.send(message[:received])
+            await settle(connection)
+            connection.divert()
+            peer.send(message[received:])
+            await handler.count(1)
+            assert handler.messages[0][1] is given
+
+    run(test())
+
+
+def test_diverting_from_within_a_message():
+    async def test():
+        with connected() as (connection, handler, peer):
+            handler.on_payload = lambda header: connection.divert()
+            peer.send(result(0, b"abcd") + result(1, b"efgh"))
+            assert await handler.count(2) == [(0, b"abcd"), (1, b"efgh")]
+
+    run(test())
+
+
+# ---- waking up within a payload ----
+
+
+@pytest.mark.parametrize("receive_bytes", [None, 4096], ids=["default", "smallest"])
+def test_a_payload_larger_than_the_receive_buffer_arrives(receive_bytes):
+    payload = pattern(4096) * 1024
+    assert len(payload) == layout.CHUNK_BYTES_MAX
+
+    async def test():
+        with connected(tcp_pair, receive_bytes=receive_bytes) as (_, handler, peer):
+            await send_all(peer, result(0, payload) + result(1, b"next"))
+            assert await handler.count(2) == [(0, payload), (1, b"next")]
+
+    run(test())
+
+
+def test_the_kernel_wakes_us_for_what_is_missing_and_no_more_than_a_limit():
+    size = tcp.WAKE_BYTES_MAX + 1000
+    message = result(0, pattern(size))
+
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            assert low_water(connection) == 1
+            await send_all(peer, message[: tcp.HEADER_BYTES + 10])
+            await handler.until(lambda own: own.placed)
+            await until(lambda: low_water(connection) == tcp.WAKE_BYTES_MAX)
+            await send_all(peer, message[tcp.HEADER_BYTES + 10 : -7])
+            await until(lambda: low_water(connection) == 7)
+            assert handler.messages == []
+            await send_all(peer, message[-7:])
+            await handler.count(1)
+            assert low_water(connection) == 1
+
+    run(test())
+
+
+def test_a_small_message_after_a_large_one_is_not_waited_for():
+    message = result(0, pattern(100_000))
+
+    async def test():
+        with connected(tcp_pair) as (_, handler, peer):
+            await send_all(peer, message[:50_000])
+            await handler.until(lambda own: own.placed)
+            await send_all(peer, message[50_000:])
+            await handler.count(1)
+            await send_all(peer, push(1))
+            await handler.count(2)
+
+    run(test())
+
+
+@pytest.mark.parametrize("how", ["end", "reset"])
+def test_an_end_within_a_payload_is_noticed_however_much_is_missing(how):
+    message = result(0, pattern(1 << 20))
+
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            await send_all(peer, message[:1000])
+            await handler.until(lambda own: own.placed)
+            await until(lambda: low_water(connection) != 1)
+            peer.close() if how == "end" else reset(peer)
+            assert isinstance(await handler.end(), ConnectionResetError)
+
+    run(test())
+
+
+# ---- damage ----
+
+
+@pytest.mark.parametrize("byte", range(tcp.HEADER_BYTES))
+def test_a_header_that_is_damaged_anywhere_is_not_believed(byte):
+    """Its length would be taken for the next header's place, its seq and chunk for another's memory."""
+
+    async def test():
+        with connected() as (_, handler, peer):
+            damaged = bytearray(result(1, b"next"))
+            damaged[byte] ^= 1 << byte % 8
+            peer.send(result(0, b"abcd") + damaged)
+            assert isinstance(await handler.end(), DataCorrupted)
+            assert [header.seq for header in handler.placed] == [0]
+
+    run(test())
+
+
+# ---- ends ----
+
+
+@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
+def test_an_end_between_two_messages(make):
+    async def test():
+        with connected(make) as (connection, handler, peer):
+            peer.send(result(0, b"payload") + result(1))
+            peer.close()
+            assert await handler.end() is None
+            assert [header.seq for header, _ in handler.messages] == [0, 1]
+            assert connection.is_closed
+            assert connection.fileno() == -1
+
+    run(test())
+
+
+@pytest.mark.parametrize("received", [1, tcp.HEADER_BYTES - 1, tcp.HEADER_BYTES, tcp.HEADER_BYTES + 3])
+def test_an_end_within_a_message(received):
+    async def test():
+        with connected() as (connection, handler, peer):
+            peer.send(result(0) + result(1, b"payload")[:received])
+            peer.close()
+            error = await handler.end()
+            assert type(error) is ConnectionResetError
+            assert "in the middle of a frame" in str(error)
+            assert [header.seq for header, _ in handler.messages] == [0]
+            assert connection.is_closed
+
+    run(test())
+
+
+def test_a_reset():
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            await send_all(peer, result(0, b"payload"))
+            await handler.count(1)
+            reset(peer)
+            assert isinstance(await handler.end(), ConnectionResetError)
+            assert connection.is_closed
+
+    run(test())
+
+
+@pytest.mark.parametrize("part", [1, 30, tcp.HEADER_BYTES, tcp.HEADER_BYTES + 3])
+@pytest.mark.parametrize("whole", [0, 1, 3 * tcp.MESSAGES_PER_WAKE])
+def test_a_reset_that_comes_together_with_data(whole, part):
+    """The loop reports both at once and no more after that: all whole messages come, and then the end."""
+
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            for seq in range(whole):
+                peer.send(result(seq, b"payload"))
+            peer.send(result(whole, b"payload")[:part])
+            reset(peer)
+            assert isinstance(await handler.end(), ConnectionResetError)
+            assert [header.seq for header, _ in handler.messages] == list(range(whole))
+            assert connection.is_closed
+
+    run(test())
+
+
+def test_a_reset_between_two_messages_ends_it_too():
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            peer.send(b"".join(result(seq, b"payload") for seq in range(3 * tcp.MESSAGES_PER_WAKE)))
+            reset(peer)
+            await handler.end()
+            assert len(handler.messages) == 3 * tcp.MESSAGES_PER_WAKE
+            assert connection.is_closed
+
+    run(test())
+
+
+def test_a_header_that_has_no_place_ends_the_connection():
+    refused = MalformedFrame("no place")
+
+    def refuse(header):
+        if header.seq == 1:
+            raise refused
+
+    async def test():
+        with connected() as (connection, handler, peer):
+            handler.on_place = refuse
+            peer.send(result(0, b"payload") + result(1, b"payload") + result(2, b"payload"))
+            assert await handler.end() is refused
+            assert [header.seq for header, _ in handler.messages] == [0]
+            assert connection.is_closed
+            with contextlib.suppress(ConnectionResetError):  # what was not read makes it one
+                assert await receive(peer, 1) == b""
+
+    run(test())
+
+
+@pytest.mark.parametrize("payload", [b"", b"payload"])
+def test_a_message_that_is_refused_ends_the_connection(payload):
+    refused = OutOfOrder("not now")
+
+    def refuse(header):
+        if header.seq == 1:
+            raise refused
+
+    async def test():
+        with connected() as (connection, handler, peer):
+            handler.on_payload = refuse
+            peer.send(b"".join(result(seq, payload) for seq in range(3)))
+            assert await handler.end() is refused
+            assert [header.seq for header, _ in handler.messages] == [0, 1]
+            assert connection.is_closed
+
+    run(test())
+
+
+@pytest.mark.parametrize("within", ["place", "payload"])
+def test_a_bug_in_the_owner_ends_the_connection_and_is_seen_once(within):
+    # It would be met again and again, as long as there is something to read.
+    bug = RuntimeError("a bug")
+
+    def fail(header):
+        raise bug
+
+    async def test():
+        with connected() as (connection, handler, peer):
+            setattr(handler, f"on_{within}", fail)
+            peer.send(result(0, b"payload") + result(1, b"payload"))
+            assert await handler.end() is bug
+            assert connection.is_closed
+
+    run(test(), bugs=[bug])
+
+
+@pytest.mark.parametrize("payload", [b"", b"payload"])
+def test_closing_from_within_a_message(payload):
+    async def test():
+        with connected() as (connection, handler, peer):
+            handler.on_payload = lambda header: connection.close()
+            peer.send(b"".join(result(seq, payload) for seq in range(3)))
+            assert await handler.end() is None
+            assert [header.seq for header, _ in handler.messages] == [0]
+
+    run(test())
+
+
+def test_closing_within_a_payload_lets_its_memory_go():
+    async def test():
+        with connected() as (connection, handler, peer):
+            given = bytearray(7)
+            handler.memory = [memoryview(given)]
+            peer.send(result(0, b"payload")[:-1])
+            await settle(connection)
+            connection.close()
+            given.append(0)  # BufferError while anybody looks at it
+
+    run(test())
+
+
+def test_what_arrives_before_start_is_taken_then():
+    async def test():
+        sock, peer = unix_pair()
+        sock.setblocking(False)
+        handler = Recorder()
+        connection = tcp.Connection(sock, asyncio.get_running_loop(), handler)
+        peer.send(result(0, b"payload"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert handler.messages == []
+        connection.start()
+        assert await handler.count(1) == [(0, b"payload")]
+        connection.close()
+        peer.close()
+
+    run(test())
+
+
+# ---- sockets ----
+
+
+def test_what_a_data_connection_needs_of_its_socket():
+    sock, peer = tcp_pair()
+    tcp.prepare(sock)
+    assert not sock.getblocking()
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    # Firewalls forget connections that were silent for as little as ten minutes.
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == tcp.KEEPALIVE_S < 600
+    sock.close()
+    peer.close()
+
+
+# ---- memory for frames without a place ----
+
+
+@pytest.mark.parametrize("length", [0, 1, tcp.CONTROL_BYTES_MAX])
+def test_memory_for_other_frames(length):
+    memory = tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0))
+    assert memory.nbytes == length
+    assert not memory.readonly
+
+
+@pytest.mark.parametrize("kind", [0, tcp.PUSH, tcp.RESULT, 4, 255])
+def test_no_memory_for_another_kind(kind):
+    with pytest.raises(MalformedFrame, match=f"a message of kind {kind}, which this side does not take"):
+        tcp.control_payload(tcp.Header(kind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("length", [tcp.CONTROL_BYTES_MAX + 1, (1 << 32) - 1])
+def test_no_memory_for_a_frame_that_is_too_long(length):
+    text = f"a frame of {length} bytes, allowed are {tcp.CONTROL_BYTES_MAX}"
+    with pytest.raises(MalformedFrame, match=text):
+        tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0))
+
+
+def test_a_bug_of_the_handler_costs_one_connection():
+    def bug(header):
+        raise ZeroDivisionError("a bug")
+
+    async def test():
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        with connected() as (connection, handler, peer):
+            handler.on_payload = bug
+            peer.send(control(b"x"))
+            assert isinstance(await handler.end(), ZeroDivisionError)
+            assert connection.is_closed
+        assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
+
+    run(test())
+
+
+@pytest.mark.parametrize("knows_idle", [True, False])
+def test_a_prepared_socket_does_not_wait_and_is_kept_alive(knows_idle, monkeypatch):
+    if not knows_idle:
+        monkeypatch.delattr(socket, "TCP_KEEPIDLE")
+    with socket.socket() as sock:
+        tcp.prepare(sock)
+        assert not sock.getblocking()
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+# ---- before the messages ----
+
+
+def test_exactly_so_many_bytes_come_however_they_arrive():
+    async def test():
+        loop = asyncio.get_running_loop()
+        here, there = socket.socketpair()
+        with here, there:
+            here.setblocking(False)
+            there.sendall(b"pre")
+            receiving = asyncio.create_task(tcp.receive_exactly(loop, here, 8, "it went away"))
+            await asyncio.sleep(0)
+            there.sendall(b"amble" + b"and more")
+            assert await receiving == b"preamble"
+            there.shutdown(socket.SHUT_WR)
+            with pytest.raises(ConnectionResetError, match="it went away"):
+                await tcp.receive_exactly(loop, here, 9, "it went away")
+
+    run(test())
+
+
+def test_a_payload_is_no_longer_than_a_chunk_can_be():
+    def header(length):
+        return tcp.Header(tcp.PUSH, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
+
+    tcp.check_payload(header(layout.CHUNK_BYTES_MAX), "Push")
+    with pytest.raises(MalformedFrame, match=r"length of Push.payload is 4194305, allowed are 0 to 4194304"):
+        tcp.check_payload(header(layout.CHUNK_BYTES_MAX + 1), "Push")

@@ -1,0 +1,298 @@
+"""The TCP plane's connection: everything goes out in order and once, however slowly the peer reads."""
+
+import asyncio
+import sys
+
+import pytest
+from reduction.transports import tcp
+from support.tcp_pair import (
+    connected,
+    pattern,
+    receive,
+    reset,
+    result,
+    run,
+    send_all,
+    tcp_pair,
+    unix_pair,
+    until,
+)
+
+MIB = 1 << 20
+
+
+def fill(connection, size=64 * 1024):
+    """Send messages until the kernel takes no more; return all that was sent."""
+    sent = bytearray()
+    while not connection.queued_bytes:
+        payload = pattern(size, len(sent))
+        header = result(len(sent), payload)[: tcp.HEADER_BYTES]
+        connection.send(header, payload)
+        sent += header + payload
+    return sent
+
+
+def send(connection, seq, payload=b""):
+    connection.send(result(seq, payload)[: tcp.HEADER_BYTES], payload)
+
+
+# ---- in order and once ----
+
+
+@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
+def test_what_fits_is_sent_at_once(make):
+    async def test():
+        with connected(make) as (connection, _, peer):
+            send(connection, 0, b"payload")
+            send(connection, 1)
+            send(connection, 2, memoryview(b"view"))
+            assert connection.queued_bytes == 0
+            expected = result(0, b"payload") + result(1) + result(2, b"view")
+            assert await receive(peer, len(expected)) == expected
+
+    run(test())
+
+
+@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
+@pytest.mark.parametrize("size", [1, 1000, 64 * 1024, 4 * MIB])
+def test_what_the_kernel_does_not_take_waits_and_goes_out_in_order(make, size):
+    async def test():
+        with connected(make) as (connection, _, peer):
+            sent = fill(connection, size)
+            for seq in range(1100):  # twice as many buffers as one call of sendmsg can take
+                send(connection, seq, pattern(30, seq))
+                sent += result(seq, pattern(30, seq))
+            queued = connection.queued_bytes
+            assert 1100 * (tcp.HEADER_BYTES + 30) < queued <= len(sent)
+            assert await receive(peer, len(sent)) == sent
+            await until(lambda: not connection.queued_bytes)
+            send(connection, 7, b"at once again")
+            assert connection.queued_bytes == 0
+            late = result(7, b"at once again")
+            assert await receive(peer, len(late)) == late
+
+    run(test())
+
+
+def test_nobody_waits_for_a_socket_that_has_all():
+    # asyncio's own loop tells whether it watched a descriptor; one that is always writable would make it spin.
+    async def test():
+        with connected() as (connection, _, peer):
+            sent = fill(connection)
+            await receive(peer, len(sent))
+            await until(lambda: not connection.queued_bytes)
+            assert not connection._loop.remove_writer(connection.fileno())
+
+    run(test(), asyncio.run)
+
+
+def test_queued_bytes_are_what_the_kernel_has_not_taken():
+    async def test():
+        with connected(tcp_pair) as (connection, _, peer):
+            sent = fill(connection, MIB)
+            seen = connection.queued_bytes
+            received = 0
+            while connection.queued_bytes:
+                received += len(await receive(peer, 100_000))
+                assert connection.queued_bytes <= seen, "it grows though nothing is sent"
+                seen = connection.queued_bytes
+                assert connection.queued_bytes + received <= len(sent)
+            assert received + len(await receive(peer, len(sent) - received)) == len(sent)
+
+    run(test())
+
+
+def test_a_payload_is_sent_from_where_it_is():
+    async def test():
+        with connected() as (connection, _, peer):
+            sent = fill(connection)
+            payload = bytearray(b"before")
+            send(connection, 1, memoryview(payload))
+            payload[:] = b"after."  # nobody may do this; it shows that there was no copy
+            await receive(peer, len(sent) + tcp.HEADER_BYTES)
+            assert await receive(peer, 6) == b"after."
+
+    run(test())
+
+
+def test_both_directions_at_once():
+    # Each side sends more than the buffers take: if one only sent, or only received, both would wait for ever.
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            sent = fill(connection, MIB)
+            message = result(5, pattern(2 * MIB))
+            writing = asyncio.create_task(send_all(peer, message))
+            await handler.count(1)
+            await writing
+            assert await receive(peer, len(sent)) == sent
+
+    run(test())
+
+
+def test_sending_from_within_a_message():
+    async def test():
+        with connected() as (connection, handler, peer):
+            handler.on_payload = lambda header: send(connection, header.seq + 100, b"answer")
+            peer.send(b"".join(result(seq, b"question") for seq in range(3)))
+            expected = b"".join(result(seq + 100, b"answer") for seq in range(3))
+            assert await receive(peer, len(expected)) == expected
+
+    run(test())
+
+
+# ---- finish ----
+
+
+@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
+@pytest.mark.parametrize("full", [False, True])
+def test_finish_ends_our_direction_after_what_was_sent(make, full):
+    async def test():
+        with connected(make) as (connection, handler, peer):
+            sent = fill(connection) if full else bytearray()
+            send(connection, 1, b"last")
+            sent += result(1, b"last")
+            connection.finish()
+            connection.finish()
+            send(connection, 2, b"too late")
+            assert await receive(peer, len(sent) + 1) == sent
+            # The other direction stays.
+            await send_all(peer, result(3, b"answer"))
+            assert await handler.count(1) == [(3, b"answer")]
+            assert handler.ends == []
+            peer.close()
+            assert await handler.end() is None
+
+    run(test())
+
+
+def test_finish_with_nothing_sent():
+    async def test():
+        with connected() as (connection, handler, peer):
+            connection.finish()
+            assert await receive(peer, 1) == b""
+            assert handler.ends == []
+
+    run(test())
+
+
+def test_finish_when_the_peer_was_faster():
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            reset(peer)
+            connection.finish()
+            assert isinstance(await handler.end(), ConnectionResetError)
+
+    run(test())
+
+
+def test_finish_after_close():
+    async def test():
+        with connected() as (connection, handler, _):
+            connection.close()
+            connection.finish()
+            assert handler.ends == [None]
+
+    run(test())
+
+
+# ---- close ----
+
+
+def test_close_drops_what_waits_and_tells_once():
+    error = ConnectionResetError("why")
+
+    async def test():
+        with connected() as (connection, handler, peer):
+            fill(connection)
+            connection.close(error)
+            connection.close()
+            assert handler.ends == [error]
+            assert (connection.queued_bytes, connection.is_closed, connection.fileno()) == (0, True, -1)
+            send(connection, 1, b"too late")
+            connection.start()
+            connection.divert()
+            assert connection.queued_bytes == 0
+            while await asyncio.get_running_loop().sock_recv(peer, MIB):
+                pass
+
+    run(test())
+
+
+@pytest.mark.parametrize("messages", [1, 3])
+def test_a_send_that_fails_ends_the_connection_but_not_from_within(messages):
+    # The sender may be at work on a list of connections, or on what this end changes.
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            connection._loop.remove_reader(connection.fileno())  # so that only sending can find out
+            peer.close()
+            while not handler.ends:
+                for seq in range(messages):
+                    send(connection, seq, b"payload")
+                    assert handler.ends == []
+                await asyncio.sleep(0)
+            error = await handler.end()
+            assert isinstance(error, BrokenPipeError | ConnectionResetError)
+            send(connection, 1, b"too late")
+            assert connection.queued_bytes == 0
+
+    run(test())
+
+
+def test_a_peer_that_goes_while_much_waits():
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            fill(connection, MIB)
+            reset(peer)
+            assert isinstance(await handler.end(), OSError)
+            assert connection.queued_bytes == 0
+
+    run(test())
+
+
+def test_a_finish_that_waits_when_the_peer_goes():
+    async def test():
+        with connected(tcp_pair) as (connection, handler, peer):
+            fill(connection, MIB)
+            connection.finish()
+            reset(peer)
+            assert isinstance(await handler.end(), OSError)
+
+    run(test())
+
+
+# ---- what was lost ----
+
+
+class TcpInfo:
+    """A socket whose kernel says how much was sent again, and how much of that for nothing."""
+
+    def __init__(self, total_retrans, dsack_dups, length=248):
+        self._info = bytearray(length)
+        self._info[100:104] = total_retrans.to_bytes(4, sys.byteorder)
+        self._info[216:220] = dsack_dups.to_bytes(4, sys.byteorder)
+
+    def fileno(self):
+        return -1
+
+    def getsockopt(self, level, option, length):
+        return bytes(self._info[:length])
+
+
+@pytest.mark.parametrize(("sent_again", "for_nothing", "lost"), [(0, 0, 0), (7, 2, 5), (2, 3, 0)])
+def test_what_was_sent_again_in_vain_was_not_lost(sent_again, for_nothing, lost):
+    assert tcp.Connection(TcpInfo(sent_again, for_nothing), None, None).lost == lost
+
+
+def test_an_old_kernel_tells_nothing():
+    assert tcp.Connection(TcpInfo(7, 2, length=192), None, None).lost == 0
+
+
+@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
+def test_nothing_is_lost_on_the_way_to_this_process(make):
+    async def test():
+        with connected(make) as (connection, _, _):
+            assert connection.lost == 0
+            connection.close()
+            assert connection.lost == 0
+
+    run(test())

@@ -1,0 +1,204 @@
+"""A rank's communicator: failing, and time; closing, epochs and links have files of their own."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reduction.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DataCorrupted,
+    LocalProtocolError,
+    OutOfOrder,
+    PeerLeft,
+    ReducerUnavailable,
+    ReductionError,
+    WorkerLost,
+    code_to_others,
+)
+from reduction.model import Abort, Ack, Configure, Minimum, Result, Start, Welcome
+from support.rank_scene import CHUNK, CREDIT, Scene, data, epoch, failure, incarnation, of_kib, peers, send
+
+from worker_plugin.core.actions import Closed, Fail, Log, Open, Shut
+from worker_plugin.core.events import Broke, Issued, Lost, Received, Tick
+
+BROKEN = LocalProtocolError("the disk is on fire")
+
+
+def aborts(error, reducers="ab", rank=0):
+    frame = Abort(code_to_others(error), f"rank {rank} (h{rank}): {error}")
+    return [send(reducer, frame) for reducer in reducers]
+
+
+def with_result(scene, seq=0, now=0.0):
+    """Issue one collective and let its result come."""
+    scene.issue(now=now)
+    scene.result("ab"[seq % 2], seq, now=now)
+    return scene
+
+
+# ---- failing ----
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CollectiveMismatch("rank 1 issued"), WorkerLost("rank 1"), OutOfOrder("no"), ReductionError("a bug")],
+)
+def test_an_abort_fails_with_its_error_and_all_reducers_hear_it(error):
+    scene = Scene().run()
+    actions = scene.abort("a", error)
+    assert failure(actions) == (type(error), str(error))
+    assert actions[:-1] == aborts(error)
+
+
+def test_a_failure_in_this_process_reaches_the_others():
+    actions = Scene(rank=1).run().handle(Broke(BROKEN))
+    assert actions == [*aborts(BROKEN, rank=1), Fail(BROKEN)]
+
+
+def test_after_a_failure_only_close_is_answered():
+    scene = Scene().run()
+    scene.abort("a", WorkerLost("rank 1"))
+    assert scene.issue() == scene.tick(9.0) == scene.peers("a", "PG") == []
+    assert scene.close() == [Closed()]
+
+
+def test_a_collective_after_a_peer_left_names_it():
+    scene = with_result(Scene().run())
+    scene.peers("b", "PG")
+    error = PeerLeft("rank 1 (h1) closed, but this rank issued collective 1")
+    actions = scene.issue()
+    assert failure(actions) == (PeerLeft, str(error))
+    assert actions[:-1] == aborts(error)
+
+
+def test_a_peer_that_left_is_no_failure_as_long_as_nothing_is_issued():
+    scene = with_result(Scene().run())
+    assert scene.peers("b", "PG") == []
+    assert scene.tick(100.0) == [send("a", Ack(1)), send("b", Ack(1))]
+
+
+def test_a_dead_rank_fails_within_the_grace_even_when_idle():
+    scene = Scene().run()
+    for reducer in "ab":
+        assert scene.peers(reducer, "PL", now=1.0) == []
+    assert scene.tick(1.9) == []
+    assert failure(scene.tick(2.0))[0] is WorkerLost
+
+
+# ---- time ----
+
+
+def test_a_stalled_collective_is_warned_of_once_and_given_up_in_the_end():
+    scene = Scene(stall_warn_s=5.0, timeout_s=30.0).run()
+    scene.issue(4, now=10.0)
+    scene.result("a", 0, 0, now=11.0)
+    assert scene.tick(15.9) == []
+    (warning,) = scene.tick(16.0)
+    assert warning == Log(
+        30,
+        f"collective 0 ({of_kib(4)}) is not done 6 s after its first push: 3 of 4 chunks are missing, "
+        "from a:1, b:1",
+    )
+    assert scene.tick(39.9) == []
+    assert failure(scene.tick(40.0)) == (
+        CollectiveTimeout,
+        f"collective 0 ({of_kib(4)}) is not done 30 s after its first push: 3 of 4 chunks are missing, "
+        "from a:1, b:1",
+    )
+
+
+def test_the_next_stalled_collective_is_warned_of_too():
+    scene = Scene().run()
+    scene.issue(now=0.0)
+    scene.issue(now=0.0)
+    assert len(scene.tick(6.0)) == 1
+    scene.result("a", 0, now=7.0)
+    warning = scene.tick(7.0)[0]
+    assert "collective 1 " in warning.text
+    assert warning.text.endswith("1 of 1 chunks are missing, from b:1")
+
+
+def test_time_counts_from_the_first_push_not_from_the_issue():
+    scene = Scene(timeout_s=40.0, stall_warn_s=100.0)
+    scene.meet()
+    scene.issue(now=0.0)
+    assert scene.tick(30.0) == []
+    scene.start("a", now=30.0)
+    scene.start("b", now=30.0)
+    assert scene.tick(69.9) == []
+    assert failure(scene.tick(70.0))[0] is CollectiveTimeout
+
+
+def test_an_epoch_that_does_not_start_is_given_up_after_the_timeout():
+    scene = Scene(timeout_s=40.0)
+    scene.meet()
+    scene.issue(now=0.0)
+    assert [action for action in scene.tick(39.0) if not isinstance(action, Log)] == []
+    assert failure(scene.tick(41.0)) == (CollectiveTimeout, "epoch 1 has not started after 40 s")
+
+
+def test_time_before_the_first_tick_is_no_time():
+    # The loop may be late; nothing counts as waited for before it has dialled.
+    scene = Scene()
+    assert scene.lose("a", now=1000.0) == []
+    assert scene.tick(1000.0)[-1].link == 1
+
+
+# ---- damage ----
+
+
+def test_rank_0_configures_checksums_if_it_was_told_to():
+    scene = Scene(checksums=True)
+    assert not scene.core.epochs.checks
+    assert scene.run().core.epochs.checks
+    assert not Scene().run().core.epochs.checks
+
+
+def test_a_push_that_arrived_damaged_costs_the_stream_and_not_the_job():
+    scene = Scene().run()
+    scene.issue()
+    actions = scene.abort("a", DataCorrupted("Push of chunk 0 arrived damaged"), now=1.0)
+    assert Shut(0) in actions
+    assert scene.core.error is None
+    assert Open(0, "a:1", scene.join()) in scene.tick(1.0)
+
+
+# ---- whatever a reducer sends ----
+
+SMALL = st.integers(0, 3)
+RANKS = st.text("PLG-", min_size=0, max_size=3)
+FRAMES = st.one_of(
+    st.builds(Welcome, incarnation=st.sampled_from("abc").map(incarnation), credit_bytes=st.just(CREDIT)),
+    st.builds(peers, RANKS, draining=st.booleans()),
+    st.builds(Configure, st.builds(epoch, st.integers(1, 4), st.sampled_from(["a", "b", "ab", "abc"]))),
+    st.builds(Start, epoch=SMALL, minimum=SMALL),
+    st.builds(
+        Result,
+        epoch=SMALL,
+        seq=SMALL,
+        chunk=SMALL,
+        minimum=SMALL,
+        payload=st.sampled_from([0, CHUNK]).map(data),
+    ),
+    st.builds(Minimum, SMALL),
+    st.builds(Abort, code=st.integers(0, 15), message=st.just("why")),
+)
+LINKS = st.integers(0, 1)
+EVENTS = st.one_of(
+    st.builds(Received, LINKS, FRAMES),
+    st.builds(Lost, LINKS, st.sampled_from([None, ReducerUnavailable("reset")])),
+    st.builds(Issued, st.integers(0, 3).map(of_kib)),
+    st.just(Tick()),
+)
+
+
+@given(st.integers(0, 1), st.booleans(), st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.1, 2.0]))))
+def test_nothing_a_reducer_sends_makes_it_raise(rank, is_running, script):
+    scene = Scene(rank=rank)
+    now = 0.0
+    if is_running:
+        scene.run()
+    for event, pause in script:
+        now += pause
+        for action in scene.handle(event, now):
+            assert not isinstance(action, Fail) or isinstance(action.error, ReductionError)

@@ -1,0 +1,109 @@
+"""An error of a rank's own before the others can hear of it: the rank joins all the same, to tell them why."""
+
+import pytest
+from reduction.errors import JobBusy, ReducerUnavailable, WorkerFailed, WorkerLost
+from reduction.model import Abort, Configure
+from support.rank_scene import Scene, epoch, send
+
+from worker_plugin.core.actions import Closed, Fail, Open
+from worker_plugin.core.events import Broke
+
+ERROR = WorkerFailed("MemoryError: too much")
+
+
+def told(reducers="ab", rank=0):
+    frame = Abort(WorkerFailed.code, f"rank {rank} (h{rank}): {ERROR}")
+    return [*(send(reducer, frame) for reducer in reducers), Closed()]
+
+
+def broken(rank=0, **changes):
+    """Return a rank that failed before it dialled."""
+    scene = Scene(rank, **changes)
+    assert scene.handle(Broke(ERROR)) == [Fail(ERROR, is_over=False)]
+    return scene
+
+
+def test_rank_0_tells_when_it_would_make_the_first_epoch():
+    scene = broken()
+    assert scene.tick(1.0) == [Open(number, f"{name}:1", scene.join()) for number, name in enumerate("ab")]
+    assert scene.welcome("a", 2.0) == scene.welcome("b", 2.0) == []
+    assert scene.peers("a", "PP", 3.0) == scene.peers("b", "P-", 3.0) == []
+    assert scene.peers("b", "PP", 4.0) == told()
+    assert scene.tick(5.0) == []
+
+
+def test_another_rank_tells_when_it_hears_of_the_first_epoch():
+    scene = broken(1)
+    scene.tick(1.0)
+    scene.welcome("a", 2.0)
+    scene.welcome("b", 2.0)
+    assert scene.peers("a", "PP", 3.0) == scene.peers("b", "PP", 3.0) == []
+    assert scene.receive("b", Configure(epoch(1)), 4.0) == told(rank=1)
+
+
+def test_who_is_told_of_an_error_meanwhile_has_nothing_to_wait_for():
+    scene = broken(1)
+    scene.tick(1.0)
+    scene.welcome("a", 2.0)
+    assert scene.abort("a", WorkerLost("rank 0"), 3.0) == told("a", rank=1)
+
+
+def test_a_reducer_that_refuses_or_is_gone_is_dialled_again():
+    scene = broken()
+    scene.tick(1.0)
+    assert scene.abort("a", JobBusy("the last life"), 2.0) == []
+    assert scene.lose("a", now=2.0) == scene.lose("b", ReducerUnavailable("b"), now=2.0) == []
+    assert len(scene.tick(5.0)) == 2
+
+
+def test_a_refusal_for_good_ends_it():
+    scene = broken()
+    scene.tick(1.0)
+    assert scene.abort("a", WorkerFailed("rank 1"), 2.0) == [Closed()]
+
+
+@pytest.mark.parametrize("frame", [Configure(epoch(1)), Abort(12, "rank 0")])
+def test_frames_of_streams_that_have_ended_tell_nothing(frame):
+    scene = broken(1)
+    scene.tick(1.0)
+    scene.welcome("a", 2.0)
+    scene.lose("a", now=3.0)
+    assert scene.receive("a", frame, 3.0) == scene.peers("a", "PP", 3.0) == []
+
+
+def test_collectives_and_further_errors_count_for_nothing():
+    scene = broken()
+    assert scene.issue() == scene.handle(Broke(WorkerFailed("more"))) == []
+    assert scene.core.error is ERROR
+
+
+def test_it_waits_for_late_ranks_as_long_as_for_a_collective():
+    scene = broken(timeout_s=100.0)
+    scene.tick(1.0)
+    scene.welcome("a", 2.0)
+    assert scene.tick(99.9) == []
+    assert scene.tick(100.0) == told("a")
+
+
+def test_closing_waits_no_longer_than_ever():
+    scene = broken()
+    scene.tick(1.0)
+    scene.welcome("a", 2.0)
+    assert scene.close(3.0) == []
+    assert scene.tick(7.9) == []
+    assert scene.tick(8.0) == told("a")
+
+
+def test_an_error_while_no_reducer_is_there_is_told_to_the_first_that_is_back():
+    scene = Scene().run()
+    scene.issue()
+    scene.lose("a", now=1.0)
+    scene.lose("b", now=1.0)
+    assert scene.handle(Broke(ERROR), 2.0) == [Fail(ERROR, is_over=False)]
+    assert [type(action) for action in scene.tick(3.0)] == [Open, Open]
+    assert scene.welcome("b", 4.0) == told("b")
+
+
+def test_an_error_that_all_can_hear_is_told_at_once():
+    scene = Scene().run()
+    assert scene.handle(Broke(ERROR)) == [*told()[:-1], Fail(ERROR)]

@@ -1,0 +1,113 @@
+"""A rank for which no reducer is left: it asks for one of its own, once, and goes on there."""
+
+import pytest
+from reduction.errors import ReducerUnavailable
+from reduction.model import Hello, Welcome
+from support.rank_scene import CREDIT, Scene, epoch, failure, incarnation, peers
+
+from worker_plugin.core.actions import Embed, Log, Open, PushChunk
+from worker_plugin.core.events import FellBack, NoFallback, Received
+
+
+def alone(rank=0, **changes):
+    """Return a rank whose only reducer is lost at 0 s, with a collective in flight."""
+    scene = Scene(rank, "a", **{"may_fall_back": True} | changes).run()
+    scene.issue()
+    scene.lose("a", now=0.0)
+    return scene
+
+
+@pytest.mark.parametrize(("rank", "level"), [(0, 30), (1, 20)])
+def test_after_the_join_timeout_it_asks_for_one_and_says_so(rank, level):
+    scene = alone(rank)
+    assert Embed() not in scene.tick(59.9)
+    actions = scene.tick(60.0)
+    assert [type(action) for action in actions][-2:] == [Log, Embed]
+    assert actions[-2].level == level
+    assert actions[-2].text == (
+        "after 60 s, 1 of 1 reducers are not there: a:1: no answer; rank 0 starts a reducer on its own host for "
+        "this job (fallback='embedded')"
+    )
+
+
+def test_the_collective_is_pushed_there_again():
+    scene = alone()
+    scene.tick(60.0)
+    scene.handle(FellBack("f:1"), 62.0)
+    assert Open(1, "f:1", scene.join()) in scene.tick(62.0)
+    scene.handle(Received(1, Welcome(incarnation("f"), CREDIT)), 63.0)
+    actions = scene.handle(Received(1, peers("PP")), 63.0)
+    (hello,) = [one.frame for one in actions if hasattr(one, "frame") and isinstance(one.frame, Hello)]
+    assert [member.address for member in hello.configuration.members] == ["f:1"]
+    pushes = scene.start("b", 2)  # link 1
+    assert [type(action) for action in pushes] == [PushChunk]
+
+
+def test_it_waits_for_the_fallback_as_long_again_and_asks_only_once():
+    scene = alone()
+    scene.tick(60.0)
+    assert Embed() not in scene.tick(119.9)
+    assert failure(scene.tick(120.0))[0] is ReducerUnavailable
+
+
+def test_the_wait_begins_anew_when_it_is_there():
+    scene = alone()
+    scene.tick(60.0)
+    scene.handle(FellBack("f:1"), 100.0)
+    assert scene.core.error is None
+    scene.tick(159.9)
+    assert scene.core.error is None
+    assert failure(scene.tick(160.0))[0] is ReducerUnavailable
+
+
+def test_before_the_first_epoch():
+    scene = Scene(0, "a", may_fall_back=True)
+    scene.tick(0.0)
+    scene.lose("a", now=0.1)
+    assert scene.tick(60.0)[-1] == Embed()
+    scene.handle(FellBack("f:1"), 61.0)
+    scene.tick(61.0)
+    scene.handle(Received(1, Welcome(incarnation("f"), CREDIT)), 61.0)
+    scene.handle(Received(1, peers("PP")), 61.0)
+    assert scene.core.epochs.configuration == epoch(1, "f")
+
+
+def test_a_rank_that_is_closing_needs_none():
+    scene = Scene(0, "a", may_fall_back=True, close_timeout_s=500.0).run()
+    scene.issue()
+    scene.result("a", 0)
+    scene.close(now=0.0)
+    scene.lose("a", now=0.0)
+    assert Embed() not in scene.tick(60.0)
+
+
+NOBODY = ReducerUnavailable("waited in vain for rank 0 to start the embedded reducer")
+
+
+def test_without_a_fallback_it_fails():
+    scene = alone(1)
+    scene.tick(60.0)
+    assert failure(scene.handle(NoFallback(NOBODY), 61.0)) == (ReducerUnavailable, str(NOBODY))
+
+
+def test_a_reducer_that_came_back_meanwhile_makes_up_for_it():
+    # Rank 0 may have seen it before its own time was up, and then starts none.
+    scene = alone(1)
+    scene.tick(60.0)
+    scene.welcome("a", now=61.0)
+    assert scene.handle(NoFallback(NOBODY), 120.0) == []
+    assert scene.core.error is None
+    scene.lose("a", now=121.0)
+    assert Embed() in scene.tick(181.0)
+
+
+def test_an_idle_rank_takes_part_too():
+    # It may hold a result that another rank misses, whose reducer has died in between.
+    scene = Scene(0, "a", may_fall_back=True).run()
+    scene.lose("a", now=0.0)
+    assert Embed() not in scene.tick(59.9)
+    assert Embed() in scene.tick(60.0)
+    scene.handle(NoFallback(NOBODY), 61.0)
+    assert scene.core.error is None
+    scene.issue(now=62.0)
+    assert failure(scene.tick(120.0))[0] is ReducerUnavailable

@@ -1,0 +1,267 @@
+"""Entering epochs, starting them, and what makes new ones; one rank, through the communicator."""
+
+import pytest
+from reduction.errors import OutOfOrder, ReducerDraining, ReducerUnavailable, StaleInstance
+from reduction.model import Configure, Hello, Minimum, Welcome
+from support.rank_scene import CREDIT, Scene, data, epoch, failure, of_kib, push, send, store
+
+from worker_plugin.core.actions import Deliver, Log, Open, PushChunk, Release, Shut
+
+CAUSE = "a stream broke, and all are there again"
+
+
+# ---- entering an epoch ----
+
+
+def test_rank_0_makes_the_first_epoch_and_greets_every_member():
+    scene = Scene()
+    assert scene.meet() == [
+        Log(20, "epoch 1 with 2 reducers (a:1, b:1): all 2 ranks are at all 2 reducers"),
+        send("a", Hello(epoch(1), 0)),
+        send("b", Hello(epoch(1), 0)),
+    ]
+
+
+def test_another_rank_takes_rank_0s_configuration_wherever_it_hears_it_first():
+    scene = Scene(rank=1)
+    scene.meet()
+    assert scene.receive("b", Configure(epoch(1))) == [
+        send("a", Hello(epoch(1), 0)),
+        send("b", Hello(epoch(1), 0)),
+    ]
+    assert scene.receive("a", Configure(epoch(1))) == [], "the same again"
+
+
+def test_a_reducer_that_is_no_member_hears_no_hello():
+    scene = Scene(rank=1)
+    scene.meet()
+    assert scene.enter(reducers="b") == [send("b", Hello(epoch(1, "b"), 0))]
+
+
+def test_an_older_configuration_is_ignored():
+    scene = Scene(rank=1)
+    scene.meet()
+    scene.enter(5)
+    assert scene.enter(4) == []
+
+
+def test_a_configuration_of_another_life_of_the_job_fails():
+    scene = Scene(rank=1)
+    scene.meet()
+    scene.enter(1)
+    actions = scene.enter(2, instance=bytes(16))
+    assert failure(actions) == (StaleInstance, "a configuration of another life of this job arrived")
+
+
+def test_a_member_that_comes_up_later_hears_hello_with_its_welcome():
+    scene = Scene(rank=1)
+    scene.tick(0.0)
+    scene.welcome("a")
+    assert scene.enter() == [send("a", Hello(epoch(1), 0))]
+    assert scene.welcome("b") == [send("b", Hello(epoch(1), 0))]
+
+
+def test_a_member_hears_hello_once_per_epoch_on_each_stream():
+    """If the epoch has not started there, the first Hello went with its stream."""
+    scene = Scene(rank=1).run()
+    assert scene.enter() == []
+    scene.lose("a", now=1.0)
+    scene.tick(1.0)
+    assert scene.welcome("a", now=1.1) == [send("a", Hello(epoch(1), 0))]
+    assert scene.enter(2) == [send("a", Hello(epoch(2), 0)), send("b", Hello(epoch(2), 0))]
+
+
+# ---- Start ----
+
+
+def test_start_lets_everything_go_that_was_issued():
+    scene = Scene()
+    scene.meet()
+    assert scene.issue() == []
+    assert scene.issue() == []
+    assert scene.start("b") == [push("b", 1)]
+    assert scene.start("a") == [push("a", 0)]
+
+
+def test_start_of_an_epoch_that_this_rank_has_left_is_ignored():
+    scene = Scene(rank=1)
+    scene.meet()
+    assert scene.start("a", 1) == []
+    scene.enter(2)
+    assert scene.start("a", 1) == []
+
+
+def test_start_twice_is_out_of_order():
+    text = "a:1 started epoch 1 without this rank's Hello, or twice"
+    assert failure(Scene().run().start("a")) == (OutOfOrder, text)
+
+
+def test_start_from_no_member_is_out_of_order():
+    scene = Scene(rank=1)
+    scene.meet()
+    scene.enter(reducers="b")
+    text = "a:1 started epoch 1 without this rank's Hello, or twice"
+    assert failure(scene.start("a")) == (OutOfOrder, text)
+
+
+def test_start_on_a_stream_without_hello_is_out_of_order():
+    scene = Scene(rank=1)
+    scene.meet()
+    # Configured while b is down and back as another process: no Hello went to the member.
+    scene.lose("b", now=0.0)
+    scene.enter()
+    scene.tick(0.0)
+    scene.receive("b", Welcome(b"another process.", CREDIT))
+    text = "b:1 started epoch 1 without this rank's Hello, or twice"
+    assert failure(scene.start("b")) == (OutOfOrder, text)
+
+
+@pytest.mark.parametrize("minimum", [0, 3])
+def test_start_may_only_ask_for_what_this_rank_still_has(minimum):
+    scene = Scene(rank=1, reducers="a").run()
+    for seq in range(2):
+        scene.issue()
+        scene.result("a", seq, minimum=min(seq, 1))
+    scene.enter(2)
+    text = f"a:1 asks for collectives from {minimum} on; this rank has 1 to 2"
+    assert failure(scene.start("a", 2, minimum)) == (OutOfOrder, text)
+
+
+# ---- a new epoch ----
+
+
+def test_everything_from_the_starts_minimum_on_is_pushed_again_in_order():
+    scene = Scene(rank=1, reducers="a").run()
+    for _ in range(3):
+        scene.issue()
+    scene.result("a", 0)
+    assert scene.enter(2) == [send("a", Hello(epoch(2, "a"), 1))]
+    assert scene.issue() == [], "a rank pushes only on a stream that has answered Start"
+    pushes = [push("a", seq, number=2, held=1) for seq in range(4)]
+    assert scene.start("a", 2, minimum=0) == pushes
+
+
+def test_results_that_are_here_come_again_and_only_their_credit_counts():
+    scene = Scene(rank=1, reducers="a").run()
+    scene.issue(2)
+    scene.result("a", 0, 0)
+    scene.enter(2)
+    scene.start("a", 2)
+    assert scene.result("a", 0, 0, epoch=2) == []
+    assert scene.result("a", 0, 1, epoch=2) == [store("a", 0, 1024), Deliver(0)]
+
+
+def test_a_result_may_come_again_after_its_release():
+    # Reducer b has heard that all ranks hold collective 0 before a's repeated result arrives here.
+    scene = Scene(rank=1).run()
+    scene.issue(2)
+    scene.result("a", 0, 0)
+    scene.result("b", 0, 1)
+    scene.enter(2)
+    scene.start("a", 2)
+    scene.start("b", 2)
+    assert scene.receive("b", Minimum(1)) == [Release(0)]
+    assert scene.result("a", 0, 0, epoch=2) == []
+
+
+def test_another_grid_gives_up_parts_and_pushes_whole_results_again_on_it():
+    scene = Scene(rank=1, reducers="a").run()
+    scene.issue(2)
+    scene.issue(2)
+    scene.result("a", 0, 0)
+    scene.result("a", 0, 1)
+    scene.result("a", 1, 0)
+    scene.enter(2, chunk_bytes=2048)
+    assert scene.start("a", 2) == [
+        PushChunk(0, 2, 0, 0, of_kib(2), 1, 0, 2048),
+        PushChunk(0, 2, 1, 0, of_kib(2), 1, 0, 2048),
+    ]
+    assert scene.result("a", 0, 0, epoch=2, payload=data(2048)) == []
+    assert scene.result("a", 1, 0, epoch=2, payload=data(2048)) == [store("a", 1, 0, nbytes=2048), Deliver(1)]
+
+
+# ---- streams that break ----
+
+
+def test_a_lost_stream_of_a_member_is_logged_and_makes_a_new_epoch_once_all_are_back():
+    scene = Scene().run()
+    lost = "lost the stream to a:1: connection reset"
+    assert scene.lose("a", ReducerUnavailable("connection reset"), now=1.0) == [Log(30, lost)]
+    scene.tick(1.0)
+    assert scene.welcome("a", now=1.1) == [send("a", Hello(epoch(1), 0))]
+    assert scene.peers("a", "PP", now=1.1) == [
+        Log(30, f"epoch 2 with 2 reducers (a:1, b:1): {CAUSE}"),
+        send("a", Hello(epoch(2), 0)),
+        send("b", Hello(epoch(2), 0)),
+    ]
+
+
+def test_a_stream_that_just_ended_says_so():
+    assert Scene(rank=1).run().lose("a", now=1.0) == [Log(30, "lost the stream to a:1: it ended")]
+
+
+def test_a_rank_lost_at_a_member_makes_a_new_epoch_once_it_is_back():
+    scene = Scene().run()
+    assert scene.peers("b", "PL", now=1.0) == []
+    assert scene.peers("b", "PP", now=1.5)[0] == Log(30, f"epoch 2 with 2 reducers (a:1, b:1): {CAUSE}")
+
+
+def test_a_rank_lost_at_a_reducer_that_is_no_member_changes_nothing():
+    scene = Scene(rank=1)
+    scene.meet()
+    scene.enter(reducers="a")
+    scene.start("a")
+    assert scene.peers("b", "PL", now=1.0) == []
+    assert scene.core.epochs.broken_since is None
+
+
+def test_the_loss_of_a_reducer_that_is_no_member_changes_nothing():
+    scene = Scene(rank=1)
+    scene.meet()
+    scene.enter(reducers="a")
+    assert scene.lose("b", now=1.0) == []
+    assert scene.core.epochs.broken_since is None
+
+
+def test_further_losses_do_not_lengthen_the_grace():
+    scene = Scene().run()
+    scene.lose("a", now=1.0)
+    scene.peers("b", "PL", now=1.9)
+    assert scene.core.epochs.broken_since == 1.0
+
+
+# ---- reducers that drain ----
+
+
+def test_a_draining_member_is_left_out_and_its_stream_ended():
+    scene = Scene().run()
+    assert scene.peers("a", "PP", draining=True, now=1.0) == [
+        Log(20, "epoch 2 with 1 reducers (b:1): a reducer is draining"),
+        Shut(0),
+        send("b", Hello(epoch(2, "b"), 0)),
+    ]
+    assert scene.lose("a", now=1.0) == [], "that was its end, and no reason for another epoch"
+
+
+def test_another_rank_leaves_it_with_rank_0s_configuration():
+    scene = Scene(rank=1).run()
+    assert scene.peers("a", "PP", draining=True) == []
+    assert scene.receive("b", Configure(epoch(2, "b"))) == [Shut(0), send("b", Hello(epoch(2, "b"), 0))]
+
+
+def test_a_reducer_that_is_no_member_is_left_as_soon_as_it_drains():
+    scene = Scene(rank=1)
+    scene.meet()
+    scene.enter(reducers="a")
+    assert scene.peers("b", "PP", draining=True, now=1.0) == [Shut(1)]
+
+
+def test_a_reducer_that_was_left_is_dialled_again():
+    # It may be there again, as another process.
+    scene = Scene(rank=1).run()
+    scene.receive("b", Configure(epoch(2, "b")))
+    scene.peers("a", "PP", draining=True, now=1.0)
+    assert [type(action) for action in scene.tick(1.0)] == [Open]
+    scene.abort("a", ReducerDraining("stopping"), now=1.1)
+    scene.lose("a", now=1.1)
+    assert [type(action) for action in scene.tick(1.2)] == [Open]

@@ -1,0 +1,230 @@
+"""Rank 0's choice of the chunk size: by rate at first, and finer when too much is lost."""
+
+from types import SimpleNamespace
+
+import pytest
+from reduction.model import Collective, Configuration, DType, Hello, Member, ReduceOp, Result, Start
+from support.rank_scene import INSTANCE, Scene, incarnation, send
+
+from worker_plugin.core import grid
+from worker_plugin.core.actions import Log, PushChunk
+from worker_plugin.core.events import Issued, Tick
+from worker_plugin.core.grid import Grid, Phase
+from worker_plugin.core.pace import GRPC, TCP
+
+KIB, MIB = 1024, 1 << 20
+CHUNK = 64 * KIB
+LOOK = grid.LOOK_RESULTS
+
+
+# ---- by rate, in a communicator ----
+
+
+def measured(rate=60e6, **changes):
+    """Return a rank 0 that has reduced 4 MiB over a path of this rate, all done, and the last actions."""
+    fields = {"rank": 0, "reducers": "a", "chunk_bytes": None, "credit_bytes": None}
+    scene = Scene(**fields | changes)
+    scene.tick(0.0)
+    scene.welcome("a", credit=4 * MIB)
+    scene.peers("a", "PP")
+    scene.start("a")
+    return scene, reduce(scene, rate, 0.0)
+
+
+def reduce(scene, rate, now):
+    """Reduce 4 MiB more over a path of this rate; return the time after it."""
+    epoch, seq = scene.core.epochs.number, scene.core.window.issued
+    pushes = scene.handle(Issued(Collective(ReduceOp.SUM, DType.FLOAT32, MIB, 7)), now)
+    while pushes := [action for action in pushes if isinstance(action, PushChunk)]:
+        following = []
+        for push in pushes:
+            now += (push.stop - push.start) / rate
+            payload = memoryview(bytes(push.stop - push.start))
+            following += scene.receive("a", Result(epoch, seq, push.chunk, seq + 1, payload), now)
+        pushes = following
+    return now
+
+
+def chosen(actions):
+    """Return what the log says of a new grid."""
+    return [action.text for action in actions if isinstance(action, Log)]
+
+
+def test_rank_0_chooses_the_grid_when_it_is_idle():
+    scene, now = measured()
+    actions = scene.tick(now + 1)
+    configuration = Configuration(INSTANCE, 2, 256 * KIB, (Member("a:1", incarnation("a")),))
+    assert send("a", Hello(configuration, 1)) in actions
+    assert chosen(actions) == ["epoch 2 with chunks of 262144 bytes, after measuring"]
+    scene.receive("a", Start(2, 1))
+    assert not chosen(scene.tick(now + 2)), "nothing was measured since"
+
+
+def test_the_grid_may_grow_again():
+    """Larger chunks may show that the links can do more."""
+    scene, now = measured()
+    assert chosen(scene.tick(now))
+    scene.receive("a", Start(2, 1), now)
+    now = reduce(scene, 600e6, now)
+    assert chosen(scene.tick(now)) == ["epoch 3 with chunks of 1048576 bytes, after measuring"]
+    scene.receive("a", Start(3, 2), now)
+    for _ in range(3):
+        now = reduce(scene, 600e6, now)
+    assert not chosen(scene.tick(now))
+    assert scene.core.grid.phase is Phase.WATCHING
+
+
+def test_a_grid_that_has_grown_never_shrinks():
+    """One large chunk at a time reaches a low rate, which says nothing about small ones."""
+    scene, now = measured()
+    assert chosen(scene.tick(now))
+    scene.receive("a", Start(2, 1), now)
+    now = reduce(scene, 1e6, now)
+    assert not chosen(scene.tick(now))
+    assert scene.core.grid.phase is Phase.WATCHING
+    assert scene.core.epochs.number == 2
+
+
+def test_the_first_guess_may_shrink_once():
+    scene, now = measured(rate=5e6)
+    assert chosen(scene.tick(now)) == ["epoch 2 with chunks of 32768 bytes, after measuring"]
+    assert scene.core.grid.phase is Phase.WATCHING
+
+
+def test_the_grid_stays_if_it_is_right():
+    scene, now = measured(rate=15e6)
+    assert not any(isinstance(action, Log) for action in scene.tick(now + 1))
+    assert scene.core.grid.phase is Phase.WATCHING
+
+
+@pytest.mark.parametrize("changes", [{"chunk_bytes": CHUNK}, {"credit_bytes": MIB, "chunk_bytes": CHUNK}])
+def test_explicit_sizes_stay(changes):
+    scene, now = measured(**changes)
+    scene.tick(now + 1)
+    assert scene.core.epochs.number == 1
+
+
+@pytest.mark.parametrize(("granted", "chunk"), [(64 * KIB, 64 * KIB), (5000, 4096), (1 << 20, 1 << 20)])
+def test_chunks_fit_into_the_credit_that_another_rank_has_asked_for(granted, chunk):
+    """The first Join decides the credit of a job, and that rank may have asked for less than rank 0 would."""
+    scene = Scene(chunk_bytes=MIB, credit_bytes=None)
+    scene.tick(0.0)
+    scene.welcome("a", credit=granted)
+    scene.welcome("b", credit=4 * MIB)
+    scene.peers("a", "PP")
+    (first, _) = [action.frame.configuration for action in scene.peers("b", "PP") if hasattr(action, "frame")]
+    assert first.chunk_bytes == chunk
+
+
+def test_a_choice_that_does_not_fit_changes_nothing():
+    scene, now = measured()
+    scene.core.roster[0].credit_bytes = scene.core.epochs.configuration.chunk_bytes
+    scene.tick(now + 1)
+    assert scene.core.epochs.number == 1
+    assert scene.core.grid.chunk_bytes == 256 * KIB
+
+
+def test_too_little_was_measured():
+    scene = Scene(rank=0, reducers="a", chunk_bytes=None, credit_bytes=None).run()
+    scene.tick(1.0)
+    assert scene.core.grid.phase is Phase.GUESSING
+
+
+def test_other_ranks_choose_nothing():
+    assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.grid.phase is Phase.SETTLED
+
+
+# ---- by what is lost ----
+
+
+def watching(rate=5e6, aim=TCP):
+    """Return a grid that has chosen by rate, and has looked once."""
+    subject = Grid(None, aim, is_mine=True)
+    paces = paced(rate)
+    subject.look(1, paces, 0)
+    assert subject.phase is Phase.WATCHING
+    assert not subject.look(1, paces, 0)
+    return subject
+
+
+def paced(rate, results=0, streams=8):
+    """Return as much of the streams' paces as a grid looks at; `results` is over all of them."""
+    return [SimpleNamespace(rates=[rate] * 4, results=results // streams) for _ in range(streams)]
+
+
+def test_a_grid_becomes_finer_when_too_much_is_lost():
+    subject = watching()
+    assert subject.look(1, paced(5e6, LOOK), int(grid.LOST_MOST * LOOK) + 1)
+    assert (subject.chunk_bytes, subject.phase) == (16 * KIB, Phase.TRYING)
+
+
+def test_a_few_losses_are_none():
+    subject = watching()
+    for look in range(1, 9):
+        assert not subject.look(1, paced(5e6, look * LOOK), look * int(grid.LOST_MOST * LOOK))
+    assert subject.phase is Phase.WATCHING
+
+
+def test_losses_count_from_the_last_look():
+    subject = watching()
+    assert not subject.look(1, paced(5e6, LOOK - 8), 100), "too few results to say"
+    assert subject.look(1, paced(5e6, LOOK), 100)
+
+
+def test_what_was_lost_before_the_choice_does_not_count():
+    subject = Grid(None, TCP, is_mine=True)
+    subject.look(1, paced(5e6), 500)
+    subject.look(1, paced(5e6), 500)
+    assert not subject.look(1, paced(5e6, LOOK), 500)
+
+
+def test_another_epoch_counts_results_from_0():
+    subject = watching()
+    assert not subject.look(1, paced(5e6, LOOK - 8), 0)
+    assert not subject.look(2, paced(5e6, 8), 100), "a stream broke; what was lost with it says nothing"
+    assert not subject.look(2, paced(5e6, LOOK), 100)
+    assert subject.look(2, paced(5e6, 2 * LOOK), 200)
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "phase"),
+    [(6e6, 16 * KIB, Phase.WATCHING), (5e6, 32 * KIB, Phase.SETTLED)],
+)
+def test_the_finer_grid_stays_only_if_it_is_faster(rate, size, phase):
+    subject = watching(rate=5e6)
+    assert subject.look(1, paced(5e6, LOOK), LOOK)
+    assert not subject.look(2, [SimpleNamespace(rates=[], results=0)], LOOK), "nothing measured yet"
+    assert not subject.look(2, paced(rate), LOOK)
+    assert subject.look(2, paced(rate, LOOK), LOOK) == (phase is Phase.SETTLED)
+    assert (subject.chunk_bytes, subject.phase) == (size, phase)
+    subject.look(3, paced(rate), LOOK)
+    assert not subject.look(3, paced(rate, LOOK), 9 * LOOK), "settled, or as fine as it gets"
+
+
+def test_a_large_grid_is_halved_step_by_step():
+    subject = watching(rate=15e6)
+    rate, lost, results = 15e6, 0, 0
+    for epoch, size in ((2, 32 * KIB), (3, 16 * KIB)):
+        assert subject.look(epoch - 1, paced(rate, results := results + LOOK), lost := lost + LOOK)
+        assert subject.chunk_bytes == size
+        rate *= grid.BETTER
+        results = LOOK
+        assert not subject.look(epoch, paced(rate), lost)
+        assert not subject.look(epoch, paced(rate, results), lost)
+
+
+def test_grpc_has_no_finer_grid():
+    subject = watching(rate=1e5, aim=GRPC)
+    assert not subject.look(1, paced(1e5, LOOK), LOOK)
+
+
+def test_a_communicator_asks_for_a_finer_grid():
+    scene, now = measured(rate=5e6)
+    scene.tick(now)
+    scene.receive("a", Start(2, 1), now)
+    scene.handle(Tick(lost=0), now)
+    for _ in range(2):
+        now = reduce(scene, 5e6, now)
+    assert chosen(scene.handle(Tick(lost=LOOK), now)) == [
+        "epoch 3 with chunks of 16384 bytes, after measuring"
+    ]

@@ -1,0 +1,152 @@
+"""The credit by rate, and the chunk size: what a path that behaves so makes of them."""
+
+import pytest
+from reduction.model import Collective, Configuration, DType, Member, ReduceOp
+from support.rank_scene import INSTANCE, incarnation
+
+from worker_plugin.core import pace
+from worker_plugin.core.lane import Lane
+from worker_plugin.core.pace import GRPC, TCP, Pace, chunk_bytes_for
+from worker_plugin.core.window import Window
+
+KIB, MIB = 1024, 1 << 20
+CHUNK = 64 * KIB
+
+
+class Path:
+    """Takes `delay_s` each way and carries `rate` bytes a second; what is too much waits, and more is lost."""
+
+    def __init__(self, rate, delay_s=0.0, buffer_bytes=1 << 40):
+        self.rate, self.delay_s, self.buffer_bytes = rate, delay_s, buffer_bytes
+
+    def latency_s(self, under_way):
+        if under_way > self.buffer_bytes:
+            return 0.25  # a retransmission timer
+        return max(2 * self.delay_s, under_way / self.rate)
+
+    def drive(self, subject, chunk_bytes=CHUNK, seconds=20.0):
+        """Let results come, with as many chunks under way as the credit allows; return (credit, rate) at the end."""
+        now = 0.0
+        while now < seconds:
+            under_way = max(1, int(subject.credit_bytes / chunk_bytes + 0.5)) * chunk_bytes
+            latency_s = self.latency_s(under_way)
+            for _ in range(under_way // chunk_bytes):
+                now += latency_s * chunk_bytes / under_way
+                subject.on_result(chunk_bytes, latency_s, now)
+        return subject.credit_bytes, under_way / latency_s
+
+
+def paced(granted=4 * MIB, chunk=CHUNK):
+    return Pace(chunk, granted, TCP.target_s)
+
+
+def test_it_begins_with_one_chunk():
+    assert paced().credit_bytes == CHUNK
+
+
+@pytest.mark.parametrize("rate", [5e6, 15e6, 60e6, 200e6])
+def test_the_credit_is_rate_times_target(rate):
+    credit, reached = Path(rate, delay_s=0.001).drive(paced())
+    assert credit == pytest.approx(rate * TCP.target_s, rel=0.5)
+    assert reached >= 0.99 * rate
+
+
+def test_a_long_path_is_filled_although_the_target_is_shorter():
+    _, reached = Path(50e6, delay_s=0.04).drive(paced())
+    assert reached >= 0.9 * 50e6
+
+
+def test_never_more_than_was_granted():
+    credit, _ = Path(1e9, delay_s=0.001).drive(paced(granted=2 * MIB))
+    assert credit == 2 * MIB
+
+
+def test_never_less_than_one_chunk():
+    credit, _ = Path(1e5, delay_s=1.0).drive(paced())
+    assert credit >= CHUNK
+
+
+def test_a_path_that_loses_what_is_too_much_gets_less():
+    subject = paced()
+    Path(60e6, delay_s=0.001).drive(subject)
+    assert subject.credit_bytes > 600 * KIB
+    Path(60e6, delay_s=0.001, buffer_bytes=400 * KIB).drive(subject, seconds=1.0)
+    assert subject.credit_bytes <= 500 * KIB  # it tries again and again, a quarter more
+
+
+def test_pushes_that_no_result_triggered_say_nothing_of_the_path():
+    subject = paced()
+    for step in range(100):
+        subject.on_result(CHUNK, None, float(step))
+    assert subject.credit_bytes == CHUNK
+
+
+def test_a_pause_is_no_rate():
+    subject = paced()
+    subject.on_result(CHUNK, None, 0.0)
+    subject.on_idle()
+    for step in range(5):
+        subject.on_result(CHUNK, None, 1000.0 + step)
+    assert list(subject.rates) == [CHUNK]
+
+
+@pytest.mark.parametrize(
+    ("rate", "size"),
+    [(4.1e6, 32 * KIB), (15.6e6, 64 * KIB), (60e6, 256 * KIB), (150e6, 512 * KIB), (1e12, MIB)],
+)
+def test_the_chunk_size_follows_the_rate_by_powers_of_two(rate, size):
+    assert chunk_bytes_for([rate] * pace.RATES_NEEDED, TCP) == size
+    assert chunk_bytes_for([rate] * (pace.RATES_NEEDED - 1), TCP) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "size"),
+    [(1e3, 16 * KIB), (1.46e6, 16 * KIB), (1.56e6, 24 * KIB), (2.93e6, 40 * KIB), (4e6, 56 * KIB)],
+)
+def test_on_slow_links_the_credit_is_one_chunk(rate, size):
+    """Two of 32 KiB would be more than it, and many ranks' together more than a queue holds."""
+    assert chunk_bytes_for([rate] * pace.RATES_NEEDED, TCP) == size
+
+
+def test_grpc_has_no_small_chunks():
+    assert chunk_bytes_for([1e3] * pace.RATES_NEEDED, GRPC) == GRPC.least_chunk_bytes
+
+
+@pytest.mark.parametrize(("world_size", "size"), [(1, 64), (4, 64), (5, 48), (8, 32), (16, 16), (1024, 16)])
+def test_many_ranks_begin_with_smaller_chunks(world_size, size):
+    assert pace.aim_for(TCP, None, world_size).first_chunk_bytes == size * KIB
+
+
+def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_granted():
+    def in_flight(paced_bytes, granted):
+        window = Window()
+        window.regrid(CHUNK)
+        window.issue(Collective(ReduceOp.SUM, DType.FLOAT32, 100 * CHUNK // 4, 7))
+        subject = Pace(CHUNK, granted, TCP.target_s)
+        subject.credit_bytes = paced_bytes
+        configuration = Configuration(INSTANCE, 1, CHUNK, (Member("a:1", incarnation("a")),))
+        lane = Lane(configuration, 0, granted, 0, subject)
+        while lane.next_push(window) is not None:
+            pass
+        return lane.in_flight / CHUNK
+
+    assert [in_flight(int(share * CHUNK), 10 * CHUNK) for share in (0.3, 1.4, 1.5, 2.4, 2.6)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
+    assert in_flight(3 * CHUNK, 2 * CHUNK) == 2
+
+
+@pytest.mark.parametrize("aim", [TCP, GRPC])
+def test_compressed_chunks_have_more_elements(aim):
+    assert pace.aim_for(aim, None, 4) == pace.aim_for(aim, DType.BFLOAT16, 4) == aim
+    assert pace.aim_for(aim, DType.INT8_BLOCK, 4).least_chunk_bytes == 2 * aim.least_chunk_bytes
+    topk = pace.aim_for(aim, DType.TOPK, 4)
+    assert (
+        topk.finest_chunk_bytes <= topk.least_chunk_bytes <= topk.first_chunk_bytes <= pace.CHUNK_BYTES_MOST
+    )
+    assert topk.least_chunk_bytes > aim.least_chunk_bytes
+    assert topk.target_s == aim.target_s

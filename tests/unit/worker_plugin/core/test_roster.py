@@ -1,0 +1,350 @@
+"""A rank's links: dialling, being welcomed or refused, being cut off; through the communicator."""
+
+import pytest
+from reduction.errors import (
+    CollectiveMismatch,
+    JobBusy,
+    LocalProtocolError,
+    MalformedFrame,
+    OutOfOrder,
+    RankTaken,
+    ReducerDraining,
+    ReducerUnavailable,
+    ReductionError,
+    ResourceExhausted,
+    StaleInstance,
+    Unauthenticated,
+    UnsupportedVersion,
+    WorkerLost,
+)
+from reduction.model import Abort, Configure, Hello, Join, Minimum, Start, Welcome
+from support.rank_scene import (
+    CREDIT,
+    INSTANCE,
+    Scene,
+    epoch,
+    failure,
+    incarnation,
+    link_number,
+    nonce,
+    peers,
+    send,
+)
+
+from worker_plugin.core import roster
+from worker_plugin.core.actions import Fail, Log, Open, Shut
+from worker_plugin.core.events import Lost, Received
+from worker_plugin.core.roster import BUSY_S
+
+
+def opened(scene, *reducers, **changes):
+    return [Open(link_number(name), f"{name}:1", scene.join(**changes)) for name in reducers]
+
+
+def test_the_first_tick_dials_every_reducer_once():
+    scene = Scene()
+    assert scene.tick(0.0) == opened(scene, "a", "b")
+    assert scene.tick(0.1) == []
+
+
+def test_a_join_says_who_is_calling():
+    scene = Scene(rank=1)
+    assert scene.tick(0.0)[0].join == Join("job", b"", 1, 2, nonce(1), "h1", 0, CREDIT)
+
+
+def test_a_rank_that_learned_the_instance_joins_with_it_and_with_what_it_knows_of_the_minimum():
+    scene = Scene(rank=1, reducers="a").run()
+    scene.issue()
+    scene.result("a", 0, minimum=1)
+    scene.lose("a", now=1.0)
+    assert scene.tick(1.0) == opened(scene, "a", instance=INSTANCE, minimum=1)
+
+
+def test_welcome_asks_for_nothing_before_there_is_an_epoch():
+    scene = Scene()
+    scene.tick(0.0)
+    assert scene.welcome("a") == []
+
+
+@pytest.mark.parametrize("frame", [Minimum(1), Start(1, 0), peers("PP"), Configure(epoch(1))])
+def test_a_frame_before_welcome_is_out_of_order(frame):
+    scene = Scene()
+    scene.tick(0.0)
+    text = f"a:1 sent {type(frame).__name__} while the link is opening"
+    assert failure(scene.receive("a", frame)) == (OutOfOrder, text)
+
+
+def test_a_second_welcome_is_out_of_order():
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("a")
+    assert failure(scene.welcome("a")) == (OutOfOrder, "a:1 sent Welcome while the link is up")
+
+
+# ---- two addresses, one reducer ----
+
+TWINS = Log(30, "a:1 and b:1 are the same reducer; using b:1")
+
+
+def welcome_by_a(scene, now=0.0):
+    """The reducer that address a leads to welcomes this rank on the stream to address b, too."""
+    return scene.receive("b", Welcome(incarnation("a"), CREDIT), now)
+
+
+def test_the_first_address_of_a_reducer_is_retired_for_good_when_a_second_leads_there():
+    """A reducer has one stream per rank: the second Join has ended the first stream."""
+    scene = Scene(stall_warn_s=1e6)
+    scene.tick(0.0)
+    scene.welcome("a")
+    assert welcome_by_a(scene) == [Shut(0), TWINS]
+    assert scene.peers("a", "PL") == [], "the last frames of its stream mean nothing"
+    assert scene.abort("a", WorkerLost("not ours")) == []
+    assert scene.lose("a", now=1.0) == []
+    assert scene.tick(9.0) == []
+
+
+def test_the_same_when_the_end_of_the_first_stream_is_seen_before_the_second_welcome():
+    """Dialled again, it would end the second stream, and so on for ever."""
+    scene = Scene(stall_warn_s=1e6)
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.lose("a", now=0.1)
+    assert welcome_by_a(scene, now=0.1) == [TWINS]
+    assert scene.tick(9.0) == []
+
+
+def test_the_same_when_the_first_address_was_dialled_again_by_then():
+    scene = Scene(stall_warn_s=1e6)
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.lose("a", now=0.1)
+    assert scene.tick(1.0) == opened(scene, "a")
+    assert welcome_by_a(scene, now=1.1) == [Shut(0), TWINS]
+    assert scene.lose("a", now=1.2) == []
+    assert scene.tick(9.0) == []
+
+
+def test_in_a_running_epoch_this_is_a_broken_stream():
+    """The Hello of this epoch may have gone to the stream that had ended; if not, rank 0 makes a new epoch."""
+    scene = Scene(rank=1)
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.receive("a", Configure(epoch(1, "a")))
+    scene.start("a")
+    assert welcome_by_a(scene, now=1.0) == [Shut(0), TWINS, send("b", Hello(epoch(1, "a"), 0))]
+    assert scene.core.epochs.broken_since == 1.0
+
+
+# ---- refused ----
+
+
+def refused(scene, error, now=0.0):
+    """Let reducer a refuse the Join and end the stream; return the actions of both events."""
+    return scene.abort("a", error, now) + scene.lose("a", None, now)
+
+
+@pytest.mark.parametrize("error", [JobBusy("live"), RankTaken("taken"), StaleInstance("stale")])
+def test_a_busy_name_is_tried_again_for_a_while(error):
+    scene = Scene(reducers="a", stall_warn_s=1e6)
+    scene.tick(0.0)
+    assert refused(scene, error, now=10.0) == []
+    assert scene.tick(10.049) == []
+    assert scene.tick(10.05) == opened(scene, "a")
+    assert refused(scene, error, now=10.0 + BUSY_S - 0.1) == []
+    scene.tick(14.0)
+    assert failure(scene.abort("a", error, now=14.0)) == (type(error), str(error))
+
+
+def test_a_welcome_in_between_starts_the_patience_anew():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    refused(scene, JobBusy("live"), now=0.0)
+    scene.tick(0.1)
+    scene.welcome("a", now=0.2)
+    scene.lose("a", now=0.3)
+    scene.tick(10.0)
+    assert refused(scene, JobBusy("live"), now=10.0) == []
+
+
+def test_a_draining_reducer_is_tried_again_until_the_join_timeout():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    assert refused(scene, ReducerDraining("stopping"), now=10.0) == []
+    assert scene.tick(11.0)[:1] == opened(scene, "a")
+    refused(scene, ReducerDraining("stopping"), now=59.0)
+    assert failure(scene.tick(60.0)) == (
+        ReducerUnavailable,
+        "after 60 s, 1 of 1 reducers are not there: a:1: stopping",
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ResourceExhausted("no memory"),
+        Unauthenticated("a wrong token"),
+        UnsupportedVersion("version 2"),
+        CollectiveMismatch("world size"),
+        MalformedFrame("what?"),
+        WorkerLost("rank 1 is gone"),
+        ReductionError("a bug"),
+    ],
+)
+def test_other_refusals_are_final_and_the_other_reducers_hear_it(error):
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("b")
+    assert scene.abort("a", error) == [
+        send("b", Abort(error.code, f"rank 0 (h0): {error}")),
+        Fail(scene.core.error),
+    ]
+    assert (type(scene.core.error), str(scene.core.error)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize("error", [ResourceExhausted("no memory"), JobBusy("live"), ReducerDraining("no")])
+def test_while_running_a_reducer_without_room_is_only_no_member(error):
+    scene = Scene().run()
+    scene.lose("a", now=0.0)
+    scene.tick(0.0)
+    assert refused(scene, error, now=0.1) == []
+    assert scene.tick(0.2)[0] == opened(scene, "a")[0]
+
+
+def test_a_refusal_below_the_level_of_frames_is_final_too():
+    """TLS, or a proxy that asks for a token, sends no Abort."""
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("b")
+    error = Unauthenticated("a:1: it wants TLS")
+    assert scene.lose("a", error) == [send("b", Abort(15, f"rank 0 (h0): {error}")), Fail(error)]
+
+
+@pytest.mark.parametrize("by_abort", [True, False])
+def test_while_running_a_reducer_that_lets_nobody_in_is_only_no_member(by_abort):
+    error = Unauthenticated("a wrong token")
+    scene = Scene().run()
+    scene.lose("a", now=0.0)
+    scene.tick(0.0)
+    assert (refused(scene, error, now=0.1) if by_abort else scene.lose("a", error, 0.1)) == []
+    assert scene.tick(0.2)[0] == opened(scene, "a")[0]
+
+
+def test_while_running_it_is_final_if_there_is_no_other():
+    error = Unauthenticated("a wrong token")
+    scene = Scene(reducers="a").run()
+    scene.lose("a", now=0.0)
+    scene.tick(0.0)
+    assert failure(scene.abort("a", error, now=0.1)) == (Unauthenticated, "a wrong token")
+
+
+def test_a_stream_that_was_welcomed_is_dialled_again_whatever_ended_it():
+    scene = Scene(reducers="a").run()
+    scene.lose("a", Unauthenticated("an expired certificate"), 0.0)
+    assert scene.tick(0.0) == opened(scene, "a")
+
+
+def test_while_running_another_life_of_the_job_is_final():
+    scene = Scene(rank=1).run()
+    scene.lose("a", now=0.0)
+    scene.tick(0.0)
+    assert failure(scene.abort("a", StaleInstance("started again"))) == (StaleInstance, "started again")
+
+
+# ---- cut off ----
+
+
+def test_what_cannot_be_reached_is_dialled_again_ever_more_slowly():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    dialled = []
+    now = 0.0
+    for _ in range(26):
+        scene.lose("a", ReducerUnavailable("refused"), now)
+        pause = 0.0
+        while not scene.tick(now + pause):
+            pause = round(pause + 0.05, 2)
+        dialled.append(pause)
+        now = 0.0
+    assert dialled == [0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+def test_nobody_reachable_is_an_error_after_the_join_timeout_that_lists_the_addresses():
+    scene = Scene()
+    scene.tick(0.0)
+    scene.lose("a", ReducerUnavailable("a:1: refused"))
+    scene.lose("b", ReducerUnavailable("b:1: no route"))
+    scene.tick(59.9)
+    assert failure(scene.tick(60.0)) == (
+        ReducerUnavailable,
+        "after 60 s, 2 of 2 reducers are not there: a:1: refused; b:1: no route",
+    )
+
+
+@pytest.mark.parametrize("error", [MalformedFrame("garbage"), LocalProtocolError("a bug")])
+def test_a_stream_that_ended_over_the_protocol_is_not_dialled_again(error):
+    scene = Scene().run()
+    assert failure(scene.lose("a", error)) == (type(error), str(error))
+
+
+# ---- siblings: more processes behind one address ----
+
+
+def test_siblings_of_a_reducer_are_dialled_once():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
+    dialled = [action.address for action in scene.tick(1.0) if isinstance(action, Open)]
+    assert dialled == ["a:7", "a:8"]
+    scene.lose("a")
+    scene.tick(2.0)
+    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
+    assert [link.address for link in scene.core.roster] == ["a:1", "a:7", "a:8"]
+
+
+def test_siblings_of_a_former_life_are_given_up():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7,)))
+    scene.tick(1.0)
+    scene.handle(Lost(1, None))
+    scene.lose("a")
+    scene.tick(2.0)
+    scene.receive("a", Welcome(incarnation("x"), CREDIT, siblings=(9,)))
+    dialled = [action.address for action in scene.tick(60.0) if isinstance(action, Open)]
+    assert dialled == ["a:9"]
+
+
+def test_a_sibling_takes_the_place_of_one_of_the_former_life():
+    scene = Scene(reducers="a")
+    scene.tick(0.0)
+    for life in range(20):
+        scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(2 * life + 7, 2 * life + 8)), now=life)
+        scene.tick(life + 0.5)
+        scene.lose("a", now=life + 0.5)
+        scene.handle(Lost(1, None), now=life + 0.5)
+        scene.handle(Lost(2, None), now=life + 0.5)
+        scene.tick(life + 0.9)
+    assert {link.address for link in scene.core.roster} == {"a:1", "a:45", "a:46"}
+    assert [link.id for link in scene.core.roster] == [0, 1, 2]
+
+
+# ---- reducers that name more and more others ----
+
+
+def test_siblings_that_have_siblings_without_end_are_left_out_with_a_warning(monkeypatch):
+    monkeypatch.setattr(roster, "LINKS_MAX", 600)
+    scene = Scene(reducers="a", stall_warn_s=1e6)
+    scene.tick(0.0)
+    warnings = []
+    for number in range(5):
+        siblings = tuple(range(255 * number + 2, 255 * number + 257))
+        welcome = Welcome(number.to_bytes(16), CREDIT, siblings=siblings)
+        warnings += [
+            action.text
+            for action in scene.handle(Received(number, welcome), number)
+            if isinstance(action, Log)
+        ]
+        scene.tick(number + 0.5)
+    assert len(scene.core.roster.links) == 600
+    assert warnings[0] == "a rank may have 600 links: a:601 and what else reducers name is left out"
+    assert scene.core.error is None

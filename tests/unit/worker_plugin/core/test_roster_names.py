@@ -1,0 +1,127 @@
+"""Reducers behind a DNS name: their addresses may change while the job runs."""
+
+import pytest
+from reduction.errors import ReducerUnavailable
+from reduction.model import Welcome
+from support.rank_scene import CREDIT, Scene, incarnation
+
+from worker_plugin.core import roster
+from worker_plugin.core.actions import Log, LookUp, Open, Shut
+from worker_plugin.core.events import Found, Lost, Received
+from worker_plugin.core.link import Phase
+
+UNAVAILABLE = ReducerUnavailable("no answer")
+
+
+def named(reducers="ab", fixed="", **changes):
+    looked_up = [f"{reducer}:1" for reducer in reducers if reducer not in fixed]
+    return Scene(reducers=reducers, looked_up=looked_up, stall_warn_s=1e6, **changes)
+
+
+def found(scene, *addresses, now=0.0):
+    return [action for action in scene.handle(Found(addresses), now) if not isinstance(action, Log)]
+
+
+def dialled(actions):
+    return [action.address for action in actions if isinstance(action, Open)]
+
+
+def test_a_name_is_looked_up_while_one_of_its_reducers_is_away():
+    scene = named().run()
+    assert LookUp() not in scene.tick(10.0)
+    scene.lose("a", UNAVAILABLE, 20.0)
+    times = [now for now in range(20, 30) if LookUp() in scene.tick(float(now))]
+    assert times == [22, 24, 26, 28]
+    scene.welcome("a", now=30.0)
+    assert not any(LookUp() in scene.tick(float(now)) for now in range(31, 40))
+
+
+def test_addresses_that_the_user_wrote_are_not_looked_up():
+    scene = named("a", fixed="a").run()
+    scene.lose("a", UNAVAILABLE, 0.0)
+    assert not any(LookUp() in scene.tick(float(now)) for now in range(20))
+    found(scene, "b:1")
+    assert scene.core.roster[0].phase is not Phase.RETIRED
+
+
+def test_a_reducer_that_came_back_with_another_address_is_dialled_there():
+    scene = named().run()
+    scene.lose("a", UNAVAILABLE, 1.0)
+    scene.tick(1.1)
+    scene.lose("a", UNAVAILABLE, 1.1)
+    found(scene, "b:1", "c:1", now=3.0)
+    assert dialled(scene.tick(3.0)) == ["c:1"]
+    assert [link.address for link in scene.core.roster] == ["c:1", "b:1"]
+    assert dialled(scene.tick(9.0)) == []
+    scene.receive("a", Welcome(incarnation("c"), CREDIT), 10.0)  # link 0
+    assert scene.core.roster[0].is_up
+
+
+def test_nothing_new_changes_nothing():
+    scene = named().run()
+    scene.lose("a", UNAVAILABLE, 1.0)
+    found(scene, "a:1", "b:1", now=3.0)
+    assert [link.phase for link in scene.core.roster] == [Phase.DOWN, Phase.UP]
+
+
+def test_a_reducer_that_is_there_stays_although_the_name_has_forgotten_it():
+    scene = named().run()
+    assert found(scene, "c:1") == []
+    assert [link.address for link in scene.core.roster] == ["a:1", "b:1", "c:1"]
+    assert [link.phase for link in scene.core.roster] == [Phase.UP, Phase.UP, Phase.DOWN]
+
+
+def test_a_dial_to_an_address_that_is_given_up_is_ended():
+    scene = named()
+    scene.tick(0.0)
+    assert found(scene, "b:1", now=1.0) == [Shut(0)]
+    assert scene.welcome("a", now=1.0) == [], "its answer may be on its way"
+    assert scene.handle(Lost(0, None), 1.0) == []
+    assert dialled(scene.tick(5.0)) == []
+
+
+def test_siblings_of_an_address_that_is_given_up_go_with_it():
+    scene = named("a")
+    scene.tick(0.0)
+    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
+    scene.tick(0.1)
+    scene.handle(Received(1, Welcome(incarnation("x"), CREDIT)), 0.2)
+    scene.lose("a", UNAVAILABLE, 1.0)
+    assert found(scene, "c:1", now=3.0) == [Shut(2)]
+    assert [(link.address, link.phase) for link in scene.core.roster] == [
+        ("c:1", Phase.DOWN),
+        ("a:7", Phase.UP),
+        ("a:8", Phase.RETIRED),
+    ]
+
+
+def test_a_second_address_of_a_reducer_that_is_there_is_not_dialled_again():
+    """It has an IPv4 and an IPv6 address: a Join to the other one would end the stream."""
+    scene = named("ab")
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.receive("b", Welcome(incarnation("a"), CREDIT))
+    assert scene.core.roster[0].phase is Phase.RETIRED
+    found(scene, "a:1", "b:1", "c:1", now=3.0)
+    assert dialled(scene.tick(3.0)) == ["c:1"]
+
+
+def test_links_are_bounded(monkeypatch):
+    monkeypatch.setattr(roster, "LINKS_MAX", 3)
+    scene = named().run()
+    logs = [action.text for action in scene.handle(Found(("a:1", "b:1", "c:1", "d:1", "e:1")), 0.0)]
+    assert logs == [
+        "dialling c:1, which a DNS name stands for now",
+        "a rank may have 3 links: d:1 is left out",
+    ]
+    assert len(scene.core.roster.links) == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_epoch_does_not_wait_for_an_address_that_was_given_up(rank):
+    scene = named(rank=rank)
+    scene.tick(0.0)
+    scene.welcome("b")
+    found(scene, "b:1", now=1.0)
+    logs = [action.text for action in scene.peers("b", "PP", now=2.0) if isinstance(action, Log)]
+    assert logs == (["epoch 1 with 1 reducers (b:1): all 2 ranks are at all 1 reducers"] if rank == 0 else [])

@@ -1,0 +1,151 @@
+"""A rank whose collectives take too long says who is waited for."""
+
+from dataclasses import replace
+
+import pytest
+from reduction.errors import CollectiveTimeout
+from reduction.model import Configure, Peer, Presence, Waiting
+from support.rank_scene import Scene, epoch, failure, of_kib
+
+from worker_plugin.core.actions import Log
+
+INFO, WARNING = 20, 30
+
+
+def waiting(*ranks, seq=0, chunk=0, waited_s=5.0, count=None):
+    missing = tuple(Peer(rank, bytes(16), f"h{rank}", Presence.PRESENT) for rank in ranks)
+    return Waiting(seq, chunk, waited_s, len(ranks) if count is None else count, missing)
+
+
+def stalled(rank=0, world_size=4, **changes):
+    scene = Scene(rank, world_size=world_size, **changes).run()
+    scene.issue(2, now=0.0)
+    return scene
+
+
+def logged(actions):
+    (log,) = [action for action in actions if isinstance(action, Log)]
+    return log.level, log.text
+
+
+def test_the_warning_names_all_that_reducers_wait_for():
+    scene = stalled()
+    scene.receive("a", waiting(2, 3))
+    scene.receive("b", waiting(1, 3, chunk=1))
+    level, text = logged(scene.tick(5.0))
+    assert level == WARNING
+    assert text == (
+        f"collective 0 ({of_kib(2)}) is not done 5 s after its first push: 2 of 2 chunks are missing, "
+        "from a:1, b:1; waiting for rank 1 (h1), rank 2 (h2), rank 3 (h3)"
+    )
+
+
+def test_so_does_the_timeout():
+    scene = stalled(timeout_s=5.0)
+    scene.receive("a", waiting(3))
+    kind, text = failure(scene.tick(5.0))
+    assert kind is CollectiveTimeout
+    assert text.endswith("; waiting for rank 3 (h3)")
+
+
+@pytest.mark.parametrize(
+    ("rank", "missing", "count", "level"),
+    [
+        (0, (3,), 1, WARNING),
+        (1, (3,), 1, INFO),
+        (2, (3,), 1, INFO),
+        (1, (0, 3), 2, WARNING),
+        (2, (0, 3), 2, INFO),
+        (3, (0, 1, 2), 3, WARNING),
+        (1, (3,), 9, WARNING),  # some of those that wait may not have heard their names
+    ],
+)
+def test_the_lowest_rank_that_waits_warns_and_the_others_inform(rank, missing, count, level):
+    scene = stalled(rank)
+    scene.receive("a", waiting(*missing, count=count))
+    assert logged(scene.tick(5.0))[0] == level
+
+
+def test_without_news_every_rank_warns():
+    # Each may be cut off in its own way.
+    assert logged(stalled(1).tick(5.0))[0] == WARNING
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        waiting(3, chunk=1),  # its result is here
+        waiting(3, chunk=2),  # there is no such chunk
+        waiting(3, seq=1),  # not issued
+    ],
+)
+def test_news_that_is_not_about_a_missing_chunk_is_no_news(news):
+    scene = stalled()
+    scene.result("b", 0, 1)
+    scene.receive("a", news)
+    assert "waiting for" not in logged(scene.tick(5.0))[1]
+
+
+def test_news_ends_with_its_stream():
+    scene = stalled(1)
+    scene.receive("a", waiting(3))
+    scene.lose("a")
+    scene.receive("b", Configure(epoch(2, "b")))
+    scene.start("b", 2)
+    assert "waiting for" not in logged(scene.tick(5.0))[1]
+
+
+def test_news_of_an_epoch_that_does_not_start_is_no_news_of_a_chunk():
+    scene = stalled(1)
+    scene.receive("a", replace(waiting(3), epoch=1))
+    assert "waiting for" not in logged(scene.tick(5.0))[1]
+    idle = Scene(1).run()
+    idle.receive("a", replace(waiting(1), epoch=1))
+    assert idle.tick(5.0) == []
+
+
+def test_while_no_epoch_runs_the_collective_is_only_given_up():
+    scene = stalled(1)
+    scene.lose("a")
+    assert all("collective" not in action.text for action in scene.tick(6.0) if isinstance(action, Log))
+    assert failure(scene.tick(600.0))[0] is CollectiveTimeout
+
+
+def test_a_collective_that_moves_is_no_stall():
+    scene = Scene().run()
+    scene.issue(4, now=0.0)
+    for now, reducer, chunk in ((4.0, "a", 0), (8.0, "b", 2)):  # a slow link
+        assert scene.tick(now - 0.04) == []
+        scene.result(reducer, 0, chunk, now=now)
+        assert scene.tick(now) == []
+    assert scene.tick(12.9) == []
+    level, text = logged(scene.tick(13.0))
+    assert level == WARNING
+    assert "is not done 13 s after its first push: 2 of 4 chunks are missing" in text
+
+
+def test_this_rank_itself_is_not_named():
+    scene = stalled(1)
+    scene.receive("a", waiting(1, 3))
+    assert logged(scene.tick(5.0))[1].endswith("; waiting for rank 3 (h3)")
+
+
+def test_a_rank_that_others_wait_for_hears_it_once():
+    scene = Scene(1, world_size=4).run()
+    scene.receive("b", waiting(1, seq=0, waited_s=4.9))
+    assert scene.tick(0.0) == []
+    for waited_s in (5.2, 5.7):
+        scene.receive("b", waiting(1, seq=0, waited_s=waited_s))
+        logs = [action for action in scene.tick(0.0) if isinstance(action, Log)]
+        if waited_s == 5.2:
+            assert logs == [Log(WARNING, "others have waited 5 s for this rank to issue collective 0")]
+        else:
+            assert logs == []
+
+
+def test_old_news_is_no_reason_to_hurry():
+    scene = Scene(1, world_size=4).run()
+    scene.issue(now=0.0)
+    scene.receive("a", waiting(1, seq=0, waited_s=6.0))
+    scene.result("a", 0, now=0.1)
+    assert [action for action in scene.tick(0.2) if isinstance(action, Log)] == []

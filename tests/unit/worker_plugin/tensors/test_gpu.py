@@ -1,0 +1,446 @@
+"""Tensors on their way from a GPU, which is a fake one here: what is pushed when, and what becomes of the memory."""
+
+import contextlib
+import gc
+import mmap
+import os
+import threading
+import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from reduction.errors import ConfigError
+from reduction.model import Collective, DType, ReduceOp
+from support.fake_gpu import FakeEvent, FakeGpu, FakeStream, garbage
+
+from worker_plugin.tensors import bridge, gpu
+from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, Piece
+from worker_plugin.tensors.gpu import Arrival, Downloads
+from worker_plugin.tensors.staging import Staging, Work
+from worker_plugin.tensors.wire_dtype import parse
+
+KIB = 1024
+SIZES = (0, 1, 700, 256, 513)
+ENCODINGS = {
+    "plain": Encoding,
+    "bf16": lambda tensor: CastEncoding(tensor, DType.BFLOAT16),
+    "fp16": lambda tensor: CastEncoding(tensor, DType.FLOAT16),
+    "int8": lambda tensor: blocks(tensor, "int8"),
+    "fp8": lambda tensor: blocks(tensor, "fp8"),
+    "topk": lambda tensor: blocks(tensor, "topk:0.1"),
+}
+
+
+def blocks(tensor, wire):
+    """In pieces of which one is empty, one small, and none a whole number of blocks; the last takes what is left."""
+    sizes = [*SIZES, max(0, tensor.numel() - sum(SIZES))] if tensor.numel() > sum(SIZES) else [tensor.numel()]
+    offsets = np.cumsum([0, *sizes[:-1]]).tolist()
+    pieces = [
+        Piece(offset, size, np.zeros(size, np.float32)) for offset, size in zip(offsets, sizes, strict=True)
+    ]
+    return BlockEncoding(tensor, parse(wire), pieces)
+
+
+def work_of(tensor, encoding=None, ready=None):
+    what = Collective(ReduceOp.SUM, DType.FLOAT32, tensor.numel(), 0)
+    return Work(0, what, tensor, encoding or Encoding(tensor), bridge.make_future(tensor), ready)
+
+
+def happened():
+    event = FakeEvent()
+    event.happen()
+    return event
+
+
+def total_of(encoding):
+    return encoding.numel * 2 if isinstance(encoding, BlockEncoding) else encoding.contribution_bytes
+
+
+def values_of(numel):
+    return torch.randn(numel, generator=torch.Generator().manual_seed(numel))
+
+
+@pytest.fixture
+def staging(monkeypatch):
+    """Whose fake GPU is there at once, and in whose list is what could be pushed."""
+    device = FakeGpu(torch.device("cpu"))
+    monkeypatch.setattr(gpu, "Gpu", lambda _: device)
+    monkeypatch.setattr(gpu, "SEGMENT_BYTES", 4 * KIB)
+    arrived, news = [], threading.Semaphore(0)
+
+    def on_arriving(work):
+        arrived.append(work)
+        news.release()
+
+    one = Staging(ArenaPool(), on_arriving)
+    one.gpu, one.arrived = device, arrived
+    one.next = lambda: news.acquire(timeout=10) and arrived[-1]
+    yield one
+    device.down.goes_on.set()
+    one.finish(lambda: None)
+    one.join(10)
+    assert not one._thread.is_alive()
+
+
+# ---- in ----
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 700), (9999,)])
+def test_a_contribution_is_that_of_the_same_tensor_on_the_cpu(staging, name, shape):
+    tensor = values_of(int(np.prod(shape))).reshape(shape)
+    expected = work_of(tensor, ENCODINGS[name](tensor))
+    Staging(ArenaPool(garbage), lambda _: None).begin(expected)
+    expected_bytes = bytes(expected.payload(0, total_of(expected.encoding)))
+    work = work_of(tensor.clone(), ENCODINGS[name](tensor.clone()), happened())
+    assert staging.download(work)
+    assert staging.next() is work
+    total = total_of(work.encoding)
+    parts = [bytes(work.payload(at, min(at + KIB, total))) for at in range(0, max(1, total), KIB)]
+    assert b"".join(parts) == expected_bytes
+    again = [bytes(work.payload(at, min(at + KIB, total))) for at in range(0, max(1, total), KIB)]
+    assert again == parts, "an epoch later"
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_span_needs_no_element_behind_those_it_names(name):
+    """Otherwise a chunk could be pushed before its elements are there."""
+    tensor = values_of(9999)
+    whole = ENCODINGS[name](tensor)
+    whole.open()
+    for stop in {*range(KIB, total_of(whole), KIB), total_of(whole)}:
+        count = whole.elements(stop)
+        assert 0 < count <= 9999
+        partial = torch.full_like(tensor, float("nan"))
+        partial[:count] = tensor[:count]
+        some = ENCODINGS[name](partial)
+        some.open()
+        begin, end = whole.where(stop - KIB if stop % KIB == 0 else stop - stop % KIB, stop)
+        ours, theirs = bytearray(end - begin), bytearray(end - begin)
+        start = stop - KIB if stop % KIB == 0 else stop - stop % KIB
+        some.encode(start, stop, memoryview(ours))
+        fresh = ENCODINGS[name](tensor)
+        fresh.open()
+        fresh.encode(start, stop, memoryview(theirs))
+        assert ours == theirs, (name, stop)
+    assert whole.elements(total_of(whole)) == 9999
+
+
+def test_the_first_segment_is_enough_to_begin(staging):
+    work = work_of(values_of(8 * KIB), ready=happened())
+    held, copies = threading.Event(), []
+    plain = staging.gpu.fetch
+
+    def fetch(encoding, host, first, stop):
+        if first:
+            staging.gpu.down.put(held.wait)
+        copies.append((first, stop))
+        return plain(encoding, host, first, stop)
+
+    staging.gpu.fetch = fetch
+    staging.download(work)
+    assert staging.next() is work
+    assert copies == [(at, at + KIB) for at in range(0, 8 * KIB, KIB)]
+    assert torch.equal(torch.frombuffer(work.payload(0, 4 * KIB), dtype=torch.float32), work.tensor[:KIB])
+    late = threading.Timer(0.2, held.set)
+    late.start()
+    payload = work.payload(4 * KIB, 5 * KIB)
+    assert held.is_set(), "pushed before it was there"
+    assert torch.equal(torch.frombuffer(payload, dtype=torch.float32), work.tensor[KIB : KIB + KIB // 4])
+    late.join()
+
+
+def test_nothing_is_read_before_it_is_written(staging):
+    written, tensor = FakeEvent(), torch.zeros(8)
+    staging.download(work_of(tensor, ready=written))
+    tensor.copy_(torch.arange(8.0))
+    assert not staging.arrived
+    written.happen()
+    assert torch.equal(
+        torch.frombuffer(staging.next().payload(0, 32), dtype=torch.float32), torch.arange(8.0)
+    )
+
+
+def test_the_order_of_collectives_stays(staging):
+    assert not staging.download(work_of(torch.ones(4))), "no GPU was seen yet"
+    first, second = work_of(torch.ones(4), ready=FakeEvent()), work_of(torch.ones(4))
+    assert staging.download(first)
+    assert staging.download(second), "on the CPU, but behind one that is not"
+    assert not staging.arrived
+    first.ready.happen()
+    staging.next()
+    staging.next()
+    assert staging.arrived == [first, second]
+    assert second.contribution is None
+    staging.begin(second)
+    assert second.payload(0, 4)
+
+
+def test_a_tensor_that_cannot_be_copied_has_no_contribution(staging, caplog):
+    ready = FakeEvent()
+    ready.happen(RuntimeError("an illegal memory access was encountered"))
+    staging.download(work_of(torch.ones(8), ready=ready))
+    assert staging.next().contribution is None
+    assert "illegal memory access" in caplog.text
+    staging.gpu.fetch = lambda *_: 1 / 0
+    staging.download(work_of(torch.ones(8), ready=happened()))
+    assert staging.next().contribution is None
+
+
+def test_a_segment_that_fails_later_is_not_pushed(staging):
+    work = work_of(values_of(2 * KIB), ready=happened())
+    plain = staging.gpu.fetch
+    staging.gpu.fetch = lambda encoding, host, first, stop: (
+        staging.gpu.down.put(lambda: 1 / 0) if first else plain(encoding, host, first, stop)
+    )
+    staging.download(work)
+    assert staging.next().payload(0, 4 * KIB)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            work.payload(4 * KIB, 8 * KIB)
+
+
+def test_arrival_waits_for_what_is_asked_for_only():
+    arrival, events = Arrival(), [FakeEvent() for _ in range(3)]
+    for index, event in enumerate(events):
+        arrival.add(index * 10, event)
+    arrival.wait(0)
+    events[0].happen()
+    arrival.wait(10)
+    events[1].happen()
+    events[2].happen()
+    arrival.wait(11)
+    assert len(arrival._segments) == 1
+    arrival.wait(10**9)
+    assert not arrival._segments
+
+
+# ---- out, and the memory ----
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_results_come_back_through_the_gpu(staging, name):
+    tensor = values_of(9999)
+    work = work_of(tensor, ENCODINGS[name](tensor), happened())
+    staging.download(work)
+    assert staging.next() is work
+    assert (work.source is not None) == (name in ("int8", "fp8", "topk"))
+    work.payload(0, total_of(work.encoding))
+    used = staging.gpu.pool.used_bytes
+    assert used == sum(
+        buffer.numel() for buffer in (work.contribution, work.result, work.source) if buffer is not None
+    )
+    assert used <= 2 * tensor.nbytes, "page-locked: at most two times the gradients"
+    plain = ENCODINGS[name](tensor.clone())
+    work.result.zero_()
+    plain.deliver(work.result.clone())
+    staging.deliver(work)
+    assert work.future.wait() is tensor
+    assert torch.equal(tensor, plain.tensor)
+    staging.release(work)
+    staging.finish(lambda: None)
+    staging.join(10)
+    assert staging.gpu.pool.used_bytes == 0, "all of it can be used again"
+
+
+def test_page_locked_memory_is_not_kept_for_longer_than_a_communicator_lives(staging):
+    work = work_of(torch.ones(1000), ready=happened())
+    staging.download(work)
+    assert staging.next() is work
+    gpus = staging._downloads._gpus
+    assert len(gpus) == 1
+    staging.finish(lambda: None)
+    staging.join(10)
+    assert gpus == {}
+
+
+def test_a_copy_back_that_fails_fails_the_future(staging, caplog):
+    work = work_of(torch.zeros(8), ready=happened())
+    staging.download(work)
+    staging.next()
+    staging.gpu.deliver = lambda work, complete: 1 / 0
+    staging.deliver(work)
+    with pytest.raises(ZeroDivisionError):
+        work.future.wait()
+
+
+def test_who_was_called_back_is_free_after_the_end(monkeypatch):
+    monkeypatch.setattr(gpu, "Gpu", FakeGpu)
+
+    class Owner:
+        def __init__(self):
+            self.staging = Staging(ArenaPool(), self.on_arriving)
+            self.came = threading.Event()
+
+        def on_arriving(self, work):
+            self.came.set()
+
+    owner = Owner()
+    owner.staging.download(work_of(torch.ones(4), ready=happened()))
+    assert owner.came.wait(10)
+    owner.staging.finish(lambda: None)
+    owner.staging.join(10)
+    gone = weakref.ref(owner)
+    gc.disable()
+    try:
+        del owner
+        assert gone() is None, "a cycle keeps it"
+    finally:
+        gc.enable()
+
+
+def test_ending_waits_for_both_threads_but_not_from_them(staging):
+    returned = threading.Event()
+    work = work_of(torch.ones(4), ready=happened())
+    work.future.add_done_callback(lambda _: (staging.join(60), returned.set()))
+    staging.download(work)
+    staging.next()
+    staging.deliver(work)
+    assert returned.wait(10)
+
+
+class Cudart:
+    """Stands for torch's bindings of libcudart."""
+
+    cudaError = SimpleNamespace(success=0)
+
+    def __init__(self):
+        self.locked = {}
+        self.code = 0
+
+    def cudaHostRegister(self, address, nbytes, flags):
+        assert flags == 0
+        if self.code == 0:
+            self.locked[address] = nbytes
+        return self.code
+
+    def cudaHostUnregister(self, address):
+        del self.locked[address]
+
+    def cudaGetErrorString(self, code):
+        return f"error {code}"
+
+
+@pytest.fixture
+def cudart(monkeypatch):
+    one = Cudart()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: one)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    return one
+
+
+def lock(nbytes, *streams):
+    return gpu._page_locked(torch.device("cuda", 0), streams, nbytes)
+
+
+def unlocked():
+    """Wait until whoever unlocks memory is through."""
+    done = threading.Event()
+    gpu._to_unlock.put(done.set)
+    assert done.wait(10)
+
+
+def test_page_locked_memory(cudart):
+    waited = []
+    stream = SimpleNamespace(synchronize=lambda: waited.append(len(cudart.locked)))
+    buffer = lock(10_001, stream, stream)
+    assert buffer.numel() == 10_001
+    assert cudart.locked == {buffer.data_ptr(): 10_001}
+    assert buffer.data_ptr() % 4096 == 0, "no page of it is another's"
+    buffer.fill_(7)
+    del buffer
+    unlocked()
+    assert cudart.locked == {}
+    assert waited == [1, 1], "it was unlocked before the copies were done"
+    assert lock(0).numel() == 0
+    cudart.code = 2
+    with pytest.raises(MemoryError, match=r"4096 bytes .* error 2"):
+        lock(4096)
+
+
+def test_letting_go_of_memory_waits_for_nothing(cudart):
+    """The GPU may be busy for long, and who lets go may have streams to serve."""
+    goes_on = threading.Event()
+    buffer = lock(4096, SimpleNamespace(synchronize=goes_on.wait))
+    del buffer
+    assert cudart.locked
+    goes_on.set()
+    unlocked()
+    assert not cudart.locked
+
+
+def test_memory_is_collected_whoever_holds_which_lock(cudart):
+    """Garbage is collected in any line of any thread, while a thread is being started for example."""
+    buffer = lock(4096)
+    cycle = [buffer]
+    cycle.append(cycle)
+    del buffer
+    with threading._active_limbo_lock, gpu._unlocking_lock:
+        del cycle
+        gc.collect()
+    unlocked()
+    assert cudart.locked == {}
+
+
+def test_memory_of_a_gpu_that_failed_is_freed(cudart):
+    def fail():
+        raise RuntimeError("CUDA error")
+
+    buffer = lock(4096, SimpleNamespace(synchronize=fail))
+    gone = weakref.ref(buffer)
+    del buffer
+    unlocked()
+    assert gone() is None
+
+
+def test_a_forked_child_neither_unlocks_nor_unmaps_what_is_not_its_own(cudart):
+    nbytes = 64 << 20
+    buffer = lock(nbytes, SimpleNamespace(synchronize=lambda: None))
+    child = os.fork()
+    if not child:  # with other memory of that size, which would be at the same address if that was free
+        status = 1
+        with contextlib.suppress(BaseException):
+            own = mmap.mmap(-1, nbytes)
+            own[:4] = b"mine"
+            del buffer
+            gc.collect()
+            status = 0 if own[:4] == b"mine" and cudart.locked else 2
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert cudart.locked == {buffer.data_ptr(): nbytes}
+
+
+def test_a_graph_is_refused(monkeypatch):
+    tensor = SimpleNamespace(
+        layout=torch.strided,
+        is_contiguous=lambda: True,
+        is_neg=lambda: False,
+        device=torch.device("cuda", 0),
+        is_cuda=True,
+    )
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(ConfigError, match="CUDA graph"):
+        bridge.check(tensor, torch.distributed.ReduceOp.SUM)
+
+
+def test_streams_keep_their_order():
+    """Of the fake: what the tests above rely on."""
+    stream, seen = FakeStream(), []
+    stream.goes_on.clear()
+    last = [stream.put(lambda step=step: seen.append(step)) for step in range(5)][-1]
+    assert not seen
+    stream.goes_on.set()
+    last.synchronize()
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_downloads_end_when_told():
+    downloads = Downloads(lambda work: None)
+    downloads.put(None)
+    downloads.thread.join(10)
+    assert not downloads.thread.is_alive()

@@ -1,4 +1,4 @@
-"""`python -m reducer` is the `reducer` command, and so is this file by its path, as `reduction.process.launch` starts it.
+"""`python -m reducer` is the `reducer` command, and so is this file by its path, as `launch.reducer_command` starts it.
 
 By its path it uses the packages `reducer` and `reduction` of those who started it, and otherwise what is installed:
 no folder of the user's comes before that. PYTHONPATH comes last, the working directory not at all.

@@ -15,8 +15,8 @@ so the GPU is idle for at least that share.
 
 At the end all ranks must have the same bits in every weight, for each contender that communicates, and ours must have
 come to where the others have, but for roundings; else the exit code is 1. It is 2 if something is missing here. With
-NCCL its log is read as in `benchmarks.gpu.nccl`. Writes gpu-training-*.json, and with --trace a trace of rank 0 for each
-contender, with the copies and pushes of our threads beside the backward pass (chrome://tracing, Perfetto).
+NCCL its log is read as in `benchmarks.gpu.nccl`. Writes gpu-training-*.json, and with --trace a trace of rank 0 for
+each contender, with the copies and pushes of our threads beside the backward pass (chrome://tracing, Perfetto).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Links that are cut, for a while or for good: every rank and reducer on a host of its own (benchmarks/lab/network.py)."""
+"""Links that are cut, for a while or for good: every rank and reducer is on a host of its own (`benchmarks.lab`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`local_group` in a user's script under torchrun, which tells every rank its place by LOCAL_RANK, LOCAL_WORLD_SIZE.
 
 A node is what one torchrun starts: two of them are two nodes also here, on one host, since only ranks of the same node
-must share one. The bits of the weights tell in which order was added. Links between hosts: benchmarks/shaped/hierarchy.py.
+must share one. The bits of the weights tell in which order was added. Links between hosts:
+benchmarks/shaped/hierarchy.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A `Connection` and the bare socket at its other end, on a real event loop, for the tests of `reduction.transports.tcp`.
+"""A `Connection` and the bare socket at its other end, on a real event loop, to test `reduction.transports.tcp`.
 
 Nothing here sleeps: tests wait for a state, and run() bounds every wait.
 """

@@ -1,4 +1,4 @@
-"""Host memory for what is in flight, used again from step to step; what is kept for later, `reduction.process.reuse` says."""
+"""Host memory for what is in flight, used again from step to step. `reduction.process.reuse` says what is kept."""
 
 from __future__ import annotations
 

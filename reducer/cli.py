@@ -17,8 +17,8 @@ import click
 from reduction import __version__
 from reduction.errors import ConfigError
 
-from reducer.allowance import MEMORY_SHARE, WORKERS_DEFAULT_MAX
 from reducer.config import DRAIN_TIMEOUT_S, TLS_OPTIONS, WORKERS_MAX, ReducerConfig
+from reducer.resources.allowance import MEMORY_SHARE, WORKERS_DEFAULT_MAX
 
 EXIT_BIND = 3
 EXIT_NO_ANSWER = 4
@@ -117,7 +117,7 @@ def serve(
     """
     # Its handlers only complain when we start siblings, which never use the parent's connections.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    from reducer.heap import use_few_arenas
+    from reducer.resources.heap import use_few_arenas
 
     use_few_arenas()
     import uvloop
@@ -177,7 +177,7 @@ def status(
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it would report handshakes beside us
     from reduction.security.tls import tls_files
 
-    from reducer.status import Access, NoAnswer, fetch, render
+    from reducer.observe.status import Access, NoAnswer, fetch, render
 
     try:
         access = Access.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from reduction.errors import ConfigError
 from reduction.security.tls import TlsFiles, tls_files
 
-from reducer.allowance import default_memory_limit, default_workers
+from reducer.resources.allowance import default_memory_limit, default_workers
 
 DRAIN_TIMEOUT_S = 30.0
 WORKERS_MAX = 256

@@ -31,10 +31,10 @@ from reduction.model import (
 from reduction.transports.interface import Sink
 from reduction.wire import checksum
 
-from reducer.buffers import BufferPool, is_leased
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
 from reducer.core.table import Table
+from reducer.resources.buffers import BufferPool, is_leased
 
 log = logging.getLogger(__name__)
 

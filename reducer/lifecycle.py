@@ -12,10 +12,10 @@ import sys
 from reduction.process import descriptors
 from reduction.security.tokens import read_tokens
 
-from reducer import allowance
 from reducer.config import ReducerConfig
 from reducer.engine import TICK_S, Engine
-from reducer.metrics import serve_metrics
+from reducer.observe.metrics import serve_metrics
+from reducer.resources import allowance
 from reducer.security import server_credentials
 from reducer.siblings import Siblings
 from reducer.transports.grpc_server import GrpcServer, Limits

@@ -13,7 +13,7 @@ from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 from reduction.security.tls import TlsFiles, tls_files
 from reduction.wire import frames as wire
 
-from worker_plugin.discovery.address_forms import check_addresses
+from worker_plugin.address_forms import check_addresses
 from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 ENV_PREFIX = "REDUCTION_"

@@ -31,7 +31,7 @@ from benchmarks.lab.ranks import Ranks, RanksFailed
 from benchmarks.lab.reducers import Reducers
 from benchmarks.method.table import markdown
 from benchmarks.numerics.convergence_load import HOOKS, LEARNERS, Training, Way, torch_bytes
-from reducer.status import Access, fetch
+from reducer.observe.status import Access, fetch
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: Of the JSON; raised when a field changes its meaning.

@@ -4,8 +4,8 @@
 
 The trainings of `benchmarks.numerics.convergence`, side by side on the same processes, a few steps of each in turn,
 so that what slows the machine slows all. The target is fp32's final loss (the mean of the last tenth of its steps)
-and 1 % more; a training has reached it when the mean of its last WINDOW steps has. Those that have not when fp32 is done go on,
-up to `--most` times as many steps. Time is that of steps on rank 0, computing included, from the first one.
+and 1 % more; a training has reached it when the mean of its last WINDOW steps has. Those that have not when fp32 is
+done go on, up to `--most` times as many steps. Time is that of steps on rank 0, computing included, from the first one.
 
 Exit code 1 if one of CHECKED, both with error feedback, is not LEAST times as fast as fp32. Writes
 time-to-loss-MODEL.json and time-to-loss-MODEL.png. Needs root and iproute2.

@@ -25,7 +25,7 @@ from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import frames as wire
 
 from reducer.engine import Engine
-from reducer.heap import Heap
+from reducer.resources.heap import Heap
 from reducer.security import check_call, check_join, check_status
 from reducer.transports.open_services import open_services
 from reducer.transports.outbox import Encoder, Outbox

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from reduction.errors import MalformedFrame, ResourceExhausted
 
-from reducer.heap import Heap
+from reducer.resources.heap import Heap
 from reducer.transports.turns import Turns
 
 #: Longest request: the name of a service, of a symbol, or of a file.

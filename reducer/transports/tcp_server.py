@@ -19,7 +19,7 @@ from reduction.model import Push, ReducerFrame, Result
 from reduction.transports import tcp
 from reduction.wire import frames as wire
 
-from reducer.buffers import BufferPool
+from reducer.resources.buffers import BufferPool
 
 log = logging.getLogger(__name__)
 

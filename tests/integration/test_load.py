@@ -12,7 +12,7 @@ from reduction.process import descriptors
 from support import crowd
 
 from reducer.core.table import reservation
-from reducer.status import Access, fetch
+from reducer.observe.status import Access, fetch
 from reducer.transports.grpc_server import Limits
 from worker_plugin.process.loop import io_loop
 

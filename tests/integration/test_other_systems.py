@@ -10,7 +10,7 @@ import pytest
 from support.children import START_S, environment
 from support.reducers import READY, status_of
 
-from reducer.allowance import WORKERS_DEFAULT_MAX
+from reducer.resources.allowance import WORKERS_DEFAULT_MAX
 
 LESS = """
 import builtins, io, os, socket

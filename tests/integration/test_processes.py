@@ -23,7 +23,7 @@ from support.reducers import reducer_command, status_of
 from support.torchrun import Torchrun
 from support.training import Trainer, train_until_told
 
-from reducer.allowance import default_memory_limit
+from reducer.resources.allowance import default_memory_limit
 from worker_plugin import reduction_hook
 
 SERVICE = "reduction.v1.Reduction"

@@ -13,7 +13,7 @@ from support.children import environment, state_of
 from support.reducers import READY, reducer_command, status_of
 from support.training import train_until_told
 
-from reducer.allowance import MEMORY_SHARE, WORKERS_DEFAULT_MAX, cores, memory
+from reducer.resources.allowance import MEMORY_SHARE, WORKERS_DEFAULT_MAX, cores, memory
 
 
 def siblings_of(pid: int) -> list[int]:

@@ -17,8 +17,8 @@ from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import roll_call
 from worker_plugin.discovery.addresses import configured, names_of, resolve
 from worker_plugin.discovery.embedded import EmbeddedReducer, loopback_id
-from worker_plugin.hierarchy.nodes import Entry, Node, Verdict
-from worker_plugin.hierarchy.nodes import decide as decide_nodes
+from worker_plugin.discovery.nodes import Entry, Node, Verdict
+from worker_plugin.discovery.nodes import decide as decide_nodes
 from worker_plugin.transports.security import OPEN, Access, access_of, private_access
 
 log = logging.getLogger(__name__)

@@ -35,10 +35,10 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from worker_plugin.client import CLOSE_EXTRA_S, Client
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.meeting import Meeting
+from worker_plugin.discovery.nodes import Node, own_entry
 from worker_plugin.hierarchy.exchange import Exchange, Share, Work, on_stream
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.hierarchy.neighbours import Kind, Neighbours
-from worker_plugin.hierarchy.nodes import Node, own_entry
 from worker_plugin.hierarchy.rail import Agreed, rail_client
 from worker_plugin.hierarchy.watch import Watch
 from worker_plugin.process import fork

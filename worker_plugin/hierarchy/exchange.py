@@ -11,8 +11,8 @@ import torch
 from reduction.errors import CollectiveMismatch
 from reduction.model import Collective, DType, ReduceOp
 
+from worker_plugin.discovery.nodes import Node
 from worker_plugin.hierarchy.local_group import LocalGroup
-from worker_plugin.hierarchy.nodes import Node
 from worker_plugin.hierarchy.shards import Shards, fold
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.bridge import Future

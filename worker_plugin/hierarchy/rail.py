@@ -11,7 +11,7 @@ from reduction.rails import rail_name
 from worker_plugin.client import Client
 from worker_plugin.config import SECONDS_MAX, PluginConfig
 from worker_plugin.discovery.meeting import Place
-from worker_plugin.hierarchy.nodes import Node
+from worker_plugin.discovery.nodes import Node
 from worker_plugin.rank_group import RankGroup
 
 #: How much more patience a rail has than a node, in seconds: whom a node waits for is better named by its neighbours

@@ -19,8 +19,8 @@ from typing import Protocol
 from reduction.errors import CollectiveTimeout, PeerLeft, ReductionError, WorkerLost, from_code
 
 from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.nodes import Node
 from worker_plugin.hierarchy.neighbours import Ended, Kind, Neighbours, Note
-from worker_plugin.hierarchy.nodes import Node
 
 log = logging.getLogger(__name__)
 

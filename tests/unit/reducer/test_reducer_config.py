@@ -4,8 +4,8 @@ import pytest
 from reduction.errors import ConfigError
 from reduction.security.tls import TlsFiles
 
-from reducer.allowance import default_memory_limit, default_workers
 from reducer.config import DRAIN_TIMEOUT_S, WORKERS_MAX, ReducerConfig, split_address
+from reducer.resources.allowance import default_memory_limit, default_workers
 
 TLS = {"tls_cert": "c", "tls_key": "k", "tls_ca": "a"}
 

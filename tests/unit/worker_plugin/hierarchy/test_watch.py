@@ -6,8 +6,8 @@ import pytest
 from reduction.errors import CollectiveTimeout, PeerLeft, ReducerUnavailable, WorkerLost
 
 from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.nodes import Entry, Node
 from worker_plugin.hierarchy.neighbours import Ended, Kind, Note
-from worker_plugin.hierarchy.nodes import Entry, Node
 from worker_plugin.hierarchy.watch import WATCH_S, Watch
 
 CONFIG = PluginConfig(stall_warn_s=5.0, timeout_s=60.0)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from reducer.allowance import (
+from reducer.resources.allowance import (
     MEMORY_SHARE,
     MEMORY_UNKNOWN,
     WORKERS_DEFAULT_MAX,

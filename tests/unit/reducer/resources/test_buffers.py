@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from reducer.buffers import EXTRA_BYTES_MAX, BufferPool, is_leased
+from reducer.resources.buffers import EXTRA_BYTES_MAX, BufferPool, is_leased
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from reduction.errors import ConfigError, WorkersMissing
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.meeting import Meeting
+from worker_plugin.discovery.nodes import Entry, Verdict, decide, own_entry, place_id
 from worker_plugin.discovery.roll_call import Corner
-from worker_plugin.hierarchy.nodes import Entry, Verdict, decide, own_entry, place_id
 
 
 def entries(*nodes, setting="auto"):

@@ -1,0 +1,1 @@
+"""What operators see of a reducer: its status and its metrics."""

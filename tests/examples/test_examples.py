@@ -1,0 +1,51 @@
+"""Every script in examples/ runs as its own text says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from integration.conftest import serve  # noqa: F401
+from support.children import environment
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_ddp():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, str(EXAMPLES / "ddp.py")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    losses = [float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)$", done.stdout, re.MULTILINE)]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
+
+
+def test_without_ddp(serve):  # noqa: F811
+    reducer = serve()
+    command = [sys.executable, str(EXAMPLES / "without_ddp.py"), reducer.address]
+    ranks = [
+        subprocess.Popen([*command, str(rank), "2"], stdout=subprocess.PIPE, text=True, env=environment())
+        for rank in range(2)
+    ]
+    try:
+        answers = [rank.communicate(timeout=60)[0] for rank in ranks]
+    finally:
+        for one in ranks:
+            one.kill()
+            one.wait()
+    sums = "sum [1.0, 1.0, 1.0, 1.0], mean [0.0, 1.5, 3.0, 4.5]\n"
+    assert answers == [f"rank {rank}: {sums}" for rank in range(2)]
+
+
+def test_they_are_short():
+    lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert {"ddp.py", "without_ddp.py"} <= lengths.keys()
+    assert max(lengths.values()) <= 80

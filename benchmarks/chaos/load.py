@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.demo.__main__ import BATCH, cnn
+from benchmarks.demo.digits import BATCH, cnn
 from benchmarks.lab.ranks import Rank
 from worker_plugin import ReductionState, reduction_hook
 

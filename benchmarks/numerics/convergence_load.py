@@ -22,7 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.demo.__main__ import TRAINING_IMAGES, cnn
+from benchmarks.demo.digits import TRAINING_IMAGES, cnn
 from benchmarks.lab.ranks import Rank
 from worker_plugin import ReductionState, reduction_hook
 

@@ -6,20 +6,31 @@ Exit codes: 0 stopped after draining, or status shown; 1 an error inside; 2 wron
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from functools import partial
 
 import click
 from reduction import __version__
 from reduction.errors import ConfigError
 
-from reducer.config import DRAIN_TIMEOUT_S, TLS_OPTIONS, WORKERS_MAX, ReducerConfig
-from reducer.resources.allowance import MEMORY_SHARE, WORKERS_DEFAULT_MAX
+from reducer.config import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    DRAIN_TIMEOUT_S,
+    PROCESSES_MAX,
+    TLS_OPTIONS,
+    ReducerConfig,
+    complete_address,
+    split_address,
+)
+from reducer.resources.allowance import MEMORY_SHARE, PROCESSES_DEFAULT_MAX
+from reducer.sizes import size
 
+#: Between two looks of `status --watch`, in seconds.
+WATCH_S = 2.0
 EXIT_BIND = 3
 EXIT_NO_ANSWER = 4
 
@@ -33,6 +44,19 @@ class LineFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
         return super().formatMessage(record).translate(_VISIBLE)
+
+
+class _Renamed(click.Option):
+    """An option whose help shows the first of its names only; the others are former ones."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """See `click.Parameter`."""
+        record = super().get_help_record(ctx)
+        if record is None:
+            return None
+        for former in self.opts[1:]:
+            record = record[0].replace(f", {former}", ""), record[1]
+        return record
 
 
 def _security_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -56,29 +80,43 @@ def main() -> None:
     """Sum gradients for PyTorch data-parallel training."""
 
 
-@main.command()
-@click.option("--bind", required=True, metavar="HOST:PORT", help="Address to serve; port 0 picks a free one.")
+@main.command(short_help="Run one reducer.")
+@click.option(
+    "--bind",
+    default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
+    metavar="HOST:PORT",
+    help=f"Address to serve; port 0 picks a free one. A bare PORT is on {DEFAULT_HOST}.",
+)
 @click.option(
     "--data-port",
     type=int,
     default=0,
     metavar="PORT",
-    help="TCP data plane on the same host; 0 picks a free one. Workers that cannot reach it stay on gRPC.",
+    help="TCP data plane on the same host; 0 picks a free one, otherwise process i serves PORT + i. Workers that "
+    "cannot reach it stay on gRPC.",
 )
-@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port of the same host.")
+@click.option(
+    "--metrics-port",
+    type=int,
+    metavar="PORT",
+    help="Serve Prometheus metrics on the same host: process i serves PORT + i, from i = 0, each about itself.",
+)
 @click.option(
     "--memory-limit",
-    type=int,
-    metavar="BYTES",
-    help=f"Most bytes that all jobs together may reserve, in all processes.  [default: {MEMORY_SHARE:.0%} of the "
-    "memory of this machine or container]",
+    type=size,
+    metavar="SIZE",
+    help="Most memory that all jobs together may reserve, in all processes: bytes, or with K, M, G (KiB, MiB, GiB).  "
+    f"[default: {MEMORY_SHARE:.0%} of the memory of this machine or container]",
 )
 @click.option(
+    "--processes",
     "--workers",
+    "processes",
+    cls=_Renamed,
     type=int,
     metavar="N",
     help="Processes that serve; those after the first take free ports.  [default: the whole cores that this "
-    f"machine or container has, at most {WORKERS_DEFAULT_MAX}; up to {WORKERS_MAX}]",
+    f"machine or container has, at most {PROCESSES_DEFAULT_MAX}; up to {PROCESSES_MAX}]",
 )
 @_security_options
 @click.option("--insecure", is_flag=True, help="Allow a non-loopback address without TLS or token.")
@@ -101,7 +139,7 @@ def serve(
     data_port: int,
     metrics_port: int | None,
     memory_limit: int | None,
-    workers: int | None,
+    processes: int | None,
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
@@ -111,7 +149,7 @@ def serve(
     log_level: str,
     stop_with_stdin: bool,
 ) -> None:
-    """Run one reducer until SIGTERM.
+    """Run one reducer until SIGTERM or Ctrl-C; a second one ends it at once, with all its processes.
 
     Prints the one line `listening on HOST:PORT` to stdout when it is ready; logs go to stderr.
     """
@@ -122,7 +160,7 @@ def serve(
     use_few_arenas()
     import uvloop
 
-    from reducer.lifecycle import BindError
+    from reducer.binding import BindError, check_host
     from reducer.lifecycle import serve as run
 
     handler = logging.StreamHandler()
@@ -130,8 +168,10 @@ def serve(
         LineFormatter("%(asctime)s level=%(levelname)s logger=%(name)s pid=%(process)d %(message)s")
     )
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
-    given = {"workers": workers, "memory_limit_bytes": memory_limit}
+    given = {"processes": processes, "memory_limit_bytes": memory_limit}
     try:
+        bind = complete_address(bind)
+        check_host(bind, split_address(bind)[0])
         config = ReducerConfig(
             bind=bind,
             data_port=data_port,
@@ -145,9 +185,6 @@ def serve(
             drain_timeout_s=drain_timeout,
             **{name: value for name, value in given.items() if value is not None},
         )
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
-    try:
         uvloop.run(run(config))
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
@@ -156,44 +193,84 @@ def serve(
         sys.exit(EXIT_BIND)
 
 
-@main.command()
-@click.argument("address", metavar="HOST:PORT")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@main.command(short_help="Show what reducers serve.")
+@click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of tables; with --watch a line per look."
+)
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also list everything that each process knows of each job."
+)
+@click.option(
+    "--watch",
+    "watch_s",
+    is_flag=False,
+    flag_value=f"{WATCH_S:g}",
+    metavar="[SECONDS]",
+    help=f"Look again every so many seconds, {WATCH_S:g} if none are given, until Ctrl-C.",
+)
 @_security_options
 @click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
 def status(
-    address: str,
+    addresses: tuple[str, ...],
     as_json: bool,
+    verbose: bool,
+    watch_s: str | None,
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
     token_file: str | None,
     timeout: float,
 ) -> None:
-    """Show what a reducer serves, in all its processes; JSON has the one that answers.
+    """Show what the reducers at each ADDRESS serve, in all their processes, and the jobs of all together.
 
-    A reducer with TLS asks for a certificate here too, and one with tokens for any of them.
+    ADDRESS is HOST:PORT, or a bare PORT of this machine; 127.0.0.1:50051 if there is none. Rates are those between
+    two looks: of --watch, or one second apart. JSON without --watch takes one look and has no rates, only totals.
+
+    A rank is called a straggler if it is the last to push 60 % of the chunks (of two ranks 75 %), by 1 ms at least.
+
+    A reducer with TLS asks for a certificate here too, and one with tokens for any of them. The exit code is 4 if
+    nobody answers at an ADDRESS.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it would report handshakes beside us
     from reduction.security.tls import tls_files
 
-    from reducer.observe.status import Access, NoAnswer, fetch, render
+    from reducer.observe.status import Access, look
+    from reducer.watching import show_once, watch
 
     try:
+        seconds, addresses = _watch_seconds(watch_s, addresses)
+        addresses = tuple(map(complete_address, addresses)) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
+        for address in addresses:
+            split_address(address)
         access = Access.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
-        answer = fetch(address, timeout, access)
+        look_again = partial(look, addresses, timeout, access)
+        if seconds is not None:
+            watch(look_again, seconds, as_json=as_json, verbose=verbose)
+            return
+        processes = show_once(look_again, as_json=as_json, verbose=verbose)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    except NoAnswer as error:
-        click.echo(f"reducer: no answer from {address}: {error}", err=True)
+    silent = [process for process in processes if process.status is None]
+    for process in silent:
+        note = "" if process.is_given else "; it may be starting again"
+        click.echo(f"reducer: no answer from {process.address}: {process.reason}{note}", err=True)
+    if any(process.is_given for process in silent):
         sys.exit(EXIT_NO_ANSWER)
-    if as_json:
-        click.echo(json.dumps(asdict(answer), indent=2, default=lambda value: value.hex()))
-        return
-    render(address, answer)
-    for port in answer.siblings:
-        sibling = f"{address.rpartition(':')[0]}:{port}"
-        try:
-            render(sibling, fetch(sibling, timeout, access))
-        except NoAnswer:
-            click.echo(f"{sibling}: no answer; it may be starting again", err=True)
+
+
+def _watch_seconds(given: str | None, addresses: tuple[str, ...]) -> tuple[float | None, tuple[str, ...]]:
+    """Return the seconds of --watch and the addresses: `--watch HOST:PORT` has no seconds, but an address.
+
+    Raises:
+        ConfigError: the seconds are not positive.
+    """
+    if given is None:
+        return None, addresses
+    try:
+        seconds = float(given)
+    except ValueError:
+        return WATCH_S, (given, *addresses)
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"--watch {given}: must be positive")
+    return seconds, addresses

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from reduction.errors import ConfigError
 from reduction.security.tls import TlsFiles, tls_files
 
-from reducer.resources.allowance import default_memory_limit, default_workers
+from reducer.resources.allowance import default_memory_limit, default_processes
 
 DRAIN_TIMEOUT_S = 30.0
-WORKERS_MAX = 256
+PROCESSES_MAX = 256
+#: Where a reducer serves unless it is told otherwise.
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 50051
 TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
 
 
@@ -26,7 +29,7 @@ class ReducerConfig:
     #: Port for Prometheus on the same host, None for no metrics.
     metrics_port: int | None = None
     #: Processes that serve.
-    workers: int = field(default_factory=default_workers)
+    processes: int = field(default_factory=default_processes)
     #: Most bytes that all jobs together may reserve in all processes.
     memory_limit_bytes: int = field(default_factory=default_memory_limit)
     #: Certificate, private key and CA of mutual TLS, in PEM; all or none.
@@ -50,10 +53,16 @@ class ReducerConfig:
             raise ConfigError(f"--data-port {self.data_port}: must be 0 to 65535")
         if self.metrics_port is not None and not 0 < self.metrics_port <= 65535:
             raise ConfigError(f"--metrics-port {self.metrics_port}: must be 1 to 65535")
-        if not 1 <= self.workers <= WORKERS_MAX:
-            raise ConfigError(f"--workers {self.workers}: must be 1 to {WORKERS_MAX}")
-        if self.memory_limit_bytes < self.workers:
+        if not 1 <= self.processes <= PROCESSES_MAX:
+            raise ConfigError(f"--processes {self.processes}: must be 1 to {PROCESSES_MAX}")
+        if self.memory_limit_bytes < self.processes:
             raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
+        for option, first in (("--data-port", self.data_port), ("--metrics-port", self.metrics_port)):
+            if first and first + self.processes - 1 > 65535:
+                raise ConfigError(
+                    f"{option} {first}: {self.processes} processes take the ports up to {first + self.processes - 1}, "
+                    f"and 65535 is the last"
+                )
         if self.tls is not None and self.data_port:
             raise ConfigError(
                 f"--data-port {self.data_port}: the TCP data plane is not encrypted, and off with TLS; leave it out"
@@ -74,11 +83,19 @@ class ReducerConfig:
     @property
     def memory_limit_bytes_each(self) -> int:
         """What one process may reserve."""
-        return self.memory_limit_bytes // self.workers
+        return self.memory_limit_bytes // self.processes
 
     def address(self, port: int) -> str:
         """Return HOST:PORT with our host."""
-        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+        return address_of(self.host, port)
+
+    @property
+    def metrics_urls(self) -> tuple[str, ...]:
+        """Where the metrics of each process are; nothing without metrics."""
+        first = self.metrics_port
+        if first is None:
+            return ()
+        return tuple(f"http://{self.address(first + number)}/metrics" for number in range(self.processes))
 
     @property
     def host(self) -> str:
@@ -93,10 +110,31 @@ def split_address(address: str) -> tuple[str, int]:
         ConfigError: it is not of that form.
     """
     host, _, port = address.rpartition(":")
+    if _is_ipv6(host):
+        raise ConfigError(f"{address!r} has an IPv6 address without brackets: write [{host}]:{port}")
+    if _is_ipv6(address):
+        raise ConfigError(f"{address!r} is an IPv6 address without a port: write [{address}]:{DEFAULT_PORT}")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal():
         raise ConfigError(f"{address!r} is not HOST:PORT")
     return host, int(port)
+
+
+def complete_address(address: str) -> str:
+    """Return HOST:PORT; of a bare port, on the loopback address."""
+    return address_of(DEFAULT_HOST, int(address)) if address.isdecimal() else address
+
+
+def address_of(host: str, port: int) -> str:
+    """Return HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:

@@ -25,8 +25,9 @@ from reduction.model import (
     Push,
     ReducerStatus,
     Result,
+    Start,
+    Welcome,
     WorkerFrame,
-    job_title,
 )
 from reduction.transports.interface import Sink
 from reduction.wire import checksum
@@ -34,6 +35,7 @@ from reduction.wire import checksum
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
 from reducer.core.table import Table
+from reducer.journal import Journal
 from reducer.resources.buffers import BufferPool, is_leased
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 TICK_S = 0.04
 #: Events that mean nothing once their stream is over. (A union in the hot path would be made anew each time.)
 _OF_STREAMS = (Received, Rejected)
+#: Frames that the log has a line for.
+_TOLD = (Welcome, Start)
 
 
 class Engine:
@@ -62,6 +66,7 @@ class Engine:
         self._accumulators: dict[SlotKey, Array] = {}
         self._events: deque[Event] = deque()
         self._stream_count = 0
+        self._journal = Journal(clock)
 
     def open(self, sink: Sink) -> EngineStream:
         """Open a stream; its sink hears from within the `send` of this or other streams."""
@@ -72,12 +77,17 @@ class Engine:
     def tick(self) -> None:
         """Let time pass; to be called every TICK_S."""
         self._handle(Tick())
+        self._journal.tick()
         if not self.table.jobs:
             self.pool.clear()
 
     def drain(self) -> None:
         """Take no new jobs and ask the present ones to leave."""
         self._handle(Drain())
+
+    def close(self) -> None:
+        """Write what the log still lacks, when the process stops."""
+        self._journal.close()
 
     @property
     def is_needed(self) -> bool:
@@ -130,13 +140,7 @@ class Engine:
                     return
                 self.received_bytes += payload.nbytes
             case Join() if frame.protocol == PROTOCOL_VERSION:  # of another nothing has been checked
-                log.info(
-                    "join job=%s rank=%d/%d host=%s",
-                    job_title(frame.job, frame.group),
-                    frame.rank,
-                    frame.world_size,
-                    frame.host,
-                )
+                self._journal.introduce(stream, frame)
         self._handle(Received(stream, frame))
 
     def _is_sound(self, stream: int, push: Push) -> bool:
@@ -156,10 +160,15 @@ class Engine:
         if stream in self._sinks:
             self._handle(Rejected(stream, error))
 
-    def lose(self, stream: int) -> None:
-        """Take note that a stream is over."""
+    def label(self, stream: int) -> str:
+        """Return the job and the rank of a stream that is not over, for the log."""
+        return self._journal.label(stream)
+
+    def lose(self, stream: int, reason: str) -> None:
+        """Take note that a stream is over, though nobody here has ended it."""
         sink = self._sinks.pop(stream, None)
         if sink is not None:
+            self._journal.on_lost(stream, reason)
             self._handle(Lost(stream))
             sink.on_closed(None)
 
@@ -178,6 +187,8 @@ class Engine:
             except Exception:  # a bug of ours must cost one job, not all
                 log.exception("event failed event=%s", type(event).__name__)
                 self._contain(event)
+            if self._journal.has_news(len(self.table.jobs)):
+                self._journal.settle(self.table.jobs.values())
             self._events.popleft()
 
     def _contain(self, event: Event) -> None:
@@ -194,18 +205,29 @@ class Engine:
             case Publish():
                 self._publish(action)
             case Send(stream, frame):
+                if isinstance(frame, _TOLD):
+                    self._note(stream, frame)
                 if (sink := self._sinks.get(stream)) is not None:
                     sink.on_frame(frame)
             case Close(stream, error):
                 if error is not None:
                     self.errors[type(error).__name__] += 1
-                    log.warning("closed stream error=%s reason=%s", type(error).__name__, error)
+                self._journal.on_close(stream, error)
                 if (sink := self._sinks.pop(stream, None)) is not None:
                     sink.on_closed(error)
             case Discard(slot):
                 self._accumulators.pop(slot, None)
             case Warn(text):
                 log.warning("%s", text)
+
+    def _note(self, stream: int, frame: Welcome | Start) -> None:
+        """Have the log say that a rank is there, or that all are."""
+        self._journal.settle(self.table.jobs.values())  # a former life of the job has ended before
+        owner = self.table.streams.get(stream)
+        if owner is not None and isinstance(frame, Welcome):
+            self._journal.on_welcome(stream, owner[0])
+        elif owner is not None:
+            self._journal.on_start(owner[0])
 
     def _fold(
         self, slot: SlotKey, collective: Collective, payloads: tuple[memoryview, ...], span: int
@@ -261,6 +283,11 @@ class EngineStream:
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # and nobody has sent them so
         self._engine.reject(self._number, error)
 
-    def close(self) -> None:
-        """End the stream; see `ReducerStream.close`."""
-        self._engine.lose(self._number)
+    def close(self, reason: str = "its call ended") -> None:
+        """End the stream; see `ReducerStream.close`. The reason is for the log, if nobody here has ended it before."""
+        self._engine.lose(self._number, reason)
+
+    @property
+    def label(self) -> str:
+        """The job and the rank, for the log; until the stream is over."""
+        return self._engine.label(self._number)

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
-import sys
 
 from reduction.process import descriptors
 from reduction.security.tokens import read_tokens
 
+from reducer.binding import BindError, check_address, check_ports_of_siblings, naming
 from reducer.config import ReducerConfig
 from reducer.engine import TICK_S, Engine
 from reducer.observe.metrics import serve_metrics
 from reducer.resources import allowance
 from reducer.security import server_credentials
 from reducer.siblings import Siblings
+from reducer.stopping import Stopping
 from reducer.transports.grpc_server import GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 
 log = logging.getLogger(__name__)
-
-#: An embedded reducer whose parent is gone has nobody to wait for but ranks that are closing.
-ORPHAN_DRAIN_S = 2.0
-
-
-class BindError(Exception):
-    """An address that was asked for cannot be had."""
 
 
 async def serve(config: ReducerConfig) -> None:
@@ -45,68 +36,73 @@ async def serve(config: ReducerConfig) -> None:
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each)
     siblings = Siblings(config)
     try:
-        if config.metrics_port is not None:
-            serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
-        data_port = None
-        if credentials is None:  # it would go on in clear
-            data_port = DataPort()
-            data_port.start(config.host, config.data_port)
+        data_port = _listen_beside(config, engine, with_data_port=credentials is None)
         server = GrpcServer(engine, data_port, credentials=credentials, tokens=tokens)
-        port = server.bind(config.bind)
-        await siblings.start()
+        with naming(f"--bind {config.bind}"):
+            port = server.bind(config.bind)
+        check_ports_of_siblings(config)
+        with naming("--processes"):
+            await siblings.start()
         await server.start(siblings.ports)
-    except OSError as error:
+    except BindError:
         await siblings.stop()
-        raise BindError(f"cannot bind an address: {error}") from error
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    drain_timeout_s = config.drain_timeout_s
-
-    def orphaned() -> None:
-        nonlocal drain_timeout_s
-        if not os.read(sys.stdin.fileno(), 4096):
-            loop.remove_reader(sys.stdin.fileno())
-            drain_timeout_s = ORPHAN_DRAIN_S
-            stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stop)
-    if config.stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), orphaned)
+        raise
+    stopping = Stopping(config.drain_timeout_s, siblings.kill)
+    stopping.listen(stdin=config.stop_with_stdin)
     unneeded = asyncio.Event()
     ticker = asyncio.create_task(_tick(engine, unneeded))
     print(f"listening on {config.address(port)}", flush=True)
     log.info(
-        "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s memory_limit=%d",
+        "serving address=%s data_port=%s metrics=%s tls=%s tokens=%s siblings=%s memory_limit=%d",
         config.address(port),
         "off" if data_port is None else data_port.port,
+        ",".join(config.metrics_urls) or "off",
         "off" if credentials is None else "on",
         "off" if tokens is None else "on",
         siblings.ports,
         config.memory_limit_bytes_each,
     )
     try:
-        await stop.wait()
-        log.info("draining timeout=%gs", drain_timeout_s)
+        await stopping.wait()
+        log.info("draining timeout=%gs", stopping.drain_timeout_s)
         await server.not_serving()
         engine.drain()
         siblings.drain()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(unneeded.wait(), drain_timeout_s)
+        await stopping.drain(unneeded)
         log.info("stopping %s", "drained" if unneeded.is_set() else "with jobs left")
     finally:
         ticker.cancel()
         if data_port is not None:
             data_port.stop()
         await asyncio.gather(server.stop(0.5), siblings.stop())
+        engine.close()
+
+
+def _listen_beside(config: ReducerConfig, engine: Engine, *, with_data_port: bool) -> DataPort | None:
+    """Take the ports beside that of gRPC; with TLS there is no data port, because it would go on in clear.
+
+    Raises:
+        BindError: one cannot be had.
+    """
+    if config.metrics_port is not None:
+        with naming(f"--metrics-port {config.metrics_port}"):
+            check_address(config.host, config.metrics_port)
+            serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
+    if not with_data_port:
+        return None
+    data_port = DataPort()
+    with naming(f"--data-port {config.data_port}"):
+        check_address(config.host, config.data_port)
+        data_port.start(config.host, config.data_port)
+    return data_port
 
 
 def _say_what_we_use(config: ReducerConfig) -> None:
     """Log how many processes there are and what they may reserve; warn if that is more than there is."""
     there = allowance.memory()
     log.info(
-        "using workers=%d of cores=%.4g memory_limit=%d of memory=%s",
-        config.workers,
+        "using processes=%d of cores=%.4g memory_limit=%d of memory=%s",
+        config.processes,
         allowance.cores(),
         config.memory_limit_bytes,
         "unknown" if there is None else there,
@@ -117,14 +113,6 @@ def _say_what_we_use(config: ReducerConfig) -> None:
             config.memory_limit_bytes,
             there,
         )
-
-
-def _on_signal(stop: asyncio.Event) -> None:
-    """First signal drains; the second ends the process, as an impatient operator expects."""
-    if stop.is_set():
-        log.warning("second signal, exiting at once")
-        os._exit(130)
-    stop.set()
 
 
 async def _tick(engine: Engine, unneeded: asyncio.Event) -> None:

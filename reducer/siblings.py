@@ -29,7 +29,7 @@ STOP_S = 5.0
 
 
 class Siblings:
-    """The processes beside the first one; `config.workers` counts all. One thread: the loop's."""
+    """The processes beside the first one; `config.processes` counts all. One thread: the loop's."""
 
     def __init__(self, config: ReducerConfig) -> None:
         self._config = config
@@ -37,6 +37,7 @@ class Siblings:
         self.ports: list[int] = []
         self._processes: dict[int, Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
+        self._is_draining = False
 
     async def start(self) -> None:
         """Start them all and wait until they listen.
@@ -44,12 +45,15 @@ class Siblings:
         Raises:
             OSError: one does not; its own words are on stderr.
         """
-        numbers = range(1, self._config.workers)
+        numbers = range(1, self._config.processes)
         self.ports = list(await asyncio.gather(*(self._start(number, 0) for number in numbers)))
         self._keepers = [asyncio.create_task(self._keep(number)) for number in numbers]
 
     def drain(self) -> None:
         """Let them drain, and end when they have; nobody is started again."""
+        if self._is_draining:  # a second signal would end them at once
+            return
+        self._is_draining = True
         for keeper in self._keepers:
             keeper.cancel()
         for process in self._running:
@@ -57,17 +61,24 @@ class Siblings:
                 process.terminate()
 
     async def stop(self) -> None:
-        """Wait until all have drained and ended; kill those that do not. Does what `drain` does by closing stdin."""
+        """Wait until all have drained and ended; kill those that do not.
+
+        Their stdin stays open until then: its end would tell them that this process is gone.
+        """
+        self.drain()
         running = self._running
-        for process in running:
-            assert process.stdin is not None
-            process.stdin.close()
         if running:
             waits = [asyncio.create_task(process.wait()) for process in running]
             await asyncio.wait(waits, timeout=self._config.drain_timeout_s + STOP_S)
         for process in self._running:
             log.warning("killed a sibling that did not end pid=%d", process.pid)
             process.kill()
+
+    def kill(self) -> None:
+        """End them at once."""
+        for process in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
 
     @property
     def _running(self) -> list[Process]:
@@ -76,7 +87,7 @@ class Siblings:
     async def _start(self, number: int, port: int) -> int:
         config = self._config
         command, environment = reducer_command(Path(__file__).parents[1])
-        command += ["serve", "--bind", config.address(port), "--workers", "1", "--stop-with-stdin"]
+        command += ["serve", "--bind", config.address(port), "--processes", "1", "--stop-with-stdin"]
         command += ["--memory-limit", str(config.memory_limit_bytes_each)]
         command += ["--drain-timeout", str(config.drain_timeout_s)]
         command += ["--log-level", logging.getLevelName(logging.getLogger().level).lower()]
@@ -98,7 +109,7 @@ class Siblings:
         if not line.startswith(READY):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            raise OSError(f"process {number} of {config.workers} did not start")
+            raise OSError(f"process {number} of {config.processes} did not start; its own words are above")
         return int(line.decode().rpartition(":")[2])
 
     async def _keep(self, number: int) -> None:

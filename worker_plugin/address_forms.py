@@ -79,7 +79,7 @@ def expand(address: str) -> tuple[str, ...]:
 def check_addresses(addresses: Sequence[str]) -> None:
     """Raise ConfigError unless all are of a form that is known, without opening anything."""
     if not addresses:
-        raise ConfigError("the list of reducers is empty: name at least one HOST:PORT, or pass None")
+        raise ConfigError("the list of reducers is empty: name at least one HOST:PORT")
     for address in addresses:
         _check(address)
     if len(set(addresses)) != len(addresses):

@@ -21,12 +21,15 @@ import numpy as np
 import torch
 from reduction.errors import ClosedError, DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
 from reduction.model import Collective, Push, ReducerFrame, Result
+from reduction.rails import job_of
 from reduction.wire import checksum
 
+from worker_plugin import beginning, log_setup
 from worker_plugin.config import PluginConfig
 from worker_plugin.core import pace
 from worker_plugin.core.actions import (
     Action,
+    Began,
     Closed,
     Deliver,
     Divert,
@@ -45,6 +48,7 @@ from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import (
     Broke,
     Close,
+    Connect,
     Event,
     FellBack,
     Found,
@@ -97,6 +101,7 @@ class Client:
         meeting: asked once, on a thread of its own.
         local_size: of how many processes each contribution is the sum.
         host: how other ranks' errors call this one.
+        who: how rank 0 calls all ranks in the line about this communicator; empty if another one has that line.
     """
 
     def __init__(
@@ -107,8 +112,11 @@ class Client:
         *,
         local_size: int = 1,
         host: str | None = None,
+        who: str | None = None,
     ) -> None:
         self.error: ReductionError | None = None
+        self._who = beginning.ranks_text(ranks.size, label=ranks.label) if who is None else who
+        self._beginning = beginning.Beginning()
         self._config = config
         self._rank = ranks.rank
         self._world_size = ranks.size
@@ -162,16 +170,35 @@ class Client:
                 self._loop.call_soon_threadsafe(self._begin, work)
         return future
 
+    @property
+    def job(self) -> str | None:
+        """The job's name, once the ranks have agreed on it; any thread."""
+        return None if self._core is None else job_of(self._core.identity.job)
+
+    def connect(self) -> None:
+        """Wait until all ranks and reducers are there, so that the first collective need not.
+
+        Raises:
+            ReductionError: the communicator has failed or was closed.
+        """
+        self._loop.call_soon_threadsafe(self.handle, Connect())
+        self._beginning.wait()
+        with self._lock:
+            if self._final is not None:
+                raise self._final.with_traceback(None)  # or each raise would make it longer
+
     def abandon(self, error: ReductionError) -> None:
         """Fail here and, through the reducers, on all other ranks. Any thread; nothing if it is over already."""
         with self._lock:
             self._final = self._final or error
+        self._beginning.fail(error)
         self._loop.call_soon_threadsafe(self.handle, Broke(error))
 
     def begin_close(self) -> None:
         """Let the communicator leave in good order, in the background. Any thread; idempotent."""
         with self._lock:
             self._final = self._final or ClosedError(CLOSED)
+        self._beginning.fail(self._final)
         self._loop.call_soon_threadsafe(self.handle, Close())
 
     def close(self) -> None:
@@ -253,6 +280,7 @@ class Client:
             with self._lock:
                 self._ended = True
                 self._final = self._final or ClosedError(CLOSED)
+            self._beginning.fail(self._final)
             await asyncio.sleep(0)  # what was handed over before `_ended`
             self._works.clear()  # contributions that somebody may still have needed
             self._staging.finish(self._leave_places)
@@ -409,10 +437,20 @@ class Client:
                 threading.Thread(target=self._fall_back, name="reduction-fallback", daemon=True).start()
             case LookUp():
                 self._links.run(self._look_up())
+            case Began(reducers):
+                self._announce(reducers)
+                self._beginning.succeed()
             case Closed():
                 self._over.set()
             case Log(level, text):
                 log.log(level, "job %s rank %d: %s", self._job, self._rank, text)
+
+    def _announce(self, reducers: tuple[str, ...]) -> None:
+        if self._rank == 0 and self._who:
+            is_private = self._places[0].embedded is not None
+            planes = self._links.planes
+            text = beginning.line(self.job or "?", self._who, reducers, planes, is_private=is_private)
+            log_setup.announce(log, text)
 
     def _push(self, action: PushChunk) -> None:
         payload = self._works[action.seq].payload(action.start, action.stop)
@@ -436,6 +474,7 @@ class Client:
             self._final = self._final or error
             if not isinstance(error, ClosedError):
                 self.error = self.error or error
+        self._beginning.fail(self._final)
         for work in self._works.values():
             self._staging.fail(work, error)
         self._works.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,11 +14,10 @@ from reduction.security.tls import TlsFiles, tls_files
 from reduction.wire import frames as wire
 
 from worker_plugin.address_forms import check_addresses
-from worker_plugin.tensors.wire_dtype import WireFormat, parse
-
-ENV_PREFIX = "REDUCTION_"
-#: About a month; what the clocks below can still add up.
-SECONDS_MAX = 3e6
+from worker_plugin.arguments import SECONDS, SECONDS_MAX, parse
+from worker_plugin.environment import variable, warn_of_unknown
+from worker_plugin.tensors.wire_dtype import WireFormat
+from worker_plugin.tensors.wire_dtype import parse as parse_wire_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +54,12 @@ class PluginConfig:
 
     def __post_init__(self) -> None:
         _check_choice("transport", self.transport, ("auto", "tcp", "grpc"))
-        parse(self.wire_dtype)
+        parse_wire_dtype(self.wire_dtype)
         _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard", "wait", "raise"))
         _check_choice("fallback", self.fallback, (None, "embedded"))
         for name in ("timeout_s", "stall_warn_s", "join_timeout_s", "close_timeout_s"):
             if not 0 < getattr(self, name) <= SECONDS_MAX:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}, allowed are more than 0 to {SECONDS_MAX:g} seconds"
-                )
+                raise ConfigError(f"{name} is {getattr(self, name)}, allowed are {SECONDS}")
         if self.world_size is not None and not 1 <= self.world_size <= layout.WORLD_SIZE_MAX:
             raise ConfigError(f"world_size is {self.world_size}, allowed are 1 to {layout.WORLD_SIZE_MAX}")
         if self.rank is not None and self.rank < 0:
@@ -83,7 +80,7 @@ class PluginConfig:
     @property
     def wire(self) -> WireFormat | None:
         """What `wire_dtype` means, None: every tensor's own."""
-        return parse(self.wire_dtype)
+        return parse_wire_dtype(self.wire_dtype)
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -157,47 +154,40 @@ def _utf8_bytes(name: str, text: str) -> int:
         raise ConfigError(f"{name} {text!r} is not text") from None
 
 
-def split_addresses(value: Sequence[str] | str) -> tuple[str, ...]:
-    """Return the addresses of a list or of a comma-separated string."""
-    parts = value.split(",") if isinstance(value, str) else value
-    return tuple(part.strip() for part in parts if part.strip())
-
-
-def _group(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text  # which is then refused, unless it is "auto"
-
-
-_PARSE: Mapping[str, Callable[[str], object]] = {
-    "reducers": split_addresses,
-    "rank": int,
-    "world_size": int,
-    "timeout_s": float,
-    "stall_warn_s": float,
-    "join_timeout_s": float,
-    "close_timeout_s": float,
-    "chunk_bytes": int,
-    "credit_bytes": int,
-    "local_group": _group,
-    "checksums": {"0": False, "1": True}.__getitem__,
-}
-
-
-def build(arguments: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> PluginConfig:
+def build(arguments: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> PluginConfig:
     """Return the settings from explicit arguments (None means not given) and the environment.
 
     Raises:
         ConfigError: a value is wrong; the message names it and where it came from.
     """
+    names = [field.name for field in fields(PluginConfig)]
+    warn_of_unknown(names, environ)
     values: dict[str, Any] = {}
-    for name in (field.name for field in fields(PluginConfig)):
-        variable = ENV_PREFIX + name.upper()
+    for name in names:
+        found = environ.get(variable(name))
         if arguments.get(name) is not None:
-            values[name] = split_addresses(arguments[name]) if name == "reducers" else arguments[name]
-        elif environ.get(variable):
-            try:
-                values[name] = _PARSE.get(name, str)(environ[variable])
-            except ValueError:
-                raise ConfigError(f"{variable} is {environ[variable]!r}, which is no number") from None
-            except KeyError:
-                raise ConfigError(f"{variable} is {environ[variable]!r}, it must be 0 or 1") from None
+            values[name] = parse(name, arguments[name])
+        elif found or (found is not None and name == "reducers"):
+            values[name] = parse(name, found, variable(name))
     return PluginConfig(**values)
+
+
+def check_files(config: PluginConfig) -> None:
+    """See that the files that settings name are there; they are read later, when the communicator is made.
+
+    Raises:
+        ConfigError: one is not, or may not be read.
+    """
+    for name in ("tls_cert", "tls_key", "tls_ca", "token_file"):
+        path = getattr(config, name)
+        if path is None:
+            continue
+        why = None
+        if not os.path.exists(path):
+            why = "is not there"
+        elif os.path.isdir(path):
+            why = "is a directory"
+        elif not os.access(path, os.R_OK):
+            why = "may not be read by this user"
+        if why is not None:
+            raise ConfigError(f"{name} is {path!r}, which {why}: give the path of a file")

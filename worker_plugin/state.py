@@ -18,8 +18,9 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
+from worker_plugin import log_setup
 from worker_plugin.client import Client
-from worker_plugin.config import PluginConfig, build
+from worker_plugin.config import PluginConfig, build, check_files
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.meeting import Meeting
 from worker_plugin.hierarchy.client import Hierarchy
@@ -68,10 +69,11 @@ class ReductionState:
         tls_ca: the CA's certificates that a reducer's must lead to. All three or none.
         token_file: file with a line JOB:TOKEN for the job, or *:TOKEN for any. See SECURITY.md.
 
-    Every setting can also be given as REDUCTION_<NAME>; an explicit argument wins.
+    Every setting can also be given as REDUCTION_<NAME>; an explicit argument wins. A number may be a string, as in
+    `rank=os.environ["RANK"]`. An empty variable counts as not set, but REDUCTION_REDUCERS= is an error.
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting is wrong, of a wrong type, or names a file that is not there.
     """
 
     def __init__(
@@ -80,25 +82,26 @@ class ReductionState:
         *,
         job: str | None = None,
         process_group: ProcessGroup | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
+        rank: int | str | None = None,
+        world_size: int | str | None = None,
         transport: str | None = None,
         wire_dtype: str | None = None,
         on_reducer_loss: str | None = None,
         fallback: str | None = None,
-        timeout_s: float | None = None,
-        stall_warn_s: float | None = None,
-        join_timeout_s: float | None = None,
-        close_timeout_s: float | None = None,
-        chunk_bytes: int | None = None,
-        credit_bytes: int | None = None,
+        timeout_s: float | str | None = None,
+        stall_warn_s: float | str | None = None,
+        join_timeout_s: float | str | None = None,
+        close_timeout_s: float | str | None = None,
+        chunk_bytes: int | str | None = None,
+        credit_bytes: int | str | None = None,
         checksums: bool | None = None,
         local_group: int | str | None = None,
-        tls_cert: str | None = None,
-        tls_key: str | None = None,
-        tls_ca: str | None = None,
-        token_file: str | None = None,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        token_file: str | os.PathLike[str] | None = None,
     ) -> None:
+        log_setup.prepare()
         self.config: PluginConfig = build(
             {
                 "reducers": reducers,
@@ -123,6 +126,7 @@ class ReductionState:
                 "token_file": token_file,
             }
         )
+        check_files(self.config)
         if process_group is not None:
             if not isinstance(process_group, ProcessGroup):
                 raise ConfigError(
@@ -175,6 +179,27 @@ class ReductionState:
             raise
         except Exception as error:  # the others have issued it
             raise self.fail(error) from error
+
+    def connect(self) -> None:
+        """Meet the other ranks and the reducers now, and return when all are there; optional.
+
+        Without it the first collective does so in the background, and a wrong address is found in the first backward
+        pass, after the data was loaded. All ranks call it; one that does not is waited for until its first collective.
+        Afterwards the first collective waits for nobody. Idempotent; call it again after `restart`.
+
+        It blocks the calling thread, which may be any but the one that runs callbacks of futures. `close` in another
+        thread or in a signal handler ends it with ClosedError.
+
+        Raises:
+            ConfigError: a setting is wrong, or contradicts another rank's.
+            ClosedError: after `close`.
+            ReducerUnavailable: a reducer could not be reached within `join_timeout_s`.
+            WorkersMissing: a rank did not come within `timeout_s`.
+            ReductionError: whatever else ended the communicator; the same error as `error`.
+        """
+        if self._failure is not None and self._pid == os.getpid():
+            raise self._failure.with_traceback(None)  # or each raise would make it longer
+        self._connected().connect()
 
     def reduce_bucket(self, bucket: GradBucket) -> Future:
         """Average a DDP bucket over all ranks. For the hook, which hands whatever this raises to `fail`."""
@@ -264,7 +289,11 @@ class ReductionState:
 
     @property
     def error(self) -> ReductionError | None:
-        """The error that ended this communicator."""
+        """The error that ended this communicator, and that every later collective raises.
+
+        None while all is well. None after `close` as well, if nothing had failed until then: ClosedError is what the
+        user asked for. An error that came first stays here after `close`, until `restart`.
+        """
         if self._pid != os.getpid():
             return None
         return (self._client.error if self._client is not None else None) or self._failure
@@ -293,6 +322,25 @@ class ReductionState:
         self.close()
         self._reset()
 
+    def __repr__(self) -> str:
+        """Return which job and rank this is, and whether it is new, open, failed or closed; opens nothing."""
+        config, group = self.config, self._group
+        rank, size = (config.rank, config.world_size) if group is None else (group.rank, group.size)
+        where = "rank ?" if rank is None else f"rank {rank}"
+        client = self._client if self._pid == os.getpid() else None
+        job = config.job if client is None else client.job or config.job
+        of = "?" if size is None else size
+        named = "no job name yet" if job is None else f"job {job!r}"
+        return f"<ReductionState: {named}, {where} of {of}, {self._life}>"
+
+    @property
+    def _life(self) -> str:
+        if (error := self.error) is not None:
+            return f"failed ({type(error).__name__})"
+        if self._pid != os.getpid() or (self._client is None and not self._is_closed):
+            return "not connected"
+        return "closed" if self._is_closed else "open"
+
     def __enter__(self) -> ReductionState:
         return self
 
@@ -313,6 +361,7 @@ class ReductionState:
         return {"config": self.config}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        log_setup.prepare()
         self.config = state["config"]
         self._process_group = None
         self._reset()

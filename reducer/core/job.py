@@ -341,7 +341,7 @@ class Job:
         if news is not None:
             actions += [Send(stream, news) for stream in self._streams()]
         if text:
-            actions.append(Warn(f"job {self.title!r}: {text}"))
+            actions.append(Warn(f"job={self.title} {text}"))
         if self.minimum_due is not None and now >= self.minimum_due:
             self.minimum_due = None
             actions += [Send(stream, Minimum(self.minimum)) for stream in self._streams()]

@@ -60,7 +60,10 @@ class Stragglers:
         if waited_s < WARN_S or seq == self._warned_seq:
             return news, ""
         self._warned_seq = seq
-        return news, f"collective {seq} ({slot.collective}) has waited {waited_s:.0f} s for {news}"
+        return (
+            news,
+            f"rank={_numbers(news)} collective {seq} ({slot.collective}) has waited {waited_s:.0f} s for {news}",
+        )
 
     def news_of_epoch(
         self, epoch: int, since: float, missing: Sequence[Peer], now: float
@@ -73,10 +76,16 @@ class Stragglers:
         if waited_s < WARN_S or epoch == self._warned_epoch:
             return news, ""
         self._warned_epoch = epoch
-        return news, f"epoch {epoch} has waited {waited_s:.0f} s for {news}"
+        return news, f"rank={_numbers(news)} epoch {epoch} has waited {waited_s:.0f} s for {news}"
 
     def _is_due(self, waited_s: float, now: float) -> bool:
         if waited_s < NEWS_S or now < self._news_due:
             return False
         self._news_due = now + NEWS_S
         return True
+
+
+def _numbers(news: Waiting) -> str:
+    """Return the ranks that are waited for, as lines of the log have them."""
+    numbers = [str(peer.rank) for peer in news.missing]
+    return ",".join(numbers if len(numbers) == news.count else [*numbers, "..."])

@@ -1,26 +1,27 @@
-"""Ask a reducer what it serves, and show it."""
+"""Ask reducers what they serve."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import grpc
-from reduction.model import LastRank, ReducerStatus
+from reduction.errors import MalformedFrame
+from reduction.model import ReducerStatus
 from reduction.security.tls import TlsFiles
 from reduction.security.tls_refusal import why_refused
 from reduction.security.tokens import TokenTable, read_tokens, to_metadata
 from reduction.wire import frames as wire
-from rich.console import Console
-from rich.table import Column, Table
 
+from reducer.status_summary import Process
 from reducer.transports.grpc_server import SERVICE
 
-PIPE_WIDTH = 240
 #: http_proxy and the like are for the web, not for a reducer in this network.
 OPTIONS = [("grpc.enable_http_proxy", 0)]
-#: Of the ranks that others wait for.
-LAST_RANKS = 3
+#: How many processes are asked at a time.
+LOOKS_AT_A_TIME = 32
 
 
 class NoAnswer(Exception):
@@ -71,53 +72,43 @@ def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert), OPTIONS)
 
 
-def render(address: str, status: ReducerStatus) -> None:
-    """Print a table for people."""
-    console = Console(markup=False, highlight=False)  # a job may be called [bold]
-    if not console.is_terminal:  # a pipe has no width to fit into
-        console.width = PIPE_WIDTH
-    state = "draining" if status.draining else "serving"
-    console.print(
-        f"{address}: {state}, version {status.version}, up {status.uptime_seconds:.0f} s, "
-        f"{_mib(status.memory_reserved_bytes)} of {_mib(status.memory_limit_bytes)} MiB reserved"
-    )
-    table = Table(
-        Column("job", overflow="fold"),
-        "ranks",
-        "epoch",
-        "held by all",
-        "open slots",
-        "chunk KiB",
-        "under way KiB",
-        "in MiB",
-        "out MiB",
-        "wait p50/p99 ms",
-        Column("last rank: share of chunks", overflow="fold"),
-    )
-    for job in status.jobs:
-        present = sum(peer.presence.name == "PRESENT" for peer in job.peers)
-        table.add_row(
-            job.title,
-            f"{present}/{job.world_size}",
-            f"{job.epoch}{'' if job.started else ' (starting)'}",
-            str(job.minimum),
-            str(job.open_slots),
-            str(job.chunk_bytes // 1024),
-            str(job.under_way_bytes // 1024),
-            _mib(job.received_bytes),
-            _mib(job.sent_bytes),
-            f"{job.waits.p50_s * 1e3:.1f}/{job.waits.p99_s * 1e3:.1f}",
-            _latest(job.last),
+def look(addresses: Sequence[str], timeout_s: float, access: Access) -> list[Process]:
+    """Ask the reducers at these addresses, and then all processes beside them; nobody is named twice.
+
+    Raises:
+        ConfigError: a certificate or private key cannot be used.
+    """
+    with ThreadPoolExecutor(LOOKS_AT_A_TIME) as pool:
+        given = list(pool.map(lambda one: _ask(one, timeout_s, access), dict.fromkeys(addresses)))
+        beside = dict.fromkeys(
+            f"{process.address.rpartition(':')[0]}:{port}"
+            for process in given
+            if process.status is not None
+            for port in process.status.siblings
         )
-    console.print(table if status.jobs else "no jobs")
+        named = {process.address for process in given}
+        others = [address for address in beside if address not in named]
+        found = pool.map(lambda one: replace(_ask(one, timeout_s, access), is_given=False), others)
+        return _unique([*given, *found])
 
 
-def _latest(last: tuple[LastRank, ...]) -> str:
-    """Return the ranks that were most often the last to push a chunk."""
-    chunks = sum(one.chunks for one in last)
-    most = sorted(last, key=lambda one: one.chunks, reverse=True)[:LAST_RANKS]
-    return ", ".join(f"{one.rank}: {one.chunks / chunks:.0%}" for one in most)
+def _ask(address: str, timeout_s: float, access: Access) -> Process:
+    try:
+        return Process(address, fetch(address, timeout_s, access))
+    except NoAnswer as error:
+        return Process(address, None, str(error))
+    except MalformedFrame as error:
+        return Process(address, None, f"its answer is none: {error}")
 
 
-def _mib(count: int) -> str:
-    return f"{count / (1 << 20):.1f}"
+def _unique(processes: Sequence[Process]) -> list[Process]:
+    """Leave out a process that answers at a second address, such as localhost and 127.0.0.1."""
+    seen: set[bytes] = set()
+    unique = []
+    for process in processes:
+        incarnation = b"" if process.status is None else process.status.incarnation
+        if incarnation not in seen:
+            unique.append(process)
+        if incarnation:
+            seen.add(incarnation)
+    return unique

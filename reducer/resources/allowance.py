@@ -13,7 +13,7 @@ from pathlib import Path
 
 #: Most processes that `reducer serve` starts by itself. More cores are for whoever else is on the host; a rank opens a
 #: stream to each process.
-WORKERS_DEFAULT_MAX = 8
+PROCESSES_DEFAULT_MAX = 8
 #: The part of the memory that jobs may reserve by default. The rest is for the processes themselves (60 MiB each, and
 #: up to 64 MiB of buffers that they keep), for strangers, and for sockets.
 MEMORY_SHARE = 0.7
@@ -29,9 +29,9 @@ class _Cgroup:
     is_v2: bool
 
 
-def default_workers(root: Path = Path("/")) -> int:
-    """Return how many processes serve by default: as many as there are whole cores for, 1 to WORKERS_DEFAULT_MAX."""
-    return max(1, min(int(cores(root)), WORKERS_DEFAULT_MAX))
+def default_processes(root: Path = Path("/")) -> int:
+    """Return how many processes serve by default: as many as there are whole cores for, 1 to PROCESSES_DEFAULT_MAX."""
+    return max(1, min(int(cores(root)), PROCESSES_DEFAULT_MAX))
 
 
 def default_memory_limit(root: Path = Path("/")) -> int:

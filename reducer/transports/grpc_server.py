@@ -24,6 +24,8 @@ from reduction.security.tokens import TokenTable
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import frames as wire
 
+from reducer.binding import check_address
+from reducer.config import split_address
 from reducer.engine import Engine
 from reducer.resources.heap import Heap
 from reducer.security import check_call, check_join, check_status
@@ -176,6 +178,7 @@ class GrpcServer:
         Raises:
             OSError: the address cannot be bound.
         """
+        check_address(*split_address(bind))  # gRPC would write the cause into its own log only
         try:
             if self._credentials is None:
                 return self._server.add_insecure_port(bind)
@@ -262,12 +265,13 @@ class GrpcServer:
                 context.set_details(str(outbox.error))
         finally:
             self._outboxes.discard(outbox)
+            label = outbox.label
             outbox.drop()
             for task in (reader, writer, ended):
                 task.cancel()
             for end in await asyncio.gather(reader, writer, return_exceptions=True):
                 if isinstance(end, Exception) and not context.cancelled():
-                    log.warning("a stream's task failed reason=%r", end)
+                    log.warning("a stream's task failed %s reason=%r", label, end)
 
     async def _read(self, context: Context, outbox: Outbox, data: Any) -> None:
         """Pass on what comes, the first message first, until either side has ended the stream."""

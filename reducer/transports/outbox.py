@@ -9,7 +9,6 @@ slowly fills its own outbox and nobody else's; credit bounds it, and a peer that
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections import deque
 from collections.abc import AsyncIterator
@@ -22,8 +21,6 @@ from reduction.wire import frames as wire
 
 from reducer.engine import Engine
 from reducer.transports.tcp_server import KEY_S, DataPort, DataSession
-
-log = logging.getLogger(__name__)
 
 #: What an outbox may hold beside results: control frames.
 FIXED_BYTES = 1 << 20
@@ -86,6 +83,11 @@ class Outbox:
         """Whether the engine has ended the stream: whatever else the worker sends is of no use."""
         return self._is_closed
 
+    @property
+    def label(self) -> str:
+        """The job and the rank, for the log; until the stream is over."""
+        return self._stream.label
+
     # ---- from the worker ----
 
     def receive(self, frame: WorkerFrame) -> None:
@@ -111,7 +113,7 @@ class Outbox:
 
     def drop(self, error: ReductionError | None = None) -> None:
         """End the stream; what is queued is lost."""
-        self._stream.close()
+        self._stream.close(*(() if error is None else (str(error),)))
         self.error = self.error or error
         if self._data is not None:
             self._data.connection.close()
@@ -210,7 +212,7 @@ class Outbox:
     def _on_data_end(self, error: Exception | None) -> None:
         if isinstance(error, ReductionError):
             self.reject(error)
-        elif error is not None and not self._is_closed:
-            log.info("a data connection broke reason=%s", error)
-        self._stream.close()
+        self._stream.close(
+            "its data connection ended" if error is None else f"a data connection broke: {error}"
+        )
         self.data_ended.set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
 import time
 from contextlib import ExitStack, closing
@@ -294,7 +295,8 @@ def test_a_lie_ends_its_job_with_a_reason_that_all_hear(victim, pair, name, unti
         assert type(error) is kind
         assert str(error).startswith("rank 1 (")
         assert text in str(error)
-    until(lambda: f"closed stream error={kind.__name__} reason=" in victim.log, "the log")
+    line = re.compile(rf"closed stream job=.+ rank=0,1 error={kind.__name__} reason=rank 1 \(")
+    until(lambda: line.search(victim.log), "the log")
 
 
 def test_another_collective_than_the_others(pair):
@@ -318,7 +320,7 @@ def test_an_end_in_the_middle_of_a_frame(victim, pair, sent, ends, until):
         one.data.close()
     while Presence.LOST not in [peer.presence for peer in zero.read_until(Peers).peers]:
         pass
-    until(lambda: "a data connection broke reason=" in victim.log, "the log")
+    until(lambda: "a data connection broke: " in victim.log, "the log")
 
 
 def test_a_rank_that_only_pushes(victim, pair, until):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 import time
@@ -468,8 +470,10 @@ def test_port_in_use(serve):
     ended = reducer_command("serve", "--bind", reducer.address)
     assert ended.returncode == 3
     assert ended.stdout == ""
-    assert reducer.address in ended.stderr
+    wanted = f"reducer: --bind {reducer.address}: cannot listen on {reducer.address}: Address already in use"
+    assert ended.stderr.splitlines()[-1] == wanted
     assert "Traceback" not in ended.stderr
+    assert "add_port" not in ended.stderr, "noise of gRPC's"
 
 
 def test_metrics_port_in_use(serve, free_port):
@@ -478,17 +482,59 @@ def test_metrics_port_in_use(serve, free_port):
     ended = reducer_command("serve", "--bind", "127.0.0.1:0", "--metrics-port", str(port))
     assert ended.returncode == 3
     assert ended.stdout == ""
+    assert f"--metrics-port {port}: cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_data_port_in_use(serve, free_port):
+    port = free_port()
+    serve("--data-port", str(port))
+    ended = reducer_command("serve", "--bind", "0", "--data-port", str(port))
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert f"--data-port {port}: cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr
+
+
+def test_a_port_of_another_process_is_in_use(serve, free_port):
+    port = free_port()
+    serve("--metrics-port", str(port))
+    arguments = ("--bind", "0", "--processes", "2", "--metrics-port", str(port - 1))
+    ended = reducer_command("serve", *arguments)
+    assert (ended.returncode, ended.stdout) == (3, "")
+    wanted = f"--metrics-port {port - 1}, of which process 1 serves {port - 1} + 1: cannot listen on 127.0.0.1:{port}"
+    assert f"{wanted}: Address already in use" in ended.stderr
+
+
+def test_a_host_that_does_not_resolve():
+    ended = reducer_command("serve", "--bind", "no-such-host.invalid:50051")
+    assert (ended.returncode, ended.stdout) == (3, "")
+    wanted = "--bind no-such-host.invalid:50051: the host no-such-host.invalid does not resolve: "
+    assert wanted in ended.stderr
+    assert "--insecure" not in ended.stderr
+
+
+def test_help_is_not_cut():
+    commands = reducer_command("--help").stdout.split("Commands:")[1]
+    assert len(commands.splitlines()) == 3
+    assert "..." not in commands
+
+
+def test_help_shows_processes_and_not_their_former_name():
+    shown = reducer_command("serve", "--help").stdout
+    assert "--processes N" in shown
+    assert "--workers" not in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["--bind", "0.0.0.0:0"], "--insecure"),
+        (["--bind", "::1:50078"], "write [::1]:50078"),
+        (["--memory-limit", "4X"], "'4X' is no size"),
         (["--bind", "127.0.0.1"], "'127.0.0.1' is not HOST:PORT"),
         (["--bind", "127.0.0.1:70000"], "70000"),
         (["--bind", "127.0.0.1:0", "--memory-limit", "0"], "--memory-limit 0"),
-        ([], "--bind"),
+        (["--processes", "0"], "--processes 0: must be 1 to 256"),
+        (["--workers", "0"], "--processes 0: must be 1 to 256"),
     ],
 )
 def test_wrong_usage(arguments, text):
@@ -515,3 +561,34 @@ def test_status_without_an_answer(free_port):
     assert ended.returncode == 4
     assert address in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_status_of_several_addresses_of_which_one_is_silent(serve, free_port):
+    reducer, silent = serve(), f"127.0.0.1:{free_port()}"
+    ended = reducer_command("status", str(reducer.port), silent, "--timeout", "1")
+    assert ended.returncode == 4
+    assert f"{reducer.address} serving" in ended.stdout
+    assert f"{silent} no answer" in " ".join(ended.stdout.split())
+    assert f"reducer: no answer from {silent}: " in ended.stderr
+
+
+def test_status_is_watched_until_ctrl_c(serve):
+    reducer = serve()
+    command = [sys.executable, "-m", "reducer", "status", "--json", "--watch", "0.01", reducer.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        looks = [json.loads(watching.stdout.readline()) for _ in range(3)]
+        watching.send_signal(signal.SIGINT)
+        _, stderr = watching.communicate(timeout=30)
+    assert "received_bytes_per_s" not in looks[0]["total"]
+    assert looks[1]["total"]["received_bytes_per_s"] == 0
+    assert looks[1]["processes"][0]["uptime_seconds"] > looks[0]["processes"][0]["uptime_seconds"]
+    assert (watching.returncode, stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"), [(["::1:50"], "write [::1]:50"), (["--watch", "0"], "--watch 0")]
+)
+def test_wrong_usage_of_status(arguments, text):
+    ended = reducer_command("status", *arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert text in ended.stderr

@@ -10,7 +10,7 @@ import pytest
 from support.children import START_S, environment
 from support.reducers import READY, status_of
 
-from reducer.resources.allowance import WORKERS_DEFAULT_MAX
+from reducer.resources.allowance import PROCESSES_DEFAULT_MAX
 
 LESS = """
 import builtins, io, os, socket
@@ -80,7 +80,7 @@ def test_a_reducer(less):
         code = process.wait(START_S)
         process.stdout.close()
     assert code == 0
-    assert len(status["siblings"]) < WORKERS_DEFAULT_MAX
+    assert len(status["siblings"]) < PROCESSES_DEFAULT_MAX
     assert status["memory_limit_bytes"] > 0
 
 

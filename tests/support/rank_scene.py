@@ -20,9 +20,9 @@ from reduction.model import (
     Welcome,
 )
 
-from worker_plugin.core.actions import Divert, Fail, PushChunk, Send, Store
+from worker_plugin.core.actions import Began, Divert, Fail, PushChunk, Send, Store
 from worker_plugin.core.communicator import Communicator, Identity
-from worker_plugin.core.events import Close, Issued, Leave, Lost, Received, Tick
+from worker_plugin.core.events import Close, Connect, Issued, Leave, Lost, Received, Tick
 
 INSTANCE = b"instance-instanc"
 CREDIT = 4096
@@ -87,14 +87,16 @@ class Scene:
         self.core = Communicator(self.identity, [f"{reducer}:1" for reducer in reducers], looked_up)
         self.everybody = "P" * world_size
         self.diverted = []
+        self.began = []
 
     # ---- events ----
 
     def handle(self, event, now=0.0):
-        """Return the actions; those that divert payloads are kept in `diverted`, by reducer."""
+        """Return the actions, but for those that are kept: in `diverted`, by reducer, and in `began`."""
         actions = self.core.handle(event, now)
         self.diverted += [chr(ord("a") + action.link) for action in actions if isinstance(action, Divert)]
-        return [action for action in actions if not isinstance(action, Divert)]
+        self.began += [action.reducers for action in actions if isinstance(action, Began)]
+        return [action for action in actions if not isinstance(action, (Divert, Began))]
 
     def tick(self, now):
         return self.handle(Tick(), now)
@@ -127,6 +129,9 @@ class Scene:
 
     def lose(self, reducer, error=None, now=0.0):
         return self.handle(Lost(link_number(reducer), error), now)
+
+    def connect(self, now=0.0):
+        return self.handle(Connect(), now)
 
     def close(self, now=0.0):
         return self.handle(Close(), now)

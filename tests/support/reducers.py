@@ -24,7 +24,12 @@ def reducer_command(*arguments: str) -> str:
 
 def status_of(address: str, *options: str) -> dict[str, Any]:
     """Return what the `status` command says of the process at HOST:PORT."""
-    return json.loads(reducer_command("status", address, "--json", *options))
+    return looked_at(address, *options)["processes"][0]
+
+
+def looked_at(*arguments: str) -> dict[str, Any]:
+    """Return all that the `status` command says."""
+    return json.loads(reducer_command("status", "--json", *arguments))
 
 
 class Reducer:
@@ -32,7 +37,7 @@ class Reducer:
 
     def __init__(self, directory: Path, *options: str, bind: str = "127.0.0.1:0", leash: bool = True) -> None:
         self.log = Log(directory / f"reducer-{uuid.uuid4().hex[:6]}.log")
-        command = [sys.executable, "-m", "reducer", "serve", "--bind", bind, "--workers", "1", *options]
+        command = [sys.executable, "-m", "reducer", "serve", "--bind", bind, "--processes", "1", *options]
         if leash:
             command.append("--stop-with-stdin")
         with self.log.path.open("w") as log:

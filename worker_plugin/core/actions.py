@@ -103,6 +103,14 @@ class LookUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Began:
+    """The first epoch has started: all ranks are there, at all of its reducers."""
+
+    #: Addresses of the reducers.
+    reducers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """Nothing more will come: stop after what was sent."""
 
@@ -116,5 +124,18 @@ class Log:
 
 
 Action: TypeAlias = (
-    Open | Send | PushChunk | Store | Divert | Deliver | Release | Shut | Fail | Embed | LookUp | Closed | Log
+    Open
+    | Send
+    | PushChunk
+    | Store
+    | Divert
+    | Deliver
+    | Release
+    | Shut
+    | Fail
+    | Embed
+    | LookUp
+    | Began
+    | Closed
+    | Log
 )

@@ -15,7 +15,7 @@ Welcome                Hello, if the reducer is a member (epochs.py)
 Peers                  whom that reducer sees: input of `judge` (verdict.py)
 Waiting                whom that reducer waits for: for warnings and timeouts (stalls.py)
 Configure (newer)      enter the epoch (epochs.py)
-Start, Result, Minimum (epochs.py)
+Start, Result, Minimum (epochs.py); the first epoch has all of its Starts: Began
 Abort, on a live link  fail with that error, and tell the other reducers; data was damaged: stream lost
 Abort, on a Join       dial again or fail (roster.py); the same if TLS or a proxy refuses it
 stream lost            dial again; a member's stream is a reason for a new epoch
@@ -24,6 +24,7 @@ FellBack               dial the reducer that rank 0 has started, because none wa
 Found                  dial what DNS names stand for now (roster.py)
 NoFallback             fail, unless a reducer is back or nothing is in flight
 Broke                  fail with that error, and tell the reducers; failing, if nobody could hear it
+Connect                wait for the first epoch as if a collective were in flight
 Close                  fail what is in flight; wait until nobody needs this rank, then Goodbye
 Leave                  once nothing is in flight, the same as Close
 """
@@ -64,6 +65,7 @@ from reduction.model import (
 
 from worker_plugin.core.actions import (
     Action,
+    Began,
     Closed,
     Embed,
     Fail,
@@ -77,6 +79,7 @@ from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import (
     Broke,
     Close,
+    Connect,
     Event,
     FellBack,
     Found,
@@ -161,6 +164,9 @@ class Communicator:
         #: How many collectives there will ever be, once nobody can issue any more.
         self.last_issued: int | None = None
         self.has_fallen_back = False
+        #: Whether the first epoch has started, and whether the user waits for that.
+        self.has_begun = False
+        self.is_awaited = False
         self.patience = Patience(identity.stall_warn_s)
         self.stalls = Stalls(
             identity.rank,
@@ -210,6 +216,8 @@ class Communicator:
                     raise error
             case Found(addresses):
                 self.roster.on_found(addresses, now, actions)
+            case Connect():
+                self.is_awaited = not self.has_begun
             case Close():
                 self._on_close(now, actions)
             case Leave(issued):
@@ -340,6 +348,7 @@ class Communicator:
                     self.epochs.enter(configuration, now, actions)
             case Start(epoch, minimum):
                 self.epochs.on_start(link, epoch, minimum, now, actions)
+                self._begin_once(actions)
                 self._leave_if_done(now, actions)
             case Waiting():
                 link.waiting = frame
@@ -372,6 +381,12 @@ class Communicator:
             actions.append(Log(_WARNING, f"lost the stream to {link.address}: {error or 'it ended'}"))
         self.roster.on_lost(link, error, now)
         self._judge(now, actions)
+
+    def _begin_once(self, actions: list[Action]) -> None:
+        configuration = self.epochs.configuration
+        if configuration is not None and self.epochs.is_calm and not self.has_begun:
+            self.has_begun, self.is_awaited = True, False
+            actions.append(Began(tuple(member.address for member in configuration.members)))
 
     # ---- time ----
 
@@ -445,7 +460,7 @@ class Communicator:
             alone_since=self.roster.alone_since,
             met_since=self.roster.met_since,
             started_at=self.started_at if self.started_at is not None else now,
-            is_idle=self.window.is_idle,
+            is_idle=self.window.is_idle and not self.is_awaited,
             join_timeout_s=self.identity.join_timeout_s,
             timeout_s=self.identity.timeout_s,
             on_reducer_loss=self.identity.on_reducer_loss,

@@ -61,6 +61,11 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Connect:
+    """The user waits for the first epoch to start, although nothing is issued yet. `Began` or `Fail` follows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """The user wants to leave."""
 
@@ -81,4 +86,6 @@ class Tick:
     lost: int = 0
 
 
-Event: TypeAlias = Issued | Received | Lost | Broke | FellBack | NoFallback | Found | Close | Leave | Tick
+Event: TypeAlias = (
+    Issued | Received | Lost | Broke | FellBack | NoFallback | Found | Connect | Close | Leave | Tick
+)

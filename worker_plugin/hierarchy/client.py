@@ -32,6 +32,7 @@ from reduction.errors import (
 from reduction.model import Collective, DType, ReduceOp
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from worker_plugin.beginning import Beginning
 from worker_plugin.client import CLOSE_EXTRA_S, Client
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.meeting import Meeting
@@ -77,6 +78,8 @@ class Hierarchy:
         #: What later collectives get; set with the failure or the end.
         self._final: ReductionError | None = None
         self._failed = threading.Event()
+        #: Whether `_client` is there.
+        self._adopted = Beginning()
         #: How many collectives there were.
         self.issued = 0
         self._works: dict[int, Work] = {}
@@ -104,6 +107,11 @@ class Hierarchy:
         """The error that ended this communicator."""
         return self._error or (None if self._client is None else self._client.error)
 
+    @property
+    def job(self) -> str | None:
+        """See `Client.job`."""
+        return None if (client := self._client) is None else client.job
+
     def submit(
         self, tensor: torch.Tensor, dtype: DType, op: ReduceOp, fingerprint: int, pieces: Sequence[Piece]
     ) -> Future:
@@ -126,6 +134,14 @@ class Hierarchy:
             self._to_scatter.put(work)
         return future
 
+    def connect(self) -> None:
+        """See `Client.connect`."""
+        self._adopted.wait()
+        assert self._client is not None
+        self._client.connect()
+        if (final := self._final) is not None:
+            raise final.with_traceback(None)  # or each raise would make it longer
+
     def abandon(self, error: ReductionError) -> None:
         """Fail here and on all other ranks. Any thread; nothing if it is over already."""
         self.fail(error, Kind.FAILED)
@@ -144,6 +160,7 @@ class Hierarchy:
         if under_way:
             self.fail(ClosedError(f"closed with {under_way} collectives in flight"), Kind.LEFT, left)
         elif is_first:
+            self._adopted.fail(ClosedError(CLOSED))
             self._neighbours.tell(Kind.LEFT, number=left)
         if (client := self._client) is not None:
             client.begin_close()
@@ -265,6 +282,7 @@ class Hierarchy:
         with self._lock:
             self._client = client
             final = self._final
+        self._adopted.succeed()
         if isinstance(final, ClosedError):
             client.begin_close()
         elif final is not None:
@@ -365,6 +383,7 @@ class Hierarchy:
                 # Before the user hears of it and closes: the others must hear why.
                 if self._client is not None:
                     self._client.abandon(error)
+        self._adopted.fail(error)
         if tell is not None:
             self._neighbours.tell(tell, number=number, code=code_to_others(error), text=str(error))
         for group in list(self._groups):

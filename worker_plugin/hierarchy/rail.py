@@ -8,8 +8,10 @@ from dataclasses import replace
 from reduction.errors import ReducerUnavailable
 from reduction.rails import rail_name
 
+from worker_plugin.arguments import SECONDS_MAX
+from worker_plugin.beginning import ranks_text
 from worker_plugin.client import Client
-from worker_plugin.config import SECONDS_MAX, PluginConfig
+from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.meeting import Place
 from worker_plugin.discovery.nodes import Node
 from worker_plugin.rank_group import RankGroup
@@ -40,4 +42,5 @@ def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, place: Place
     host = f"{socket.gethostname()}, global rank {ranks.global_rank}"
     patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))
     nodes = RankGroup(node.index, node.count, label=ranks.label)
-    return Client(patient, nodes, agreed, local_size=node.size, host=host)
+    who = "" if node.local_rank else ranks_text(ranks.size, node.count, ranks.label)
+    return Client(patient, nodes, agreed, local_size=node.size, host=host, who=who)

@@ -96,6 +96,17 @@ class Links:
         return [number for number in numbers if number >= 0]
 
     @property
+    def planes(self) -> list[str]:
+        """What the streams that stand go over, in words."""
+        streams = [stream for link, stream in self._streams.items() if link in self._sinks]
+        found = {"tcp" if stream.descriptor >= 0 else self._grpc for stream in streams}
+        return sorted(found, reverse=True)
+
+    @property
+    def _grpc(self) -> str:
+        return "grpc" if self.access.tls is None else "grpc with TLS"
+
+    @property
     def lost(self) -> int:
         """Packets that the data connections have lost so far, where that is known."""
         return sum(stream.lost for stream in self._streams.values())

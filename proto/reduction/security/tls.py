@@ -74,8 +74,11 @@ def tls_files(
         return None
     if cert is None or key is None or ca is None:
         given = zip(names, (cert, key, ca), strict=True)
-        missing = " and ".join(name for name, value in given if value is None)
-        raise ConfigError(f"{missing} is missing: TLS needs {', '.join(names)}, all three or none")
+        missing = [name for name, value in given if value is None]
+        verb = "is" if len(missing) == 1 else "are"
+        raise ConfigError(
+            f"{' and '.join(missing)} {verb} missing: TLS needs {', '.join(names)}, all three or none"
+        )
     return TlsFiles(cert, key, ca)
 
 

@@ -4,8 +4,8 @@ import pytest
 from reduction.errors import ConfigError
 from reduction.security.tls import TlsFiles
 
-from reducer.config import DRAIN_TIMEOUT_S, WORKERS_MAX, ReducerConfig, split_address
-from reducer.resources.allowance import default_memory_limit, default_workers
+from reducer.config import DRAIN_TIMEOUT_S, PROCESSES_MAX, ReducerConfig, complete_address, split_address
+from reducer.resources.allowance import default_memory_limit, default_processes
 
 TLS = {"tls_cert": "c", "tls_key": "k", "tls_ca": "a"}
 
@@ -15,7 +15,7 @@ def test_defaults():
     assert config.host == "127.0.0.1"
     assert config.data_port == 0
     assert config.metrics_port is None
-    assert config.workers == default_workers()
+    assert config.processes == default_processes()
     assert config.memory_limit_bytes == default_memory_limit()
     assert config.drain_timeout_s == DRAIN_TIMEOUT_S
     assert (config.insecure, config.stop_with_stdin) == (False, False)
@@ -25,12 +25,12 @@ def test_defaults():
 def test_processes_share_the_memory():
     for limit in (None, 1000):
         given = {} if limit is None else {"memory_limit_bytes": limit}
-        config = ReducerConfig(bind="127.0.0.1:0", workers=3, **given)
+        config = ReducerConfig(bind="127.0.0.1:0", processes=3, **given)
         assert config.memory_limit_bytes_each == (limit or default_memory_limit()) // 3
 
 
 def test_more_processes_than_by_default():
-    assert ReducerConfig(bind="127.0.0.1:0", workers=WORKERS_MAX).workers == WORKERS_MAX == 256
+    assert ReducerConfig(bind="127.0.0.1:0", processes=PROCESSES_MAX).processes == PROCESSES_MAX == 256
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,42 @@ def test_what_is_no_address(address):
         split_address(address)
 
 
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("::1:50078", "write [::1]:50078"),
+        ("fe80::1:0", "write [fe80::1]:0"),
+        ("::1", "write [::1]:50051"),
+        ("::", "write [::]:50051"),
+    ],
+)
+def test_ipv6_needs_brackets(address, text):
+    with pytest.raises(ConfigError) as caught:
+        split_address(address)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [("50052", "127.0.0.1:50052"), ("0", "127.0.0.1:0"), ("host:1", "host:1"), ("host", "host")],
+)
+def test_a_bare_port_is_on_the_loopback_address(given, address):
+    assert complete_address(given) == address
+
+
+def test_where_the_metrics_of_each_process_are():
+    config = ReducerConfig(bind="[::1]:0", metrics_port=9102, processes=2)
+    assert config.metrics_urls == ("http://[::1]:9102/metrics", "http://[::1]:9103/metrics")
+    assert ReducerConfig(bind="127.0.0.1:0").metrics_urls == ()
+
+
+@pytest.mark.parametrize("option", ["data_port", "metrics_port"])
+def test_the_ports_of_all_processes_must_exist(option):
+    ReducerConfig(bind="127.0.0.1:0", processes=4, **{option: 65532})
+    with pytest.raises(ConfigError, match="4 processes take the ports up to 65536"):
+        ReducerConfig(bind="127.0.0.1:0", processes=4, **{option: 65533})
+
+
 @pytest.mark.parametrize("bind", ["127.0.0.1:0", "127.9.9.9:65535", "localhost:1", "[::1]:0"])
 def test_loopback_needs_no_flag(bind):
     assert ReducerConfig(bind=bind).bind == bind
@@ -58,7 +94,7 @@ def test_loopback_needs_no_flag(bind):
 
 @pytest.mark.parametrize("port", [0, 1, 50052, 65535])
 def test_a_data_port(port):
-    assert ReducerConfig(bind="127.0.0.1:0", data_port=port).data_port == port
+    assert ReducerConfig(bind="127.0.0.1:0", data_port=port, processes=1).data_port == port
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:50051", "10.0.0.5:50051", "[::]:50051", "reducer-0.example:50051"])

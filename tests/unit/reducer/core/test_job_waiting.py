@@ -67,11 +67,19 @@ def test_the_operator_is_warned_once_for_each_collective():
     scene.push(0, now=0.0)
     scene.push(0, 1, now=0.0)
     assert [action for action in tick(scene, 4.9) if isinstance(action, Warn)] == []
-    text = f"job 'job': collective 0 ({SUM}) has waited 5 s for rank 1 (h1)"
+    text = f"job=job rank=1 collective 0 ({SUM}) has waited 5 s for rank 1 (h1)"
     assert tick(scene, 5.4)[-1] == Warn(text)
     assert [action for action in tick(scene, 9.0) if isinstance(action, Warn)] == []
     scene.push(1, now=9.0)
-    assert tick(scene, 9.6)[-1].text.startswith(f"job 'job': collective 1 ({SUM}) has waited 10 s")
+    assert tick(scene, 9.6)[-1].text.startswith(f"job=job rank=1 collective 1 ({SUM}) has waited 10 s")
+
+
+def test_the_operator_hears_of_a_few_of_many_ranks():
+    scene = running(12)
+    scene.push(0, now=0.0)
+    text = tick(scene, 6.0)[-1].text
+    assert text.startswith("job=job rank=1,2,3,4,5,6,7,8,... collective 0 ")
+    assert text.endswith("rank 8 (h8) and 3 more")
 
 
 def test_who_was_last_is_counted():
@@ -101,4 +109,4 @@ def test_the_operator_hears_of_an_epoch_once():
     texts = [
         action.text for now in range(20) for action in tick(scene, float(now)) if isinstance(action, Warn)
     ]
-    assert texts == ["job 'job': epoch 1 has waited 5 s for rank 1 (h1)"]
+    assert texts == ["job=job rank=1 epoch 1 has waited 5 s for rank 1 (h1)"]

@@ -7,10 +7,10 @@ import pytest
 from reducer.resources.allowance import (
     MEMORY_SHARE,
     MEMORY_UNKNOWN,
-    WORKERS_DEFAULT_MAX,
+    PROCESSES_DEFAULT_MAX,
     cores,
     default_memory_limit,
-    default_workers,
+    default_processes,
     memory,
 )
 
@@ -80,7 +80,7 @@ def v1(machine):
 def test_a_machine_without_cgroups(machine):
     root = machine({})
     assert (cores(root), memory(root)) == (16, 64 * GIB)
-    assert default_workers(root) == WORKERS_DEFAULT_MAX == 8
+    assert default_processes(root) == PROCESSES_DEFAULT_MAX == 8
     assert default_memory_limit(root) == int(64 * GIB * MEMORY_SHARE)
 
 
@@ -88,7 +88,7 @@ def test_a_machine_without_cgroups(machine):
 def test_the_cores_that_the_process_may_run_on(machine, affinity, count, workers):
     affinity(count)
     root = machine({})
-    assert (cores(root), default_workers(root)) == (count, workers)
+    assert (cores(root), default_processes(root)) == (count, workers)
 
 
 def test_without_affinity_all_cores_count(machine, monkeypatch):
@@ -116,7 +116,7 @@ def test_memory_that_nobody_knows(tmp_path, monkeypatch, error):
 def test_this_machine(affinity):
     affinity(os.cpu_count())
     assert 0 < cores() <= os.cpu_count()
-    assert default_workers() == max(1, min(8, int(cores())))
+    assert default_processes() == max(1, min(8, int(cores())))
     assert memory() > 64 << 20
 
 
@@ -139,7 +139,7 @@ def test_this_machine(affinity):
 )
 def test_the_tightest_quota_counts(v2, quotas, expected, workers):
     root = v2(quotas)
-    assert (cores(root), default_workers(root)) == (expected, workers)
+    assert (cores(root), default_processes(root)) == (expected, workers)
 
 
 def test_affinity_counts_if_it_is_less_than_the_quota(v2, affinity):
@@ -193,7 +193,7 @@ def test_quotas_of_v1(v1):
         "memory/a/cpu.cfs_period_us": "100000\n",
     }
     root = v1(files)
-    assert (cores(root), default_workers(root)) == (3.5, 3)
+    assert (cores(root), default_processes(root)) == (3.5, 3)
 
 
 def test_memory_limits_of_v1(v1):

@@ -37,7 +37,8 @@ def test_all_or_none():
 def test_some_are_not_enough(given, missing):
     with pytest.raises(ConfigError) as caught:
         tls_files(*given, NAMES)
-    text = f"{missing} is missing: TLS needs --tls-cert, --tls-key, --tls-ca, all three or none"
+    verb = "are" if " and " in missing else "is"
+    text = f"{missing} {verb} missing: TLS needs --tls-cert, --tls-key, --tls-ca, all three or none"
     assert str(caught.value) == text
 
 

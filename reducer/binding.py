@@ -1,0 +1,93 @@
+"""Which addresses a process can have, asked before anybody serves: so that an error names option, address and cause.
+
+gRPC writes the cause of a failed bind into its own log only, and calls an address that cannot be looked up
+misformatted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+
+from reducer.config import ReducerConfig, address_of
+
+
+class BindError(Exception):
+    """An address that was asked for cannot be had."""
+
+
+def check_host(bind: str, host: str) -> None:
+    """Look the host of --bind up.
+
+    Raises:
+        BindError: it does not resolve.
+    """
+    try:
+        socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BindError(f"--bind {bind}: the host {host} does not resolve: {reason}") from None
+
+
+def check_address(host: str, port: int) -> None:
+    """Find out whether a port is free on all addresses of a host, by binding and letting go.
+
+    Raises:
+        OSError: it is taken on one of them, or all refuse for another reason; the text has address and cause.
+    """
+    if port == 0:
+        return
+    infos = dict.fromkeys(
+        (info[0], info[4]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    )
+    errors = [error for family, where in infos if (error := _try(family, where)) is not None]
+    taken = [error for error in errors if error.errno == errno.EADDRINUSE]
+    # A machine without IPv6 may still call ::1 localhost: one address is enough.
+    if taken or len(errors) == len(infos):
+        raise listen_error(host, port, (taken or errors)[0]) from None
+
+
+def _try(family: int, where: tuple[object, ...]) -> OSError | None:
+    with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as sock:
+        try:
+            sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # as servers do: not held up by TIME_WAIT
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(where[0] != "::"))
+            sock.bind(where)
+            sock.listen(1)
+        except OSError as error:
+            return error
+    return None
+
+
+def listen_error(host: str, port: int, error: OSError) -> OSError:
+    """Return the error with address and cause in words; asyncio and `socket` put other words around the cause."""
+    cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return OSError(error.errno, f"cannot listen on {address_of(host, port)}: {cause}")
+
+
+@contextlib.contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Have an OSError from within become a BindError that begins with an option."""
+    try:
+        yield
+    except OSError as error:
+        raise BindError(f"{option}: {error.strerror or error}") from error
+
+
+def check_ports_of_siblings(config: ReducerConfig) -> None:
+    """Find out whether the ports that siblings are to take are free, and say whose option asks for them.
+
+    Raises:
+        BindError: one is taken.
+    """
+    for option, first in (("--data-port", config.data_port), ("--metrics-port", config.metrics_port)):
+        for number in range(1, config.processes if first else 1):
+            with naming(f"{option} {first}, of which process {number} serves {first} + {number}"):
+                assert first is not None
+                check_address(config.host, first + number)

@@ -1,0 +1,150 @@
+"""What the log says of streams and jobs: every line names the job and the rank that it concerns.
+
+    join job=J rank=1/3 host=H                          a rank's stream is attached
+    job started job=J ranks=3                           all ranks are there, for the first time
+    lost job=J rank=1 host=H reason=...                 its stream broke; it may dial again
+    closed stream job=J rank=0,1,2 error=E reason=...   what ended a job on all its streams, or one stream
+    refused job=J rank=1 error=E reason=...             it was never attached; once in REPEAT_S for one job and rank
+    refused again job=J rank=1 error=E times=17         how often that was left out
+    job ended job=J ranks=3 received_bytes=... sent_bytes=... seconds=...
+
+It decides nothing, and the engine tells it what it does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from reduction.errors import ReductionError
+from reduction.model import Join, job_title
+
+from reducer.core.job import Job
+from reducer.repeats import Repeats
+
+log = logging.getLogger(__name__)
+
+#: How many ranks a line names.
+RANKS_MAX = 8
+
+
+@dataclass(slots=True)
+class _Caller:
+    """Who a stream says it is."""
+
+    job: str
+    rank: int
+    host: str
+    is_attached: bool = False
+
+
+@dataclass(slots=True)
+class _Life:
+    """A job in the table."""
+
+    job: Job
+    since: float
+    is_started: bool = False
+
+
+class Journal:
+    """Of one engine."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._callers: dict[int, _Caller] = {}
+        self._lives: dict[int, _Life] = {}
+        self._closes: list[tuple[int, ReductionError]] = []
+        self._repeats = Repeats(lambda key, times: log.warning("refused again %s times=%d", key, times))
+
+    def introduce(self, stream: int, join: Join) -> None:
+        """Take note of who a stream says it is, when nothing has been decided about it."""
+        if stream not in self._callers:
+            self._callers[stream] = _Caller(job_title(join.job, join.group), join.rank, join.host)
+
+    def label(self, stream: int) -> str:
+        """Return the job and the rank of a stream that is not over, as lines of the log have them."""
+        caller = self._callers.get(stream)
+        return "job=? rank=?" if caller is None else f"job={caller.job} rank={caller.rank}"
+
+    def on_welcome(self, stream: int, job: Job) -> None:
+        """A rank is attached."""
+        caller = self._callers[stream]
+        caller.is_attached = True
+        self._lives.setdefault(job.id, _Life(job, self._clock()))
+        log.info("join job=%s rank=%d/%d host=%s", caller.job, caller.rank, job.world_size, caller.host)
+
+    def on_start(self, job: Job) -> None:
+        """All ranks of a job are there, perhaps again."""
+        life = self._lives.setdefault(job.id, _Life(job, self._clock()))
+        if not life.is_started:
+            life.is_started, life.since = True, self._clock()
+            log.info("job started job=%s ranks=%d", job.title, job.world_size)
+
+    def on_close(self, stream: int, error: ReductionError | None) -> None:
+        """A stream ends; with an error its line comes when all that it ends are known."""
+        if error is None:
+            self._callers.pop(stream, None)
+        else:
+            self._closes.append((stream, error))
+
+    def on_lost(self, stream: int, reason: str) -> None:
+        """A stream broke."""
+        caller = self._callers.pop(stream, None)
+        if caller is not None and caller.is_attached:
+            log.info("lost job=%s rank=%d host=%s reason=%s", caller.job, caller.rank, caller.host, reason)
+
+    def has_news(self, job_count: int) -> bool:
+        """Whether `settle` has something to do, if so many jobs are in the table."""
+        return bool(self._closes) or job_count != len(self._lives)
+
+    def settle(self, jobs: Collection[Job]) -> None:
+        """Write what an event did: the streams that it closed, and the jobs that are in the table no more."""
+        closes, self._closes = self._closes, []
+        while closes:
+            error = closes[0][1]  # one object for all streams of a job that failed
+            self._tell([stream for stream, other in closes if other is error], error)
+            closes = [close for close in closes if close[1] is not error]
+        present = {job.id: job for job in jobs}
+        for life in [life for number, life in self._lives.items() if number not in present]:
+            self._tell_end(self._lives.pop(life.job.id))
+        for number, job in present.items():
+            self._lives.setdefault(number, _Life(job, self._clock()))
+
+    def tick(self) -> None:
+        """Sum up refusals of a while ago."""
+        self._repeats.expire(self._clock())
+
+    def close(self) -> None:
+        """Sum up what is left, when the process stops."""
+        self._repeats.close()
+
+    def _tell(self, streams: list[int], error: ReductionError) -> None:
+        callers = [caller for stream in streams if (caller := self._callers.pop(stream, None)) is not None]
+        kind = type(error).__name__
+        if not callers:
+            log.warning("closed stream error=%s reason=%s", kind, error)
+            return
+        ranks = [str(caller.rank) for caller in callers[:RANKS_MAX]] + ["..."] * (len(callers) > RANKS_MAX)
+        key = f"job={callers[0].job} rank={','.join(ranks)} error={kind}"
+        if any(caller.is_attached for caller in callers):
+            log.warning("closed stream %s reason=%s", key, error)
+        elif self._repeats.admits(key, self._clock()):
+            log.warning("refused %s reason=%s", key, error)
+
+    def _tell_end(self, life: _Life) -> None:
+        job = life.job
+        seconds = self._clock() - life.since
+        if not life.is_started:
+            there = f"{len(job.ranks)}/{job.world_size}"
+            log.info("job ended before it started job=%s ranks=%s seconds=%.1f", job.title, there, seconds)
+            return
+        log.info(
+            "job ended job=%s ranks=%d received_bytes=%d sent_bytes=%d seconds=%.1f",
+            job.title,
+            job.world_size,
+            job.received_bytes,
+            job.sent_bytes,
+            seconds,
+        )

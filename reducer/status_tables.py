@@ -1,0 +1,142 @@
+"""How `reducer status` looks: tables that fit 80 columns, and with `--verbose` a list of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reduction.model import JobStatus, LastRank
+from rich.console import Console
+from rich.table import Column, Table
+
+from reducer.sizes import size_text
+from reducer.status_summary import Rates, Summary
+
+PIPE_WIDTH = 240
+#: Of the ranks that others wait for.
+LAST_RANKS = 3
+#: Of the ranks that a list names.
+RANKS_MAX = 64
+
+
+def make_console() -> Console:
+    """Return a console for what peers have named: a job may be called [bold]."""
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:  # a pipe has no width to fit into
+        console.width = PIPE_WIDTH
+    return console
+
+
+def render(console: Console, summary: Summary, *, verbose: bool) -> None:
+    """Print a summary for people."""
+    versions = ", ".join(sorted({one.version for one in summary.answers})) or "unknown"
+    console.print(f"processes: {len(summary.processes)}, version {versions}, jobs: {len(summary.jobs)}")
+    console.print(_processes(summary))
+    console.print(_jobs(summary) if summary.jobs else "no jobs")
+    for job in summary.jobs:
+        console.print(f"{job.title}: {job.verdict}")
+    if verbose:
+        for line in _details(summary):
+            console.print(line)
+
+
+def _table(*columns: Column | str) -> Table:
+    return Table(*columns, box=None, padding=(0, 1, 0, 0), header_style="underline")
+
+
+def _number(title: str) -> Column:
+    return Column(title, justify="right", no_wrap=True)
+
+
+def _processes(summary: Summary) -> Table:
+    sizes = _number("reserved"), _number("of")
+    table = _table(
+        Column("process", overflow="fold"),
+        Column("state", no_wrap=True),
+        _number("up"),
+        _number("in MiB/s"),
+        _number("out MiB/s"),
+        *sizes,
+    )
+    for process in summary.processes:
+        status = process.status
+        if status is None:
+            table.add_row(process.address, process.state)
+            continue
+        table.add_row(
+            process.address,
+            process.state,
+            _duration(status.uptime_seconds),
+            *_rates(summary.rates.get(process.address)),
+            size_text(status.memory_reserved_bytes),
+            size_text(status.memory_limit_bytes),
+        )
+    if len(summary.processes) > 1:
+        every = list(summary.rates.values())
+        both = Rates(sum(one.received for one in every), sum(one.sent for one in every)) if every else None
+        reserved = sum(one.memory_reserved_bytes for one in summary.answers)
+        limit = sum(one.memory_limit_bytes for one in summary.answers)
+        table.add_row("total", "", "", *_rates(both), size_text(reserved), size_text(limit))
+    return table
+
+
+def _jobs(summary: Summary) -> Table:
+    table = _table(
+        Column("job", overflow="fold"),
+        _number("ranks"),
+        Column("state", no_wrap=True),
+        _number("in MiB/s"),
+        _number("out MiB/s"),
+        Column("slowest", no_wrap=True),
+    )
+    for job in summary.jobs:
+        table.add_row(job.title, job.ranks, job.state, *_rates(job.rates), job.slowest)
+    return table
+
+
+def _details(summary: Summary) -> Iterator[str]:
+    for process in summary.processes:
+        status = process.status
+        yield ""
+        if status is None:
+            yield f"{process.address}: no answer: {process.reason}"
+            continue
+        yield f"{process.address}: {process.state}, version {status.version}, up {status.uptime_seconds:.0f} s"
+        for job in status.jobs:
+            yield f"  {job.title}"
+            for name, value in _properties(job):
+                yield f"    {name + ':':<24} {value}"
+
+
+def _properties(job: JobStatus) -> Iterator[tuple[str, str]]:
+    names = [f"{peer.rank} {peer.host} {peer.presence.name.lower()}" for peer in job.peers]
+    more = [f"and {len(names) - RANKS_MAX} more"] if len(names) > RANKS_MAX else []
+    yield "ranks", ", ".join(names[:RANKS_MAX] + more)
+    yield "epoch", f"{job.epoch}{'' if job.started else ' (starting)'}"
+    yield "collectives held by all", str(job.minimum)
+    yield "chunks that wait", str(job.open_slots)
+    yield "chunk", size_text(job.chunk_bytes)
+    yield "under way, of credit", f"{size_text(job.under_way_bytes)} of {size_text(job.credit_bytes)}"
+    yield "received, sent", f"{size_text(job.received_bytes)}, {size_text(job.sent_bytes)}"
+    yield "reserved", size_text(job.reserved_bytes)
+    yield "wait p50/p99", f"{job.waits.p50_s * 1e3:.1f}/{job.waits.p99_s * 1e3:.1f} ms"
+    yield "last rank: its share", _latest(job.last)
+
+
+def _latest(last: tuple[LastRank, ...]) -> str:
+    """Return the ranks that were most often the last to push a chunk."""
+    chunks = sum(one.chunks for one in last)
+    most = sorted(last, key=lambda one: one.chunks, reverse=True)[:LAST_RANKS]
+    return ", ".join(f"{one.rank}: {one.chunks / chunks:.0%}" for one in most)
+
+
+def _rates(rates: Rates | None) -> tuple[str, str]:
+    if rates is None:
+        return "-", "-"
+    return f"{rates.received / (1 << 20):.1f}", f"{rates.sent / (1 << 20):.1f}"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,72 @@
+"""When a reducer process stops, and how long it drains before.
+
+asked for by                    drains for at most
+SIGTERM, SIGINT                 --drain-timeout
+the end of stdin                ORPHAN_DRAIN_S: whoever started this process is gone
+the end of stdin after either   ORPHAN_DRAIN_S from then on
+a second SIGTERM or SIGINT      nothing: this process and its siblings end at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+#: An embedded reducer whose parent is gone has nobody to wait for but ranks that are closing.
+ORPHAN_DRAIN_S = 2.0
+#: Exit code after a second signal.
+EXIT_AT_ONCE = 130
+
+
+class Stopping:
+    """Hears what asks this process to stop. One thread: the loop's."""
+
+    def __init__(self, drain_timeout_s: float, kill_siblings: Callable[[], None]) -> None:
+        self.drain_timeout_s = drain_timeout_s
+        self._kill_siblings = kill_siblings
+        self._asked = asyncio.Event()
+        self._over = asyncio.Event()
+
+    def listen(self, *, stdin: bool) -> None:
+        """Hear signals from now on, and the end of stdin if asked to."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        if stdin:
+            loop.add_reader(sys.stdin.fileno(), self._on_stdin)
+
+    async def wait(self) -> None:
+        """Wait until somebody wants this process to stop."""
+        await self._asked.wait()
+
+    async def drain(self, unneeded: asyncio.Event) -> None:
+        """Wait until no job needs this reducer, or time is up."""
+        asyncio.get_running_loop().call_later(self.drain_timeout_s, self._over.set)
+        waits = [asyncio.create_task(event.wait()) for event in (unneeded, self._over)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    def _on_stdin(self) -> None:
+        if os.read(sys.stdin.fileno(), 4096):
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sys.stdin.fileno())
+        self.drain_timeout_s = min(self.drain_timeout_s, ORPHAN_DRAIN_S)
+        if self._asked.is_set():
+            loop.call_later(self.drain_timeout_s, self._over.set)
+        self._asked.set()
+
+    def _on_signal(self) -> None:
+        """First signal drains; the second ends all processes, as an impatient operator expects."""
+        if self._asked.is_set():
+            log.warning("second signal, exiting at once")
+            self._kill_siblings()
+            os._exit(EXIT_AT_ONCE)
+        self._asked.set()

@@ -1,0 +1,64 @@
+"""Errors of addresses that cannot be had: option, address and cause."""
+
+import errno
+import socket
+
+import pytest
+
+from reducer.binding import BindError, check_address, check_host, check_ports_of_siblings, naming
+from reducer.config import ReducerConfig
+
+
+@pytest.fixture
+def taken():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_a_taken_port(taken, host):
+    with pytest.raises(OSError, match=rf"cannot listen on {host}:{taken}: Address already in use") as caught:
+        check_address(host, taken)
+    assert caught.value.errno == errno.EADDRINUSE
+
+
+def test_an_address_of_another_machine():
+    with pytest.raises(OSError, match=r"cannot listen on 192.0.2.1:50051: Cannot assign requested address"):
+        check_address("192.0.2.1", 50051)
+
+
+def test_a_free_port_stays_free(taken):
+    check_address("127.0.0.1", 0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    check_address("127.0.0.1", port)
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_a_host_that_does_not_resolve():
+    check_host("localhost:1", "localhost")
+    check_host("[::1]:1", "::1")
+    for host in ("no-such-host.invalid", "a..b"):
+        with pytest.raises(BindError, match=rf"--bind {host}:1: the host {host} does not resolve: \w+"):
+            check_host(f"{host}:1", host)
+
+
+def test_the_option_comes_first():
+    with pytest.raises(BindError, match=r"^--bind x: cannot$"), naming("--bind x"):
+        raise OSError(errno.EADDRINUSE, "cannot")
+    with pytest.raises(BindError, match=r"^--bind x: only words$"), naming("--bind x"):
+        raise OSError("only words")
+
+
+@pytest.mark.parametrize("option", ["data_port", "metrics_port"])
+def test_the_ports_of_siblings(taken, option):
+    check_ports_of_siblings(ReducerConfig(bind="127.0.0.1:0", processes=1, **{option: taken - 1}))
+    two = ReducerConfig(bind="127.0.0.1:0", processes=2, **{option: taken - 1})
+    name = "--" + option.replace("_", "-")
+    with pytest.raises(BindError) as caught:
+        check_ports_of_siblings(two)
+    assert str(caught.value) == (
+        f"{name} {taken - 1}, of which process 1 serves {taken - 1} + 1: "
+        f"cannot listen on 127.0.0.1:{taken}: Address already in use"
+    )

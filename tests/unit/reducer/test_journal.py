@@ -1,0 +1,159 @@
+"""The reducer's log: a line for each event, with the job and the rank that it concerns."""
+
+import logging
+
+import pytest
+from reduction.errors import MalformedFrame
+from reduction.model import Collective, Configuration, DType, Goodbye, Hello, Join, Member, Push, ReduceOp
+
+from reducer.engine import Engine
+from reducer.repeats import REPEAT_S
+
+KIB = 1024
+SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 2, 7)
+
+
+class Sink:
+    def on_frame(self, frame):
+        pass
+
+    def on_closed(self, error):
+        pass
+
+
+class Scene:
+    def __init__(self, caplog):
+        self.now = 0.0
+        self.engine = Engine(memory_limit_bytes=1 << 30, clock=lambda: self.now)
+        self.caplog = caplog
+
+    def join(self, rank, *, job="job", life=b"1", world_size=2):
+        stream = self.engine.open(Sink())
+        instance, nonce = life.ljust(16), life + bytes([rank]) * 15
+        stream.send(Join(job, instance, rank, world_size, nonce, f"host-{rank}", 0, 64 * KIB))
+        return stream
+
+    def run(self):
+        """Have two ranks join, and say Hello."""
+        streams = [self.join(rank) for rank in range(2)]
+        self.hello(streams, 1)
+        return streams
+
+    def hello(self, streams, epoch):
+        members = (Member("a:1", self.engine.table.incarnation),)
+        configuration = Configuration(b"1".ljust(16), epoch, KIB, members)
+        for stream in streams:
+            stream.send(Hello(configuration, 0))
+
+    def lines(self):
+        """Take what was logged."""
+        lines = [record.getMessage() for record in self.caplog.records]
+        self.caplog.clear()
+        return lines
+
+
+@pytest.fixture
+def scene(caplog):
+    caplog.set_level(logging.INFO)
+    return Scene(caplog)
+
+
+def push(rank_streams):
+    for stream in rank_streams:
+        stream.send(Push(1, 0, 0, SUM, 0, memoryview(bytes(8))))
+
+
+def test_a_job_from_its_first_rank_to_its_last(scene):
+    first = scene.join(0)
+    assert scene.lines() == ["join job=job rank=0/2 host=host-0"]
+    streams = [first, scene.join(1)]
+    scene.now = 1.0
+    scene.hello(streams, 1)
+    assert scene.lines() == ["join job=job rank=1/2 host=host-1", "job started job=job ranks=2"]
+    push(streams)
+    scene.hello(streams, 2)
+    assert scene.lines() == [], "another epoch is no other start"
+    scene.now = 37.5
+    for stream in streams:
+        stream.send(Goodbye(1, 1))
+    assert scene.lines() == ["job ended job=job ranks=2 received_bytes=16 sent_bytes=16 seconds=36.5"]
+
+
+def test_a_job_that_never_starts(scene):
+    stream = scene.join(1, world_size=3)
+    scene.now = 2.0
+    stream.close("its call ended")
+    assert scene.lines()[1:] == [
+        "lost job=job rank=1 host=host-1 reason=its call ended",
+        "job ended before it started job=job ranks=1/3 seconds=2.0",
+    ]
+
+
+def test_what_ends_a_job_is_one_line(scene):
+    streams = scene.run()
+    scene.lines()
+    streams[1].reject(MalformedFrame("no"))
+    warning, end = scene.lines()
+    assert warning == "closed stream job=job rank=0,1 error=MalformedFrame reason=rank 1 (host-1): no"
+    assert end.startswith("job ended job=job ranks=2 ")
+
+
+def test_a_line_names_a_few_of_many_ranks(scene):
+    streams = [scene.join(rank, world_size=20) for rank in range(20)]
+    scene.lines()
+    streams[1].reject(MalformedFrame("no"))
+    assert "rank=0,1,2,3,4,5,6,7,... error=" in scene.lines()[0]
+
+
+def test_a_refusal_is_said_once_in_a_while(scene):
+    scene.run()
+    scene.lines()
+    for _ in range(5):
+        scene.join(0, life=b"2")
+    [line] = scene.lines()
+    assert line.startswith("refused job=job rank=0 error=JobBusy reason=job 'job' is live")
+    scene.join(1, life=b"2")
+    [line] = scene.lines()
+    assert line.startswith("refused job=job rank=1 error=StaleInstance reason=")
+    scene.now = REPEAT_S
+    scene.engine.tick()
+    assert scene.lines()[-1] == "refused again job=job rank=0 error=JobBusy times=4"
+    scene.join(0, life=b"2")
+    assert len(scene.lines()) == 1
+    scene.join(0, life=b"2")
+    scene.engine.close()
+    assert scene.lines() == ["refused again job=job rank=0 error=JobBusy times=1"]
+
+
+def test_a_rank_that_dials_again(scene):
+    streams = scene.run()
+    scene.lines()
+    streams[1].close("cut")
+    scene.join(1)
+    assert scene.lines() == [
+        "lost job=job rank=1 host=host-1 reason=cut",
+        "join job=job rank=1/2 host=host-1",
+    ]
+
+
+def test_a_job_that_begins_anew(scene):
+    streams = scene.run()
+    streams[0].close("cut")
+    scene.lines()
+    scene.join(0, life=b"2")
+    warning, ended, joined = scene.lines()
+    assert warning.startswith("closed stream job=job rank=1 error=StaleInstance")
+    assert ended.startswith("job ended job=job ranks=2")
+    assert joined == "join job=job rank=0/2 host=host-0"
+
+
+def test_streams_are_named_until_they_are_over(scene):
+    nobody = scene.engine.open(Sink())
+    assert nobody.label == "job=? rank=?"
+    nobody.reject(MalformedFrame("no"))
+    assert scene.lines() == ["closed stream error=MalformedFrame reason=no"]
+    stream = scene.join(1)
+    assert stream.label == "job=job rank=1"
+    stream.close("cut")
+    assert stream.label == "job=? rank=?"
+    assert not scene.engine._journal._callers

@@ -1,0 +1,152 @@
+"""What `reducer status` makes of the answers, and how wide it is."""
+
+import io
+import json
+
+import pytest
+from reduction.model import JobStatus, LastRank, Peer, Presence, ReducerStatus
+from rich.console import Console
+
+from reducer.cli import _watch_seconds
+from reducer.status_summary import Process, summarize, to_json
+from reducer.status_tables import render
+
+MIB = 1 << 20
+NAME = "run-0123456789abcdef0123456789abcdef"
+
+
+def job(received=0, *, name="job", ranks=3, last=(), gone=(), life=b"1", **more):
+    peers = tuple(
+        Peer(rank, life + bytes([rank]), f"host-{rank}", gone[rank] if rank in gone else Presence.PRESENT)
+        for rank in range(ranks)
+    )
+    waits = tuple(LastRank(rank, chunks, waited_s) for rank, chunks, waited_s in last)
+    values = {"epoch": 1, "started": True, "minimum": 0, "open_slots": 0, "reserved_bytes": MIB} | more
+    values |= {"chunk_bytes": 1024, "credit_bytes": MIB, "under_way_bytes": 0, "last": waits}
+    values = {"world_size": ranks} | values
+    return JobStatus(name, peers=peers, received_bytes=received, sent_bytes=received, **values)
+
+
+def process(*jobs, number=0, up=10.0, draining=False):
+    status = ReducerStatus("0.1.0", bytes([number]) * 16, up, draining, 5 * MIB, 1 << 37, jobs)
+    return Process(f"100.100.100.{number}:50051", status)
+
+
+def test_rates_are_sums_over_processes_between_two_looks():
+    before = [process(job(0)), process(job(MIB), number=1)]
+    after = [process(job(4 * MIB), up=12.0), process(job(2 * MIB), number=1, up=11.0)]
+    summary = summarize(after, before)
+    [one] = summary.jobs
+    assert one.rates.received == one.rates.sent == 3 * MIB
+    assert [rates.received for rates in summary.rates.values()] == [2 * MIB, MIB]
+    assert to_json(summary)["total"]["received_bytes_per_s"] == 3 * MIB
+
+
+def test_one_look_has_no_rates():
+    summary = summarize([process(job(MIB))])
+    assert summary.jobs[0].rates is None
+    assert "received_bytes_per_s" not in to_json(summary)["jobs"][0]
+
+
+def test_a_process_or_a_job_that_began_between_the_looks_has_no_rate_yet():
+    assert summarize([process(job(MIB), number=1)], [process(job(0))]).jobs[0].rates is None
+    after = summarize([process(job(MIB, life=b"2"), up=11.0)], [process(job(0))])
+    assert after.jobs[0].rates is None
+
+
+def test_jobs_of_one_name_that_have_nobody_in_common_are_two():
+    summary = summarize([process(job(1)), process(job(1, life=b"2"), number=1)])
+    assert len(summary.jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("ranks", "last", "slowest", "verdict"),
+    [
+        (
+            3,
+            [(0, 10, 0.01), (1, 10, 0.01), (2, 80, 3.44)],
+            "rank 2",
+            "rank 2 (host-2) is last 80 % of the time, by 43.0 ms",
+        ),
+        (3, [(0, 30, 3.0), (1, 30, 3.0), (2, 40, 4.0)], "no straggler", "no straggler"),
+        (3, [(2, 100, 0.05)], "no straggler", "no straggler"),
+        (2, [(0, 30, 1.0), (1, 70, 7.0)], "no straggler", "no straggler"),
+        (2, [(0, 20, 1.0), (1, 80, 8.0)], "rank 1", "rank 1 (host-1) is last 80 % of the time, by 100.0 ms"),
+        (3, [(2, 15, 9.0)], "too early", "fewer than 16 chunks: too early to tell"),
+        (1, [(0, 100, 9.0)], "no straggler", "no straggler"),
+    ],
+)
+def test_the_verdict(ranks, last, slowest, verdict):
+    [one] = summarize([process(job(ranks=ranks, last=last))]).jobs
+    assert (one.slowest, one.verdict) == (slowest, verdict)
+
+
+def test_the_verdict_is_about_the_time_between_the_looks():
+    before = [process(job(last=[(1, 1000, 100.0)]))]
+    after = [process(job(last=[(1, 1004, 100.1), (2, 40, 2.0)]), up=11.0)]
+    [one] = summarize(after, before).jobs
+    assert one.slowest == "rank 2"
+    [idle] = summarize([process(job(last=[(1, 1000, 100.0)]), up=11.0)], before).jobs
+    assert idle.slowest == "rank 1", "of its whole life, when nothing has come in between"
+
+
+@pytest.mark.parametrize(
+    ("values", "state", "ranks"),
+    [
+        ({}, "running", "3/3"),
+        ({"started": False}, "starting", "3/3"),
+        ({"world_size": 4}, "joining", "3/4"),
+        ({"gone": {1: Presence.LOST}}, "rank lost", "2/3"),
+        ({"gone": {1: Presence.LEFT}}, "ending", "2/3"),
+    ],
+)
+def test_the_state_is_a_word(values, state, ranks):
+    summary = summarize([process(job(**values)), process(job(), number=1)])
+    assert (summary.jobs[0].state, summary.jobs[0].ranks) == (state, ranks)
+
+
+def test_json_has_all_processes_and_words():
+    silent = Process("c:3", None, "refused", is_given=False)
+    summary = summarize([process(job(gone={1: Presence.LEFT}), draining=True), silent])
+    answer = json.loads(json.dumps(to_json(summary), default=lambda value: value.hex()))
+    first, second = answer["processes"]
+    assert first["state"] == "draining"
+    assert first["incarnation"] == "00" * 16
+    assert [peer["presence"] for peer in first["jobs"][0]["peers"]] == ["present", "left", "present"]
+    assert second == {"address": "c:3", "state": "no answer", "reason": "refused"}
+    assert (answer["total"]["processes"], answer["total"]["answered"]) == (2, 1)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_it_fits_80_columns(verbose):
+    last = [(0, 1, 0.1), (1, 1, 0.1), (2, 80, 3.44)]
+    looks = [
+        [process(job(size, name=NAME, last=last), number=number, up=up) for number in (100, 101)]
+        for size, up in ((0, 90_000.0), (12_345 * MIB, 90_001.0))
+    ]
+    out = io.StringIO()
+    silent = Process("100.100.100.102:50051", None, "refused")
+    console = Console(file=out, width=80, markup=False, highlight=False)
+    render(console, summarize([*looks[1], silent], looks[0]), verbose=verbose)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in out.getvalue()
+    assert any(line.split()[:2] == ["100.100.100.102:50051", "no"] for line in lines)
+    [total] = [line for line in lines if line.startswith("total")]
+    assert total.split() == ["total", "24690.0", "24690.0", "10.0", "MiB", "256.0", "GiB"]
+    if not verbose:
+        assert len(lines) <= 10, out.getvalue()
+        assert f"{NAME}: rank 2 (host-2) is last" in out.getvalue().replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("given", "addresses", "expected"),
+    [
+        (None, ("a:1",), (None, ("a:1",))),
+        ("2", (), (2.0, ())),
+        ("0.5", ("a:1",), (0.5, ("a:1",))),
+        ("a:1", ("b:2",), (2.0, ("a:1", "b:2"))),
+    ],
+)
+def test_watch_may_have_seconds(given, addresses, expected):
+    assert _watch_seconds(given, addresses) == expected

@@ -27,7 +27,7 @@ from reducer.config import (
     split_address,
 )
 from reducer.resources.allowance import MEMORY_SHARE, PROCESSES_DEFAULT_MAX
-from reducer.sizes import size
+from reducer.resources.sizes import size
 
 #: Between two looks of `status --watch`, in seconds.
 WATCH_S = 2.0
@@ -160,8 +160,8 @@ def serve(
     use_few_arenas()
     import uvloop
 
-    from reducer.binding import BindError, check_host
-    from reducer.lifecycle import serve as run
+    from reducer.process.binding import BindError, check_host
+    from reducer.process.lifecycle import serve as run
 
     handler = logging.StreamHandler()
     handler.setFormatter(
@@ -236,7 +236,7 @@ def status(
     from reduction.security.tls import tls_files
 
     from reducer.observe.status import Access, look
-    from reducer.watching import show_once, watch
+    from reducer.observe.watching import show_once, watch
 
     try:
         seconds, addresses = _watch_seconds(watch_s, addresses)

@@ -24,7 +24,6 @@ from reduction.model import Collective, Push, ReducerFrame, Result
 from reduction.rails import job_of
 from reduction.wire import checksum
 
-from worker_plugin import beginning, log_setup
 from worker_plugin.config import PluginConfig
 from worker_plugin.core import pace
 from worker_plugin.core.actions import (
@@ -59,9 +58,10 @@ from worker_plugin.core.events import (
     Received,
     Tick,
 )
+from worker_plugin.discovery import beginning
 from worker_plugin.discovery.addresses import look_up
 from worker_plugin.discovery.meeting import Place
-from worker_plugin.process import fork
+from worker_plugin.process import fork, log_setup
 from worker_plugin.process.leaving import Leavers
 from worker_plugin.process.loop import io_loop
 from worker_plugin.rank_group import RankGroup

@@ -13,9 +13,9 @@ from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 from reduction.security.tls import TlsFiles, tls_files
 from reduction.wire import frames as wire
 
-from worker_plugin.address_forms import check_addresses
-from worker_plugin.arguments import SECONDS, SECONDS_MAX, parse
-from worker_plugin.environment import variable, warn_of_unknown
+from worker_plugin.settings.address_forms import check_addresses
+from worker_plugin.settings.arguments import SECONDS, SECONDS_MAX, parse
+from worker_plugin.settings.environment import variable, warn_of_unknown
 from worker_plugin.tensors.wire_dtype import WireFormat
 from worker_plugin.tensors.wire_dtype import parse as parse_wire_dtype
 

@@ -18,12 +18,12 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_plugin import log_setup
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig, build, check_files
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.meeting import Meeting
 from worker_plugin.hierarchy.client import Hierarchy
+from worker_plugin.process import log_setup
 from worker_plugin.rank_group import RankGroup, find_group, group_of
 from worker_plugin.tensors.bridge import Future, check, check_dense
 from worker_plugin.tensors.encoding import Piece, encoding_of

@@ -15,7 +15,7 @@ from reduction.security.tls_refusal import why_refused
 from reduction.security.tokens import TokenTable, read_tokens, to_metadata
 from reduction.wire import frames as wire
 
-from reducer.status_summary import Process
+from reducer.observe.summary import Process
 from reducer.transports.grpc_server import SERVICE
 
 #: http_proxy and the like are for the web, not for a reducer in this network.

@@ -164,7 +164,7 @@ def test_more_memory_than_there_is_is_a_warning(serve):
     warning = (
         f"--memory-limit {1 << 50} is more than the {memory()} bytes of memory that this machine or container"
     )
-    assert f"level=WARNING logger=reducer.lifecycle pid={reducer.pid} {warning}" in reducer.log.text
+    assert f"level=WARNING logger=reducer.process.lifecycle pid={reducer.pid} {warning}" in reducer.log.text
     assert status_of(reducer.address)["memory_limit_bytes"] == 1 << 50
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from reduction.errors import ConfigError, ReducerUnavailable
 
-from worker_plugin.address_forms import DnsName, check_addresses, dns_name, expand, is_dns
 from worker_plugin.config import PluginConfig
+from worker_plugin.settings.address_forms import DnsName, check_addresses, dns_name, expand, is_dns
 
 log = logging.getLogger(__name__)
 

@@ -32,9 +32,9 @@ from reduction.errors import (
 from reduction.model import Collective, DType, ReduceOp
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from worker_plugin.beginning import Beginning
 from worker_plugin.client import CLOSE_EXTRA_S, Client
 from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.beginning import Beginning
 from worker_plugin.discovery.meeting import Meeting
 from worker_plugin.discovery.nodes import Node, own_entry
 from worker_plugin.hierarchy.exchange import Exchange, Share, Work, on_stream

@@ -11,8 +11,9 @@ from reduction.errors import ConfigError
 from reduction.process import launch
 from reduction.security.tls import TlsFiles
 
-from worker_plugin import ReductionState, environment
+from worker_plugin import ReductionState
 from worker_plugin.config import PluginConfig, build, check_files
+from worker_plugin.settings import environment
 
 
 def test_defaults_are_the_documented_ones():

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import click
 
-from reducer.status_summary import Process, Summary, summarize, to_json
-from reducer.status_tables import make_console, render
+from reducer.observe.summary import Process, Summary, summarize, to_json
+from reducer.observe.tables import make_console, render
 
 #: Between the two looks that rates need, in seconds.
 RATE_S = 1.0

@@ -8,8 +8,8 @@ from reduction.model import JobStatus, LastRank, Peer, Presence, ReducerStatus
 from rich.console import Console
 
 from reducer.cli import _watch_seconds
-from reducer.status_summary import Process, summarize, to_json
-from reducer.status_tables import render
+from reducer.observe.summary import Process, summarize, to_json
+from reducer.observe.tables import render
 
 MIB = 1 << 20
 NAME = "run-0123456789abcdef0123456789abcdef"

@@ -9,8 +9,9 @@ import pytest
 from reduction.errors import ConfigError
 from support.children import environment
 
-from worker_plugin import ReductionState, log_setup
-from worker_plugin.log_setup import announce, is_configured, prepare
+from worker_plugin import ReductionState
+from worker_plugin.process import log_setup
+from worker_plugin.process.log_setup import announce, is_configured, prepare
 
 SCRIPT = """
 import importlib.util, logging, sys

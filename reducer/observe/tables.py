@@ -8,8 +8,8 @@ from reduction.model import JobStatus, LastRank
 from rich.console import Console
 from rich.table import Column, Table
 
-from reducer.sizes import size_text
-from reducer.status_summary import Rates, Summary
+from reducer.observe.summary import Rates, Summary
+from reducer.resources.sizes import size_text
 
 PIPE_WIDTH = 240
 #: Of the ranks that others wait for.

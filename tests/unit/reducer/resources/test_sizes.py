@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from reducer.sizes import size, size_text
+from reducer.resources.sizes import size, size_text
 
 
 @pytest.mark.parametrize(

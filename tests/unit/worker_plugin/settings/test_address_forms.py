@@ -3,7 +3,7 @@
 import pytest
 from reduction.errors import ConfigError
 
-from worker_plugin.address_forms import ADDRESSES_MAX, DnsName, check_addresses, dns_name, expand
+from worker_plugin.settings.address_forms import ADDRESSES_MAX, DnsName, check_addresses, dns_name, expand
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from reduction.errors import ClosedError, PeerLeft, ReducerUnavailable, WorkersM
 from reduction.model import Configure
 from support.rank_scene import Scene, epoch, failure
 
-from worker_plugin.beginning import Beginning, line, ranks_text
 from worker_plugin.core.actions import Log
+from worker_plugin.discovery.beginning import Beginning, line, ranks_text
 
 # ---- the core ----
 

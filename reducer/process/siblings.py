@@ -86,7 +86,7 @@ class Siblings:
 
     async def _start(self, number: int, port: int) -> int:
         config = self._config
-        command, environment = reducer_command(Path(__file__).parents[1])
+        command, environment = reducer_command(Path(__file__).parents[2])
         command += ["serve", "--bind", config.address(port), "--processes", "1", "--stop-with-stdin"]
         command += ["--memory-limit", str(config.memory_limit_bytes_each)]
         command += ["--drain-timeout", str(config.drain_timeout_s)]

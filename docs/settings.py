@@ -21,7 +21,8 @@ from pathlib import Path
 import click
 
 from reducer import cli
-from worker_plugin.config import ENV_PREFIX, PluginConfig
+from worker_plugin.config import PluginConfig
+from worker_plugin.settings.environment import variable
 from worker_plugin.state import ReductionState
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -69,8 +70,8 @@ def worker_rows() -> Iterator[tuple[str, ...]]:
     defaults = {field.name: field.default for field in fields(PluginConfig)}
     texts = argument_texts(inspect.getdoc(ReductionState) or "")
     for name in inspect.signature(ReductionState).parameters:
-        variable = f"`{ENV_PREFIX}{name.upper()}`" if name in defaults else "–"
-        yield f"`{name}`", variable, _default(defaults.get(name)), texts[name][0].upper() + texts[name][1:]
+        shown = f"`{variable(name)}`" if name in defaults else "–"
+        yield f"`{name}`", shown, _default(defaults.get(name)), texts[name][0].upper() + texts[name][1:]
 
 
 def option_rows(command: click.Command) -> Iterator[tuple[str, ...]]:

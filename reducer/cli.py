@@ -160,7 +160,7 @@ def serve(
     use_few_arenas()
     import uvloop
 
-    from reducer.process.binding import BindError, check_host
+    from reducer.binding import BindError, check_host
     from reducer.process.lifecycle import serve as run
 
     handler = logging.StreamHandler()

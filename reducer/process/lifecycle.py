@@ -8,10 +8,10 @@ import logging
 from reduction.process import descriptors
 from reduction.security.tokens import read_tokens
 
+from reducer.binding import BindError, check_address, check_ports_of_siblings, naming
 from reducer.config import ReducerConfig
 from reducer.engine import TICK_S, Engine
 from reducer.observe.metrics import serve_metrics
-from reducer.process.binding import BindError, check_address, check_ports_of_siblings, naming
 from reducer.process.siblings import Siblings
 from reducer.process.stopping import Stopping
 from reducer.resources import allowance

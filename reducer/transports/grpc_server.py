@@ -24,9 +24,9 @@ from reduction.security.tokens import TokenTable
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import frames as wire
 
+from reducer.binding import check_address
 from reducer.config import split_address
 from reducer.engine import Engine
-from reducer.process.binding import check_address
 from reducer.resources.heap import Heap
 from reducer.security import check_call, check_join, check_status
 from reducer.transports.open_services import open_services

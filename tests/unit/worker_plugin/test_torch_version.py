@@ -12,7 +12,7 @@ import torch
 import worker_plugin
 from worker_plugin.torch_version import OLDEST, is_too_old, require_torch
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
 @pytest.mark.parametrize(

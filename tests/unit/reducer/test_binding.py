@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
+from reducer.binding import BindError, check_address, check_host, check_ports_of_siblings, naming
 from reducer.config import ReducerConfig
-from reducer.process.binding import BindError, check_address, check_host, check_ports_of_siblings, naming
 
 
 @pytest.fixture

@@ -53,13 +53,13 @@ async def serve(config: ReducerConfig) -> None:
     ticker = asyncio.create_task(_tick(engine, unneeded))
     print(f"listening on {config.address(port)}", flush=True)
     log.info(
-        "serving address=%s data_port=%s metrics=%s tls=%s tokens=%s siblings=%s memory_limit=%d",
+        "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
         config.address(port),
         "off" if data_port is None else data_port.port,
-        ",".join(config.metrics_urls) or "off",
         "off" if credentials is None else "on",
         "off" if tokens is None else "on",
         siblings.ports,
+        ",".join(config.metrics_urls) or "off",
         config.memory_limit_bytes_each,
     )
     try:

@@ -19,7 +19,14 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from reduction.errors import ClosedError, DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
+from reduction.errors import (
+    ClosedError,
+    DataCorrupted,
+    JobBusy,
+    LocalProtocolError,
+    MalformedFrame,
+    ReductionError,
+)
 from reduction.model import Collective, Push, ReducerFrame, Result
 from reduction.rails import job_of
 from reduction.wire import checksum
@@ -468,7 +475,7 @@ class Client:
 
     def _fail(self, error: ReductionError) -> None:
         """Give every collective that has no result the error, and every later one."""
-        without_frames(error)
+        error = without_frames(self._explained(error))
         self._failure = error
         with self._lock:
             self._final = self._final or error
@@ -478,6 +485,24 @@ class Client:
         for work in self._works.values():
             self._staging.fail(work, error)
         self._works.clear()
+
+    def _explained(self, error: ReductionError) -> ReductionError:
+        """Return an error that says more, if the process which has the job's name is this one."""
+        twins = [other for other in _clients if other is not self and other.is_same_rank(self)]
+        if not isinstance(error, JobBusy) or not twins:
+            return error
+        text = (
+            f"this process already has a state for job {self.job!r}: share that one, as in attach(ddp_model, state), "
+            f"or give each state a job= of its own"
+        )
+        return type(error)(text)
+
+    def is_same_rank(self, other: Client) -> bool:
+        """Whether two communicators claim to be the same rank of one job, and this one is not over."""
+        if self._core is None or other._core is None or self._ended:
+            return False
+        mine, theirs = self._core.identity, other._core.identity
+        return (mine.job, mine.group, mine.rank) == (theirs.job, theirs.group, theirs.rank)
 
     @property
     def _job(self) -> str:

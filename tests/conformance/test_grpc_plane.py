@@ -104,7 +104,7 @@ async def test_an_address_where_nobody_listens(grpc_place):
     worker.join()
     error = await worker.sink.closed
     assert type(error) is ReducerAbsent
-    assert str(error).startswith(f"127.0.0.1:{grpc_place.port}: UNAVAILABLE: ")
+    assert str(error) == f"127.0.0.1:{grpc_place.port}: Failed to connect to remote host: Connection refused"
 
 
 async def test_an_address_where_somebody_else_listens_is_not_called_absent():

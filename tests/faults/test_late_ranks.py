@@ -83,7 +83,7 @@ def test_a_rank_that_never_comes_is_an_error_that_names_it_on_all(ranks, reducer
     call.tell(2, "too late")
     for kind, text, seconds in call.answers()[:2]:
         assert kind is WorkersMissing
-        assert f"waited {LATE_S:g} s in vain for rank 2" in text
+        assert f"rank 2 did not come within {LATE_S:g} s" in text
         assert seconds >= LATE_S - 0.1
 
 

@@ -108,8 +108,8 @@ def test_a_worker_that_is_stopped_is_named(fresh_ranks, serve, job, stopped, vic
     call.answers()
     name = f"rank {victim} ({socket.gethostname()})"
     [warning] = [line for line in ranks.processes[speaker].log.text.splitlines() if "is not done" in line]
-    assert "is not done 5 s after its first push" in warning
-    assert warning.endswith(f"waiting for {name}")
+    assert f"{name} is late by 5 s: " in warning
+    assert "is not done after 5 s" in warning
     assert f"has waited 5 s for {name}" in reducer.log.text
 
 
@@ -129,6 +129,8 @@ def test_a_worker_that_stays_stopped_is_a_timeout_on_all_others(ranks, reducers,
     for error, at in answers:
         assert type(error) is CollectiveTimeout
         # How many chunks depends on the grid that rank 0 has chosen by then.
-        assert re.search(r"after its first push: \d+ of \d+ chunks are missing, from", str(error))
-        assert f"; waiting for rank 1 ({socket.gethostname()})" in str(error)
+        assert re.search(r"is not done after \d s, \d+ of \d+ chunks are missing at ", str(error))
+        assert str(error).startswith(f"rank 1 ({socket.gethostname()}) is late by ") or ": rank 1 (" in str(
+            error
+        )
         assert at - stopped_at >= settings["timeout_s"]

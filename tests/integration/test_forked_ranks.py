@@ -78,13 +78,17 @@ def lines_of(way, store, *arguments, environment):
 @pytest.mark.parametrize("way", ["flat", "in a node", "in a thread"])
 def test_a_rank_that_ends_says_goodbye(way, reducer, job, tmp_path, child_environment):
     """Another one is told that it has closed, and not that it is gone."""
-    lines, log = lines_of(way, tmp_path / "store", reducer.address, job, environment=child_environment())
+    lines, log = lines_of(
+        way, tmp_path / "store", reducer.address, job, environment=child_environment(REDUCTION_LOG="warning")
+    )
     assert lines == ["exit codes 0 0", "rank 0: sum of 2", "rank 1: PeerLeft", "rank 1: sum of 2"]
     assert log == []
 
 
 def test_a_rank_that_ends_stops_its_own_reducer(tmp_path, child_environment):
     """It waits for its end, which may take long if others are not done."""
-    lines, log = lines_of("embedded", tmp_path / "store", environment=child_environment())
+    lines, log = lines_of(
+        "embedded", tmp_path / "store", environment=child_environment(REDUCTION_LOG="warning")
+    )
     assert lines == ["exit codes 0 0", "rank 0: sum of 2", "rank 1: sum of 2", "the reducer is gone"]
     assert all("lost the stream" in line for line in log)

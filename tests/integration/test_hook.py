@@ -130,6 +130,21 @@ def slips(rank: Any, reducers: list[str], job: str, at: int, cause: str) -> list
     return seen
 
 
+def raised_through_ddp(rank: Any, reducers: list[str], job: str) -> tuple[str, str]:
+    ddp = DistributedDataParallel(model())
+    state = attach(ddp, rank.state(reducers, job))
+    if rank.number == 1:
+        state.fail(MemoryError("too much"))
+    return str(rank.error_of(lambda: backward(ddp, 1.0))), f"{type(state.error).__name__}: {state.error}"
+
+
+def test_through_ddp_the_message_ends_with_our_words_and_no_frames(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
+    for text, ours in ranks.run(2, raised_through_ddp, reducers(1), job):
+        assert text.endswith(f"RuntimeError: {ours}"), text
+
+
 @pytest.mark.parametrize("at", [0, 2])
 def test_an_error_in_the_hook_fails_all_ranks_and_stays(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, at: int

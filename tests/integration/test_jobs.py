@@ -155,6 +155,28 @@ def test_a_rank_is_claimed_twice_at_the_start(ranks, reducers, job, claimed):
     assert all(answer == [2.0, 2.0, 2.0] for answer in answers if isinstance(answer, list)), answers
 
 
+# ---- two states of one process ----
+
+
+def two_states(rank, reducers, job):
+    """As of a script with two models, whose job name comes from the environment."""
+    with rank.state(reducers, job) as first, rank.state(reducers, job) as second:
+        rank.round(first)
+        error = rank.error_of(lambda: rank.wait(second.all_reduce(torch.ones(3))))
+        assert second.error is error
+        rank.round(first, step=1)
+    return error
+
+
+def test_a_second_state_of_the_same_job_says_that_it_is_this_process(ranks, reducers, job):
+    for error in ranks.run(2, two_states, reducers(1), job, group=False):
+        assert isinstance(error, JobBusy)
+        assert str(error) == (
+            f"this process already has a state for job {job!r}: share that one, as in attach(ddp_model, state), or "
+            "give each state a job= of its own"
+        )
+
+
 # ---- a slow rank ----
 
 

@@ -278,7 +278,8 @@ class Communicator:
             return
         if (left := self.roster.left) is not None:
             raise PeerLeft(
-                f"rank {left.rank} ({left.host}) closed, but this rank issued collective {self.window.issued}"
+                f"rank {left.rank} ({left.host}) closed, but this rank issued collective {self.window.issued}: see "
+                f"rank {left.rank}'s log"
             )
         self.window.issue(collective)
         self.epochs.push_all(now, actions)
@@ -378,7 +379,7 @@ class Communicator:
             self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
         if link.is_up and self.epochs.is_member(link):
             self.epochs.note_broken(now)
-            actions.append(Log(_WARNING, f"lost the stream to {link.address}: {error or 'it ended'}"))
+            actions.append(Log(_WARNING, f"lost the stream to {link.address}: {_without(link, error)}"))
         self.roster.on_lost(link, error, now)
         self._judge(now, actions)
 
@@ -487,7 +488,8 @@ class Communicator:
         where = ", ".join(link.address for link in links)
         level = _INFO if self.epochs.broken_since is None and len(links) == len(willing) else _WARNING
         of_all = f"{len(links)} " + (f"of {len(willing)} " if len(links) < len(willing) else "")
-        actions.append(Log(level, f"epoch {epoch} with {of_all}reducers ({where}): {reason}"))
+        many = "s" * (len(willing) != 1)
+        actions.append(Log(level, f"{reason}: epoch {epoch} with {of_all}reducer{many} ({where})"))
         members = tuple(Member(link.address, link.incarnation) for link in links)
         size, checksums = self._chunk_bytes(links), self.identity.checksums
         self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums), now, actions)
@@ -517,3 +519,8 @@ class Communicator:
         actions.append(Closed() if self.state is State.FAILING else Fail(error))
         self.error = error
         self.state = State.FAILED
+
+
+def _without(link: Link, error: ReductionError | None) -> str:
+    """Return why a stream ended, without the address."""
+    return str(error or "it ended").removeprefix(f"{link.address}: ")

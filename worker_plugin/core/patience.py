@@ -5,17 +5,14 @@ A collective that is under way and stands still is another matter (stalls.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from worker_plugin.core.actions import Action, Log
-from worker_plugin.core.link import Link, Phase
-from worker_plugin.core.verdict import View, missing_ranks
+from worker_plugin.core.link import Phase
+from worker_plugin.core.verdict import View
+from worker_plugin.core.words import down_text, missing_ranks, silent_ranks
 
 _INFO, _WARNING = 20, 30
 #: The second and every later text comes after so many times `stall_warn_s`.
 PAUSES = 3
-#: Reducers that a text names.
-NAMED_MAX = 4
 
 
 class Patience:
@@ -64,7 +61,9 @@ def texts(view: View, since: float) -> list[Action]:
         starts = (view.alone_since, view.broken_since, view.started_at)
         start = next(start for start in starts if start is not None)
         left = _left(view.now, start + view.join_timeout_s)
-        logs.append(Log(_WARNING, f"waiting for {_reducers(down)}; {left}"))
+        many = "s" * (len(down) > 1)
+        advice = "; is `reducer serve` running there?" if any(link.is_absent for link in down) else ""
+        logs.append(Log(_WARNING, f"waiting for reducer{many} {down_text(down)}; {left}{advice}"))
     if is_alone:
         return logs
     left = _left(view.now, since + view.timeout_s)
@@ -73,32 +72,12 @@ def texts(view: View, since: float) -> list[Action]:
         logs.append(Log(_WARNING, f"waiting for {who} to come to the reducers; {left}"))
     elif view.configuration is not None and view.broken_since is None:
         epoch = view.configuration.epoch
-        text = f"waiting for {_silent_ranks(view.links, epoch)} to answer to epoch {epoch}; {left}"
+        text = f"waiting for {silent_ranks(view.links, epoch)} to answer to epoch {epoch}; {left}"
         logs.append(Log(_WARNING if view.rank == 0 else _INFO, text))
     elif view.rank:
         logs.append(Log(_INFO, f"waiting for rank 0, which says what it waits for; {left}"))
     return logs
 
 
-def _silent_ranks(links: Sequence[Link], epoch: int) -> str:
-    """Return who has not said Hello, as the reducers tell."""
-    news = [link.waiting for link in links if link.waiting is not None and link.waiting.epoch == epoch]
-    names = {peer.rank: str(peer) for one in news for peer in one.missing}
-    return ", ".join(names[rank] for rank in sorted(names)) or "some rank"
-
-
 def _left(now: float, end: float) -> str:
     return f"giving up in {max(0.0, end - now):.0f} s"
-
-
-def _reducers(links: list[Link]) -> str:
-    names = [f"{link.address} ({_reason(link)})" for link in links[:NAMED_MAX]]
-    if len(links) > NAMED_MAX:
-        names.append(f"{len(links) - NAMED_MAX} more")
-    return f"reducer{'s' * (len(links) > 1)} {', '.join(names)}"
-
-
-def _reason(link: Link) -> str:
-    if link.is_absent:
-        return "connection refused: is `reducer serve` running there?"
-    return link.reason

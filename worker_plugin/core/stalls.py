@@ -55,7 +55,8 @@ class Stalls:
             return
         news = self._news()
         names = {peer.rank: str(peer) for one in news for peer in one.missing if peer.rank != self._rank}
-        text = self._text(seq, oldest, waited, [names[rank] for rank in sorted(names)])
+        late = [names[rank] for rank in sorted(names)]
+        text = f"{self._text(seq, oldest, now, late)}; {self._end(waited, late, is_late=is_late)}"
         if is_late:
             raise CollectiveTimeout(text)
         self.warned_seq = seq
@@ -75,9 +76,7 @@ class Stalls:
                 and news.seq != self.warned_seq
             ):
                 self.warned_seq = news.seq
-                text = (
-                    f"others have waited {news.waited_s:.0f} s for this rank to issue collective {news.seq}"
-                )
+                text = f"this rank is late by {news.waited_s:.0f} s: others wait for it to issue collective {news.seq}"
                 actions.append(Log(_WARNING, text))
 
     def _news(self) -> list[Waiting]:
@@ -92,12 +91,33 @@ class Stalls:
         issue = None if news.epoch else self._window.issues.get(news.seq)
         return issue is not None and news.chunk < len(issue.here) and self._window.needs(news.seq, news.chunk)
 
-    def _text(self, seq: int, oldest: Issue, waited: float, names: list[str]) -> str:
-        where = ", ".join(
-            link.address for link in self._roster if link.lane is not None and link.lane.pending
+    def _text(self, seq: int, oldest: Issue, now: float, names: list[str]) -> str:
+        assert oldest.pushed_at is not None
+        waited, still = now - oldest.pushed_at, now - oldest.moved_at
+        links = [link.address for link in self._roster if link.lane is not None and link.lane.pending]
+        where = ", ".join(links)
+        if names:
+            who = f"{', '.join(names)} {_verb(names, 'is', 'are')} late by {still:.0f} s"
+        elif links:
+            who = f"{where} {_verb(links, 'has', 'have')} sent no result for {still:.0f} s"
+        else:
+            who = f"no reducer is left, and no result has come for {still:.0f} s"
+        at = f" at {where}" if names and links else ""
+        missing = f"{oldest.missing} of {len(oldest.here)} chunks are missing{at}"
+        return f"{who}: collective {seq} ({oldest.collective}) is not done after {waited:.0f} s, {missing}"
+
+    def _end(self, waited: float, names: list[str], *, is_late: bool) -> str:
+        if not is_late:
+            return f"giving up in {max(0.0, self._timeout_s - waited):.0f} s"
+        whose = (
+            "those ranks' logs"
+            if len(names) > 1
+            else "that rank's log"
+            if names
+            else "the ranks' and reducers' logs"
         )
-        text = (
-            f"collective {seq} ({oldest.collective}) is not done {waited:.0f} s after its first push: "
-            f"{oldest.missing} of {len(oldest.here)} chunks are missing, from {where or 'no reducer'}"
-        )
-        return f"{text}; waiting for {', '.join(names)}" if names else text
+        return f"see {whose}, or raise timeout_s ({self._timeout_s:g} s)"
+
+
+def _verb(names: list[str], one: str, many: str) -> str:
+    return one if len(names) == 1 else many

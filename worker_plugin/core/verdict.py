@@ -45,6 +45,7 @@ from reduction.layout import MEMBERS_MAX
 from reduction.model import Configuration, Presence
 
 from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.words import ADVICE, down_text, missing_ranks, silent_ranks
 
 #: A lost stream may be dialled again within this time without further consequences, in seconds.
 GRACE_S = 1.0
@@ -53,8 +54,6 @@ GRACE_S = 1.0
 ABSENT_S = 10.0
 #: How much longer than rank 0 the others wait for missing ranks, in seconds: only rank 0 knows which they are.
 LEADER_S = 2.0
-#: Missing ranks that an error names.
-NAMED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ def _judge(view: View) -> Verdict:
     # With nothing in flight as well: another rank may miss a result that this one has.
     if view.may_fall_back and view.alone_since is not None:
         is_due = view.now >= view.alone_since + view.join_timeout_s
-        return FallBack(str(_unavailable(view))) if is_due else _KEEP
+        return FallBack(_why_unavailable(view)[0]) if is_due else _KEEP
     if not view.is_idle:
         if view.alone_since is not None and view.now >= view.alone_since + view.join_timeout_s:
             return GiveUp(_unavailable(view))
@@ -149,7 +148,10 @@ def _judge(view: View) -> Verdict:
             return _waiting(view, view.broken_since)
     if view.unstarted_since is not None and view.now >= view.unstarted_since + view.timeout_s:
         return GiveUp(
-            CollectiveTimeout(f"epoch {view.configuration.epoch} has not started after {view.timeout_s:g} s")
+            CollectiveTimeout(
+                f"{silent_ranks(view.links, view.configuration.epoch)} did not answer to epoch "
+                f"{view.configuration.epoch} within {view.timeout_s:g} s (timeout_s): see the log there"
+            )
         )
     return _KEEP
 
@@ -165,8 +167,7 @@ def _first_epoch(view: View) -> Verdict:
         return GiveUp(lost)
     is_early = view.now < view.started_at + view.join_timeout_s
     if not any(link.is_up for link in view.links):
-        error = _unavailable(view)
-        verdict = FallBack(str(error)) if view.may_fall_back else GiveUp(error)
+        verdict = FallBack(_why_unavailable(view)[0]) if view.may_fall_back else GiveUp(_unavailable(view))
         return _KEEP if is_early else verdict
     may_leave_out = view.rank == 0 and view.on_reducer_loss == "reshard" and not is_early
     if there and may_leave_out and _have_met(view):
@@ -229,7 +230,9 @@ def _membership(view: View) -> Verdict | None:
     if view.on_reducer_loss == "raise":
         # A reducer that only misses a rank may be the first to notice that the rank is gone.
         is_sure = any(link is None for link, _ in lost) or view.now >= view.broken_since + ABSENT_S
-        error = ReducerUnavailable(f"lost {names}, and on_reducer_loss is 'raise'")
+        error = ReducerUnavailable(
+            f"lost {names}, and on_reducer_loss is 'raise': start again from a checkpoint, or choose 'reshard'"
+        )
         return GiveUp(error) if is_sure and _lost_rank(view) is None else None
     return Reconfigure(tuple(whole or others), f"lost {names}") if whole or others else None
 
@@ -254,7 +257,10 @@ def _lost_rank(view: View) -> ReductionError | None:
         if all(_is_gone(view, link, rank) for link in live):
             host = next(link.peers[rank].host for link in live if rank in link.peers)
             where = ", ".join(link.address for link in live)
-            return WorkerLost(f"rank {rank} ({host}) is gone: its streams to {where} broke without goodbye")
+            return WorkerLost(
+                f"rank {rank} ({host}) is gone: its streams to {where} broke without goodbye; its log or its host's "
+                f"may say why (out of memory?)"
+            )
     # A rank that left in good order needs nobody; but whoever still waits for results can wait for ever.
     left = next((peer for link in live if (peer := link.has_left()) is not None), None)
     waits = (view.broken_since, view.unstarted_since)
@@ -262,7 +268,9 @@ def _lost_rank(view: View) -> ReductionError | None:
         since is not None and view.now >= since + GRACE_S for since in waits
     )
     if left is not None and stuck and not view.is_idle:
-        return PeerLeft(f"rank {left.rank} ({left.host}) closed while this rank waits for results")
+        return PeerLeft(
+            f"rank {left.rank} ({left.host}) closed while this rank waits for results: see rank {left.rank}'s log"
+        )
     return None
 
 
@@ -279,42 +287,38 @@ def _impostor(view: View) -> ReductionError | None:
     for link in view.links:
         for rank, peer in link.peers.items():
             if peer.presence is Presence.PRESENT and seen.setdefault(rank, peer.nonce) != peer.nonce:
-                return RankTaken(f"two processes claim rank {rank}, one of them on {peer.host}")
+                return RankTaken(
+                    f"two processes claim rank {rank}, one of them on {peer.host}: give each its own rank, or each job "
+                    f"its own name"
+                )
     return None
 
 
 def _unavailable(view: View) -> ReductionError:
+    cause, advice = _why_unavailable(view)
+    return ReducerUnavailable(f"{cause}; {advice}")
+
+
+def _why_unavailable(view: View) -> tuple[str, str]:
+    """Return the cause, and what to do."""
     tried = [link for link in view.links if link.phase is not Phase.RETIRED]
     down = [link for link in tried if not link.is_up]
+    within = f"within {view.join_timeout_s:g} s (join_timeout_s)"
     if down:
-        why = "; ".join(f"{link.address}: {link.reason}" for link in down)
-        text = f"{len(down)} of {len(tried)} reducers are not there: {why}"
-    else:
-        absent = {
-            link.address: [rank for rank in range(view.world_size) if not link.sees(rank)] for link in tried
-        }
-        who = "; ".join(f"{address} misses ranks {ranks}" for address, ranks in absent.items() if ranks)
-        text = f"no reducer is reached by all ranks: {who}"
-    return ReducerUnavailable(f"after {view.join_timeout_s:g} s, {text}")
+        cause = f"{len(down)} of {len(tried)} reducers could not be reached {within}: {down_text(down)}"
+        return cause, "see whether `reducer serve` runs there, and the addresses are right"
+    absent = {
+        link.address: [rank for rank in range(view.world_size) if not link.sees(rank)] for link in tried
+    }
+    who = "; ".join(f"{address} misses ranks {ranks}" for address, ranks in absent.items() if ranks)
+    return f"no reducer was reached by all ranks {within}: {who}", "see whether their hosts may connect to it"
 
 
 def _missing(view: View) -> ReductionError:
-    if view.rank == 0:
+    within = f"within {view.timeout_s:g} s (timeout_s)"
+    if view.rank and view.met_since is not None:
         return WorkersMissing(
-            f"waited {view.timeout_s:g} s in vain for {missing_ranks(view.links, view.world_size)}: did all "
-            f"ranks start, and issue the same collectives?"
+            f"rank 0 did not begin {within}, because it waits for others: its log says for whom"
         )
-    what = "rank 0" if view.met_since is None else "rank 0 to begin, which is there and waits for others"
-    return WorkersMissing(f"waited {view.timeout_s:g} s in vain for {what}")
-
-
-def missing_ranks(links: Sequence[Link], world_size: int) -> str:
-    """Return a text with the ranks that are at no reducer, as far as rank 0 knows."""
-    seen: set[int] = set().union(*(link.present for link in links))
-    missing = [rank for rank in range(world_size) if rank not in seen]
-    names = [str(rank) for rank in missing[:NAMED_MAX]]
-    if len(missing) > NAMED_MAX:
-        names.append(f"{len(missing) - NAMED_MAX} more")
-    if len(names) < 2:
-        return f"rank {''.join(names)}"
-    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+    who = "rank 0" if view.rank else missing_ranks(view.links, view.world_size)
+    return WorkersMissing(f"{who} did not come {within}: {ADVICE}")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from reduction.errors import WorkerLost, WorkersMissing
 
 from worker_plugin.config import PluginConfig
+from worker_plugin.core.words import ADVICE
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +17,6 @@ log = logging.getLogger(__name__)
 FIRST_LOOK_S, LAST_LOOK_S, SLOWER = 0.01, 0.5, 1.5
 #: The second and every later warning comes after so many times `stall_warn_s`.
 PAUSES = 3
-_ADVICE = "did all ranks start, and issue the same collectives?"
 
 
 def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 0.0) -> None:
@@ -41,7 +41,7 @@ def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 
             return
         now = time.monotonic()
         if now >= started_at + timeout_s + extra_s:
-            raise WorkersMissing(f"waited {timeout_s:g} s in vain for {missing}: {_ADVICE}")
+            raise WorkersMissing(f"{missing} did not come within {timeout_s:g} s (timeout_s): {ADVICE}")
         if now >= warn_at:
             warn_at = now + PAUSES * config.stall_warn_s
             left = started_at + timeout_s - now

@@ -91,7 +91,7 @@ class Watch:
         for local_rank, number in self._left.items():
             if (late := owner.first_from(number)) is not None:
                 name, me = self._node.name(local_rank), self._node.name(self._node.local_rank)
-                owner.fail(PeerLeft(f"{name} closed, but {me} still issued collective {late}"))
+                owner.fail(PeerLeft(f"{name} closed, but {me} still issued collective {late}: see its log"))
         if (error := owner.error) is not None:
             owner.fail(error, Kind.FAILED)
         if self._waiting is not None:
@@ -128,14 +128,17 @@ class Watch:
             self._neighbours.tell(Kind.WAITS, number=seq)
             return
         waiting = [rank for rank in range(self._node.size) if self._waits.get(rank, -1) >= seq]
-        missing = (self._node.name(rank) for rank in range(self._node.size) if rank not in waiting)
-        names = ", ".join(missing) or "an exchange that is under way"
+        missing = [self._node.name(rank) for rank in range(self._node.size) if rank not in waiting]
+        names = (
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'}" if missing else "an exchange is"
+        )
+        late = f"{names} late by {waited_s:.0f} s: collective {seq} waits for that in the node"
         if waited_s >= self._config.timeout_s:
-            text = f"collective {seq} has not begun after {self._config.timeout_s:g} s: waiting for {names}"
-            owner.fail(CollectiveTimeout(text), Kind.FAILED)
+            advice = f"see the log there, or raise timeout_s ({self._config.timeout_s:g} s)"
+            owner.fail(CollectiveTimeout(f"{late}; {advice}"), Kind.FAILED)
         elif (
             self._warned < seq and waited_s >= self._config.stall_warn_s + 2 * WATCH_S
         ):  # all have said so by now
             self._warned = seq
             if waiting[0] == me:
-                log.warning("collective %d waits since %.1f s for %s", seq, waited_s, names)
+                log.warning("%s", late)

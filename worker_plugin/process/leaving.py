@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from multiprocessing import util
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -51,6 +52,10 @@ class Leavers(Generic[_T]):
                 _leave_in_child()
             else:
                 util.Finalize(None, _leave_in_child, exitpriority=0)
+
+    def __iter__(self) -> Iterator[_T]:
+        """Return those that are there now."""
+        return iter(list(self._members))
 
     def leave(self) -> None:
         """Let all leave, and wait for them; once more does nothing."""

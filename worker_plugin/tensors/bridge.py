@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import operator
+import types
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from reduction.errors import ConfigError, ReductionError
 from reduction.model import DType, ReduceOp
 
 Future = torch.futures.Future[torch.Tensor]
+
+#: All that an `asyncio.Future` without callbacks wants of its loop.
+_NO_LOOP: Any = types.SimpleNamespace(get_debug=lambda: False)
 
 _DTYPES = {
     torch.float32: DType.FLOAT32,
@@ -116,14 +125,20 @@ def without_frames(error: ReductionError) -> ReductionError:
 def raise_in_waiter(future: Future) -> Future:
     """Return a future for C++ waiters such as DDP.
 
-    `set_exception` only reaches Python waiters; C++ sees a value of the wrong type and loses the message.
-    An exception raised in a continuation arrives as RuntimeError with its text (seen on torch 2.13).
+    `set_exception` only reaches Python waiters; C++ sees a value of the wrong type and loses the message. An exception
+    raised in a continuation arrives as RuntimeError with its text (seen on torch 2.13). But to that text pybind11 adds
+    all frames of the thread that raised it, which say nothing to a user and hide it. So nothing of Python raises it:
+    the continuation is next(iterator), the iterator calls `asyncio.Future.result`, and all of that is written in C.
     """
-    return future.then(_value)
+    outcome: asyncio.Future[torch.Tensor] = asyncio.Future(loop=_NO_LOOP)
 
+    def settle(done: Future) -> None:
+        try:
+            value = done.value()
+        except Exception as error:
+            outcome.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+        else:
+            outcome.set_result(value)
 
-def _value(future: Future) -> torch.Tensor:
-    try:
-        return future.value()
-    except ReductionError as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    future.add_done_callback(settle)  # called before the continuation, which was added later
+    return future.then(functools.partial(next, map(operator.call, (outcome.result,))))

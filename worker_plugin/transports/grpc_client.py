@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 from collections import deque
 from typing import Any
 
@@ -51,6 +52,8 @@ OPTIONS = [
 ]
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)
+#: What gRPC says before the reason why it could not connect; the address is told anyway.
+_NOISE = re.compile(r"failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?")
 
 
 class GrpcEndpoint:
@@ -176,7 +179,8 @@ class GrpcStream:
     async def _reason(self, code: grpc.StatusCode, details: str | None) -> ReductionError:
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return Unauthenticated(f"{self._address}: {details}")
-        text = f"{self._address}: {code.name}: {details}"
+        words, is_dial = _NOISE.subn("", details or "", count=1)
+        text = f"{self._address}: {words}" if is_dial else f"{self._address}: {code.name}: {details}"
         # gRPC gives the reason of a connection that failed as text only, in the words of strerror(3). Words that are
         # not found cost the grace that any lost stream has (core/verdict.py).
         if (details or "").endswith(_REFUSED):

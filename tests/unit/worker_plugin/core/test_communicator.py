@@ -65,7 +65,7 @@ def test_after_a_failure_only_close_is_answered():
 def test_a_collective_after_a_peer_left_names_it():
     scene = with_result(Scene().run())
     scene.peers("b", "PG")
-    error = PeerLeft("rank 1 (h1) closed, but this rank issued collective 1")
+    error = PeerLeft("rank 1 (h1) closed, but this rank issued collective 1: see rank 1's log")
     actions = scene.issue()
     assert failure(actions) == (PeerLeft, str(error))
     assert actions[:-1] == aborts(error)
@@ -96,14 +96,14 @@ def test_a_stalled_collective_is_warned_of_once_and_given_up_in_the_end():
     (warning,) = scene.tick(16.0)
     assert warning == Log(
         30,
-        f"collective 0 ({of_kib(4)}) is not done 6 s after its first push: 3 of 4 chunks are missing, "
-        "from a:1, b:1",
+        f"a:1, b:1 have sent no result for 5 s: collective 0 ({of_kib(4)}) is not done after 6 s, 3 of 4 chunks are "
+        "missing; giving up in 24 s",
     )
     assert scene.tick(39.9) == []
     assert failure(scene.tick(40.0)) == (
         CollectiveTimeout,
-        f"collective 0 ({of_kib(4)}) is not done 30 s after its first push: 3 of 4 chunks are missing, "
-        "from a:1, b:1",
+        f"a:1, b:1 have sent no result for 29 s: collective 0 ({of_kib(4)}) is not done after 30 s, 3 of 4 chunks are "
+        "missing; see the ranks' and reducers' logs, or raise timeout_s (30 s)",
     )
 
 
@@ -115,7 +115,8 @@ def test_the_next_stalled_collective_is_warned_of_too():
     scene.result("a", 0, now=7.0)
     warning = scene.tick(7.0)[0]
     assert "collective 1 " in warning.text
-    assert warning.text.endswith("1 of 1 chunks are missing, from b:1")
+    assert warning.text.startswith("b:1 has sent no result for 7 s: ")
+    assert "1 of 1 chunks are missing" in warning.text
 
 
 def test_time_counts_from_the_first_push_not_from_the_issue():
@@ -134,7 +135,10 @@ def test_an_epoch_that_does_not_start_is_given_up_after_the_timeout():
     scene.meet()
     scene.issue(now=0.0)
     assert [action for action in scene.tick(39.0) if not isinstance(action, Log)] == []
-    assert failure(scene.tick(41.0)) == (CollectiveTimeout, "epoch 1 has not started after 40 s")
+    assert failure(scene.tick(41.0)) == (
+        CollectiveTimeout,
+        "some rank did not answer to epoch 1 within 40 s (timeout_s): see the log there",
+    )
 
 
 def test_time_before_the_first_tick_is_no_time():

@@ -25,8 +25,8 @@ def test_after_the_join_timeout_it_asks_for_one_and_says_so(rank, level):
     assert [type(action) for action in actions][-2:] == [Log, Embed]
     assert actions[-2].level == level
     assert actions[-2].text == (
-        "after 60 s, 1 of 1 reducers are not there: a:1: no answer; rank 0 starts a reducer on its own host for "
-        "this job (fallback='embedded')"
+        "1 of 1 reducers could not be reached within 60 s (join_timeout_s): a:1 (no answer); rank 0 starts a reducer "
+        "on its own host for this job (fallback='embedded')"
     )
 
 

@@ -174,7 +174,8 @@ def test_a_draining_reducer_is_tried_again_until_the_join_timeout():
     refused(scene, ReducerDraining("stopping"), now=59.0)
     assert failure(scene.tick(60.0)) == (
         ReducerUnavailable,
-        "after 60 s, 1 of 1 reducers are not there: a:1: stopping",
+        "1 of 1 reducers could not be reached within 60 s (join_timeout_s): a:1 (stopping); see whether `reducer "
+        "serve` runs there, and the addresses are right",
     )
 
 
@@ -276,7 +277,8 @@ def test_nobody_reachable_is_an_error_after_the_join_timeout_that_lists_the_addr
     scene.tick(59.9)
     assert failure(scene.tick(60.0)) == (
         ReducerUnavailable,
-        "after 60 s, 2 of 2 reducers are not there: a:1: refused; b:1: no route",
+        "2 of 2 reducers could not be reached within 60 s (join_timeout_s): a:1 (refused), b:1 (no route); see whether "
+        "`reducer serve` runs there, and the addresses are right",
     )
 
 

@@ -35,8 +35,8 @@ def test_the_warning_names_all_that_reducers_wait_for():
     level, text = logged(scene.tick(5.0))
     assert level == WARNING
     assert text == (
-        f"collective 0 ({of_kib(2)}) is not done 5 s after its first push: 2 of 2 chunks are missing, "
-        "from a:1, b:1; waiting for rank 1 (h1), rank 2 (h2), rank 3 (h3)"
+        f"rank 1 (h1), rank 2 (h2), rank 3 (h3) are late by 5 s: collective 0 ({of_kib(2)}) is not done after 5 s, 2 "
+        "of 2 chunks are missing at a:1, b:1; giving up in 595 s"
     )
 
 
@@ -45,7 +45,28 @@ def test_so_does_the_timeout():
     scene.receive("a", waiting(3))
     kind, text = failure(scene.tick(5.0))
     assert kind is CollectiveTimeout
-    assert text.endswith("; waiting for rank 3 (h3)")
+    assert text.startswith("rank 3 (h3) is late by 5 s: ")
+    assert text.endswith("; see that rank's log, or raise timeout_s (5 s)")
+
+
+def test_the_timeout_names_several_or_none():
+    for ranks, first, last in (
+        (
+            (1, 3),
+            "rank 1 (h1), rank 3 (h3) are late by 5 s: ",
+            "see those ranks' logs, or raise timeout_s (5 s)",
+        ),
+        (
+            (),
+            "a:1, b:1 have sent no result for 5 s: ",
+            "see the ranks' and reducers' logs, or raise timeout_s (5 s)",
+        ),
+    ):
+        scene = stalled(timeout_s=5.0)
+        scene.receive("a", waiting(*ranks))
+        text = failure(scene.tick(5.0))[1]
+        assert text.startswith(first)
+        assert text.endswith(last)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +104,7 @@ def test_news_that_is_not_about_a_missing_chunk_is_no_news(news):
     scene = stalled()
     scene.result("b", 0, 1)
     scene.receive("a", news)
-    assert "waiting for" not in logged(scene.tick(5.0))[1]
+    assert "late by" not in logged(scene.tick(5.0))[1]
 
 
 def test_news_ends_with_its_stream():
@@ -92,13 +113,13 @@ def test_news_ends_with_its_stream():
     scene.lose("a")
     scene.receive("b", Configure(epoch(2, "b")))
     scene.start("b", 2)
-    assert "waiting for" not in logged(scene.tick(5.0))[1]
+    assert "late by" not in logged(scene.tick(5.0))[1]
 
 
 def test_news_of_an_epoch_that_does_not_start_is_no_news_of_a_chunk():
     scene = stalled(1)
     scene.receive("a", replace(waiting(3), epoch=1))
-    assert "waiting for" not in logged(scene.tick(5.0))[1]
+    assert "late by" not in logged(scene.tick(5.0))[1]
     idle = Scene(1).run()
     idle.receive("a", replace(waiting(1), epoch=1))
     assert idle.tick(5.0) == []
@@ -108,7 +129,18 @@ def test_while_no_epoch_runs_the_collective_is_only_given_up():
     scene = stalled(1)
     scene.lose("a")
     assert all("collective" not in action.text for action in scene.tick(6.0) if isinstance(action, Log))
-    assert failure(scene.tick(600.0))[0] is CollectiveTimeout
+    kind, text = failure(scene.tick(600.0))
+    assert kind is CollectiveTimeout
+    assert text.startswith("b:1 has sent no result for 600 s: ")
+
+
+def test_with_no_reducer_left_there_is_nobody_to_blame():
+    scene = stalled(timeout_s=5.0, join_timeout_s=60.0)
+    scene.lose("a")
+    scene.lose("b")
+    kind, text = failure(scene.tick(5.0))
+    assert kind is CollectiveTimeout
+    assert text.startswith("no reducer is left, and no result has come for 5 s: ")
 
 
 def test_a_collective_that_moves_is_no_stall():
@@ -121,13 +153,14 @@ def test_a_collective_that_moves_is_no_stall():
     assert scene.tick(12.9) == []
     level, text = logged(scene.tick(13.0))
     assert level == WARNING
-    assert "is not done 13 s after its first push: 2 of 4 chunks are missing" in text
+    assert "sent no result for 5 s: " in text
+    assert "is not done after 13 s, 2 of 4 chunks are missing" in text
 
 
 def test_this_rank_itself_is_not_named():
     scene = stalled(1)
     scene.receive("a", waiting(1, 3))
-    assert logged(scene.tick(5.0))[1].endswith("; waiting for rank 3 (h3)")
+    assert logged(scene.tick(5.0))[1].startswith("rank 3 (h3) is late by 5 s: ")
 
 
 def test_a_rank_that_others_wait_for_hears_it_once():
@@ -138,7 +171,9 @@ def test_a_rank_that_others_wait_for_hears_it_once():
         scene.receive("b", waiting(1, seq=0, waited_s=waited_s))
         logs = [action for action in scene.tick(0.0) if isinstance(action, Log)]
         if waited_s == 5.2:
-            assert logs == [Log(WARNING, "others have waited 5 s for this rank to issue collective 0")]
+            assert logs == [
+                Log(WARNING, "this rank is late by 5 s: others wait for it to issue collective 0")
+            ]
         else:
             assert logs == []
 

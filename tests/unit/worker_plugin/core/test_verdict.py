@@ -15,8 +15,11 @@ from worker_plugin.core.verdict import (
     Reconfigure,
     View,
     judge,
-    missing_ranks,
 )
+from worker_plugin.core.words import ADVICE, missing_ranks
+
+SEE_LOG = "; its log or its host's may say why (out of memory?)"
+START_THEM = "; see whether `reducer serve` runs there, and the addresses are right"
 
 P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT
 MARKS = {"P": P, "L": L, "G": G}
@@ -113,7 +116,7 @@ def test_a_rank_that_dies_before_the_first_epoch_is_named_after_the_grace():
     assert judge(forming(*links, now=10.4)) == Keep()
     assert given_up(judge(forming(*links, now=10.5))) == (
         WorkerLost,
-        "rank 1 (h1) is gone: its streams to a:1, b:1 broke without goodbye",
+        "rank 1 (h1) is gone: its streams to a:1, b:1 broke without goodbye" + SEE_LOG,
     )
 
 
@@ -123,17 +126,17 @@ def test_a_rank_may_come_as_late_as_to_any_collective():
     assert judge(forming(*links, now=599.9, **late)) == Keep()
     assert given_up(judge(forming(*links, now=600.0, **late))) == (
         WorkersMissing,
-        "waited 600 s in vain for ranks 1 and 2: did all ranks start, and issue the same collectives?",
+        f"ranks 1 and 2 did not come within 600 s (timeout_s): {ADVICE}",
     )
 
 
-@pytest.mark.parametrize(("rank", "who"), [(0, "rank 1: did"), (1, "rank 0")])
+@pytest.mark.parametrize(("rank", "who"), [(0, "rank 1"), (1, "rank 0")])
 def test_a_short_timeout_is_not_made_longer_by_the_join_timeout(rank, who):
     a, short = link("a", "P-" if rank == 0 else "-P"), {"timeout_s": 4.0, "rank": rank}
     assert judge(forming(a, now=3.9, **short)) == Keep()
     error, text = given_up(judge(forming(a, now=4.0, **short)))
     assert error is WorkersMissing
-    assert text.startswith(f"waited 4 s in vain for {who}")
+    assert text == f"{who} did not come within 4 s (timeout_s): {ADVICE}"
     assert judge(forming(down("a"), now=59.9, **short)) == Keep(), "reducers have the join timeout"
     assert judge(forming(link("a"), down("b"), now=59.9, met_since=1.0, timeout_s=4.0)) == Keep()
 
@@ -162,7 +165,8 @@ def test_where_all_reducers_are_wanted_it_is_an_error(policy):
     links = link("a"), down("b", ReducerUnavailable("refused")), link("c", phase=Phase.RETIRED), down("d")
     assert given_up(judge(forming(*links, now=60.0, met_since=1.0, on_reducer_loss=policy))) == (
         ReducerUnavailable,
-        "after 60 s, 2 of 3 reducers are not there: b:1: refused; d:1: no answer",
+        "2 of 3 reducers could not be reached within 60 s (join_timeout_s): b:1 (refused), d:1 (no answer)"
+        + START_THEM,
     )
 
 
@@ -171,14 +175,16 @@ def test_a_reducer_that_nobody_else_reaches_is_no_reducer():
     assert judge(forming(*links, now=59.9, world_size=3, met_since=1.0)) == Keep()
     assert given_up(judge(forming(*links, now=60.0, world_size=3, met_since=1.0))) == (
         ReducerUnavailable,
-        "after 60 s, no reducer is reached by all ranks: a:1 misses ranks [1]; b:1 misses ranks [2]",
+        "no reducer was reached by all ranks within 60 s (join_timeout_s): a:1 misses ranks [1]; b:1 misses ranks [2]; "
+        "see whether their hosts may connect to it",
     )
 
 
 def test_another_rank_that_reaches_none_names_them_all():
     assert given_up(judge(forming(down("a"), down("b"), now=60.0, rank=1))) == (
         ReducerUnavailable,
-        "after 60 s, 2 of 2 reducers are not there: a:1: no answer; b:1: no answer",
+        "2 of 2 reducers could not be reached within 60 s (join_timeout_s): a:1 (no answer), b:1 (no answer)"
+        + START_THEM,
     )
 
 
@@ -188,7 +194,7 @@ def test_another_rank_that_reaches_some_waits_for_rank_0(other):
     assert judge(forming(*links, now=599.9, **missing)) == Keep()
     assert given_up(judge(forming(*links, now=600.0, **missing))) == (
         WorkersMissing,
-        "waited 600 s in vain for rank 0",
+        f"rank 0 did not come within 600 s (timeout_s): {ADVICE}",
     )
 
 
@@ -198,7 +204,7 @@ def test_another_rank_gives_rank_0_time_to_say_who_is_missing():
     assert judge(forming(*links, now=700.0 + LEADER_S - 0.1, **late)) == Keep()
     assert given_up(judge(forming(*links, now=700.0 + LEADER_S, **late))) == (
         WorkersMissing,
-        "waited 600 s in vain for rank 0 to begin, which is there and waits for others",
+        "rank 0 did not begin within 600 s (timeout_s), because it waits for others: its log says for whom",
     )
 
 
@@ -284,7 +290,8 @@ def test_with_nobody_at_all_rank_0_waits_for_the_join_timeout():
     assert judge(broken(down("a"), down("b"), **alone)) == Keep()
     assert given_up(judge(broken(down("a"), down("b"), **alone | {"now": 159.0}))) == (
         ReducerUnavailable,
-        "after 60 s, 2 of 2 reducers are not there: a:1: no answer; b:1: no answer",
+        "2 of 2 reducers could not be reached within 60 s (join_timeout_s): a:1 (no answer), b:1 (no answer)"
+        + START_THEM,
     )
 
 
@@ -307,7 +314,7 @@ def test_ranks_that_have_not_come_back_to_a_new_reducer_are_waited_for():
     assert judge(view(a, now=599.9, **late)) == Keep()
     assert given_up(judge(view(a, now=600.0, **late))) == (
         WorkersMissing,
-        "waited 600 s in vain for rank 1: did all ranks start, and issue the same collectives?",
+        f"rank 1 did not come within 600 s (timeout_s): {ADVICE}",
     )
 
 
@@ -325,7 +332,7 @@ def test_a_rank_gone_at_every_live_reducer_is_dead():
     links = link("a", "PL", since=99.0), link("b", "PL", since=98.0), down("c")
     assert given_up(judge(broken(*links, ago=GRACE_S))) == (
         WorkerLost,
-        "rank 1 (h1) is gone: its streams to a:1, b:1 broke without goodbye",
+        "rank 1 (h1) is gone: its streams to a:1, b:1 broke without goodbye" + SEE_LOG,
     )
 
 
@@ -333,7 +340,7 @@ def test_other_ranks_only_judge_rank_0():
     gone = link("a", "LL", since=99.0), link("b", "LL", since=99.0)
     assert given_up(judge(view(*gone, rank=1))) == (
         WorkerLost,
-        "rank 0 (h0) is gone: its streams to a:1, b:1 broke without goodbye",
+        "rank 0 (h0) is gone: its streams to a:1, b:1 broke without goodbye" + SEE_LOG,
     )
     assert judge(view(link("a", "PPL"), link("b", "PPL"), rank=1, world_size=3)) == Keep()
 
@@ -345,7 +352,7 @@ def test_a_rank_that_one_reducer_lost_and_a_new_one_never_saw_is_absent_for_long
     a.up_since = 100.0 - ABSENT_S
     assert given_up(judge(broken(a, b, ago=5.0))) == (
         WorkerLost,
-        "rank 1 (h1) is gone: its streams to a:1, b:1 broke without goodbye",
+        "rank 1 (h1) is gone: its streams to a:1, b:1 broke without goodbye" + SEE_LOG,
     )
 
 
@@ -361,14 +368,17 @@ def test_a_rank_that_left_fails_those_that_wait_for_results():
     assert judge(broken(*links, ago=GRACE_S, is_idle=True)) == Keep()
     assert given_up(judge(broken(*links, ago=GRACE_S))) == (
         PeerLeft,
-        "rank 1 (h1) closed while this rank waits for results",
+        "rank 1 (h1) closed while this rank waits for results: see rank 1's log",
     )
 
 
 def test_two_processes_that_claim_one_rank_at_different_reducers():
     a, b = link("a"), link("b")
     b.peers[1] = Peer(1, b"another process!", "h9", P)
-    assert given_up(judge(broken(a, b))) == (RankTaken, "two processes claim rank 1, one of them on h9")
+    assert given_up(judge(broken(a, b))) == (
+        RankTaken,
+        "two processes claim rank 1, one of them on h9: give each its own rank, or each job its own name",
+    )
 
 
 # ---- policies ----
@@ -389,11 +399,14 @@ def test_wait_no_longer_than_the_join_timeout():
     waiting = {"ago": 60.0, "on_reducer_loss": "wait", "met_since": 0.0}
     assert given_up(judge(broken(link("a"), down("b"), **waiting))) == (
         ReducerUnavailable,
-        "after 60 s, 1 of 2 reducers are not there: b:1: no answer",
+        "1 of 2 reducers could not be reached within 60 s (join_timeout_s): b:1 (no answer)" + START_THEM,
     )
 
 
-LOST_B = (ReducerUnavailable, "lost b:1, and on_reducer_loss is 'raise'")
+LOST_B = (
+    ReducerUnavailable,
+    "lost b:1, and on_reducer_loss is 'raise': start again from a checkpoint, or choose 'reshard'",
+)
 
 
 def test_raise_when_a_reducer_is_lost():
@@ -425,10 +438,12 @@ def test_a_rank_that_one_reducer_misses_first_is_not_taken_for_the_loss_of_that_
 
 def test_once_no_reducer_is_left_there_may_be_one_of_our_own():
     alone = broken(down("a"), down("b"), ago=60.0, alone_since=40.0, may_fall_back=True)
-    text = "after 60 s, 2 of 2 reducers are not there: a:1: no answer; b:1: no answer"
+    text = (
+        "2 of 2 reducers could not be reached within 60 s (join_timeout_s): a:1 (no answer), b:1 (no answer)"
+    )
     assert judge(alone) == FallBack(text)
     assert judge(forming(down("a"), now=60.0, may_fall_back=True)) == FallBack(
-        "after 60 s, 1 of 1 reducers are not there: a:1: no answer"
+        "1 of 1 reducers could not be reached within 60 s (join_timeout_s): a:1 (no answer)"
     )
 
 

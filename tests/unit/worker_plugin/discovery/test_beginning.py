@@ -49,7 +49,7 @@ def test_without_collectives_who_waits_hears_that_a_peer_left():
     scene.welcome("a")
     assert failure(scene.peers("a", "PG")) == (
         PeerLeft,
-        "rank 1 (h1) closed while this rank waits for results",
+        "rank 1 (h1) closed while this rank waits for results: see rank 1's log",
     )
 
 

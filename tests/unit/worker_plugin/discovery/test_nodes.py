@@ -152,7 +152,7 @@ def test_who_does_not_come_is_named():
     said = entries(2, setting=2)
     first, _ = agree(said, 0.5, absent=[1])
     assert type(first) is WorkersMissing
-    assert "waited 0.5 s in vain for rank 1" in str(first)
+    assert "rank 1 did not come within 0.5 s" in str(first)
 
 
 def test_a_life_does_not_hear_the_one_before():

@@ -1,0 +1,43 @@
+"""Words that errors and warnings share: which ranks, which reducers, what to look at. They decide nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worker_plugin.core.link import Link
+
+#: Missing ranks, or reducers, that an error names.
+NAMED_MAX = 8
+#: What to look at when ranks do not come.
+ADVICE = "see whether all ranks have started, have the hook registered, and issue the same collectives"
+
+
+def missing_ranks(links: Sequence[Link], world_size: int) -> str:
+    """Return a text with the ranks that are at no reducer, as far as rank 0 knows."""
+    seen: set[int] = set().union(*(link.present for link in links))
+    missing = [rank for rank in range(world_size) if rank not in seen]
+    names = [str(rank) for rank in missing[:NAMED_MAX]]
+    if len(missing) > NAMED_MAX:
+        names.append(f"{len(missing) - NAMED_MAX} more")
+    if len(names) < 2:
+        return f"rank {''.join(names)}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def silent_ranks(links: Sequence[Link], epoch: int) -> str:
+    """Return a text with the ranks that have not said Hello, as the reducers tell."""
+    news = [link.waiting for link in links if link.waiting is not None and link.waiting.epoch == epoch]
+    names = {peer.rank: str(peer) for one in news for peer in one.missing}
+    return ", ".join(names[rank] for rank in sorted(names)) or "some rank"
+
+
+def down_text(links: Sequence[Link]) -> str:
+    """Return a text with the addresses of reducers that cannot be reached, each with the reason."""
+    names = [f"{link.address} ({_reason(link)})" for link in links[:NAMED_MAX]]
+    if len(links) > NAMED_MAX:
+        names.append(f"{len(links) - NAMED_MAX} more")
+    return ", ".join(names)
+
+
+def _reason(link: Link) -> str:
+    return "connection refused" if link.is_absent else link.reason

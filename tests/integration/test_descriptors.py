@@ -59,7 +59,7 @@ def run(script, *arguments):
 
 
 def test_an_embedded_reducer_beside_more_than_1024_descriptors():
-    assert run(EMBEDDED) == "[0.0, 1.0, 2.0]\n"
+    assert run(EMBEDDED).startswith("[0.0, 1.0, 2.0]\n")
 
 
 @pytest.fixture

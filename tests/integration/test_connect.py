@@ -85,7 +85,13 @@ def fails_meanwhile(rank, reducers, job, size):
     with rank.state(reducers, job, local_group=size) as state:
         if rank.number == 1:
             state.fail(MemoryError("7 GiB"))
-        return rank.error_of(state.connect)
+        return rank.error_of(lambda: first_sum(rank, state))
+
+
+def first_sum(rank, state):
+    """A rank of another node may be connected, on its own rail, before it hears of the error."""
+    state.connect()
+    rank.wait(state.all_reduce(torch.ones(3)))
 
 
 def lives(rank, reducers, job):

@@ -146,7 +146,7 @@ def test_installed_wheel_reduces(environment: Path, address: str) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=environment,
-            env=clean_environ(),
+            env=clean_environ() | {"REDUCTION_LOG": "warning"},
         )
         for rank in range(2)
     ]

@@ -88,7 +88,7 @@ CLOSE_EXTRA_S = 8.0
 
 
 class Agreement(Protocol):
-    """How the ranks of a communicator agree on where they meet: a `Meeting`, or a rail's share in one."""
+    """How the ranks of a communicator agree on where they meet: a `Meeting`, or what came of one."""
 
     def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
         """See `Meeting.agree`."""

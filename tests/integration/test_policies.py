@@ -84,15 +84,17 @@ def test_the_fallback_takes_over_and_gives_back(ranks, serve, free_port, job, un
     assert said[0] >= 1, "rank 0 did not say so"
 
 
-def start_without(rank, reducers, job):
-    with rank.state(reducers, job, fallback="embedded", join_timeout_s=2) as state:
+def start_without(rank, reducers, job, local_group):
+    settings = {"fallback": "embedded", "join_timeout_s": 2, "local_group": local_group}
+    with rank.state(reducers, job, **settings) as state:
         for step in range(3):
             rank.round(state, 10_000, step=step)
         return str(state.error)
 
 
-def test_a_job_that_finds_no_reducer_at_all_starts_on_the_fallback(ranks, free_port, job):
-    assert ranks.run(2, start_without, [f"127.0.0.1:{free_port()}"], job) == ["None", "None"]
+@pytest.mark.parametrize("local_group", [None, "auto"])  # which changes nothing without a launcher
+def test_a_job_that_finds_no_reducer_at_all_starts_on_the_fallback(ranks, free_port, job, local_group):
+    assert ranks.run(2, start_without, [f"127.0.0.1:{free_port()}"], job, local_group) == ["None", "None"]
 
 
 def test_a_fallback_needs_a_process_group(ranks, reducers, job):

@@ -253,7 +253,7 @@ class Hierarchy:
                     "local_group='auto' changes nothing: %s",
                     verdict.why,
                 )
-                self._adopt(Client(config, ranks, Agreed(nodes.place)))
+                self._adopt(Client(config, ranks, Agreed(nodes.place, self._meeting)))
             else:
                 self._meet(nodes.node, nodes.store)
                 self._adopt(rail_client(config, ranks, nodes.node, nodes.place))

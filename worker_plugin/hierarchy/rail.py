@@ -11,7 +11,7 @@ from reduction.rails import rail_name
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.beginning import ranks_text
-from worker_plugin.discovery.meeting import Place
+from worker_plugin.discovery.meeting import Meeting, Place
 from worker_plugin.discovery.nodes import Node
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.settings.arguments import SECONDS_MAX
@@ -22,18 +22,26 @@ PATIENCE_S = 1.0
 
 
 class Agreed:
-    """What the ranks of a communicator agreed on before it was made; see `client.Agreement`."""
+    """What the ranks of a communicator agreed on before it was made; see `client.Agreement`.
 
-    def __init__(self, place: Place) -> None:
+    Args:
+        place: where they meet.
+        meeting: where they can agree on a fallback; None of a rail, which has none.
+    """
+
+    def __init__(self, place: Place, meeting: Meeting | None = None) -> None:
         self._place = place
+        self._meeting = meeting
 
     def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
         """Return it."""
         return self._place
 
     def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """Never asked: the settings exclude each other."""
-        raise ReducerUnavailable("there is no fallback in hierarchical mode")
+        """See `Meeting.fall_back`."""
+        if self._meeting is None:
+            raise ReducerUnavailable("there is no fallback in hierarchical mode")
+        return self._meeting.fall_back(config, rank, world_size)
 
 
 def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, place: Place) -> Client:

@@ -8,7 +8,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from reduction.errors import ConfigError, ReductionError
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -50,8 +50,19 @@ class Word:
     host_id: str
     #: The reducers that it was told of.
     reducers: list[str] | None
-    #: The fields of its `Entry`; None if it has no `local_group`.
-    entry: list[Any] | None
+    #: None if it has no `local_group`.
+    entry: Entry | None
+
+    @classmethod
+    def of(cls, text: str) -> Word:
+        """Return the word of a `to_text`."""
+        fields = json.loads(text)
+        entry = fields.pop("entry")
+        return cls(**fields, entry=None if entry is None else Entry(**entry))
+
+    def to_text(self) -> str:
+        """Return what goes into the store."""
+        return json.dumps(dataclasses.asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,39 +137,43 @@ class Meeting:
     ) -> Nodes:
         """Have all ranks say their word, and rank 0 decide for all; by `_decide` if nothing else is said."""
         wanted = configured(config)
-        fields = None if entry is None else list(dataclasses.astuple(entry))
-        word = Word(loopback_id(), None if wanted is None else list(wanted), fields)
-        text = json.dumps(dataclasses.asdict(word))
+        word = Word(loopback_id(), None if wanted is None else list(wanted), entry)
         store = corner.open(config.join_timeout_s)
         if rank == 0:
-            call = roll_call.RollCall(store, text)
-            nonce = call.nonce
-            try:
-                words = {
-                    other: Word(**json.loads(said)) for other, said in call.hear(world_size, config).items()
-                }
-                verdict = decide_nodes([_entry({0: word, **words}[other]) for other in range(world_size)])
-                place = _decide(config, words) if decide is None else decide(words)
-            except ReductionError as error:
-                call.refuse(error)
-                raise
-            call.answer(_to_text(place, verdict))
+            decide = decide or partial(_decide, config)
+            place, verdict, nonce = _lead(store, config, world_size, word, decide)
         else:
-            answer, nonce = roll_call.attend(store, rank, text, config)
+            answer, nonce = roll_call.attend(store, rank, word.to_text(), config)
             place, verdict = _from_text(answer, config)
         if verdict.size == 1:
             return Nodes(place, verdict, None, store)
         index, local_rank = divmod(rank, verdict.size)
-        neighbours = range(index * verdict.size, (index + 1) * verdict.size)
-        entries = [_entry(Word(**json.loads(roll_call.word_of(store, nonce, other)))) for other in neighbours]
-        node = Node(
-            index, world_size // verdict.size, local_rank, tuple(one for one in entries if one is not None)
-        )
+        first = index * verdict.size
+        words = [Word.of(roll_call.word_of(store, nonce, first + other)) for other in range(verdict.size)]
+        entries = tuple(one.entry for one in words if one.entry is not None)
+        node = Node(index, world_size // verdict.size, local_rank, entries)
         return Nodes(place, verdict, node, PrefixStore(nonce, store))
 
 
-def _entry(word: Word) -> Entry | None:
-    return None if word.entry is None else Entry(*word.entry)
+def _lead(
+    store: Store,
+    config: PluginConfig,
+    world_size: int,
+    own: Word,
+    decide: Callable[[Mapping[int, Word]], Place],
+) -> tuple[Place, Verdict, str]:
+    """Be rank 0: return what it decides from all ranks' words, its own first, and the roll call's nonce."""
+    call = roll_call.RollCall(store, own.to_text())
+    try:
+        said = call.hear(world_size, config)
+        words = {0: own} | {rank: Word.of(said[rank]) for rank in sorted(said)}
+        verdict = decide_nodes([word.entry for word in words.values()])
+        place = decide(words)
+    except ReductionError as error:
+        call.refuse(error)
+        raise
+    call.answer(_to_text(place, verdict))
+    return place, verdict, call.nonce
 
 
 def _to_text(place: Place, verdict: Verdict) -> str:

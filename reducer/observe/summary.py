@@ -7,7 +7,7 @@ there are no rates, and the verdict is about the whole life of the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -47,49 +47,69 @@ class Rates:
     sent: float
 
 
+def total(rates: Iterable[Rates | None]) -> Rates | None:
+    """Add up those that are known; None if none is."""
+    known = [one for one in rates if one is not None]
+    return Rates(sum(one.received for one in known), sum(one.sent for one in known)) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one process knows of a job."""
+
+    now: JobStatus
+    #: At the look before, None where there is none; and how long ago that was.
+    before: JobStatus | None = None
+    seconds: float = 0.0
+
+    @property
+    def rates(self) -> Rates | None:
+        """Since the look before; None if there was none."""
+        if self.before is None or self.seconds <= 0:
+            return None
+        received = max(0, self.now.received_bytes - self.before.received_bytes)
+        sent = max(0, self.now.sent_bytes - self.before.sent_bytes)
+        return Rates(received / self.seconds, sent / self.seconds)
+
+
 @dataclass(slots=True)
 class JobSummary:
     """One job in all processes that serve it."""
 
-    parts: list[JobStatus] = field(default_factory=list)
-    #: The same processes' parts at the look before, None where there is none.
-    before: list[JobStatus | None] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def now(self) -> list[JobStatus]:
+        """What the processes have answered."""
+        return [part.now for part in self.parts]
 
     @property
     def title(self) -> str:
         """Its name."""
-        return self.parts[0].title
+        return self.now[0].title
 
     @property
     def ranks(self) -> str:
         """How many ranks are present in all processes, of how many there are to be."""
-        present = min(sum(peer.presence is Presence.PRESENT for peer in part.peers) for part in self.parts)
-        return f"{present}/{self.parts[0].world_size}"
+        present = min(sum(peer.presence is Presence.PRESENT for peer in one.peers) for one in self.now)
+        return f"{present}/{self.now[0].world_size}"
 
     @property
     def state(self) -> str:
         """joining, rank lost, ending, starting or running."""
-        seen = {peer.presence for part in self.parts for peer in part.peers}
-        if any(len(part.peers) < part.world_size for part in self.parts):
+        seen = {peer.presence for one in self.now for peer in one.peers}
+        if any(len(one.peers) < one.world_size for one in self.now):
             return "joining"
         if Presence.LEFT in seen:
             return "ending"
         if Presence.LOST in seen:
             return "rank lost"
-        return "running" if all(part.started for part in self.parts) else "starting"
+        return "running" if all(one.started for one in self.now) else "starting"
 
     @property
     def rates(self) -> Rates | None:
         """Since the look before; None if there was none."""
-        received = sent = 0.0
-        known = False
-        for part, before, seconds in zip(self.parts, self.before, self.seconds, strict=True):
-            if before is not None and seconds > 0:
-                known = True
-                received += max(0, part.received_bytes - before.received_bytes) / seconds
-                sent += max(0, part.sent_bytes - before.sent_bytes) / seconds
-        return Rates(received, sent) if known else None
+        return total(part.rates for part in self.parts)
 
     @property
     def straggler(self) -> tuple[int, float, float] | None:
@@ -103,8 +123,9 @@ class JobSummary:
             return None
         rank = max(counts, key=lambda one: counts[one])
         share, wait_s = counts[rank] / chunks, waits[rank] / counts[rank]
-        least = STRAGGLER_SHARE_OF_TWO if self.parts[0].world_size == 2 else STRAGGLER_SHARE
-        is_one = self.parts[0].world_size > 1 and share >= least and wait_s >= STRAGGLER_WAIT_S
+        world_size = self.now[0].world_size
+        least = STRAGGLER_SHARE_OF_TWO if world_size == 2 else STRAGGLER_SHARE
+        is_one = world_size > 1 and share >= least and wait_s >= STRAGGLER_WAIT_S
         return (rank, share, wait_s) if is_one else None
 
     @property
@@ -120,34 +141,27 @@ class JobSummary:
         if (found := self.straggler) is None:
             return "no straggler" if self.has_chunks else f"fewer than {CHUNKS_MIN} chunks: too early to tell"
         rank, share, wait_s = found
-        host = next((peer.host for part in self.parts for peer in part.peers if peer.rank == rank), "?")
-        return f"rank {rank} ({host}) is last {share:.0%} of the time, by {wait_s * 1e3:.1f} ms".replace(
-            "%", " %"
-        )
+        host = next((peer.host for one in self.now for peer in one.peers if peer.rank == rank), "?")
+        return f"rank {rank} ({host}) is last {share * 100:.0f} % of the time, by {wait_s * 1e3:.1f} ms"
 
     @property
     def has_chunks(self) -> bool:
         """Whether there is enough to tell who is slow."""
-        return sum(one.chunks for part in self.parts for one in part.last) >= CHUNKS_MIN
-
-    def add(self, part: JobStatus, before: JobStatus | None, seconds: float) -> None:
-        """Add one process's part."""
-        self.parts.append(part)
-        self.before.append(before)
-        self.seconds.append(seconds)
+        return sum(one.chunks for part in self.now for one in part.last) >= CHUNKS_MIN
 
     def is_of(self, part: JobStatus) -> bool:
         """Whether it is the same life of the same job: some rank is the same process."""
-        known = {(peer.rank, peer.nonce) for other in self.parts for peer in other.peers}
+        known = {(peer.rank, peer.nonce) for other in self.now for peer in other.peers}
         return part.title == self.title and any((peer.rank, peer.nonce) in known for peer in part.peers)
 
     def _last(self, *, since_before: bool = True) -> tuple[dict[int, int], dict[int, float]]:
         """Return by rank how often it was the last, and how long chunks have waited for it."""
         counts: dict[int, int] = {}
         waits: dict[int, float] = {}
-        for part, before in zip(self.parts, self.before, strict=True):
-            former = {one.rank: one for one in before.last} if before is not None and since_before else {}
-            for one in part.last:
+        for part in self.parts:
+            before = part.before if since_before else None
+            former = {} if before is None else {one.rank: one for one in before.last}
+            for one in part.now.last:
                 chunks, waited_s = one.chunks, one.waited_s
                 if (old := former.get(one.rank)) is not None:
                     chunks, waited_s = chunks - old.chunks, waited_s - old.waited_s
@@ -171,38 +185,45 @@ class Summary:
         """The answers that there are."""
         return [process.status for process in self.processes if process.status is not None]
 
+    @property
+    def total_rates(self) -> Rates | None:
+        """Of all processes; None without a look before."""
+        return total(self.rates.values())
+
+    @property
+    def memory_reserved_bytes(self) -> int:
+        """Of all processes that have answered."""
+        return sum(one.memory_reserved_bytes for one in self.answers)
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """Of all processes that have answered."""
+        return sum(one.memory_limit_bytes for one in self.answers)
+
 
 def summarize(processes: Sequence[Process], before: Sequence[Process] = ()) -> Summary:
     """Put the answers of a look together."""
     former = {one.status.incarnation: one.status for one in before if one.status is not None}
     jobs: list[JobSummary] = []
     rates: dict[str, Rates] = {}
-    for process, status in _answered(processes):
+    for process in processes:
+        if (status := process.status) is None:
+            continue
         old = former.get(status.incarnation)
         seconds = 0.0 if old is None else status.uptime_seconds - old.uptime_seconds
-        received = sent = 0.0
-        for part in status.jobs:
-            part_before = None if old is None else _same(part, old.jobs)
-            job = next((one for one in jobs if one.is_of(part)), None)
+        parts = [Part(one, None if old is None else _same(one, old.jobs), seconds) for one in status.jobs]
+        for part in parts:
+            job = next((one for one in jobs if one.is_of(part.now)), None)
             if job is None:
                 jobs.append(job := JobSummary())
-            job.add(part, part_before, seconds)
-            if part_before is not None and seconds > 0:
-                received += max(0, part.received_bytes - part_before.received_bytes) / seconds
-                sent += max(0, part.sent_bytes - part_before.sent_bytes) / seconds
+            job.parts.append(part)
         if old is not None:
-            rates[process.address] = Rates(received, sent)
+            rates[process.address] = total(part.rates for part in parts) or Rates(0.0, 0.0)
     return Summary(processes, jobs, rates)
 
 
-def _answered(processes: Sequence[Process]) -> Iterator[tuple[Process, ReducerStatus]]:
-    for process in processes:
-        if process.status is not None:
-            yield process, process.status
-
-
 def _same(part: JobStatus, others: Sequence[JobStatus]) -> JobStatus | None:
-    own = JobSummary([part], [None], [0.0])
+    own = JobSummary([Part(part)])
     return next((other for other in others if own.is_of(other)), None)
 
 
@@ -217,9 +238,9 @@ def to_json(summary: Summary) -> dict[str, Any]:
             "processes": len(summary.processes),
             "answered": len(summary.answers),
             "jobs": len(summary.jobs),
-            "memory_reserved_bytes": sum(one.memory_reserved_bytes for one in summary.answers),
-            "memory_limit_bytes": sum(one.memory_limit_bytes for one in summary.answers),
-            **_rates_json(_sum(summary.rates.values()) if summary.rates else None),
+            "memory_reserved_bytes": summary.memory_reserved_bytes,
+            "memory_limit_bytes": summary.memory_limit_bytes,
+            **_rates_json(summary.total_rates),
         },
     }
 
@@ -237,14 +258,14 @@ def _process_json(process: Process, rates: Rates | None) -> dict[str, Any]:
 
 def _job_json(job: JobSummary) -> dict[str, Any]:
     return {
-        "job": job.parts[0].job,
-        "group": job.parts[0].group,
-        "world_size": job.parts[0].world_size,
+        "job": job.now[0].job,
+        "group": job.now[0].group,
+        "world_size": job.now[0].world_size,
         "ranks": job.ranks,
         "state": job.state,
         "processes": len(job.parts),
-        "received_bytes": sum(part.received_bytes for part in job.parts),
-        "sent_bytes": sum(part.sent_bytes for part in job.parts),
+        "received_bytes": sum(one.received_bytes for one in job.now),
+        "sent_bytes": sum(one.sent_bytes for one in job.now),
         **_rates_json(job.rates),
         "straggler": None if job.straggler is None else job.straggler[0],
         "verdict": job.verdict,
@@ -255,8 +276,3 @@ def _rates_json(rates: Rates | None) -> dict[str, float]:
     if rates is None:
         return {}
     return {"received_bytes_per_s": rates.received, "sent_bytes_per_s": rates.sent}
-
-
-def _sum(rates: Any) -> Rates:
-    every = list(rates)
-    return Rates(sum(one.received for one in every), sum(one.sent for one in every))

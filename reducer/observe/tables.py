@@ -71,11 +71,8 @@ def _processes(summary: Summary) -> Table:
             size_text(status.memory_limit_bytes),
         )
     if len(summary.processes) > 1:
-        every = list(summary.rates.values())
-        both = Rates(sum(one.received for one in every), sum(one.sent for one in every)) if every else None
-        reserved = sum(one.memory_reserved_bytes for one in summary.answers)
-        limit = sum(one.memory_limit_bytes for one in summary.answers)
-        table.add_row("total", "", "", *_rates(both), size_text(reserved), size_text(limit))
+        sizes_text = size_text(summary.memory_reserved_bytes), size_text(summary.memory_limit_bytes)
+        table.add_row("total", "", "", *_rates(summary.total_rates), *sizes_text)
     return table
 
 

@@ -53,9 +53,8 @@ def check_address(host: str, port: int) -> None:
 def _try(family: int, where: tuple[object, ...]) -> OSError | None:
     with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as sock:
         try:
-            sock.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # as servers do: not held up by TIME_WAIT
+            # As servers do: an address is not held up by connections in TIME_WAIT.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(where[0] != "::"))
             sock.bind(where)

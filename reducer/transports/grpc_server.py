@@ -286,9 +286,8 @@ class GrpcServer:
                     return
                 frame = wire.worker_frame_from_wire(data)
                 outbox.receive(frame)
-            await (
-                asyncio.Event().wait()
-            )  # nothing more is of use, but the writer may have something to send yet
+            # Nothing more is of use, but the writer may have something to send yet.
+            await asyncio.Event().wait()
         except ReductionError as error:
             outbox.reject(error)
 

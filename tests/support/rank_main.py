@@ -144,9 +144,8 @@ def main() -> None:
     """Serve calls until the test process is gone."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
-    sys.path.append(
-        os.path.dirname(os.path.dirname(__file__))
-    )  # test modules import their helpers from there
+    # Test modules import their helpers from there.
+    sys.path.append(os.path.dirname(os.path.dirname(__file__)))
     connection = Connection(int(sys.argv[1]))
     modules: dict[str, Any] = {}
     kept: dict[str, Any] = {}

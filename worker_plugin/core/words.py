@@ -6,19 +6,22 @@ from collections.abc import Sequence
 
 from worker_plugin.core.link import Link
 
-#: Missing ranks, or reducers, that an error names.
+#: Ranks, or reducers, that a text names.
 NAMED_MAX = 8
 #: What to look at when ranks do not come.
 ADVICE = "see whether all ranks have started, have the hook registered, and issue the same collectives"
 
 
+def some_of(names: Sequence[str]) -> list[str]:
+    """Return the names that a text can have: the first NAMED_MAX, and how many there are more."""
+    more = len(names) - NAMED_MAX
+    return [*names[:NAMED_MAX], *([f"{more} more"] if more > 0 else [])]
+
+
 def missing_ranks(links: Sequence[Link], world_size: int) -> str:
     """Return a text with the ranks that are at no reducer, as far as rank 0 knows."""
     seen: set[int] = set().union(*(link.present for link in links))
-    missing = [rank for rank in range(world_size) if rank not in seen]
-    names = [str(rank) for rank in missing[:NAMED_MAX]]
-    if len(missing) > NAMED_MAX:
-        names.append(f"{len(missing) - NAMED_MAX} more")
+    names = some_of([str(rank) for rank in range(world_size) if rank not in seen])
     if len(names) < 2:
         return f"rank {''.join(names)}"
     return f"ranks {', '.join(names[:-1])} and {names[-1]}"
@@ -33,10 +36,7 @@ def silent_ranks(links: Sequence[Link], epoch: int) -> str:
 
 def down_text(links: Sequence[Link]) -> str:
     """Return a text with the addresses of reducers that cannot be reached, each with the reason."""
-    names = [f"{link.address} ({_reason(link)})" for link in links[:NAMED_MAX]]
-    if len(links) > NAMED_MAX:
-        names.append(f"{len(links) - NAMED_MAX} more")
-    return ", ".join(names)
+    return ", ".join(some_of([f"{link.address} ({_reason(link)})" for link in links]))
 
 
 def _reason(link: Link) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from reduction.errors import ReductionError
 
-#: Reducers that the line names.
-NAMED_MAX = 8
+from worker_plugin.core.words import some_of
 
 
 class Beginning:
@@ -48,12 +47,9 @@ def ranks_text(size: int, nodes: int = 1, label: str = "") -> str:
 
 def line(job: str, ranks: str, reducers: Sequence[str], planes: Sequence[str], *, is_private: bool) -> str:
     """Return the one line about a communicator that everybody should see."""
-    names = [*reducers[:NAMED_MAX]]
-    if len(reducers) > NAMED_MAX:
-        names.append(f"{len(reducers) - NAMED_MAX} more")
     kind = "private reducer" if is_private else "reducer"
     count = _counted(len(reducers), kind)
-    return f"reduction-server: job {job}, {ranks}, {count} ({', '.join(names)}), {' and '.join(planes)}"
+    return f"reduction-server: job {job}, {ranks}, {count} ({', '.join(some_of(reducers))}), {' and '.join(planes)}"
 
 
 def _counted(count: int, what: str) -> str:

@@ -21,12 +21,11 @@ from reduction.errors import ReductionError, from_name
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.config import PluginConfig
+from worker_plugin.core.words import some_of
 from worker_plugin.discovery.lateness import wait_for
 
 #: How an answer begins that is no error; else by the error's name: not all have a code on the wire.
 _WELL = "well"
-#: Ranks that a text names.
-NAMED_MAX = 8
 #: How much longer than rank 0 the others wait for its answer, in seconds.
 LEADER_S = 2.0
 
@@ -128,7 +127,5 @@ def _wait(store: Store, key: str, config: PluginConfig, extra_s: float = 0.0) ->
 
 
 def _names(ranks: set[int]) -> str:
-    names = [str(rank) for rank in sorted(ranks)[:NAMED_MAX]]
-    if len(ranks) > NAMED_MAX:
-        names.append(f"{len(ranks) - NAMED_MAX} more")
+    names = some_of([str(rank) for rank in sorted(ranks)])
     return f"rank{'s' * (len(names) > 1)} {', '.join(names)}" if names else ""

@@ -1,7 +1,5 @@
 """All jobs of a reducer: faulty streams, leaving, draining, and jobs that do not see each other."""
 
-from unittest.mock import ANY
-
 import pytest
 from reduction.errors import (
     DataCorrupted,
@@ -14,75 +12,30 @@ from reduction.errors import (
 from reduction.model import (
     Abort,
     Ack,
-    Collective,
-    Configuration,
-    DType,
     Goodbye,
-    Hello,
-    Join,
-    Member,
     Minimum,
-    Peer,
     Peers,
     Presence,
     Push,
-    ReduceOp,
     Welcome,
+)
+from support.table_scene import (
+    CREDIT,
+    NEW,
+    OLD,
+    PAYLOAD,
+    REDUCER,
+    SUM3,
+    join,
+    make_table,
+    peer,
+    receive,
+    refused,
+    running,
 )
 
 from reducer.core.actions import Close, Discard, Fold, Send, SlotKey
-from reducer.core.events import Drain, Lost, Received, Rejected, Tick
-from reducer.core.table import Table
-
-REDUCER = b"reducer-reducer-"
-OLD, NEW = b"the old instance", b"the new instance"
-CREDIT = 4096
-SUM3 = Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
-PAYLOAD = memoryview(b"0123456789ab")
-
-
-def make_table(memory_limit_bytes=1 << 30):
-    return Table(incarnation=REDUCER, memory_limit_bytes=memory_limit_bytes)
-
-
-def nonce(rank, life=0):
-    return bytes([rank, life]) * 8
-
-
-def join(rank, *, life=0, instance=OLD, **changes):
-    fields = {
-        "job": "job",
-        "instance": instance,
-        "rank": rank,
-        "world_size": 2,
-        "nonce": nonce(rank, life),
-        "host": f"host{rank}",
-        "minimum": 0,
-        "credit_bytes": CREDIT,
-    }
-    return Join(**fields | changes)
-
-
-def peer(rank, presence=Presence.PRESENT, life=0):
-    return Peer(rank, nonce(rank, life), f"host{rank}", presence)
-
-
-def receive(table, stream, frame, now=0.0):
-    return table.handle(Received(stream, frame), now)
-
-
-def refused(stream, error):
-    """Return what ends one stream with an error; its type is the code's."""
-    return [Send(stream, Abort(error.code, str(error))), Close(stream, ANY)]
-
-
-def running(table, *, job="job", instance=OLD, first_stream=10):
-    """Bring a job of two ranks to where pushes count."""
-    configuration = Configuration(instance, 1, 1024, (Member("a:1", REDUCER),))
-    for rank in (0, 1):
-        receive(table, first_stream + rank, join(rank, job=job, instance=instance))
-    for rank in (0, 1):
-        receive(table, first_stream + rank, Hello(configuration, 0))
+from reducer.core.events import Drain, Lost, Rejected, Tick
 
 
 def push():

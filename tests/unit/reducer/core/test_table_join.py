@@ -1,7 +1,6 @@
 """Who may join a reducer: every row of the table in `reducer.core.table`, as events in and actions out."""
 
 import traceback
-from unittest.mock import ANY
 
 from reduction.errors import (
     CollectiveMismatch,
@@ -16,79 +15,22 @@ from reduction.model import (
     PROTOCOL_VERSION,
     Abort,
     Ack,
-    Collective,
-    Configuration,
     Configure,
     DType,
-    Hello,
-    Join,
-    Member,
-    Peer,
     Peers,
     Presence,
-    ReduceOp,
     Welcome,
 )
+from support.table_scene import CREDIT, NEW, OLD, REDUCER, join, make_table, peer, receive, refused, running
 
 from reducer.core.actions import Close, Send
-from reducer.core.events import Lost, Received
-from reducer.core.table import FAILURES_MAX, JOB_FIXED_BYTES, Table, reservation
-
-REDUCER = b"reducer-reducer-"
-OLD, NEW = b"the old instance", b"the new instance"
-CREDIT = 4096
-SUM3 = Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
-PAYLOAD = memoryview(b"0123456789ab")
-
-
-def make_table(memory_limit_bytes=1 << 30):
-    return Table(incarnation=REDUCER, memory_limit_bytes=memory_limit_bytes)
-
-
-def nonce(rank, life=0):
-    return bytes([rank, life]) * 8
-
-
-def join(rank, *, life=0, instance=OLD, **changes):
-    fields = {
-        "job": "job",
-        "instance": instance,
-        "rank": rank,
-        "world_size": 2,
-        "nonce": nonce(rank, life),
-        "host": f"host{rank}",
-        "minimum": 0,
-        "credit_bytes": CREDIT,
-    }
-    return Join(**fields | changes)
-
-
-def peer(rank, presence=Presence.PRESENT, life=0, streams=1):
-    return Peer(rank, nonce(rank, life), f"host{rank}", presence, streams)
+from reducer.core.events import Lost
+from reducer.core.table import FAILURES_MAX, JOB_FIXED_BYTES, reservation
 
 
 def sees(stream, *peers):
     """Return what tells a stream how the reducer sees some ranks."""
     return Send(stream, Peers(peers, draining=False))
-
-
-def receive(table, stream, frame, now=0.0):
-    return table.handle(Received(stream, frame), now)
-
-
-def refused(stream, error):
-    """Return what ends one stream with an error; its type is the code's."""
-    return [Send(stream, Abort(error.code, str(error))), Close(stream, ANY)]
-
-
-def running(table):
-    """Bring a job of two ranks, on streams 10 and 11, to where pushes count."""
-    configuration = Configuration(OLD, 1, 1024, (Member("a:1", REDUCER),))
-    for rank in (0, 1):
-        receive(table, 10 + rank, join(rank))
-    for rank in (0, 1):
-        receive(table, 10 + rank, Hello(configuration, 0))
-    return configuration
 
 
 # ---- the first Join ----

@@ -50,7 +50,7 @@ def test_a_worker(reducer, plane, behind):
 
 
 def test_the_status(reducer, behind):
-    assert f"{reducer.address}: serving" in behind("-m", "reducer", "status", reducer.address)
+    assert f"{reducer.address}: serving" in behind("-m", "reducer", "status", reducer.address, "-v")
 
 
 def test_a_worker_and_its_embedded_reducer(behind):

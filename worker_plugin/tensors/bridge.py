@@ -132,13 +132,16 @@ def raise_in_waiter(future: Future) -> Future:
     """
     outcome: asyncio.Future[torch.Tensor] = asyncio.Future(loop=_NO_LOOP)
 
-    def settle(done: Future) -> None:
+    def settle(done: Future) -> torch.Tensor | None:
         try:
             value = done.value()
         except Exception as error:
             outcome.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-        else:
-            outcome.set_result(value)
+            return None
+        outcome.set_result(value)
+        return value
 
-    future.add_done_callback(settle)  # called before the continuation, which was added later
-    return future.then(functools.partial(next, map(operator.call, (outcome.result,))))
+    # A chain of two, since callbacks of one future have no order: one that is added while it is being completed by
+    # another thread is called at once, beside those that were added before.
+    settled = future.then(settle)
+    return settled.then(functools.partial(next, map(operator.call, (outcome.result,))))

@@ -1,0 +1,78 @@
+"""Futures for C++ waiters: they get the value or the error whatever another thread does meanwhile."""
+
+import threading
+import time
+
+import pytest
+import torch
+from reduction.errors import WorkerLost
+
+from worker_plugin.tensors.bridge import fail, make_future, raise_in_waiter
+
+TENSOR = torch.ones(3)
+
+
+class Busy:
+    """A future that another thread completes as soon as it has a callback, and whose callback is slow to be called."""
+
+    def __init__(self, complete):
+        self._future = make_future(TENSOR)
+        self._complete = complete
+        self._thread = None
+        self._may_call = threading.Event()
+
+    def add_done_callback(self, callback):
+        self._future.add_done_callback(self._slow(callback))
+        self._finish()
+
+    def then(self, callback):
+        if self._thread is not None:  # it is complete
+            return self._future.then(callback)
+        child = self._future.then(self._slow(callback))
+        self._finish()
+        return child
+
+    def let_go(self):
+        self._may_call.set()
+        self._thread.join()
+
+    def _slow(self, callback):
+        def call(done):
+            assert self._may_call.wait(10.0)
+            return callback(done)
+
+        return call
+
+    def _finish(self):
+        self._thread = threading.Thread(target=self._complete, args=(self._future,))
+        self._thread.start()
+        deadline = time.monotonic() + 10.0
+        while not self._future.done():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
+def test_a_result_that_comes_while_the_waiter_is_made():
+    busy = Busy(lambda future: future.set_result(TENSOR))
+    waiter = raise_in_waiter(busy)
+    busy.let_go()
+    assert waiter.wait() is TENSOR
+
+
+def test_an_error_that_comes_while_the_waiter_is_made():
+    busy = Busy(lambda future: fail(future, WorkerLost("rank 1 is gone")))
+    waiter = raise_in_waiter(busy)
+    busy.let_go()
+    with pytest.raises(RuntimeError, match="WorkerLost: rank 1 is gone"):
+        waiter.wait()
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_one_that_is_done_before_or_after(is_done):
+    future = make_future(TENSOR)
+    if is_done:
+        future.set_result(TENSOR)
+    waiter = raise_in_waiter(future)
+    if not is_done:
+        future.set_result(TENSOR)
+    assert waiter.wait() is TENSOR

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
 import torch
 from reduction.errors import (
     ClosedError,
@@ -145,8 +144,6 @@ class Client:
         self._core: Communicator | None = None
         self._early: list[Event] = []
         self._links = Links(config.transport)
-        #: Where the result that arrives on a link is being received, if that is where it belongs.
-        self._placed: dict[int, tuple[int, memoryview]] = {}
         #: Where the job meets; another one after a fallback.
         self._places: list[Place] = []
         self._loop = io_loop()
@@ -342,7 +339,7 @@ class Client:
             # First, because time must go on whatever follows.
             self._timer = self._loop.call_later(TICK_S, self._tick)
             is_asked = self._core is not None and self._core.grid.counts_losses
-            self.handle(Tick(self._links.lost if is_asked else 0))
+            self.handle(Tick(self._links.packets_lost if is_asked else 0))
 
     async def _look_up(self) -> None:
         """Tell the core what the job's DNS names stand for now, if all of them have an answer."""
@@ -397,36 +394,19 @@ class Client:
 
     def lose(self, link: int, error: ReductionError | None) -> None:
         """Let the core take note that a stream has ended."""
-        self._placed.pop(link, None)
         if isinstance(error, MalformedFrame) and self._core is not None and self._core.epochs.checks:
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # and nobody has sent them so
         self.handle(Lost(link, error))
-
-    def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
-        """Return where a result that begins to arrive belongs, if it is one that the core needs."""
-        start = None if self._core is None else self._core.place(link, epoch, seq, chunk, nbytes)
-        if start is None:
-            return None
-        memory = self._staging.result(self._works[seq])[start : start + nbytes]
-        self._placed[link] = seq, memory
-        return memory
 
     def _perform(self, action: Action) -> None:
         match action:
             case PushChunk():
                 self._push(action)
-            case Store(link, seq, start, stop, payload):
-                if self._placed.pop(link, (seq, None))[1] is not payload:
-                    work = self._works[seq]
-                    memory = np.frombuffer(self._staging.result(work), np.uint8)
-                    work.encoding.store(start, stop, payload, memory)
+            case Store(seq, start, stop, payload):
+                self._works[seq].store(start, stop, payload)
             case Divert(link):
-                if self._placed.pop(link, None) is not None:
-                    self._links.divert(link)
+                self._links.divert(link)
             case Deliver(seq):
-                for link, (placed, _) in self._placed.items():
-                    if placed == seq:  # of an epoch that is over, and still under way into this memory
-                        self._links.divert(link)
                 self._staging.deliver(self._works[seq])
             case Release(seq):
                 self._staging.release(self._works.pop(seq))
@@ -460,13 +440,18 @@ class Client:
             log_setup.announce(log, text)
 
     def _push(self, action: PushChunk) -> None:
-        payload = self._works[action.seq].payload(action.start, action.stop)
+        work = self._works[action.seq]
+        payload = work.payload(action.start, action.stop)
         crc = None
         if self._core is not None and self._core.epochs.checks:
             what = action.epoch, action.seq, action.chunk, action.held, action.collective
             crc = checksum.of_push(*what, payload)
         push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)
-        self._links.send(action.link, push)
+        destination = None
+        if action.is_awaited:
+            self._staging.prepare_result(work)
+            destination = work.destination(action.start, action.stop)
+        self._links.push(action.link, push, destination)
 
     def _end(self, error: ReductionError) -> None:
         """Fail without telling anybody: there is no core, or none that can."""

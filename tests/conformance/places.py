@@ -51,7 +51,7 @@ class Recorder:
         self.frames: asyncio.Queue = asyncio.Queue()
         self.closed: asyncio.Future[ReductionError | None] = asyncio.get_running_loop().create_future()
 
-    def place(self, epoch, seq, chunk, nbytes):
+    def destination(self, epoch, seq, chunk, nbytes):
         assert not self.closed.done(), "on_closed is the last call"
 
     def on_frame(self, frame):
@@ -63,24 +63,24 @@ class Recorder:
 
 
 class Arena(Recorder):
-    """A `PlacingSink` that has every payload in memory of its own, between bytes that must stay as they are."""
+    """A `ResultSink` that has every payload in memory of its own, between bytes that must stay as they are."""
 
     MARGIN = b"<margin>"
 
     def __init__(self) -> None:
         super().__init__()
-        self._placed: tuple[bytearray, memoryview] | None = None
+        self._arriving: tuple[bytearray, memoryview] | None = None
 
-    def place(self, epoch, seq, chunk, nbytes):
-        super().place(epoch, seq, chunk, nbytes)
+    def destination(self, epoch, seq, chunk, nbytes):
+        super().destination(epoch, seq, chunk, nbytes)
         memory = bytearray(self.MARGIN + bytes(nbytes) + self.MARGIN)
-        self._placed = memory, memoryview(memory)[len(self.MARGIN) : len(self.MARGIN) + nbytes]
-        return self._placed[1]
+        self._arriving = memory, memoryview(memory)[len(self.MARGIN) : len(self.MARGIN) + nbytes]
+        return self._arriving[1]
 
     def on_frame(self, frame):
         if isinstance(frame, Result):
-            assert self._placed is not None, "a result without a place"
-            (memory, view), self._placed = self._placed, None
+            assert self._arriving is not None, "a result without a destination"
+            (memory, view), self._arriving = self._arriving, None
             assert frame.payload is view, "it came elsewhere"
             assert memory.startswith(self.MARGIN)
             assert memory.endswith(self.MARGIN)

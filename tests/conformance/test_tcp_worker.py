@@ -158,9 +158,9 @@ async def half_a_result(reducer, sink):
     """Open a stream on which 50 of 100 bytes of a result have been placed; return it and their memory."""
     stream = await reducer.moved(sink)
     reducer.writer.write(message(0, b"x" * 50 + b"y" * 50)[: tcp.HEADER_BYTES + 50])
-    while sink._placed is None or bytes(sink._placed[1][:50]) != b"x" * 50:  # noqa: ASYNC110
+    while sink._arriving is None or bytes(sink._arriving[1][:50]) != b"x" * 50:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    return stream, sink._placed[0]
+    return stream, sink._arriving[0]
 
 
 @pytest.mark.parametrize("how", ["close", "divert"])
@@ -170,7 +170,7 @@ async def test_memory_that_the_sink_takes_back_is_left_alone(how):
         sink = Arena()
         stream, memory = await half_a_result(reducer, sink)
         before = bytes(memory)
-        sink._placed = None
+        sink._arriving = None
         arrived = []
         sink.on_frame = arrived.append
         getattr(stream, how)()
@@ -188,7 +188,7 @@ async def test_nothing_is_placed_after_close():
         reducer.writer.write(message(0, b"placed"))
         assert type(await sink.frames.get()) is Welcome
         assert bytes((await sink.frames.get()).payload) == b"placed"
-        sink.place = None  # would raise
+        sink.destination = None  # would raise
         stream.close()
         sink.on_frame = sink.frames.put_nowait
         reducer.writer.write(message(1, b"not placed"))

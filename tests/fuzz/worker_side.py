@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import defaultdict
 from typing import Any
 
 from fuzz import frames, scripts
@@ -21,6 +22,7 @@ from worker_plugin.core.actions import (
     Action,
     Closed,
     Deliver,
+    Divert,
     Fail,
     Open,
     PushChunk,
@@ -32,6 +34,7 @@ from worker_plugin.core.actions import (
 from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Close, Event, Issued, Lost, Received, Tick
 from worker_plugin.core.roster import LINKS_MAX
+from worker_plugin.transports.destinations import Destinations
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
 COLLECTIVES_MAX = 8
@@ -66,6 +69,8 @@ class _Rank:
         self.known: set[int] = set()
         self.is_over = False
         self._bytes: dict[int, bytearray] = {}
+        #: By link.
+        self.destinations: defaultdict[int, Destinations] = defaultdict(Destinations)
         self._delivered: set[int] = set()
         self._released: set[int] = set()
 
@@ -104,13 +109,21 @@ class _Rank:
             case Shut(link):
                 assert link in self.open
                 self.shut.add(link)
+                self.destinations[link].clear()
+            case Divert(link):
+                self.destinations[link].clear()
             case Send(link):
                 assert link in self.known, "it never had a stream"  # on one that is over it is dropped
             case PushChunk():
                 assert action.link in self.open
                 assert action.seq not in self._released, "needs what it has released"
                 assert 0 <= action.start <= action.stop <= frames.SUM.nbytes
-            case Store(_, seq, start, _, payload):
+                assert not (action.is_awaited and action.seq in self._delivered), "awaits what is there"
+                memory = memoryview(self._bytes[action.seq])[action.start : action.stop]
+                self.destinations[action.link].expect(
+                    action.epoch, action.seq, action.chunk, memory if action.is_awaited else None
+                )
+            case Store(seq, start, _, payload):
                 assert seq not in self._delivered, "a result that is there already"
                 assert start + payload.nbytes <= frames.SUM.nbytes
                 self._bytes[seq][start : start + payload.nbytes] = payload
@@ -182,16 +195,14 @@ class _Link:
     def __init__(self) -> None:
         self.rank = _Rank(0, 1, 1)
         self.ended = asyncio.Event()
-        self._memory = bytearray(frames.SUM.nbytes)
 
     def on_frame(self, frame: ReducerFrame) -> None:
         """See `Sink.on_frame`."""
         self.rank.receive(0, frame)
 
-    def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
-        """See `PlacingSink.place`."""
-        start = self.rank.core.place(0, epoch, seq, chunk, nbytes)
-        return None if start is None else memoryview(self._memory)[start : start + nbytes]
+    def destination(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
+        """Return memory for a result, as the client's sink does."""
+        return self.rank.destinations[0].take(epoch, seq, chunk, nbytes)
 
     def on_closed(self, error: ReductionError | None) -> None:
         """See `Sink.on_closed`."""

@@ -212,7 +212,7 @@ class World:
         rest = []
         for action in actions:
             match action:
-                case wa.Store(_, seq, start, _, payload):
+                case wa.Store(seq, start, _, payload):
                     chunk = start // CHUNK_BYTES
                     if payload.parts != tuple((rank, seq, chunk) for rank in range(self.n)):
                         raise Violation(f"wrong sum for collective {seq} chunk {chunk}: {payload.parts}")

@@ -73,7 +73,7 @@ class CrowdMember:
         self.frames.put_nowait(error)
         self.closed.set()
 
-    def place(self, epoch, seq, chunk, nbytes):
+    def destination(self, epoch, seq, chunk, nbytes):
         return None
 
     def hello(self, incarnation: bytes) -> None:

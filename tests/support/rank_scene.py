@@ -117,10 +117,6 @@ class Scene:
         payload = data() if payload is None else payload
         return self.receive(reducer, Result(epoch, seq, chunk, minimum, payload), now)
 
-    def place(self, reducer, seq, chunk=0, *, epoch=1, nbytes=CHUNK):
-        """Ask where a payload belongs; no event, and nothing changes."""
-        return self.core.place(link_number(reducer), epoch, seq, chunk, nbytes)
-
     def abort(self, reducer, error, now=0.0):
         return self.receive(reducer, Abort(error.code, str(error)), now)
 
@@ -185,15 +181,14 @@ def send(reducer, frame):
     return Send(link_number(reducer), frame)
 
 
-def push(reducer, seq, chunk=0, *, kib=1, number=1, held=0, start=None):
+def push(reducer, seq, chunk=0, *, kib=1, number=1, held=0, start=None, is_awaited=True):
     start = chunk * CHUNK if start is None else start
-    return PushChunk(
-        link_number(reducer), number, seq, chunk, of_kib(kib), held, start, min(start + CHUNK, kib * 1024)
-    )
+    stop = min(start + CHUNK, kib * 1024)
+    return PushChunk(link_number(reducer), number, seq, chunk, of_kib(kib), held, start, stop, is_awaited)
 
 
-def store(reducer, seq, start, *, nbytes=CHUNK):
-    return Store(link_number(reducer), seq, start, start + nbytes, data(nbytes))
+def store(seq, start, *, nbytes=CHUNK):
+    return Store(seq, start, start + nbytes, data(nbytes))
 
 
 def failure(actions):

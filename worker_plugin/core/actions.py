@@ -38,13 +38,17 @@ class PushChunk:
     held: int
     start: int
     stop: int
+    #: Whether this rank still needs the chunk's result. In a new epoch results come again that are here already.
+    is_awaited: bool
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Store:
-    """Have the payload, which came on `link`, in the result memory of `seq`, as its bytes [start, stop)."""
+    """See to it that the payload is in the result memory of `seq`, as its bytes [start, stop).
 
-    link: int
+    A stream may have received it there; then there is nothing to do.
+    """
+
     seq: int
     start: int
     stop: int
@@ -53,7 +57,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Divert:
-    """Let a payload that is under way on `link` into a result's memory go on elsewhere: its epoch is over.
+    """Receive what still comes on `link` elsewhere than in the memory of results: its epoch is over.
 
     The new epoch brings the same bytes from somewhere else. What still comes here may be damaged, and nobody would
     look at its checksum.

@@ -190,12 +190,6 @@ class Communicator:
             self._fail(error, actions)
         return actions
 
-    def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> int | None:
-        """Return where in the result of `seq` a payload belongs that begins to arrive; None: nowhere."""
-        if self.state is not State.OPEN:
-            return None
-        return self.epochs.place(self.roster[link], epoch, seq, chunk, nbytes)
-
     def _dispatch(self, event: Event, now: float, actions: list[Action]) -> None:
         match event:
             case Received(number, frame):

@@ -153,7 +153,7 @@ class Epochs:
                     f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
                     f"{result.seq}, which has {formats.result_bytes(dtype, push.stop - push.start)}"
                 )
-            actions.append(Store(link.id, result.seq, push.start, push.stop, result.payload))
+            actions.append(Store(result.seq, push.start, push.stop, result.payload))
             if self.window.take(result.seq, result.chunk):
                 actions.append(Deliver(result.seq))
                 if self.ack_due is None:
@@ -161,18 +161,6 @@ class Epochs:
         while self._push(link, now, actions, triggered_at=now):
             pass
         self.on_minimum(result.minimum, actions)
-
-    def place(self, link: Link, epoch: int, seq: int, chunk: int, nbytes: int) -> int | None:
-        """Return at which byte of the result of `seq` a payload that begins to arrive belongs, if it is needed."""
-        if link.lane is None or epoch != self.number:
-            return None
-        push = link.lane.oldest(seq, chunk)
-        if push is None or not self.window.needs(seq, chunk):
-            return None
-        dtype = self.window.issues[seq].collective.dtype
-        if not formats.is_placed(dtype) or nbytes != formats.result_bytes(dtype, push.stop - push.start):
-            return None
-        return formats.result_bytes(dtype, push.start)
 
     def on_minimum(self, minimum: int, actions: list[Action]) -> None:
         """Take note of what every rank holds, and forget what nobody can ask for any more."""
@@ -214,7 +202,15 @@ class Epochs:
         collective = issue.collective
         actions.append(
             PushChunk(
-                link.id, configuration.epoch, push.seq, push.chunk, collective, held, push.start, push.stop
+                link.id,
+                configuration.epoch,
+                push.seq,
+                push.chunk,
+                collective,
+                held,
+                push.start,
+                push.stop,
+                self.window.needs(push.seq, push.chunk),
             )
         )
         return True

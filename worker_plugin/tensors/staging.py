@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from reduction import formats
 from reduction.model import Collective
 
 from worker_plugin.tensors.arena import ArenaPool
@@ -76,6 +78,22 @@ class Work:
         self.encoding.encode(start, stop, payload)
         return payload
 
+    def destination(self, start: int, stop: int) -> memoryview | None:
+        """Return the memory for a chunk's result; None if the size of that is not known before it comes."""
+        dtype = self.collective.dtype
+        if not formats.is_placed(dtype):
+            return None
+        return self.result_bytes[formats.result_bytes(dtype, start) : formats.result_bytes(dtype, stop)]
+
+    def store(self, start: int, stop: int, payload: memoryview) -> None:
+        """Put a chunk's result into the result memory, unless it was received there.
+
+        Raises:
+            MalformedFrame: no reducer of ours sends this.
+        """
+        if payload.obj is not self.result_bytes.obj:
+            self.encoding.store(start, stop, payload, np.frombuffer(self.result_bytes, np.uint8))
+
     def write(self) -> None:
         """Write the result into the tensor."""
         assert self.result is not None
@@ -112,11 +130,10 @@ class Staging:
         work.encoding.open()
         work.own(self._pool.take(work.encoding.contribution_bytes))
 
-    def result(self, work: Work) -> memoryview:
-        """Return the memory for a result. Loop thread."""
+    def prepare_result(self, work: Work) -> None:
+        """See to it that there is memory for the result. Loop thread."""
         if work.result is None:
             work.take_result(self._pool.take(work.encoding.result_bytes))
-        return work.result_bytes
 
     def release(self, work: Work) -> None:
         """Take back the contribution: nobody needs it any more. Loop thread."""

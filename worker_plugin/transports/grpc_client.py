@@ -113,7 +113,7 @@ class GrpcStream:
         """Do nothing: gRPC receives into memory of its own."""
 
     @property
-    def lost(self) -> int:
+    def packets_lost(self) -> int:
         """0: gRPC does not tell."""
         return 0
 

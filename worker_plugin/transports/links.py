@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Coroutine
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from reduction.errors import ReducerUnavailable, ReductionError
-from reduction.model import Join, ReducerFrame, WorkerFrame
+from reduction.model import Join, Push, ReducerFrame, WorkerFrame
 from reduction.process import descriptors
+from reduction.transports.interface import RemoteEndpoint, RemoteStream
 
-from worker_plugin.transports.grpc_client import GrpcEndpoint, GrpcStream
+from worker_plugin.transports.destinations import Destinations
+from worker_plugin.transports.grpc_client import GrpcEndpoint
 from worker_plugin.transports.security import OPEN, Access
-from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
-from worker_plugin.transports.unopened import UnopenedEndpoint, UnopenedStream
-
-Endpoint: TypeAlias = GrpcEndpoint | TcpEndpoint | UnopenedEndpoint
-Stream: TypeAlias = GrpcStream | TcpStream | UnopenedStream
+from worker_plugin.transports.tcp_client import TcpEndpoint
+from worker_plugin.transports.unopened import UnopenedEndpoint
 
 #: What a link takes: a connection on each plane.
 DESCRIPTORS_PER_LINK = 2
@@ -30,43 +29,36 @@ DESCRIPTORS_SPARE = 32
 LINGER_S = 2.0
 
 
-class Hearer(Protocol):
-    """Who hears of the links; on the loop's thread."""
+class LinkOwner(Protocol):
+    """Who takes what arrives on the links; on the loop's thread."""
 
     def receive(self, link: int, frame: ReducerFrame) -> None:
         """Take a frame of a link's present stream."""
-
-    def place(self, link: int, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
-        """Return where a result that begins to arrive belongs, if it is needed."""
 
     def lose(self, link: int, error: ReductionError | None) -> None:
         """Take note that a link's present stream has ended."""
 
 
-class _Sink:
+class _LinkSink:
     """Receives for one stream of one link; deaf once the link has a newer stream."""
 
-    def __init__(self, links: Links, link: int, hearer: Hearer) -> None:
+    def __init__(self, links: Links, link: int, owner: LinkOwner) -> None:
         self._links = links
         self._link = link
-        self._hearer = hearer
+        self._owner = owner
+        self.destinations = Destinations()
+        self.destination = self.destinations.take
 
     def on_frame(self, frame: ReducerFrame) -> None:
-        """See `Sink.on_frame`."""
-        if self._links.hears(self._link, self):
-            self._hearer.receive(self._link, frame)
-
-    def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
-        """See `PlacingSink.place`."""
-        if not self._links.hears(self._link, self):
-            return None
-        return self._hearer.place(self._link, epoch, seq, chunk, nbytes)
+        """Hand a frame to the owner."""
+        if self._links.is_present(self._link, self):
+            self._owner.receive(self._link, frame)
 
     def on_closed(self, error: ReductionError | None) -> None:
-        """See `Sink.on_closed`."""
-        if self._links.hears(self._link, self):
+        """Tell the owner that the stream has ended."""
+        if self._links.is_present(self._link, self):
             self._links.forget(self._link)
-            self._hearer.lose(self._link, error)
+            self._owner.lose(self._link, error)
 
 
 class Links:
@@ -80,13 +72,13 @@ class Links:
         self.private: dict[str, Access] = {}
         #: What our sockets are connected to, as far as it is known.
         self.addresses: set[tuple[str, int]] = set()
-        self._endpoints: dict[int, Endpoint] = {}
-        self._streams: dict[int, Stream] = {}
+        self._endpoints: dict[int, RemoteEndpoint] = {}
+        self._streams: dict[int, RemoteStream] = {}
         #: Descriptors that were open before ours.
         self._others = 0
-        #: Of each link's present stream; none once it has ended. Through them alone we refer to a `Hearer`, which
+        #: Of each link's present stream; none once it has ended. Through them alone we refer to a `LinkOwner`, which
         #: refers to us: that must be over with `close`, not when the garbage collector comes.
-        self._sinks: dict[int, _Sink] = {}
+        self._sinks: dict[int, _LinkSink] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -107,11 +99,11 @@ class Links:
         return "grpc" if self.access.tls is None else "grpc with TLS"
 
     @property
-    def lost(self) -> int:
+    def packets_lost(self) -> int:
         """Packets that the data connections have lost so far, where that is known."""
-        return sum(stream.lost for stream in self._streams.values())
+        return sum(stream.packets_lost for stream in self._streams.values())
 
-    def open(self, link: int, address: str, join: Join, hearer: Hearer) -> None:
+    def open(self, link: int, address: str, join: Join, owner: LinkOwner) -> None:
         """Open a new stream; the link's last one is not heard any more."""
         endpoint = self._endpoints.get(link)
         if endpoint is not None and endpoint.address != address:  # of a sibling that is gone
@@ -119,7 +111,9 @@ class Links:
             endpoint = None
         if endpoint is None or isinstance(endpoint, UnopenedEndpoint):
             endpoint = self._endpoints[link] = self._endpoint(address, len(self._endpoints.keys() | {link}))
-        sink = self._sinks[link] = _Sink(self, link, hearer)
+        if link in self._sinks:
+            self.forget(link)
+        sink = self._sinks[link] = _LinkSink(self, link, owner)
         stream = self._streams[link] = endpoint.open(sink)
         stream.send(join)
         self.run(self._remember(address))
@@ -128,21 +122,35 @@ class Links:
         """Send on the link's stream."""
         self._streams[link].send(frame)
 
+    def push(self, link: int, push: Push, destination: memoryview | None) -> None:
+        """Send a push on the link's stream.
+
+        Args:
+            link: on which there is a stream.
+            push: whose payload stays as it is until its result has come.
+            destination: memory for its result, if that should be received there; writable until `divert` or `shut`.
+        """
+        if (sink := self._sinks.get(link)) is not None:
+            sink.destinations.expect(push.epoch, push.seq, push.chunk, destination)
+        self._streams[link].send(push)
+
     def divert(self, link: int) -> None:
-        """Let a payload that is under way on the link go on elsewhere."""
+        """Receive nothing more in the destinations of the pushes so far: their epoch is over."""
+        if (sink := self._sinks.get(link)) is not None:
+            sink.destinations.clear()
         self._streams[link].divert()
 
     def shut(self, link: int) -> None:
-        """End the link's stream after what was sent."""
+        """End the link's stream after what was sent; no destination is written to any more."""
         self._streams[link].close()
 
-    def hears(self, link: int, sink: _Sink) -> bool:
-        """Whether that is the link's present stream."""
+    def is_present(self, link: int, sink: _LinkSink) -> bool:
+        """Whether the sink is that of the link's present stream."""
         return self._sinks.get(link) is sink
 
     def forget(self, link: int) -> None:
-        """Hear nothing more of the link's stream."""
-        del self._sinks[link]
+        """Hear nothing more of the link's stream, and let go of its destinations."""
+        self._sinks.pop(link).destinations.clear()
 
     async def close(self) -> None:
         """End all streams, and then the connections."""
@@ -158,7 +166,7 @@ class Links:
         self._endpoints.clear()
         self._sinks.clear()
 
-    def _endpoint(self, address: str, count: int) -> Endpoint:
+    def _endpoint(self, address: str, count: int) -> RemoteEndpoint:
         """Return an endpoint, of `count` with this one."""
         if count == 1:
             self._others = descriptors.in_use()

@@ -20,7 +20,7 @@ from typing import Any
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.transports import tcp
-from reduction.transports.interface import PlacingSink
+from reduction.transports.interface import ResultSink
 from reduction.wire import frames as wire
 
 from worker_plugin.transports.grpc_client import GrpcEndpoint
@@ -53,7 +53,7 @@ class TcpEndpoint:
         self.is_out_of_reach = False
         self._grpc = GrpcEndpoint(address, access)
 
-    def open(self, sink: PlacingSink) -> TcpStream:
+    def open(self, sink: ResultSink) -> TcpStream:
         """Open a stream; see `ReducerEndpoint.open`."""
         return TcpStream(self, self._grpc, sink)
 
@@ -65,7 +65,7 @@ class TcpEndpoint:
 class TcpStream:
     """One stream; see `ReducerStream`. Also the `Sink` of its gRPC call and the `Handler` of its connection."""
 
-    def __init__(self, endpoint: TcpEndpoint, grpc: GrpcEndpoint, sink: PlacingSink) -> None:
+    def __init__(self, endpoint: TcpEndpoint, grpc: GrpcEndpoint, sink: ResultSink) -> None:
         self._endpoint = endpoint
         self._sink = sink
         self._loop = asyncio.get_running_loop()
@@ -107,7 +107,7 @@ class TcpStream:
             self._connection.send(tcp.control_header(len(data)), data)
 
     def close(self) -> None:
-        """End the stream after what was sent; nothing is placed any more."""
+        """End the stream after what was sent; the sink is asked for no destination any more."""
         self._is_closing = True
         if self._waiting is None:  # or when it is known which way the last frames go
             self._stop_dialling()
@@ -122,12 +122,12 @@ class TcpStream:
         await self._closed.wait()
 
     def divert(self) -> None:
-        """Let a payload that is under way into memory of the sink's go on elsewhere."""
+        """Receive the rest of a payload that is under way elsewhere than in memory of the sink."""
         if self._connection is not None:
             self._connection.divert()
 
     @property
-    def lost(self) -> int:
+    def packets_lost(self) -> int:
         """Packets lost on the connection, as far as is known."""
         return 0 if self._connection is None else self._connection.lost
 
@@ -266,7 +266,7 @@ class TcpStream:
         tcp.check_payload(header, "Result")
         memory = None
         if not self._is_closing:
-            memory = self._sink.place(header.epoch, header.seq, header.chunk, header.length)
+            memory = self._sink.destination(header.epoch, header.seq, header.chunk, header.length)
         return memoryview(bytearray(header.length)) if memory is None else memory
 
     def on_message(self, header: tcp.Header, payload: memoryview) -> None:

@@ -31,7 +31,7 @@ class UnopenedStream:
     """A stream that has ended as soon as whoever opened it can hear of it; see `ReducerStream`."""
 
     descriptor = -1
-    lost = 0
+    packets_lost = 0
 
     def __init__(self, sink: Sink, error: ReductionError) -> None:
         self._closed = asyncio.Event()
@@ -41,9 +41,6 @@ class UnopenedStream:
         """Lose a frame."""
 
     def close(self) -> None:
-        """Do nothing."""
-
-    def cancel(self) -> None:
         """Do nothing."""
 
     def divert(self) -> None:

@@ -1,8 +1,8 @@
 """The one seam between workers and reducers.
 
-The reducer's engine implements `ReducerEndpoint` in process; every transport client implements it for a
-remote reducer; one conformance suite (tests/conformance) runs against all of them. Everything here happens
-on the event-loop thread of whoever opened the stream, and nothing blocks.
+The reducer's engine is a `ReducerEndpoint` in its own process. Every transport of the worker is a `RemoteEndpoint`,
+and behaves the same: one conformance suite (tests/conformance) runs against all of them. Everything here happens on
+the event-loop thread of whoever opened the stream, and nothing blocks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Sink(Protocol):
         """Learn that the stream is over, once, as the last call; `error` says why, None is a clean end."""
 
 
-class PlacingSink(Sink, Protocol):
-    """A `Sink` for transports that can receive a payload into memory of its choice."""
+class ResultSink(Sink, Protocol):
+    """A `Sink` that can say where a result should be received. A transport that cannot do that never asks."""
 
-    def place(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
-        """Return writable memory of `nbytes` for the payload of a result that begins to arrive.
+    def destination(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
+        """Return writable memory of `nbytes` for the payload of a result that begins to arrive; None: anywhere.
 
-        None: anywhere. `on_frame` follows when it is whole, with this very object as its payload; if the memory is
-        needed for something else before, the owner says `divert` to the stream.
+        `on_frame` follows when the payload is whole, and has this very object as its payload, unless `divert` was
+        called in between.
         """
 
 
@@ -41,14 +41,51 @@ class ReducerStream(Protocol):
     """One rank's stream to one reducer: first in, first out, both ways."""
 
     def send(self, frame: WorkerFrame) -> None:
-        """Queue a frame. Never blocks or raises; frames for a stream that is over are dropped."""
+        """Queue a frame. Never blocks or raises; frames for a stream that is over are dropped.
+
+        The payload of a Push must stay as it is until its result or the end of the stream has come.
+        """
 
     def close(self) -> None:
-        """End the stream after the frames already sent. Idempotent; `on_closed` follows."""
+        """End the stream after the frames already sent. Idempotent; `on_closed` follows.
+
+        The sink is not asked for a destination any more, and no memory that it gave is written to.
+        """
 
 
 class ReducerEndpoint(Protocol):
     """A reducer that streams can be opened to."""
 
-    def open(self, sink: Sink) -> ReducerStream:
+    def open(self, sink: ResultSink) -> ReducerStream:
         """Open a stream; failure to connect arrives at `sink.on_closed`."""
+
+
+class RemoteStream(ReducerStream, Protocol):
+    """A stream that goes over a network."""
+
+    def divert(self) -> None:
+        """Receive the rest of a payload that is under way elsewhere, because its destination has another use."""
+
+    async def wait_closed(self) -> None:
+        """Return when `on_closed` has been called."""
+
+    @property
+    def packets_lost(self) -> int:
+        """How many packets the stream has lost and sent again so far; 0 where that is not known."""
+
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor of the stream's own data connection; -1 if it has none."""
+
+
+class RemoteEndpoint(Protocol):
+    """A reducer that is reached over a network."""
+
+    #: HOST:PORT of the gRPC plane.
+    address: str
+
+    def open(self, sink: ResultSink) -> RemoteStream:
+        """Open a stream, as `ReducerEndpoint.open` does."""
+
+    async def close(self) -> None:
+        """End all streams and the connection."""

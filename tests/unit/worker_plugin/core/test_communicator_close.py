@@ -94,7 +94,7 @@ def test_others_may_still_get_their_epoch_while_this_rank_waits():
     scene = with_result(Scene(rank=1).run())
     scene.close()
     assert scene.enter(2) == [send("a", Hello(epoch(2), 1)), send("b", Hello(epoch(2), 1))]
-    assert scene.start("a", 2) == [push("a", 0, number=2, held=1)]
+    assert scene.start("a", 2) == [push("a", 0, number=2, held=1, is_awaited=False)]
 
 
 def test_rank_0_still_makes_the_next_epoch_while_it_waits():

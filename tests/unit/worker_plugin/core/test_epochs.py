@@ -137,7 +137,7 @@ def test_everything_from_the_starts_minimum_on_is_pushed_again_in_order():
     scene.result("a", 0)
     assert scene.enter(2) == [send("a", Hello(epoch(2, "a"), 1))]
     assert scene.issue() == [], "a rank pushes only on a stream that has answered Start"
-    pushes = [push("a", seq, number=2, held=1) for seq in range(4)]
+    pushes = [push("a", seq, number=2, held=1, is_awaited=seq > 0) for seq in range(4)]
     assert scene.start("a", 2, minimum=0) == pushes
 
 
@@ -148,7 +148,7 @@ def test_results_that_are_here_come_again_and_only_their_credit_counts():
     scene.enter(2)
     scene.start("a", 2)
     assert scene.result("a", 0, 0, epoch=2) == []
-    assert scene.result("a", 0, 1, epoch=2) == [store("a", 0, 1024), Deliver(0)]
+    assert scene.result("a", 0, 1, epoch=2) == [store(0, 1024), Deliver(0)]
 
 
 def test_a_result_may_come_again_after_its_release():
@@ -173,11 +173,11 @@ def test_another_grid_gives_up_parts_and_pushes_whole_results_again_on_it():
     scene.result("a", 1, 0)
     scene.enter(2, chunk_bytes=2048)
     assert scene.start("a", 2) == [
-        PushChunk(0, 2, 0, 0, of_kib(2), 1, 0, 2048),
-        PushChunk(0, 2, 1, 0, of_kib(2), 1, 0, 2048),
+        PushChunk(0, 2, 0, 0, of_kib(2), 1, 0, 2048, False),
+        PushChunk(0, 2, 1, 0, of_kib(2), 1, 0, 2048, True),
     ]
     assert scene.result("a", 0, 0, epoch=2, payload=data(2048)) == []
-    assert scene.result("a", 1, 0, epoch=2, payload=data(2048)) == [store("a", 1, 0, nbytes=2048), Deliver(1)]
+    assert scene.result("a", 1, 0, epoch=2, payload=data(2048)) == [store(1, 0, nbytes=2048), Deliver(1)]
 
 
 # ---- streams that break ----

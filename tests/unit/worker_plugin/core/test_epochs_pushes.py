@@ -22,29 +22,29 @@ def test_chunks_go_to_their_owners_within_credit():
     assert scene.issue(6) == [
         push(*chunk, kib=6) for chunk in (("a", 0, 0), ("b", 0, 3), ("a", 0, 1), ("b", 0, 4))
     ]
-    assert scene.result("a", 0, 0) == [store("a", 0, 0), push("a", 0, 2, kib=6)]
-    assert scene.result("b", 0, 3) == [store("b", 0, 3072), push("b", 0, 5, kib=6)]
+    assert scene.result("a", 0, 0) == [store(0, 0), push("a", 0, 2, kib=6)]
+    assert scene.result("b", 0, 3) == [store(0, 3072), push("b", 0, 5, kib=6)]
 
 
 def test_an_empty_collective_has_its_header_pushed_and_is_delivered():
     scene = Scene().run()
-    assert scene.issue(0) == [PushChunk(0, 1, 0, 0, of_kib(0), 0, 0, 0)]
-    assert scene.result("a", 0, payload=data(0)) == [store("a", 0, 0, nbytes=0), Deliver(0)]
+    assert scene.issue(0) == [PushChunk(0, 1, 0, 0, of_kib(0), 0, 0, 0, True)]
+    assert scene.result("a", 0, payload=data(0)) == [store(0, 0, nbytes=0), Deliver(0)]
 
 
 def test_a_collective_is_delivered_with_its_last_chunk():
     scene = Scene().run()
     scene.issue(2)
-    assert scene.result("b", 0, 1) == [store("b", 0, 1024)]
-    assert scene.result("a", 0, 0) == [store("a", 0, 0), Deliver(0)]
+    assert scene.result("b", 0, 1) == [store(0, 1024)]
+    assert scene.result("a", 0, 0) == [store(0, 0), Deliver(0)]
 
 
 def test_collectives_are_delivered_as_they_become_whole():
     scene = Scene().run()
     scene.issue()
     scene.issue()
-    assert scene.result("b", 1) == [store("b", 1, 0), Deliver(1)]
-    assert scene.result("a", 0) == [store("a", 0, 0), Deliver(0)]
+    assert scene.result("b", 1) == [store(1, 0), Deliver(1)]
+    assert scene.result("a", 0) == [store(0, 0), Deliver(0)]
 
 
 def test_a_result_of_another_epoch_is_ignored():
@@ -134,7 +134,7 @@ def test_a_contribution_is_released_when_everybody_holds_the_result():
     scene.issue()
     scene.result("a", 0)
     assert scene.receive("b", Minimum(1)) == [Release(0)]
-    assert scene.result("b", 1, minimum=2) == [store("b", 1, 0), Deliver(1), Release(1)]
+    assert scene.result("b", 1, minimum=2) == [store(1, 0), Deliver(1), Release(1)]
 
 
 def test_a_minimum_beyond_what_this_rank_holds_counts_as_far_as_it_does():
@@ -166,6 +166,9 @@ def test_nothing_is_released_before_this_ranks_own_push():
     scene.result("a", 0, 0)
     scene.result("a", 0, 1)
     scene.enter(2)
-    assert scene.start("a", 2, minimum=0) == [push("a", 0, 0, kib=2, number=2, held=1)]
+    assert scene.start("a", 2, minimum=0) == [push("a", 0, 0, kib=2, number=2, held=1, is_awaited=False)]
     assert scene.receive("a", Minimum(1)) == [], "chunk 1 has not gone out yet"
-    assert scene.result("a", 0, 0, epoch=2) == [push("a", 0, 1, kib=2, number=2, held=1), Release(0)]
+    assert scene.result("a", 0, 0, epoch=2) == [
+        push("a", 0, 1, kib=2, number=2, held=1, is_awaited=False),
+        Release(0),
+    ]

@@ -59,7 +59,7 @@ def test_a_tensor_whose_bytes_cannot_be_had_leaves_nothing_to_push(staging):
 
 def test_a_result_is_delivered_as_a_whole(staging):
     work = work_of(torch.zeros(2, 4))
-    staging.result(work)
+    staging.prepare_result(work)
     work.result.view(torch.float32).copy_(torch.arange(8.0))
     staging.deliver(work)
     assert work.future.wait() is work.tensor
@@ -81,7 +81,7 @@ def test_a_callback_that_raises_does_not_end_the_thread(staging):
     first, second = work_of(torch.zeros(8)), work_of(torch.zeros(8))
     first.future.add_done_callback(lambda _: 1 / 0)
     for work in (first, second):
-        staging.result(work)
+        staging.prepare_result(work)
         staging.deliver(work)
     second.future.wait()
 
@@ -95,7 +95,7 @@ def test_a_callback_does_not_wait_for_its_own_thread(staging):
         returned.set()
 
     work.future.add_done_callback(callback)
-    staging.result(work)
+    staging.prepare_result(work)
     staging.deliver(work)
     assert returned.wait(10)
 

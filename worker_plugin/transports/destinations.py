@@ -1,0 +1,32 @@
+"""Where the results of one stream belong: results come back in the order of the pushes they answer."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Destinations:
+    """The memory for the results that a stream still has to bring, in the order of its pushes. Loop thread.
+
+    Writing to memory that is in use for something else would change a sum that is already whole. So a payload has a
+    destination only if it is the very next result, of the size that was expected; all others are received elsewhere.
+    """
+
+    def __init__(self) -> None:
+        #: Of each push whose result has not begun to arrive: epoch, collective, chunk and the memory for it.
+        self._expected: deque[tuple[int, int, int, memoryview | None]] = deque()
+
+    def expect(self, epoch: int, seq: int, chunk: int, memory: memoryview | None) -> None:
+        """Add the push that is sent next; None: its result is not needed, or has no known size."""
+        self._expected.append((epoch, seq, chunk, memory))
+
+    def take(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
+        """Return the memory for a result that begins to arrive, once; None: it has none."""
+        if not self._expected or self._expected[0][:3] != (epoch, seq, chunk):
+            return None
+        memory = self._expected.popleft()[3]
+        return memory if memory is not None and memory.nbytes == nbytes else None
+
+    def clear(self) -> None:
+        """Forget all of them: the epoch of these pushes or their stream is over."""
+        self._expected.clear()

@@ -64,12 +64,12 @@ from worker_plugin.core.events import (
     Received,
     Tick,
 )
-from worker_plugin.discovery import beginning
+from worker_plugin.discovery import announcement as beginning
 from worker_plugin.discovery.addresses import look_up
-from worker_plugin.discovery.meeting import Place
+from worker_plugin.discovery.rendezvous import Place
 from worker_plugin.process import fork, log_setup
-from worker_plugin.process.leaving import Leavers
-from worker_plugin.process.loop import io_loop
+from worker_plugin.process.at_exit import Leavers
+from worker_plugin.process.io_loop import io_loop
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool

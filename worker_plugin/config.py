@@ -14,8 +14,8 @@ from reduction.security.tls import TlsFiles, tls_files
 from reduction.wire import frames as wire
 
 from worker_plugin.settings.address_forms import check_addresses
-from worker_plugin.settings.arguments import SECONDS, SECONDS_MAX, parse
 from worker_plugin.settings.environment import variable, warn_of_unknown
+from worker_plugin.settings.kinds import SECONDS, SECONDS_MAX, parse
 from worker_plugin.tensors.wire_dtype import WireFormat
 from worker_plugin.tensors.wire_dtype import parse as parse_wire_dtype
 

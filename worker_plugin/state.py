@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig, build, check_files
 from worker_plugin.ddp import Modules, modules_of
-from worker_plugin.discovery.meeting import Meeting
+from worker_plugin.discovery.rendezvous import Meeting
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
 from worker_plugin.rank_group import RankGroup, find_group, group_of

@@ -14,7 +14,7 @@ from support import crowd
 from reducer.core.table import reservation
 from reducer.observe.status import Access, fetch
 from reducer.transports.grpc_server import Limits
-from worker_plugin.process.loop import io_loop
+from worker_plugin.process.io_loop import io_loop
 
 JOBS, CONNECTIONS, ROUNDS = 8, 64, 3
 ADMITTED = 5

@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.words import some_of
-from worker_plugin.discovery.lateness import wait_for
+from worker_plugin.discovery.waiting_for_ranks import wait_for
 
 #: How an answer begins that is no error; else by the error's name: not all have a code on the wire.
 _WELL = "well"

@@ -34,17 +34,17 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.client import CLOSE_EXTRA_S, Client
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery.beginning import Beginning
-from worker_plugin.discovery.meeting import Meeting
+from worker_plugin.discovery.announcement import Beginning
 from worker_plugin.discovery.nodes import Node, own_entry
+from worker_plugin.discovery.rendezvous import Meeting
 from worker_plugin.hierarchy.exchange import Exchange, Share, Work, on_stream
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.hierarchy.neighbours import Kind, Neighbours
 from worker_plugin.hierarchy.rail import Agreed, rail_client
 from worker_plugin.hierarchy.watch import Watch
 from worker_plugin.process import fork
-from worker_plugin.process.leaving import Leavers
-from worker_plugin.process.loop import io_loop
+from worker_plugin.process.at_exit import Leavers
+from worker_plugin.process.io_loop import io_loop
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.bridge import Future, fail, failed, make_future, without_frames

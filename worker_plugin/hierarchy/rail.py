@@ -10,11 +10,11 @@ from reduction.rails import rail_name
 
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery.beginning import ranks_text
-from worker_plugin.discovery.meeting import Meeting, Place
+from worker_plugin.discovery.announcement import ranks_text
 from worker_plugin.discovery.nodes import Node
+from worker_plugin.discovery.rendezvous import Meeting, Place
 from worker_plugin.rank_group import RankGroup
-from worker_plugin.settings.arguments import SECONDS_MAX
+from worker_plugin.settings.kinds import SECONDS_MAX
 
 #: How much more patience a rail has than a node, in seconds: whom a node waits for is better named by its neighbours
 #: than by other nodes, which only know which of its ranks they miss.

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from reduction.errors import ConfigError, WorkersMissing
 
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery.meeting import Meeting
 from worker_plugin.discovery.nodes import Entry, Verdict, decide, own_entry, place_id
+from worker_plugin.discovery.rendezvous import Meeting
 from worker_plugin.discovery.roll_call import Corner
 
 
@@ -86,7 +86,7 @@ def test_what_a_rank_says_of_itself():
 
 def agree(said, timeout_s=20.0, store=None, absent=()):
     """Let all ranks agree, each on a thread; return what each hears. One that says None has no local_group."""
-    store = store or dist.HashStore()  # see test_meeting for why no TCPStore
+    store = store or dist.HashStore()  # see test_rendezvous for why no TCPStore
     config = PluginConfig(timeout_s=timeout_s, reducers=("127.0.0.1:1",))
     answers = [None] * len(said)
 

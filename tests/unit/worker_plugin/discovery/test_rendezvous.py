@@ -8,10 +8,11 @@ from reduction.errors import ConfigError, ReducerUnavailable, WorkerLost, Worker
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery import meeting, roll_call
-from worker_plugin.discovery.lateness import wait_for
-from worker_plugin.discovery.meeting import Meeting
+from worker_plugin.discovery import rendezvous as meeting
+from worker_plugin.discovery import roll_call
+from worker_plugin.discovery.rendezvous import Meeting
 from worker_plugin.discovery.roll_call import Corner
+from worker_plugin.discovery.waiting_for_ranks import wait_for
 
 REDUCERS = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=5.0)
 

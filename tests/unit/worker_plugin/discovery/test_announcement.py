@@ -6,7 +6,7 @@ from reduction.model import Configure
 from support.rank_scene import Scene, epoch, failure
 
 from worker_plugin.core.actions import Log
-from worker_plugin.discovery.beginning import Beginning, line, ranks_text
+from worker_plugin.discovery.announcement import Beginning, line, ranks_text
 
 # ---- the core ----
 

@@ -55,6 +55,7 @@ class Way:
         # asyncio does not close a connection of which it is cancelled while it accepts it.
         accepting = [task for task in asyncio.all_tasks() if "_accept_connection2" in repr(task.get_coro())]
         await asyncio.gather(*accepting)
+        await asyncio.sleep(0)  # a connection that was just accepted is known once its task has begun
         for writer in self._writers:
             reset(writer)
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

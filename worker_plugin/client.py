@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-import torch
 from reduction.errors import (
     ClosedError,
     DataCorrupted,
@@ -30,6 +29,7 @@ from reduction.model import Collective, Push, ReducerFrame, Result
 from reduction.rails import job_of
 from reduction.wire import checksum
 
+from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.core import pace
 from worker_plugin.core.actions import (
@@ -73,9 +73,10 @@ from worker_plugin.process.io_loop import io_loop
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.bridge import Future, fail, make_future, without_frames
-from worker_plugin.tensors.encoding import Encoding
-from worker_plugin.tensors.staging import CLOSED, Staging, Work
+from worker_plugin.tensors.encoding import encoding_of
+from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
+from worker_plugin.tensors.staging import Staging
+from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.transports.links import Links
 
 log = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ class Client:
         #: What every collective that comes to the loop gets.
         self._failure: ReductionError | None = None
         self._issued = 0
-        self._works: dict[int, Work] = {}
+        self._transfers: dict[int, Transfer] = {}
         self._core: Communicator | None = None
         self._early: list[Event] = []
         self._links = Links(config.transport)
@@ -157,34 +158,31 @@ class Client:
 
     # ---- the user's thread ----
 
-    def submit(self, tensor: torch.Tensor, collective: Collective, encoding: Encoding) -> Future:
-        """Issue the next collective and return at once.
-
-        Raises:
-            ReductionError: the communicator has failed or was closed; no seq is consumed.
-        """
+    def submit(self, request: Request) -> Future:
+        """Issue the next collective; see `Communicator.submit`."""
+        tensor = request.tensor
         future = make_future(tensor)
         ready = gpu.written(tensor)
+        dtype, numel, encoding = encoding_of(
+            tensor.detach(), request.dtype, request.op, self._config.wire, request.slices
+        )
+        collective = Collective(request.op, dtype, numel, request.fingerprint)
         with self._lock:
             if self._final is not None:
                 raise self._final.with_traceback(None)  # or each raise would make it longer
-            work = Work(self._issued, collective, tensor, encoding, future, ready)
+            transfer = Transfer(self._issued, collective, tensor, encoding, future, ready)
             self._issued += 1
-            if not self._staging.download(work):
-                self._loop.call_soon_threadsafe(self._begin, work)
+            if not self._staging.download(transfer):
+                self._loop.call_soon_threadsafe(self._begin, transfer)
         return future
 
     @property
     def job(self) -> str | None:
-        """The job's name, once the ranks have agreed on it; any thread."""
+        """The job's name; see `Communicator.job`."""
         return None if self._core is None else job_of(self._core.identity.job)
 
     def connect(self) -> None:
-        """Wait until all ranks and reducers are there, so that the first collective need not.
-
-        Raises:
-            ReductionError: the communicator has failed or was closed.
-        """
+        """Wait for ranks and reducers; see `Communicator.connect`."""
         self._loop.call_soon_threadsafe(self.handle, Connect())
         self._beginning.wait()
         with self._lock:
@@ -192,33 +190,26 @@ class Client:
                 raise self._final.with_traceback(None)  # or each raise would make it longer
 
     def abandon(self, error: ReductionError) -> None:
-        """Fail here and, through the reducers, on all other ranks. Any thread; nothing if it is over already."""
+        """Fail here and, through the reducers, on all other ranks; see `Communicator.abandon`."""
         with self._lock:
             self._final = self._final or error
         self._beginning.fail(error)
         self._loop.call_soon_threadsafe(self.handle, Broke(error))
 
     def begin_close(self) -> None:
-        """Let the communicator leave in good order, in the background. Any thread; idempotent."""
+        """Leave in the background; see `Communicator.begin_close`."""
         with self._lock:
             self._final = self._final or ClosedError(CLOSED)
         self._beginning.fail(self._final)
         self._loop.call_soon_threadsafe(self.handle, Close())
 
     def close(self) -> None:
-        """Leave in good order; returns within close_timeout_s and a few seconds for streams and processes.
-
-        From a callback of a future it returns at once, because that runs on a thread which is needed.
-        """
+        """Leave, and return when that is done; see `Communicator.close`."""
         self.begin_close()
         self._staging.join(self._config.close_timeout_s + CLOSE_EXTRA_S)
 
     def leave(self) -> None:
-        """Let the communicator leave when all that was issued is done, because nobody can issue any more.
-
-        It may be called in any line of any thread, where garbage happens to be collected, with any lock held. So it
-        only hands over: it takes no lock and starts no thread.
-        """
+        """Leave when all that was issued is done; see `Communicator.leave`."""
         self._loop.call_soon_threadsafe(self._on_last)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
@@ -230,12 +221,12 @@ class Client:
 
     # ---- the download and discovery threads ----
 
-    def _on_arriving(self, work: Work) -> None:
+    def _on_arriving(self, transfer: Transfer) -> None:
         with self._lock:
             if not self._ended:
-                self._loop.call_soon_threadsafe(self._begin, work)
+                self._loop.call_soon_threadsafe(self._begin, transfer)
                 return
-        fail(work.future, self._final or ClosedError(CLOSED))
+        fail(transfer.future, self._final or ClosedError(CLOSED))
 
     def _discover(self) -> None:
         """Look for job and reducers; then let the loop take over."""
@@ -286,7 +277,7 @@ class Client:
                 self._final = self._final or ClosedError(CLOSED)
             self._beginning.fail(self._final)
             await asyncio.sleep(0)  # what was handed over before `_ended`
-            self._works.clear()  # contributions that somebody may still have needed
+            self._transfers.clear()  # contributions that somebody may still have needed
             self._staging.finish(self._leave_places)
 
     def _leave_places(self) -> None:
@@ -346,20 +337,22 @@ class Client:
         with contextlib.suppress(OSError):
             self.handle(Found(await look_up(self._places[0].names)))
 
-    def _begin(self, work: Work) -> None:
-        if work.ready is None:
+    def _begin(self, transfer: Transfer) -> None:
+        if transfer.ready is None:
             try:
-                self._staging.begin(work)
+                self._staging.begin(transfer)
             except Exception:  # out of memory, perhaps
                 log.exception("no private memory for a collective")
         if self._over.is_set() or self._failure is not None:
-            self._staging.fail(work, self._failure or self._final or ClosedError(CLOSED))
+            self._staging.fail(transfer, self._failure or self._final or ClosedError(CLOSED))
             return
-        self._works[work.seq] = work
-        if work.contribution is None:
-            self.handle(Broke(LocalProtocolError(f"collective {work.seq} could not be copied; see the log")))
+        self._transfers[transfer.seq] = transfer
+        if transfer.contribution is None:
+            self.handle(
+                Broke(LocalProtocolError(f"collective {transfer.seq} could not be copied; see the log"))
+            )
         else:
-            self.handle(Issued(work.collective))
+            self.handle(Issued(transfer.collective))
 
     def handle(self, event: Event) -> None:
         """Let the core take an event, and perform what follows."""
@@ -403,13 +396,13 @@ class Client:
             case PushChunk():
                 self._push(action)
             case Store(seq, start, stop, payload):
-                self._works[seq].store(start, stop, payload)
+                self._transfers[seq].store(start, stop, payload)
             case Divert(link):
                 self._links.divert(link)
             case Deliver(seq):
-                self._staging.deliver(self._works[seq])
+                self._staging.deliver(self._transfers[seq])
             case Release(seq):
-                self._staging.release(self._works.pop(seq))
+                self._staging.release(self._transfers.pop(seq))
             case Send(link, frame):
                 self._links.send(link, frame)
             case Open(link, address, join):
@@ -440,8 +433,8 @@ class Client:
             log_setup.announce(log, text)
 
     def _push(self, action: PushChunk) -> None:
-        work = self._works[action.seq]
-        payload = work.payload(action.start, action.stop)
+        transfer = self._transfers[action.seq]
+        payload = transfer.payload(action.start, action.stop)
         crc = None
         if self._core is not None and self._core.epochs.checks:
             what = action.epoch, action.seq, action.chunk, action.held, action.collective
@@ -449,8 +442,8 @@ class Client:
         push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)
         destination = None
         if action.is_awaited:
-            self._staging.prepare_result(work)
-            destination = work.destination(action.start, action.stop)
+            self._staging.prepare_result(transfer)
+            destination = transfer.destination(action.start, action.stop)
         self._links.push(action.link, push, destination)
 
     def _end(self, error: ReductionError) -> None:
@@ -467,9 +460,9 @@ class Client:
             if not isinstance(error, ClosedError):
                 self.error = self.error or error
         self._beginning.fail(self._final)
-        for work in self._works.values():
-            self._staging.fail(work, error)
-        self._works.clear()
+        for transfer in self._transfers.values():
+            self._staging.fail(transfer, error)
+        self._transfers.clear()
 
     def _explained(self, error: ReductionError) -> ReductionError:
         """Return an error that says more, if the process which has the job's name is this one."""

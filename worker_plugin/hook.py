@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.state import ReductionState
-from worker_plugin.tensors.bridge import failed, raise_in_waiter
+from worker_plugin.tensors.futures import failed, raise_in_waiter
 
 
 def reduction_hook(

@@ -13,22 +13,23 @@ import torch
 import torch.distributed as dist
 from reduction.errors import ClosedError, ConfigError, ReductionError, WorkerFailed
 from reduction.layout import NUMEL_MAX, fingerprint
-from reduction.model import Collective
+from reduction.model import DType, ReduceOp
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.client import Client
+from worker_plugin.communicator import CLOSED, Communicator, Request
 from worker_plugin.config import PluginConfig, build, check_files
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rendezvous import Meeting
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
 from worker_plugin.rank_group import RankGroup, find_group, group_of
-from worker_plugin.tensors.bridge import Future, check, check_dense
-from worker_plugin.tensors.encoding import Piece, encoding_of
+from worker_plugin.tensors.admission import admit, check_dense
+from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback
-from worker_plugin.tensors.staging import CLOSED
+from worker_plugin.tensors.futures import Future
 
 _SHAPE, _BUCKET = 1, 2
 
@@ -147,11 +148,10 @@ class ReductionState:
         #: Found when it is first needed: torch.distributed may be initialised after the state is made.
         self._group: RankGroup | None = None
         self._modules = Modules()
-        self._client: Client | Hierarchy | None = None
+        self._communicator: Communicator | None = None
         #: What ended it before the communicator could.
         self._failure: ReductionError | None = None
         self._is_closed = False
-        self._wire = self.config.wire
         self._feedback = ErrorFeedback()
 
     # ---- collectives ----
@@ -230,10 +230,10 @@ class ReductionState:
         with self._lock:
             self._failure = self._failure or failure
             try:
-                client = self._connected()
+                communicator = self._connected()
             except ReductionError:  # so there is nobody to tell
                 return failure
-        client.abandon(failure)
+        communicator.abandon(failure)
         return failure
 
     def check_module(self, module: DistributedDataParallel) -> None:
@@ -254,21 +254,18 @@ class ReductionState:
     ) -> Future:
         if self._failure is not None and self._pid == os.getpid():
             raise self._failure.with_traceback(None)  # or each raise would make it longer
-        dtype, reduce_op = check(tensor, op)
+        dtype, reduce_op = admit(tensor, op)
         if tensor.numel() > NUMEL_MAX:
             raise ConfigError(f"a tensor of {tensor.numel()} elements is too large, {NUMEL_MAX} is the limit")
-        client, wire, pieces = self._connected(), self._wire, [Piece(0, tensor.numel())]
-        if (
-            parameters is not None
-            and wire is not None
-            and wire.block > 1
-            and wire.applies_to(dtype, reduce_op)
-        ):
-            pieces = self._feedback.pieces(parameters)
-        if isinstance(client, Hierarchy):
-            return client.submit(tensor, dtype, reduce_op, fingerprint(layout), pieces)
-        dtype, numel, encoding = encoding_of(tensor.detach(), dtype, reduce_op, wire, pieces)
-        return client.submit(tensor, Collective(reduce_op, dtype, numel, fingerprint(layout)), encoding)
+        communicator, slices = self._connected(), [ParameterSlice(0, tensor.numel())]
+        if parameters is not None and self._has_residuals(dtype, reduce_op):
+            slices = self._feedback.slices(parameters)
+        return communicator.submit(Request(tensor, dtype, reduce_op, fingerprint(layout), slices))
+
+    def _has_residuals(self, dtype: DType, op: ReduceOp) -> bool:
+        """Whether what a collective's encoding leaves out is added to the next one of the same parameters."""
+        wire = self.config.wire
+        return wire is not None and wire.block > 1 and wire.applies_to(dtype, op)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a lossy `wire_dtype` has left out so far on this rank, for this rank's checkpoint.
@@ -296,7 +293,7 @@ class ReductionState:
         """
         if self._pid != os.getpid():
             return None
-        return (self._client.error if self._client is not None else None) or self._failure
+        return (self._communicator.error if self._communicator is not None else None) or self._failure
 
     def close(self) -> None:
         """Leave in good order. Idempotent; never raises for the absence of others; also run at exit.
@@ -308,9 +305,9 @@ class ReductionState:
             return  # a forked child: the communicator is its parent's
         with self._lock:
             self._is_closed = True
-            client = self._client
-        if client is not None:
-            client.close()
+            communicator = self._communicator
+        if communicator is not None:
+            communicator.close()
 
     def restart(self) -> None:
         """Make the state as good as a new one, after an error: the next collective makes a new communicator.
@@ -327,8 +324,8 @@ class ReductionState:
         config, group = self.config, self._group
         rank, size = (config.rank, config.world_size) if group is None else (group.rank, group.size)
         where = "rank ?" if rank is None else f"rank {rank}"
-        client = self._client if self._pid == os.getpid() else None
-        job = config.job if client is None else client.job or config.job
+        communicator = self._communicator if self._pid == os.getpid() else None
+        job = config.job if communicator is None else communicator.job or config.job
         of = "?" if size is None else size
         named = "no job name yet" if job is None else f"job {job!r}"
         return f"<ReductionState: {named}, {where} of {of}, {self._life}>"
@@ -337,7 +334,7 @@ class ReductionState:
     def _life(self) -> str:
         if (error := self.error) is not None:
             return f"failed ({type(error).__name__})"
-        if self._pid != os.getpid() or (self._client is None and not self._is_closed):
+        if self._pid != os.getpid() or (self._communicator is None and not self._is_closed):
             return "not connected"
         return "closed" if self._is_closed else "open"
 
@@ -366,36 +363,36 @@ class ReductionState:
         self._process_group = None
         self._reset()
 
-    def _connected(self) -> Client | Hierarchy:
+    def _connected(self) -> Communicator:
         if self._pid != os.getpid():
             self._reset()  # forked: this process makes its own communicator
         with self._lock:
             if self._is_closed:
                 raise ClosedError(CLOSED)
-            if self._client is None:
-                self._client = self._connect()
-            return self._client
+            if self._communicator is None:
+                self._communicator = self._connect()
+            return self._communicator
 
     def _ranks(self) -> RankGroup:
         if self._group is None:
             self._group = find_group(self.config.rank, self.config.world_size, self._process_group)
         return self._group
 
-    def _connect(self) -> Client | Hierarchy:
+    def _connect(self) -> Communicator:
         ranks, local_group = self._ranks(), self.config.local_group
         meeting = Meeting(self.config, ranks.store, ranks.size)
-        client: Client | Hierarchy
+        communicator: Communicator
         if local_group in (None, 1) or ranks.size == 1 or (local_group == "auto" and ranks.store is None):
-            client = Client(self.config, ranks, meeting)
+            communicator = Client(self.config, ranks, meeting)
         elif ranks.store is None:
             raise ConfigError(
                 f"local_group={local_group} needs a way to meet the other ranks of the node: initialise "
                 f"torch.distributed, with this rank {ranks.rank} of {ranks.size}"
             )
         else:
-            client = Hierarchy(self.config, ranks, meeting)
+            communicator = Hierarchy(self.config, ranks, meeting)
         # A state that is dropped without close() leaves in the background, after its collectives; one that is kept, at
         # exit.
-        self._dropping = weakref.finalize(self, client.leave)
+        self._dropping = weakref.finalize(self, communicator.leave)
         self._dropping.atexit = False
-        return client
+        return communicator

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from worker_plugin.tensors.gpu import Downloads
-from worker_plugin.tensors.staging import Staging, Work
+from worker_plugin.tensors.downloads import Downloads
+from worker_plugin.tensors.staging import Staging
+from worker_plugin.tensors.transfer import Transfer
 
 #: Name of the span around every step.
 STEP = "training step"
@@ -26,7 +27,7 @@ _CATEGORY = "reduction"
 _TIMED: tuple[tuple[type, str, str], ...] = (
     (Downloads, "_fetch", "copy to the host"),
     (Staging, "_deliver", "copy to the tensor"),
-    (Work, "payload", "push a chunk"),
+    (Transfer, "payload", "push a chunk"),
 )
 
 Interval = tuple[float, float]
@@ -44,7 +45,7 @@ class Spans:
         for owner, method, name in _TIMED:
             self._replace(owner, method, partial(self._timed, name=name))
         # From when chunks can be pushed until all of the result is there.
-        self._replace(Work, "own", partial(self._mark, phase="b"))
+        self._replace(Transfer, "own", partial(self._mark, phase="b"))
         self._replace(Staging, "deliver", partial(self._mark, phase="e"))
         return self
 
@@ -96,7 +97,7 @@ class Spans:
 
 def _seq(args: tuple[Any, ...]) -> int:
     """Return the number of the collective, of `(work, ...)` or `(staging, work)`."""
-    work = next(one for one in args if isinstance(one, Work))
+    work = next(one for one in args if isinstance(one, Transfer))
     return work.seq
 
 

@@ -12,7 +12,9 @@ from unittest.mock import patch
 import torch
 
 from worker_plugin import ReductionState, client
-from worker_plugin.tensors.staging import ArenaPool, Staging, Work
+from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.staging import Staging
+from worker_plugin.tensors.transfer import Transfer
 
 
 class _Pool(ArenaPool):
@@ -33,11 +35,11 @@ class _Pool(ArenaPool):
 class BareStaging(Staging):
     """For contiguous tensors on the CPU."""
 
-    def __init__(self, pool: ArenaPool, on_staged: Callable[[Work], None]) -> None:
+    def __init__(self, pool: ArenaPool, on_staged: Callable[[Transfer], None]) -> None:
         self._bare_pool = _Pool()
         super().__init__(self._bare_pool, on_staged)
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: Transfer) -> None:
         """Push from the tensor."""
         contribution = work.tensor.reshape(-1).view(torch.uint8)
         self._bare_pool.lent.add(contribution.data_ptr())

@@ -13,7 +13,7 @@ from reduction.codecs.interface import scale
 from reduction.model import DType, ReduceOp
 
 from worker_plugin.tensors import encoding as plugin
-from worker_plugin.tensors.encoding import Encoding, Piece
+from worker_plugin.tensors.encoding import Encoding, ParameterSlice
 from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 
@@ -53,7 +53,7 @@ def delivered(encoding: Encoding, span: int, payload: memoryview) -> torch.Tenso
     """Return an encoding's tensor with the result in it."""
     result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
     encoding.store(0, span, payload, result.numpy())
-    encoding.deliver(result)
+    encoding.decode(result)
     return encoding.tensor
 
 
@@ -61,5 +61,5 @@ def encoding_of(tensor: torch.Tensor, wire: WireFormat | None, sizes: Sequence[i
     """Return the encoding of a flat tensor: of a bucket, if parameters of these sizes are in it; without residuals."""
     sizes = sizes or (tensor.numel(),)
     offsets = accumulate(sizes[:-1], initial=0)
-    pieces = [Piece(at, size) for at, size in zip(offsets, sizes, strict=True)]
-    return plugin.encoding_of(tensor, DType.FLOAT32, ReduceOp.SUM, wire, pieces)[2]
+    slices = [ParameterSlice(at, size) for at, size in zip(offsets, sizes, strict=True)]
+    return plugin.encoding_of(tensor, DType.FLOAT32, ReduceOp.SUM, wire, slices)[2]

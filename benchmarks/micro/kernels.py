@@ -23,7 +23,7 @@ from reduction.model import DType, ReduceOp
 from benchmarks.loads.codecs import contribution, delivered, encoding_of, reduced
 from benchmarks.method.table import markdown
 from benchmarks.shaped.__main__ import size
-from worker_plugin.tensors.encoding import BlockEncoding, Encoding, Piece
+from worker_plugin.tensors.encoding import BlockEncoding, Encoding, ParameterSlice
 from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 WIRES = (None, "bf16", "fp16", "int8", "fp8", "topk")
@@ -75,7 +75,7 @@ def steps(name: str | None, span: int) -> tuple[int, dict[str, Callable[[], obje
 
 
 def _with_feedback(tensor: torch.Tensor, wire: WireFormat, residual: np.ndarray) -> Encoding:
-    return BlockEncoding(tensor, wire, [Piece(0, tensor.numel(), residual)])
+    return BlockEncoding(tensor, wire, [ParameterSlice(0, tensor.numel(), residual)])
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ def sum_over_a_name(rank, tables, job, settings):
     while True:
         rank.round(state, step=step)
         step += 1
-        rank.tell(sorted(link.address for link in state._client._core.roster if link.is_up))
+        rank.tell(sorted(link.address for link in state._communicator._core.roster if link.is_up))
         if rank.hear() == "stop":
             return None
 
@@ -166,7 +166,7 @@ def left_out(rank, reducers, job):
         for number in range(10):
             rank.round(state, step=number)
             time.sleep(0.05)  # a reducer is taken in between collectives
-        return len(state._client._core.epochs.configuration.members)
+        return len(state._communicator._core.epochs.configuration.members)
 
 
 def test_a_reducer_that_is_not_there_at_the_start_is_left_out_and_taken_in_later(

@@ -89,7 +89,7 @@ def close_on_error(rank, reducers, job, size, victim):
         rank.tell("there")
         if rank.number == victim:
             rank.hear()
-            state._client._client.abandon(CollectiveMismatch("made up"))
+            state._communicator._client.abandon(CollectiveMismatch("made up"))
             while state.error is None:
                 time.sleep(0)
             state.close()

@@ -309,7 +309,7 @@ def freed_without_gc(rank, reducers, job):
         # Not `rank.state`, which keeps it.
         state = ReductionState(reducers, job=job, rank=rank.number, world_size=rank.world_size)
         rank.round(state, 1 << 20)
-        client = weakref.ref(state._client)
+        client = weakref.ref(state._communicator)
         state.close()
         del state
         deadline = time.monotonic() + 10

@@ -22,9 +22,9 @@ def connected(rank, reducers, job, size, **settings):
     with rank.state(reducers, job, local_group=size, **settings) as state:
         seen = [repr(state)]
         state.connect()
-        client = state._client
+        client = state._communicator
         state.connect()
-        assert state._client is client
+        assert state._communicator is client
         seen.append(repr(state))
         assert rank.wait(state.all_reduce(torch.ones(3))).tolist() == [float(rank.world_size)] * 3
         state.connect()

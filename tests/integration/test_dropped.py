@@ -108,7 +108,7 @@ def collect_with_all_locks_held(rank, reducers, job, size):
     try:
         state = state_of(rank, reducers, job, size)
         check(rank, in_flight(rank, state), size)
-        client = state._client
+        client = state._communicator
         locks = [client._lock, threading._active_limbo_lock]
         if size:
             locks += [client._writing, client._client._lock]
@@ -142,7 +142,7 @@ def collect_where_they_are_taken(rank, reducers, job, size):
     try:
         state = state_of(rank, reducers, job, size)
         issued = in_flight(rank, state)
-        writing = state._client._writing
+        writing = state._communicator._writing
         cycle = [state]
         cycle.append(cycle)
         del state, cycle

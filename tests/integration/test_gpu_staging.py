@@ -15,7 +15,7 @@ from worker_plugin.tensors import gpu
 
 KIB = 1024
 #: So small that each tensor comes in many, and so slow that chunks are asked for before they are there.
-SEGMENT, DELAY_S = 4 * KIB, 0.001
+BATCH, DELAY_S = 4 * KIB, 0.001
 SIZES = (0, 1, 255, 513, 20_003)
 
 
@@ -25,7 +25,7 @@ SIZES = (0, 1, 255, 513, 20_003)
 def sums(rank, reducers, job, late_ranks):
     """Ranks with a GPU and ranks without one in one job."""
     if rank.number in late_ranks:
-        pretend(DELAY_S, SEGMENT)
+        pretend(DELAY_S, BATCH)
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
         with rank.state(reducers, f"{job}-{dtype}", chunk_bytes=4 * KIB) as state:
             tensors = [rank.values(rank.number, (size,), dtype, step) for step, size in enumerate(SIZES)]
@@ -38,7 +38,7 @@ def sums(rank, reducers, job, late_ranks):
 
 def wires(rank, reducers, job):
     if rank.number:
-        pretend(DELAY_S, SEGMENT)
+        pretend(DELAY_S, BATCH)
     for wire in WIRES:
         with rank.state(reducers, f"{job}-{wire}", wire_dtype=wire) as state:
             for step, size in enumerate(SIZES):
@@ -62,7 +62,7 @@ def returns_at_once(rank, reducers, job):
 
 def one_cannot_copy(rank, reducers, job):
     """Its GPU fails with the second collective: everybody hears of it."""
-    pretend(0.0, SEGMENT)
+    pretend(0.0, BATCH)
     with rank.state(reducers, job) as state:
         rank.round(state)
         if rank.number == 1:
@@ -80,7 +80,7 @@ def one_cannot_copy(rank, reducers, job):
 
 def one_fails_on_the_way(rank, reducers, job):
     """Its GPU fails when the first segments are pushed already."""
-    pretend(0.0, SEGMENT)
+    pretend(0.0, BATCH)
     with rank.state(reducers, job, chunk_bytes=4 * KIB, credit_bytes=8 * KIB) as state:
         rank.round(state)
         plain = gpu.Gpu.fetch
@@ -96,7 +96,7 @@ def one_fails_on_the_way(rank, reducers, job):
 
 
 def closed_on_the_way(rank, reducers, job):
-    pretend(0.3, SEGMENT)
+    pretend(0.3, BATCH)
     with rank.state(reducers, job) as state:
         future = state.all_reduce(torch.ones(9000))
         state.close()
@@ -105,7 +105,7 @@ def closed_on_the_way(rank, reducers, job):
 
 
 def many_steps(rank, reducers, job, steps):
-    pretend(DELAY_S, SEGMENT)
+    pretend(DELAY_S, BATCH)
     with rank.state(reducers, job) as state:
         for step in range(steps):
             if step == steps // 2 and rank.number == 0:

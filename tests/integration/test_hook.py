@@ -13,7 +13,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import ReductionState, attach, reduction_hook
-from worker_plugin import state as state_module
 
 
 def model() -> nn.Linear:
@@ -113,12 +112,12 @@ def slips(rank: Any, reducers: list[str], job: str, at: int, cause: str) -> list
     embedding = nn.Embedding(5, 2, sparse=cause == "sparse" and rank.number == 1)
     ddp = DistributedDataParallel(model() if cause == "memory" else embedding)
     state = attach(ddp, rank.state(reducers, job))
-    real = state_module.encoding_of
+    real = client_module.encoding_of
     seen = []
     for step in range(4):
         ddp.zero_grad()
         if cause == "memory" and rank.number == 1 and step == at:
-            state_module.encoding_of = out_of_memory
+            client_module.encoding_of = out_of_memory
         try:
             inputs = torch.full((1, 3), 10.0 * step + rank.number) if cause == "memory" else torch.arange(5)
             ddp(inputs).sum().backward()
@@ -126,7 +125,7 @@ def slips(rank: Any, reducers: list[str], job: str, at: int, cause: str) -> list
         except RuntimeError as error:
             seen.append((f"{type(state.error).__name__}: {state.error}", str(error)))
         finally:
-            state_module.encoding_of = real
+            client_module.encoding_of = real
     return seen
 
 
@@ -196,10 +195,10 @@ def goes_on_after_an_error(rank: Any, reducers: list[str] | None, job: str | Non
     """The same DDP object, three lives of one state."""
     ddp = DistributedDataParallel(model())
     state = attach(ddp, rank.cleanup.enter_context(ReductionState(reducers, job=job)))
-    real, seen = state_module.encoding_of, []
+    real, seen = client_module.encoding_of, []
     for step in range(7):
         if rank.number == 1 and step in (2, 4):
-            state_module.encoding_of = out_of_memory
+            client_module.encoding_of = out_of_memory
         try:
             backward(ddp, 10.0 * step + rank.number)
             seen.append(str(ddp.module.weight.grad[0, 0].item()))
@@ -207,7 +206,7 @@ def goes_on_after_an_error(rank: Any, reducers: list[str] | None, job: str | Non
             seen.append(type(state.error).__name__)
             state.restart()
         finally:
-            state_module.encoding_of = real
+            client_module.encoding_of = real
     return seen
 
 
@@ -241,13 +240,13 @@ def test_a_restart_without_an_error_is_a_new_life_too(
 def unexpected_in_all_reduce(rank: Any, reducers: list[str], job: str) -> list[str]:
     state = rank.state(reducers, job)
     rank.round(state)
-    real = state_module.encoding_of
+    real = client_module.encoding_of
     if rank.number == 1:
-        state_module.encoding_of = out_of_memory
+        client_module.encoding_of = out_of_memory
     try:
         first = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
     finally:
-        state_module.encoding_of = real
+        client_module.encoding_of = real
     second = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
     return [type(error).__name__ for error in (first, second)]
 

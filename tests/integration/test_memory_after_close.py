@@ -66,7 +66,7 @@ def after(rank, reducers, job, size, way):
         state.close()
         rank.tell("closed")
         left = settle(lambda: others(*before, *tensors))
-        error, client = state.error, weakref.ref(state._client)
+        error, client = state.error, weakref.ref(state._communicator)
         del state
         is_left = settle(lambda: client() is not None)
         return left, is_left, type(error).__name__, len(futures)
@@ -85,7 +85,7 @@ def close(rank, state, tensors):
 def unacknowledged(rank, state, tensors):
     """The last rank does not say that it holds the results: the others leave with contributions that it may need."""
     if rank.number == rank.world_size - 1:
-        state._client._core.epochs.acknowledge = lambda actions: None
+        state._communicator._core.epochs.acknowledge = lambda actions: None
     return close(rank, state, tensors)
 
 
@@ -124,7 +124,7 @@ def restart(rank, reducers, job):
     try:
         with rank.state(reducers, job) as state:
             rank.round(state)
-            client = weakref.ref(state._client)
+            client = weakref.ref(state._communicator)
             state.restart()
             return settle(lambda: client() is not None)
     finally:

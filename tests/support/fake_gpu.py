@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from worker_plugin.tensors import gpu
+from worker_plugin.tensors import downloads, gpu
 from worker_plugin.tensors.arena import ArenaPool
 
 
@@ -76,9 +76,9 @@ class FakeGpu:
         """See `Gpu.fetch`."""
         return self.down.put(lambda: encoding.fetch(host, first, stop))
 
-    def deliver(self, work: Any, complete: Callable[[], None]) -> None:
-        """See `Gpu.deliver`."""
-        work.write()
+    def copy_back(self, write: Callable[[], None], complete: Callable[[], None]) -> None:
+        """See `Gpu.copy_back`."""
+        write()
         complete()
 
 
@@ -87,8 +87,8 @@ def garbage(nbytes: int) -> torch.Tensor:
     return torch.full((nbytes,), 0xFF, dtype=torch.uint8)
 
 
-def pretend(delay_s: float, segment_bytes: int) -> None:
-    """In this process, take every tensor for one on a GPU, written late by a stream and copied segment by segment."""
+def pretend(delay_s: float, batch_bytes: int) -> None:
+    """In this process, take every tensor for one on a GPU, written late by a stream and copied batch by batch."""
 
     class SlowGpu(FakeGpu):
         def __init__(self, device: torch.device) -> None:
@@ -105,4 +105,4 @@ def pretend(delay_s: float, segment_bytes: int) -> None:
 
     gpu.Gpu = SlowGpu  # type: ignore[misc, assignment]
     gpu.written = written  # type: ignore[assignment]
-    gpu.SEGMENT_BYTES = segment_bytes
+    downloads.BATCH_BYTES = batch_bytes

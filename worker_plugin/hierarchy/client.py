@@ -19,9 +19,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-import torch
 from reduction.errors import (
     ClosedError,
     LocalProtocolError,
@@ -29,10 +28,10 @@ from reduction.errors import (
     WorkerLost,
     code_to_others,
 )
-from reduction.model import Collective, DType, ReduceOp
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.client import CLOSE_EXTRA_S, Client
+from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.announcement import Beginning
 from worker_plugin.discovery.nodes import Node, own_entry
@@ -47,9 +46,7 @@ from worker_plugin.process.at_exit import Leavers
 from worker_plugin.process.io_loop import io_loop
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.tensors import gpu
-from worker_plugin.tensors.bridge import Future, fail, failed, make_future, without_frames
-from worker_plugin.tensors.encoding import Piece, encoding_of
-from worker_plugin.tensors.staging import CLOSED
+from worker_plugin.tensors.futures import Future, fail, failed, make_future, without_frames
 
 log = logging.getLogger(__name__)
 
@@ -112,24 +109,19 @@ class Hierarchy:
         """See `Client.job`."""
         return None if (client := self._client) is None else client.job
 
-    def submit(
-        self, tensor: torch.Tensor, dtype: DType, op: ReduceOp, fingerprint: int, pieces: Sequence[Piece]
-    ) -> Future:
-        """Issue the next collective and return at once.
-
-        Raises:
-            ReductionError: the communicator has failed or was closed; no seq is consumed.
-        """
-        future = make_future(tensor)
-        ready = gpu.written(tensor)
+    def submit(self, request: Request) -> Future:
+        """Issue the next collective; see `Communicator.submit`."""
+        future = make_future(request.tensor)
+        ready = gpu.written(request.tensor)
         with self._lock:
             final = self._final or self.error
             if final is not None:
                 raise final.with_traceback(None)  # or each raise would make it longer
-            work = Work(self.issued, tensor, dtype, op, fingerprint, pieces, future, ready)
+            work = Work(self.issued, request, future, ready)
             self.issued += 1
             if self._is_flat:
-                return self._submit_flat(work)
+                assert self._client is not None
+                return self._client.submit(request)
             self._works[work.seq] = work
             self._to_scatter.put(work)
         return future
@@ -303,20 +295,15 @@ class Hierarchy:
             except ReductionError as error:
                 fail(work.future, error)
 
+        assert self._client is not None
         if work.future.done():  # with an error
             return
         try:
             with on_stream(work):
-                result = self._submit_flat(work)
+                result = self._client.submit(work.request)
         except ReductionError as error:
             result = failed(error)
         result.add_done_callback(complete)
-
-    def _submit_flat(self, work: Work) -> Future:
-        assert self._client is not None
-        tensor, wire = work.tensor, self._config.wire
-        dtype, numel, encoding = encoding_of(tensor.detach(), work.dtype, work.op, wire, work.pieces)
-        return self._client.submit(tensor, Collective(work.op, dtype, numel, work.fingerprint), encoding)
 
     def _issue(self, group: LocalGroup, work: Work) -> None:
         assert self._exchange is not None
@@ -326,7 +313,7 @@ class Hierarchy:
         with on_stream(work):
             share = self._exchange.scatter(group, work)
             self._watch.wait(None)
-            result = self._client.submit(share.shard, share.collective, share.encoding)
+            result = self._client.submit(share.rail)
         self._to_gather.put((share, result))
 
     # ---- the gather thread ----
@@ -360,7 +347,7 @@ class Hierarchy:
                 with self._lock:
                     del self._works[work.seq]
             try:
-                work.future.set_result(work.tensor)
+                work.future.set_result(work.request.tensor)
             except Exception:  # a callback of the user's
                 log.exception("a callback of a future failed")
 

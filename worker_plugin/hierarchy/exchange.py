@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from reduction.errors import CollectiveMismatch
 from reduction.model import Collective, DType, ReduceOp
 
+from worker_plugin.communicator import Request
 from worker_plugin.discovery.nodes import Node
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.hierarchy.shards import Shards, fold
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.bridge import Future
-from worker_plugin.tensors.encoding import Encoding, Piece, encoding_of
-from worker_plugin.tensors.gpu import Event, side_stream
+from worker_plugin.tensors.futures import Future
+from worker_plugin.tensors.gpu import CudaEvent, side_stream
 from worker_plugin.tensors.wire_dtype import WireFormat
 
 #: What local ranks must agree on before they exchange a tensor: seq, op, dtype, dtype on the wire, device, elements and
@@ -30,15 +30,10 @@ class Work:
     """One collective on its way."""
 
     seq: int
-    tensor: torch.Tensor
-    dtype: DType
-    op: ReduceOp
-    fingerprint: int
-    #: That begin blocks of their own, with their residuals.
-    pieces: Sequence[Piece]
+    request: Request
     future: Future
     #: After which the tensor may be read; None on the CPU.
-    ready: Event | None
+    ready: CudaEvent | None
 
 
 @dataclass(slots=True, eq=False)
@@ -47,12 +42,10 @@ class Share:
 
     work: Work
     shards: Shards
-    #: In the accumulation dtype: the fold of the node's ranks, later the result.
-    shard: torch.Tensor
-    #: What it is to the reducers.
-    collective: Collective
-    encoding: Encoding
-    #: Memory that the shard may lie in.
+    #: What the reducers are asked for: its tensor is the fold of the node's ranks, in the accumulation dtype, and
+    #: later the result.
+    rail: Request
+    #: Memory that the fold may lie in.
     received: torch.Tensor
 
 
@@ -72,21 +65,22 @@ class Exchange:
             RuntimeError: a connection broke, or the time is over.
         """
         self._check_header(group, work)
-        size, local_rank = self._node.size, self._node.local_rank
-        wire = self._wire if self._wire is not None and self._wire.applies_to(work.dtype, work.op) else None
-        shards = Shards(work.pieces, 1 if wire is None else wire.block, size)
-        flat = work.tensor.detach().reshape(-1)
+        request, size, local_rank = work.request, self._node.size, self._node.local_rank
+        wire = (
+            self._wire
+            if self._wire is not None and self._wire.applies_to(request.dtype, request.op)
+            else None
+        )
+        shards = Shards(request.slices, 1 if wire is None else wire.block, size)
+        flat = request.tensor.detach().reshape(-1)
         count, itemsize = shards.sizes[local_rank], flat.element_size()
         received = self._take(size * count * itemsize, flat.device)
         mine = shards.pack(flat).view(torch.uint8)
         sizes = [one * itemsize for one in shards.sizes]
         group.all_to_all(received, mine, [count * itemsize] * size, sizes)
-        shard = fold(received.view(flat.dtype).view(size, count).unbind(), work.op)
-        pieces = shards.pieces_of(local_rank)
-        dtype, numel, encoding = encoding_of(shard, work.dtype, work.op, self._wire, pieces)
-        return Share(
-            work, shards, shard, Collective(work.op, dtype, numel, work.fingerprint), encoding, received
-        )
+        shard = fold(received.view(flat.dtype).view(size, count).unbind(), request.op)
+        rail = replace(request, tensor=shard, slices=shards.slices_of(local_rank))
+        return Share(work, shards, rail, received)
 
     def gather(self, group: LocalGroup, share: Share) -> torch.Tensor:
         """Return all results of the node's shards, of which this rank has one; for `write`.
@@ -94,17 +88,18 @@ class Exchange:
         Raises:
             RuntimeError: a connection broke, or the time is over.
         """
-        dtype, most, size = share.work.tensor.dtype, share.shards.most, self._node.size
-        row, device = most * dtype.itemsize, share.shard.device
+        shard = share.rail.tensor
+        dtype, most, size = share.work.request.tensor.dtype, share.shards.most, self._node.size
+        row, device = most * dtype.itemsize, shard.device
         mine, gathered = self._take(row, device), self._take(row * size, device)
-        mine.view(dtype)[: share.shard.numel()].copy_(share.shard)
+        mine.view(dtype)[: shard.numel()].copy_(shard)
         group.all_gather(gathered, mine)
         self._give(mine)
         return gathered
 
     def write(self, share: Share, gathered: torch.Tensor) -> None:
         """Write the result into the tensor; the memory of both arguments is free then."""
-        tensor = share.work.tensor
+        tensor = share.work.request.tensor
         rows = gathered.view(tensor.dtype).view(self._node.size, share.shards.most)
         with torch.inference_mode(tensor.is_inference()):
             share.shards.unpack(rows, tensor.detach().view(-1))
@@ -119,7 +114,9 @@ class Exchange:
 
     def _check_header(self, group: LocalGroup, work: Work) -> None:
         wire = 0 if self._wire is None else self._wire.dtype
-        what = work.seq, work.op, work.dtype, wire, work.tensor.is_cuda, work.tensor.numel(), work.fingerprint
+        tensor = work.request.tensor
+        op, dtype, fingerprint = work.request.op, work.request.dtype, work.request.fingerprint
+        what = work.seq, op, dtype, wire, tensor.is_cuda, tensor.numel(), fingerprint
         mine = bytearray(_HEADER.pack(*what))
         gathered = torch.empty(self._node.size * len(mine), dtype=torch.uint8)
         group.all_gather(gathered, torch.frombuffer(mine, dtype=torch.uint8))
@@ -155,7 +152,7 @@ def on_stream(work: Work) -> Iterator[None]:
     if work.ready is None:
         yield
         return
-    device = work.tensor.device
+    device = work.request.tensor.device
     stream = side_stream(device)
     with torch.cuda.device(device), torch.cuda.stream(stream):
         work.ready.delay(stream)

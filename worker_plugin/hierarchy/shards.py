@@ -12,40 +12,40 @@ from collections.abc import Sequence
 import torch
 from reduction.model import ReduceOp
 
-from worker_plugin.tensors.encoding import Piece
+from worker_plugin.tensors.encoding import ParameterSlice
 
 
 class Shards:
     """The shards of one tensor, by local rank.
 
     Args:
-        pieces: of the tensor, in order, without gaps; one, if blocks begin anywhere.
+        slices: of the tensor, in order, without gaps; one, if blocks begin anywhere.
         block: elements that are encoded together; a border between shards is one between blocks.
         size: ranks of the node.
     """
 
-    def __init__(self, pieces: Sequence[Piece], block: int, size: int) -> None:
-        self._pieces = pieces
-        #: Of each shard: (piece, start, stop), counted from the piece's start.
-        self._parts: list[list[tuple[Piece, int, int]]] = [[] for _ in range(size)]
-        for piece in pieces:
-            blocks = -(-piece.numel // block)
-            borders = [min(blocks * rank // size * block, piece.numel) for rank in range(size + 1)]
+    def __init__(self, slices: Sequence[ParameterSlice], block: int, size: int) -> None:
+        self._slices = slices
+        #: Of each shard: (slice_, start, stop), counted from the slice's start.
+        self._parts: list[list[tuple[ParameterSlice, int, int]]] = [[] for _ in range(size)]
+        for slice_ in slices:
+            blocks = -(-slice_.numel // block)
+            borders = [min(blocks * rank // size * block, slice_.numel) for rank in range(size + 1)]
             for rank, parts in enumerate(self._parts):
                 if borders[rank] < borders[rank + 1]:
-                    parts.append((piece, borders[rank], borders[rank + 1]))
+                    parts.append((slice_, borders[rank], borders[rank + 1]))
         #: Elements of each shard, and of the largest.
         self.sizes = [sum(stop - start for _, start, stop in parts) for parts in self._parts]
         self.most = max(self.sizes)
 
     def pack(self, flat: torch.Tensor) -> torch.Tensor:
         """Return the tensor's elements shard after shard: the tensor itself if they are."""
-        if len(self._pieces) == 1:
+        if len(self._slices) == 1:
             return flat
         parts = [
-            flat[piece.offset + start : piece.offset + stop]
+            flat[slice_.offset + start : slice_.offset + stop]
             for shard in self._parts
-            for piece, start, stop in shard
+            for slice_, start, stop in shard
         ]
         return torch.cat(parts) if parts else flat
 
@@ -53,18 +53,18 @@ class Shards:
         """Write the shards, each in a row of `most` elements, to where they belong."""
         for row, shard in zip(gathered, self._parts, strict=True):
             at = 0
-            for piece, start, stop in shard:
-                flat[piece.offset + start : piece.offset + stop].copy_(row[at : at + stop - start])
+            for slice_, start, stop in shard:
+                flat[slice_.offset + start : slice_.offset + stop].copy_(row[at : at + stop - start])
                 at += stop - start
 
-    def pieces_of(self, rank: int) -> list[Piece]:
-        """Return what of the pieces lies in a rank's shard, each with its part of the residual."""
-        pieces, offset = [], 0
-        for piece, start, stop in self._parts[rank]:
-            residual = None if piece.residual is None else piece.residual[start:stop]
-            pieces.append(Piece(offset, stop - start, residual))
+    def slices_of(self, rank: int) -> list[ParameterSlice]:
+        """Return what of the slices lies in a rank's shard, each with its part of the residual."""
+        slices, offset = [], 0
+        for slice_, start, stop in self._parts[rank]:
+            residual = None if slice_.residual is None else slice_.residual[start:stop]
+            slices.append(ParameterSlice(offset, stop - start, residual))
             offset += stop - start
-        return pieces
+        return slices
 
 
 def fold(parts: Sequence[torch.Tensor], op: ReduceOp) -> torch.Tensor:

@@ -31,7 +31,7 @@ class Encoding:
     """Bytes as they are.
 
     Args:
-        tensor: contiguous; not touched until `deliver`.
+        tensor: contiguous; not touched until `decode`.
     """
 
     #: Whether a tensor on a GPU is encoded from its elements in host memory; if not, the GPU does it.
@@ -77,7 +77,7 @@ class Encoding:
         # numpy gives the GIL away for this copy, a memoryview would not.
         out[start:stop] = np.frombuffer(payload, np.uint8)
 
-    def deliver(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
+    def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
         """Write the result into the tensor, perhaps by way of the memory that was its source."""
         self.tensor.copy_(result.view(self.tensor.dtype).view(self.tensor.shape), non_blocking=True)
 
@@ -113,8 +113,8 @@ class CastEncoding(Encoding):
         elements = self.tensor.reshape(-1)[first:stop].to(self._dtype)
         host.view(self._dtype)[first:stop].copy_(elements, non_blocking=True)
 
-    def deliver(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
-        """See `Encoding.deliver`; on a GPU torch copies first, to memory as large, and then converts: so in parts."""
+    def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
+        """See `Encoding.decode`; on a GPU torch copies first, to memory as large, and then converts: so in parts."""
         flat, values = self.tensor.view(-1), result.view(self._dtype)
         for first in range(0, flat.numel(), _PART):
             part = slice(first, first + _PART)
@@ -122,7 +122,7 @@ class CastEncoding(Encoding):
 
 
 @dataclass(slots=True)
-class Piece:
+class ParameterSlice:
     """Elements of a tensor that begin a block of their own: a parameter, however DDP has put it into buckets."""
 
     offset: int
@@ -137,18 +137,18 @@ class BlockEncoding(Encoding):
     Args:
         tensor: contiguous, floating point.
         wire: a block format.
-        pieces: of the tensor, by offset; each is filled up to whole blocks with zeros.
+        slices: of the tensor, by offset; each is filled up to whole blocks with zeros.
     """
 
     reads_host = True
 
-    def __init__(self, tensor: torch.Tensor, wire: WireFormat, pieces: Sequence[Piece]) -> None:
+    def __init__(self, tensor: torch.Tensor, wire: WireFormat, slices: Sequence[ParameterSlice]) -> None:
         super().__init__(tensor)
         self._codec = BLOCK_CODECS[wire.dtype]
-        self._pieces = pieces
+        self._slices = slices
         self._block = self._codec.block
-        counts = [-(-piece.numel // self._block) for piece in pieces]
-        #: The first block of each piece, and the end.
+        counts = [-(-slice_.numel // self._block) for slice_ in slices]
+        #: The first block of each slice, and the end.
         self._borders = [0, *accumulate(counts)]
         self._count = self._borders[-1]
         self._itemsize = wire.dtype.itemsize
@@ -189,39 +189,39 @@ class BlockEncoding(Encoding):
         base, end = self._blocks(start), self._blocks(stop)
         first = base
         while self._flat is not None and (first := self._is_encoded.find(0, first, end)) >= 0:
-            piece = bisect_right(self._borders, first) - 1
-            last = min(end, self._borders[piece + 1], first + _SLICE // self._block)
+            slice_ = bisect_right(self._borders, first) - 1
+            last = min(end, self._borders[slice_ + 1], first + _SLICE // self._block)
             encoded = self._is_encoded.find(1, first, last)
             last = last if encoded < 0 else encoded
             part = np.frombuffer(out, np.uint8)[
                 (first - base) * self._push_bytes : (last - base) * self._push_bytes
             ]
-            self._encode(self._pieces[piece], first - self._borders[piece], last - first, part)
+            self._encode(self._slices[slice_], first - self._borders[slice_], last - first, part)
             self._is_encoded[first:last] = b"\1" * (last - first)
             first = last
 
-    def _encode(self, piece: Piece, first: int, count: int, out: NDArray[np.uint8]) -> None:
-        """Encode `count` blocks of a piece."""
+    def _encode(self, slice_: ParameterSlice, first: int, count: int, out: NDArray[np.uint8]) -> None:
+        """Encode `count` blocks of a slice."""
         assert self._flat is not None
         start = first * self._block
-        stop = min(start + count * self._block, piece.numel)
-        source = self._flat[piece.offset + start : piece.offset + stop].to(torch.float32).numpy()
+        stop = min(start + count * self._block, slice_.numel)
+        source = self._flat[slice_.offset + start : slice_.offset + stop].to(torch.float32).numpy()
         values, sent = self._scratch[:, :count]
         flat = values.reshape(-1)
         flat[stop - start :] = 0
-        if piece.residual is None:
+        if slice_.residual is None:
             flat[: stop - start] = source
             self._codec.encode(values, out)
             return
         with np.errstate(over="ignore", invalid="ignore"):  # Inf and NaN are data
-            np.add(source, piece.residual[start:stop], out=flat[: stop - start])
+            np.add(source, slice_.residual[start:stop], out=flat[: stop - start])
             self._codec.encode(values, out)
             self._codec.start(sent, out)
             np.subtract(values, sent, out=values)
             is_finite = np.isfinite(flat.sum())
         if not is_finite:  # after Inf or NaN, which the others have seen, there is nothing to make up for
             np.nan_to_num(flat, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-        piece.residual[start:stop] = flat[: stop - start]
+        slice_.residual[start:stop] = flat[: stop - start]
 
     def elements(self, stop: int) -> int:
         """See `Encoding.elements`."""
@@ -229,8 +229,8 @@ class BlockEncoding(Encoding):
         index = bisect_right(self._borders, blocks - 1) - 1
         if index < 0:
             return 0
-        piece = self._pieces[index]
-        return piece.offset + min((blocks - self._borders[index]) * self._block, piece.numel)
+        slice_ = self._slices[index]
+        return slice_.offset + min((blocks - self._borders[index]) * self._block, slice_.numel)
 
     def store(self, start: int, stop: int, payload: memoryview, out: NDArray[np.uint8]) -> None:
         """See `Encoding.store`."""
@@ -240,20 +240,20 @@ class BlockEncoding(Encoding):
         else:
             out[begin:end] = np.frombuffer(payload, np.uint8)
 
-    def deliver(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
-        """See `Encoding.deliver`."""
+    def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
+        """See `Encoding.decode`."""
         flat = self.tensor.view(-1)
         if source is None:
-            self._decode(result.numpy(), flat)
+            self._decode_blocks(result.numpy(), flat)
         else:
             decoded = source.view(flat.dtype)
-            self._decode(result.numpy(), decoded)
+            self._decode_blocks(result.numpy(), decoded)
             flat.copy_(decoded, non_blocking=True)
 
-    def _decode(self, encoded: NDArray[np.uint8], flat: torch.Tensor) -> None:
+    def _decode_blocks(self, encoded: NDArray[np.uint8], flat: torch.Tensor) -> None:
         size, scratch = self.result_bytes // max(1, self._count), torch.empty(_SLICE, dtype=torch.float32)
-        for piece, first, stop in zip(self._pieces, self._borders[:-1], self._borders[1:], strict=True):
-            elements = flat[piece.offset : piece.offset + piece.numel]
+        for slice_, first, stop in zip(self._slices, self._borders[:-1], self._borders[1:], strict=True):
+            elements = flat[slice_.offset : slice_.offset + slice_.numel]
             step = _SLICE // self._block
             for begin in range(first, stop, step):
                 end = min(begin + step, stop)
@@ -264,7 +264,11 @@ class BlockEncoding(Encoding):
 
 
 def encoding_of(
-    tensor: torch.Tensor, dtype: DType, op: ReduceOp, wire: WireFormat | None, pieces: Sequence[Piece]
+    tensor: torch.Tensor,
+    dtype: DType,
+    op: ReduceOp,
+    wire: WireFormat | None,
+    slices: Sequence[ParameterSlice],
 ) -> tuple[DType, int, Encoding]:
     """Return as what, with how many elements and how a tensor is sent.
 
@@ -273,11 +277,11 @@ def encoding_of(
         dtype: of the user's tensor.
         op: what reducers do with it.
         wire: the setting.
-        pieces: that begin blocks of their own, if the format has blocks.
+        slices: that begin blocks of their own, if the format has blocks.
     """
     if wire is not None and wire.applies_to(dtype, op):
         if wire.dtype in BLOCK_CODECS:
-            blocks = BlockEncoding(tensor, wire, pieces)
+            blocks = BlockEncoding(tensor, wire, slices)
             return wire.dtype, blocks.numel, blocks
         return wire.dtype, tensor.numel(), CastEncoding(tensor, wire.dtype)
     if dtype in _TORCH and tensor.dtype is torch.float32:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from reduction.errors import ConfigError
 from torch.utils.weak import WeakIdKeyDictionary
 
-from worker_plugin.tensors.encoding import Piece
+from worker_plugin.tensors.encoding import ParameterSlice
 
 
 class ErrorFeedback:
@@ -29,19 +29,19 @@ class ErrorFeedback:
         self._loaded: deque[NDArray[np.float32]] = deque()
         self._is_used = False
 
-    def pieces(self, parameters: Sequence[torch.Tensor]) -> list[Piece]:
+    def slices(self, parameters: Sequence[torch.Tensor]) -> list[ParameterSlice]:
         """Return where these parameters lie in their bucket, with their residuals.
 
         Raises:
             ConfigError: a residual that was loaded has another size than its parameter.
         """
         self._is_used = True
-        pieces, offset = [], 0
+        slices, offset = [], 0
         for parameter in parameters:
             numel = parameter.numel()
-            pieces.append(Piece(offset, numel, self._residual(parameter, numel)))
+            slices.append(ParameterSlice(offset, numel, self._residual(parameter, numel)))
             offset += numel
-        return pieces
+        return slices
 
     def _residual(self, parameter: torch.Tensor, numel: int) -> NDArray[np.float32]:
         residual: NDArray[np.float32] | None = self._residuals.get(parameter)

@@ -1,9 +1,9 @@
 """A GPU's tensors on their way to host memory and back, beside the user's streams.
 
     user's thread    records an event where the tensor is written, and returns
-    download thread  waits for it; has the tensor copied, segment by segment, to page-locked memory on a stream of its
-                     own; hands the collective on when its first segment is there
-    loop thread      pushes chunks; waits for the segment that one lies in, which PCIe brings sooner than a network
+    download thread  waits for it; has the tensor copied, batch by batch, to page-locked memory on a stream of its
+                     own; hands the collective on when its first batch is there
+    loop thread      pushes chunks; waits for the batch that one lies in, which PCIe brings sooner than a network
                      takes what was there before
     staging thread   copies a result back on another stream, and completes the future on it
 
@@ -24,20 +24,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from worker_plugin.tensors.arena import ArenaPool
-
-if TYPE_CHECKING:
-    from worker_plugin.tensors.encoding import Encoding
-    from worker_plugin.tensors.staging import Work
+from worker_plugin.tensors.encoding import Encoding
 
 log = logging.getLogger(__name__)
 
-#: Bytes of a tensor that are copied at a time: 0.1 ms of PCIe, and then they can be pushed.
-SEGMENT_BYTES = 2 << 20
 #: madvise's MADV_WIPEONFORK (Linux 4.14), which Python does not know. With a forked child that shared the pages, the
 #: kernel would give us others at the next write, and the GPU the old ones. If it had no such addresses (MADV_DONTFORK),
 #: the end of its `mmap` object would unmap what it has there by then.
@@ -46,24 +41,24 @@ _WIPE_ON_FORK = 18
 STOP_S = 2.0
 
 
-class Event(Protocol):
-    """A `Moment`, or what stands for one in tests."""
+class CudaEvent(Protocol):
+    """A `StreamMark`, or what stands for one in tests."""
 
     def synchronize(self) -> None:
         """Wait for it."""
 
     def delay(self, stream: torch.cuda.Stream) -> None:
-        """See `Moment.delay`."""
+        """See `StreamMark.delay`."""
 
 
-def written(tensor: torch.Tensor) -> Event | None:
+def written(tensor: torch.Tensor) -> CudaEvent | None:
     """Return the event after which the tensor may be read; None if it is on the CPU. The user's thread."""
     if not tensor.is_cuda:
         return None
-    return Moment(torch.cuda.current_stream(tensor.device))
+    return StreamMark(torch.cuda.current_stream(tensor.device))
 
 
-class Moment:
+class StreamMark:
     """When a GPU has done what was on a stream until now."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -102,15 +97,15 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
     return streams[device]
 
 
-class Arrival:
+class PendingCopy:
     """A tensor that is being copied to host memory; for one thread at a time."""
 
     def __init__(self) -> None:
-        self._segments: deque[tuple[int, Event]] = deque()
+        self._batches: deque[tuple[int, CudaEvent]] = deque()
 
-    def add(self, first: int, event: Event) -> None:
-        """Take note of a segment: its first element, and what tells that it is there."""
-        self._segments.append((first, event))
+    def add(self, first: int, event: CudaEvent) -> None:
+        """Take note of a batch: its first element, and what tells that it is there."""
+        self._batches.append((first, event))
 
     def wait(self, stop: int) -> None:
         """Wait for the elements before `stop`.
@@ -118,9 +113,9 @@ class Arrival:
         Raises:
             RuntimeError: the GPU has failed.
         """
-        while self._segments and self._segments[0][0] < stop:
-            self._segments[0][1].synchronize()
-            self._segments.popleft()
+        while self._batches and self._batches[0][0] < stop:
+            self._batches[0][1].synchronize()
+            self._batches.popleft()
 
 
 class Gpu:
@@ -131,18 +126,23 @@ class Gpu:
         self._down, self._up = _new_stream(device), _new_stream(device)
         self.pool = ArenaPool(partial(_page_locked, device, (self._down, self._up)))
 
-    def fetch(self, encoding: Encoding, host: torch.Tensor, first: int, stop: int) -> Event:
+    def fetch(self, encoding: Encoding, host: torch.Tensor, first: int, stop: int) -> CudaEvent:
         """Have elements copied to host memory; the event tells that they are there."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._down):
             encoding.fetch(host, first, stop)
-            return Moment(self._down)
+            return StreamMark(self._down)
 
-    def deliver(self, work: Work, complete: Callable[[], None]) -> None:
-        """Copy a result to its tensor, and `complete` its future in a way that who waits for it waits for the copy."""
+    def copy_back(self, write: Callable[[], None], complete: Callable[[], None]) -> None:
+        """Copy a result to its tensor and complete its future; who waits for the future then waits for the copy.
+
+        Args:
+            write: starts the copies, on this GPU's stream for them.
+            complete: completes the future.
+        """
         with torch.cuda.device(self._device), torch.cuda.stream(self._up):
             try:
-                work.write()
-                copied = Moment(self._up)
+                write()
+                copied = StreamMark(self._up)
                 complete()
                 copied.synchronize()  # then the host memory is free
             except BaseException:  # in the middle of the copies, or a callback of the user's
@@ -229,59 +229,3 @@ def _unlock(
         for stream in streams:
             stream.synchronize()
         torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
-
-
-class Downloads:
-    """The download thread of a communicator, which has collectives on GPUs."""
-
-    def __init__(self, on_arriving: Callable[[Work], None]) -> None:
-        """Begin.
-
-        Args:
-            on_arriving: called on the thread, in the order of `put`, with what can be pushed; or, if it has no
-                contribution, could not be copied. Collectives on the CPU pass through as they are, to stay in order.
-        """
-        self._on_arriving = on_arriving
-        self._gpus: dict[torch.device, Gpu] = {}
-        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._run, name="reduction-download", daemon=True)
-        self.thread.start()
-
-    def put(self, work: Work | None) -> None:
-        """Take the next collective; None: there is no more. Any thread."""
-        self._queue.put(work)
-
-    def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            try:
-                if work.ready is not None:
-                    work.ready.synchronize()
-                    self._fetch(work)
-            except Exception:
-                log.exception("a tensor on %s could not be copied", work.tensor.device)
-            self._on_arriving(work)
-            del work  # it may hold a collective's memory until the next one
-        del self._on_arriving  # it holds us
-        self._gpus.clear()  # and with them page-locked memory, but for what is still to be copied back
-
-    def _fetch(self, work: Work) -> None:
-        device, encoding = work.tensor.device, work.encoding
-        gpu = self._gpus.get(device)
-        if gpu is None:
-            gpu = self._gpus[device] = Gpu(device)
-        work.gpu = gpu
-        # All memory is taken here: page-locking takes 0.3 s per GB, and the loop thread has streams to serve.
-        contribution = gpu.pool.take(encoding.contribution_bytes)
-        work.take_result(gpu.pool.take(encoding.result_bytes))
-        host = contribution
-        if encoding.reads_host:
-            host = work.source = gpu.pool.take(work.tensor.nbytes)
-        arrival, numel = Arrival(), work.tensor.numel()
-        step = max(1, SEGMENT_BYTES // work.tensor.element_size())
-        for first in range(0, numel, step):
-            arrival.add(first, gpu.fetch(encoding, host, first, min(first + step, numel)))
-        arrival.wait(1)
-        if encoding.reads_host:
-            encoding.open(host.view(work.tensor.dtype))
-        work.arrival = arrival
-        work.own(contribution)

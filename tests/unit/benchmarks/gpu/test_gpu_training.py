@@ -25,9 +25,10 @@ from benchmarks.lab.traffic import Link, Traffic, link_of
 from benchmarks.method.paired import Measurement, Sample
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.bridge import make_future
 from worker_plugin.tensors.encoding import encoding_of
-from worker_plugin.tensors.staging import Staging, Work
+from worker_plugin.tensors.futures import make_future
+from worker_plugin.tensors.staging import Staging
+from worker_plugin.tensors.transfer import Transfer
 
 
 def measurement(*seconds: float) -> Measurement:
@@ -99,7 +100,7 @@ def test_a_trace_has_what_our_threads_did(monkeypatch: pytest.MonkeyPatch) -> No
     dtype, numel, encoding = encoding_of(tensor, DType.FLOAT32, ReduceOp.SUM, None, [])
     ready = FakeEvent()
     ready.happen()
-    work = Work(
+    work = Transfer(
         seq=7,
         collective=Collective(ReduceOp.SUM, dtype, numel, 0),
         tensor=tensor,
@@ -108,7 +109,7 @@ def test_a_trace_has_what_our_threads_did(monkeypatch: pytest.MonkeyPatch) -> No
         ready=ready,
     )
     monkeypatch.setattr(gpu, "Gpu", FakeGpu)
-    originals = Staging.deliver, Staging._deliver, Work.own, Work.payload
+    originals = Staging.deliver, Staging._deliver, Transfer.own, Transfer.payload
     staged = threading.Event()
     staging = Staging(ArenaPool(), lambda _: staged.set())
     with Spans() as spans:
@@ -119,7 +120,7 @@ def test_a_trace_has_what_our_threads_did(monkeypatch: pytest.MonkeyPatch) -> No
         work.future.wait()
         staging.finish(lambda: None)
         staging.join(10)
-    assert (Staging.deliver, Staging._deliver, Work.own, Work.payload) == originals
+    assert (Staging.deliver, Staging._deliver, Transfer.own, Transfer.payload) == originals
     made: dict[str, Any] = {"baseTimeNanoseconds": 10**18, "traceEvents": []}
     spans.add_to(made)
     names = [(event["ph"], event["name"]) for event in made["traceEvents"] if event["ph"] != "M"]

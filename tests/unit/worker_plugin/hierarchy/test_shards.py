@@ -9,12 +9,12 @@ from reduction.codecs import CODECS
 from reduction.model import DType, ReduceOp
 
 from worker_plugin.hierarchy.shards import Shards, fold
-from worker_plugin.tensors.encoding import Piece
+from worker_plugin.tensors.encoding import ParameterSlice
 
 
-def pieces_of(*numels):
+def slices_of(*numels):
     offsets = np.cumsum([0, *numels])
-    return [Piece(int(at), numel) for at, numel in zip(offsets[:-1], numels, strict=True)]
+    return [ParameterSlice(int(at), numel) for at, numel in zip(offsets[:-1], numels, strict=True)]
 
 
 LAYOUTS = st.tuples(
@@ -25,7 +25,7 @@ LAYOUTS = st.tuples(
 @given(LAYOUTS)
 def test_every_element_is_in_one_shard_and_comes_back_to_its_place(layout):
     numels, block, size = layout
-    shards = Shards(pieces_of(*numels), block, size)
+    shards = Shards(slices_of(*numels), block, size)
     flat = torch.arange(sum(numels), dtype=torch.float32)
     packed = shards.pack(flat)
     assert sorted(packed.tolist()) == flat.tolist()
@@ -42,53 +42,53 @@ def test_every_element_is_in_one_shard_and_comes_back_to_its_place(layout):
 @given(LAYOUTS)
 def test_borders_are_those_of_blocks_of_a_piece(layout):
     numels, block, size = layout
-    pieces = pieces_of(*numels)
-    shards = Shards(pieces, block, size)
-    flat = torch.tensor([float(i) for piece in pieces for i in range(piece.numel)])
+    slices = slices_of(*numels)
+    shards = Shards(slices, block, size)
+    flat = torch.tensor([float(i) for slice_ in slices for i in range(slice_.numel)])
     for rank, shard in enumerate(shards.pack(flat).split(shards.sizes)):
-        for piece in shards.pieces_of(rank):
-            values = shard[piece.offset : piece.offset + piece.numel].tolist()
+        for slice_ in shards.slices_of(rank):
+            values = shard[slice_.offset : slice_.offset + slice_.numel].tolist()
             assert values[0] % block == 0
-            assert values == list(range(int(values[0]), int(values[0]) + piece.numel))
+            assert values == list(range(int(values[0]), int(values[0]) + slice_.numel))
 
 
 @given(LAYOUTS)
 def test_shards_are_even(layout):
     numels, block, size = layout
-    sizes = Shards(pieces_of(*numels), block, size).sizes
+    sizes = Shards(slices_of(*numels), block, size).sizes
     assert max(sizes) - min(sizes) <= 2 * block * len(numels)
     if block == len(numels) == 1:
         assert max(sizes) - min(sizes) <= 1
 
 
 def test_which_rank_has_a_block_does_not_depend_on_the_bucket():
-    alone = Shards(pieces_of(1000), 256, 2)
-    among = Shards(pieces_of(7, 1000, 300), 256, 2)
-    assert [piece.numel for piece in alone.pieces_of(1)] == [1000 - 512]
-    assert [piece.numel for piece in among.pieces_of(1)] == [7, 1000 - 512, 300 - 256]
+    alone = Shards(slices_of(1000), 256, 2)
+    among = Shards(slices_of(7, 1000, 300), 256, 2)
+    assert [slice_.numel for slice_ in alone.slices_of(1)] == [1000 - 512]
+    assert [slice_.numel for slice_ in among.slices_of(1)] == [7, 1000 - 512, 300 - 256]
 
 
 def test_a_residual_is_a_part_of_the_parameters():
     residual = np.arange(10, dtype=np.float32)
-    shards = Shards([Piece(0, 3), Piece(3, 10, residual)], 4, 2)
-    none, part = shards.pieces_of(1)
+    shards = Shards([ParameterSlice(0, 3), ParameterSlice(3, 10, residual)], 4, 2)
+    none, part = shards.slices_of(1)
     assert none.residual is None
     part.residual[:] = -1
     assert residual.tolist() == [0, 1, 2, 3, -1, -1, -1, -1, -1, -1]
-    assert [(piece.offset, piece.numel) for piece in (none, part)] == [(0, 3), (3, 6)]
+    assert [(slice_.offset, slice_.numel) for slice_ in (none, part)] == [(0, 3), (3, 6)]
 
 
 def test_one_piece_is_not_copied():
     flat = torch.arange(10.0)
-    assert Shards(pieces_of(10), 1, 3).pack(flat) is flat
-    assert Shards(pieces_of(10), 1, 3).sizes == [3, 3, 4]
+    assert Shards(slices_of(10), 1, 3).pack(flat) is flat
+    assert Shards(slices_of(10), 1, 3).sizes == [3, 3, 4]
 
 
 def test_nothing_has_empty_shards():
     shards = Shards([], 256, 3)
     assert shards.sizes == [0, 0, 0]
     assert shards.pack(torch.empty(0)).numel() == 0
-    assert shards.pieces_of(2) == []
+    assert shards.slices_of(2) == []
 
 
 TORCH = {

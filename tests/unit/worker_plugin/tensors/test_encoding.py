@@ -12,7 +12,7 @@ from reduction.codecs import BLOCK_CODECS, CODECS
 from reduction.errors import MalformedFrame
 from reduction.model import DType, ReduceOp
 
-from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, Piece
+from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice
 from worker_plugin.tensors.wire_dtype import parse
 
 KIB = 1024
@@ -79,7 +79,7 @@ def test_plain_bytes_go_out_and_come_back(dtype, shape):
     result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
     for start, stop in spans(total_of(encoding), KIB):
         encoding.store(start, stop, memoryview(contribution)[start:stop], result.numpy())
-    encoding.deliver(result)
+    encoding.decode(result)
     assert torch.equal(tensor, before)
 
 
@@ -103,8 +103,8 @@ def test_only_the_span_asked_for_is_written(make):
     [
         Encoding,
         lambda tensor: CastEncoding(tensor, DType.FLOAT16),
-        lambda tensor: BlockEncoding(tensor, parse("int8"), [Piece(0, tensor.numel())]),
-        lambda tensor: BlockEncoding(tensor, parse("topk"), [Piece(0, tensor.numel())]),
+        lambda tensor: BlockEncoding(tensor, parse("int8"), [ParameterSlice(0, tensor.numel())]),
+        lambda tensor: BlockEncoding(tensor, parse("topk"), [ParameterSlice(0, tensor.numel())]),
     ],
 )
 def test_once_closed_nothing_is_written_any_more(make):
@@ -131,7 +131,7 @@ def test_casts_are_rounded_as_torch_does_it(dtype, shape):
     result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
     for start, stop in spans(total_of(encoding), KIB):
         encoding.store(start, stop, memoryview(contribution)[start:stop], result.numpy())
-    encoding.deliver(result)
+    encoding.decode(result)
     assert torch.equal(tensor, rounded.to(torch.float32))
 
 
@@ -150,16 +150,16 @@ def test_casts_may_be_asked_for_on_any_grid(dtype):
 
 
 def blocks_encoding(tensor, name, sizes, residuals=None):
-    """Make one of pieces that follow each other; the residuals are changed."""
-    pieces, offset = [], 0
+    """Make one of slices that follow each other; the residuals are changed."""
+    slices, offset = [], 0
     for number, size in enumerate(sizes):
-        pieces.append(Piece(offset, size, None if residuals is None else residuals[number]))
+        slices.append(ParameterSlice(offset, size, None if residuals is None else residuals[number]))
         offset += size
-    return BlockEncoding(tensor, parse(name), pieces)
+    return BlockEncoding(tensor, parse(name), slices)
 
 
 def split(flat, sizes):
-    """Return a copy of each piece."""
+    """Return a copy of each slice."""
     return [part.copy() for part in np.split(np.asarray(flat, np.float32), np.cumsum(sizes)[:-1])]
 
 
@@ -168,7 +168,7 @@ def some_residuals(sizes, seed=5):
 
 
 def expected_contribution(tensor, name, sizes, residuals=None):
-    """Encode each piece as a whole; return the bytes, and what was left out."""
+    """Encode each slice as a whole; return the bytes, and what was left out."""
     wire = parse(name)
     codec = BLOCK_CODECS[wire.dtype]
     nbytes = wire.k * formats.TOPK_ENTRY_BYTES if wire.dtype is DType.TOPK else formats.SCALED_BYTES
@@ -219,7 +219,7 @@ def test_nothing_is_encoded_as_nothing(name, sizes):
     encoding = blocks_encoding(tensor, name, sizes, [np.empty(0, np.float32) for _ in sizes])
     assert (encoding.numel, encoding.contribution_bytes, encoding.result_bytes) == (0, 0, 0)
     assert contribution_of(encoding) == b""
-    encoding.deliver(torch.empty(0, dtype=torch.uint8))
+    encoding.decode(torch.empty(0, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -276,7 +276,7 @@ def test_decoding_knows_no_default_dtype(name):
     encoding = blocks_encoding(tensor, name, (700,), some_residuals((700,)))
     torch.set_default_dtype(torch.bfloat16)
     try:
-        encoding.deliver(torch.zeros(encoding.result_bytes, dtype=torch.uint8))
+        encoding.decode(torch.zeros(encoding.result_bytes, dtype=torch.uint8))
     finally:
         torch.set_default_dtype(torch.float32)
     assert not tensor.any()
@@ -370,7 +370,7 @@ def test_results_are_delivered_to_their_pieces(name, dtype, size):
     random.Random(0).shuffle(results)
     for start, stop, payload in results:
         encodings[0].store(start, stop, payload, result.numpy())
-    encodings[0].deliver(result)
+    encodings[0].decode(result)
     assert torch.equal(tensors[0], torch.from_numpy(np.concatenate(expected)).to(dtype))
 
 
@@ -379,7 +379,7 @@ def test_a_result_keeps_its_tensors_shape_and_what_is_no_part_of_it(name):
     memory = torch.full((40, 50), 7.0)
     tensor = memory[10:20]
     encoding = blocks_encoding(tensor, name, (200, 300))
-    encoding.deliver(torch.zeros(encoding.result_bytes, dtype=torch.uint8))
+    encoding.decode(torch.zeros(encoding.result_bytes, dtype=torch.uint8))
     assert not tensor.any()
     assert (memory[:10] == 7.0).all()
     assert (memory[20:] == 7.0).all()

@@ -6,7 +6,7 @@ import torch
 from reduction import formats
 from reduction.codecs import BLOCK_CODECS
 
-from worker_plugin.tensors.encoding import BlockEncoding, Piece
+from worker_plugin.tensors.encoding import BlockEncoding, ParameterSlice
 from worker_plugin.tensors.wire_dtype import parse
 
 #: As `reduction.codecs` has it for its own arithmetic.
@@ -16,32 +16,32 @@ SIZES = (700, 5, 1024, 512)
 
 
 def encoded(wire):
-    """Return an encoding of several pieces, and its whole contribution."""
+    """Return an encoding of several slices, and its whole contribution."""
     values = torch.arange(1, sum(SIZES) + 1, dtype=torch.float32)
-    pieces, offset = [], 0
+    slices, offset = [], 0
     for size in SIZES:
-        pieces.append(Piece(offset, size, np.zeros(size, np.float32)))
+        slices.append(ParameterSlice(offset, size, np.zeros(size, np.float32)))
         offset += size
-    encoding = BlockEncoding(values, parse(wire), pieces)
+    encoding = BlockEncoding(values, parse(wire), slices)
     payload = np.zeros(encoding.contribution_bytes, np.uint8)
     encoding.open()
     encoding.encode(0, encoding.numel * 2, payload.data)
-    return encoding, pieces, payload
+    return encoding, slices, payload
 
 
 @pytest.mark.parametrize("wire", ["int8", "fp8", "topk:0.25"])
 def test_all_pieces_of_a_chunk_arrive(wire):
-    encoding, pieces, payload = encoded(wire)
+    encoding, slices, payload = encoded(wire)
     codec = BLOCK_CODECS[parse(wire).dtype]
     codec.check(payload.data)
     arrived = np.empty(encoding.numel, np.float32)
     codec.start(arrived, payload.data)
     offset = 0
-    for piece in pieces:
-        sent = encoding.tensor[piece.offset : piece.offset + piece.numel].numpy() - piece.residual
-        np.testing.assert_allclose(arrived[offset : offset + piece.numel], sent, rtol=1e-5, atol=1e-3)
+    for slice_ in slices:
+        sent = encoding.tensor[slice_.offset : slice_.offset + slice_.numel].numpy() - slice_.residual
+        np.testing.assert_allclose(arrived[offset : offset + slice_.numel], sent, rtol=1e-5, atol=1e-3)
         assert sent.any()
-        offset += -(-piece.numel // codec.block) * codec.block
+        offset += -(-slice_.numel // codec.block) * codec.block
 
 
 @pytest.mark.parametrize("wire", ["int8", "fp8", "topk:0.25"])

@@ -21,27 +21,27 @@ def parameters(*sizes):
 
 def fill(feedback, some, first=1.0):
     """Write first, first + 1, ... into the residuals of these parameters."""
-    for number, piece in enumerate(feedback.pieces(some)):
-        piece.residual[:] = first + number
+    for number, slice_ in enumerate(feedback.slices(some)):
+        slice_.residual[:] = first + number
 
 
 def residuals(feedback, some):
-    return [piece.residual.tolist() for piece in feedback.pieces(some)]
+    return [slice_.residual.tolist() for slice_ in feedback.slices(some)]
 
 
 def test_pieces_lie_one_after_the_other():
-    pieces = ErrorFeedback().pieces(parameters(3, 0, 2))
-    assert [(piece.offset, piece.numel) for piece in pieces] == [(0, 3), (3, 0), (3, 2)]
+    slices = ErrorFeedback().slices(parameters(3, 0, 2))
+    assert [(slice_.offset, slice_.numel) for slice_ in slices] == [(0, 3), (3, 0), (3, 2)]
 
 
 def test_the_first_residual_is_zero():
-    (piece,) = ErrorFeedback().pieces(parameters((2, 3)))
-    assert piece.residual.dtype == np.float32
-    assert piece.residual.tolist() == [0.0] * 6
+    (slice_,) = ErrorFeedback().slices(parameters((2, 3)))
+    assert slice_.residual.dtype == np.float32
+    assert slice_.residual.tolist() == [0.0] * 6
 
 
 def test_a_bucket_without_parameters():
-    assert ErrorFeedback().pieces([]) == []
+    assert ErrorFeedback().slices([]) == []
 
 
 def test_parameters_keep_their_residuals():
@@ -54,16 +54,16 @@ def test_residuals_survive_other_buckets():
     feedback, (a, b, c) = ErrorFeedback(), parameters(2, 2, 2)
     fill(feedback, [a])
     fill(feedback, [b, c], first=2.0)
-    pieces = feedback.pieces([c, a, b])
-    assert [piece.residual[0] for piece in pieces] == [3.0, 1.0, 2.0]
-    assert [piece.offset for piece in pieces] == [0, 2, 4]
+    slices = feedback.slices([c, a, b])
+    assert [slice_.residual[0] for slice_ in slices] == [3.0, 1.0, 2.0]
+    assert [slice_.offset for slice_ in slices] == [0, 2, 4]
 
 
 def test_state_is_in_the_order_of_first_sight():
     feedback, (a, b, c) = ErrorFeedback(), parameters(1, 2, 3)
-    feedback.pieces([b])
-    feedback.pieces([c, b])
-    feedback.pieces([a, b, c])
+    feedback.slices([b])
+    feedback.slices([c, b])
+    feedback.slices([a, b, c])
     assert [residual.numel() for residual in feedback.state_dict()["residuals"]] == [2, 3, 1]
 
 
@@ -78,7 +78,7 @@ def test_equal_parameters_are_not_the_same():
 
 def test_parameters_are_not_kept_alive():
     feedback, some = ErrorFeedback(), parameters(4)
-    feedback.pieces(some)
+    feedback.slices(some)
     gone = weakref.ref(some[0])
     some.clear()
     gc.collect()
@@ -172,7 +172,7 @@ def test_residuals_of_another_model():
     with pytest.raises(
         ConfigError, match="the residual of parameter 1 has 3 elements, the parameter 4: load"
     ):
-        feedback.pieces(parameters(2, 4))
+        feedback.slices(parameters(2, 4))
 
 
 def test_loading_comes_too_late_after_the_first_collective():

@@ -16,11 +16,15 @@ from reduction.errors import ConfigError
 from reduction.model import Collective, DType, ReduceOp
 from support.fake_gpu import FakeEvent, FakeGpu, FakeStream, garbage
 
-from worker_plugin.tensors import bridge, gpu
+from worker_plugin.tensors import downloads, gpu
+from worker_plugin.tensors.admission import admit
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, Piece
-from worker_plugin.tensors.gpu import Arrival, Downloads
-from worker_plugin.tensors.staging import Staging, Work
+from worker_plugin.tensors.downloads import Downloads
+from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice
+from worker_plugin.tensors.futures import make_future
+from worker_plugin.tensors.gpu import PendingCopy
+from worker_plugin.tensors.staging import Staging
+from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.tensors.wire_dtype import parse
 
 KIB = 1024
@@ -36,18 +40,19 @@ ENCODINGS = {
 
 
 def blocks(tensor, wire):
-    """In pieces of which one is empty, one small, and none a whole number of blocks; the last takes what is left."""
+    """In slices of which one is empty, one small, and none a whole number of blocks; the last takes what is left."""
     sizes = [*SIZES, max(0, tensor.numel() - sum(SIZES))] if tensor.numel() > sum(SIZES) else [tensor.numel()]
     offsets = np.cumsum([0, *sizes[:-1]]).tolist()
-    pieces = [
-        Piece(offset, size, np.zeros(size, np.float32)) for offset, size in zip(offsets, sizes, strict=True)
+    slices = [
+        ParameterSlice(offset, size, np.zeros(size, np.float32))
+        for offset, size in zip(offsets, sizes, strict=True)
     ]
-    return BlockEncoding(tensor, parse(wire), pieces)
+    return BlockEncoding(tensor, parse(wire), slices)
 
 
 def work_of(tensor, encoding=None, ready=None):
     what = Collective(ReduceOp.SUM, DType.FLOAT32, tensor.numel(), 0)
-    return Work(0, what, tensor, encoding or Encoding(tensor), bridge.make_future(tensor), ready)
+    return Transfer(0, what, tensor, encoding or Encoding(tensor), make_future(tensor), ready)
 
 
 def happened():
@@ -69,7 +74,7 @@ def staging(monkeypatch):
     """Whose fake GPU is there at once, and in whose list is what could be pushed."""
     device = FakeGpu(torch.device("cpu"))
     monkeypatch.setattr(gpu, "Gpu", lambda _: device)
-    monkeypatch.setattr(gpu, "SEGMENT_BYTES", 4 * KIB)
+    monkeypatch.setattr(downloads, "BATCH_BYTES", 4 * KIB)
     arrived, news = [], threading.Semaphore(0)
 
     def on_arriving(work):
@@ -204,19 +209,19 @@ def test_a_segment_that_fails_later_is_not_pushed(staging):
             work.payload(4 * KIB, 8 * KIB)
 
 
-def test_arrival_waits_for_what_is_asked_for_only():
-    arrival, events = Arrival(), [FakeEvent() for _ in range(3)]
+def test_a_pending_copy_waits_for_what_is_asked_for_only():
+    copy, events = PendingCopy(), [FakeEvent() for _ in range(3)]
     for index, event in enumerate(events):
-        arrival.add(index * 10, event)
-    arrival.wait(0)
+        copy.add(index * 10, event)
+    copy.wait(0)
     events[0].happen()
-    arrival.wait(10)
+    copy.wait(10)
     events[1].happen()
     events[2].happen()
-    arrival.wait(11)
-    assert len(arrival._segments) == 1
-    arrival.wait(10**9)
-    assert not arrival._segments
+    copy.wait(11)
+    assert len(copy._batches) == 1
+    copy.wait(10**9)
+    assert not copy._batches
 
 
 # ---- out, and the memory ----
@@ -237,7 +242,7 @@ def test_results_come_back_through_the_gpu(staging, name):
     assert used <= 2 * tensor.nbytes, "page-locked: at most two times the gradients"
     plain = ENCODINGS[name](tensor.clone())
     work.result.zero_()
-    plain.deliver(work.result.clone())
+    plain.decode(work.result.clone())
     staging.deliver(work)
     assert work.future.wait() is tensor
     assert torch.equal(tensor, plain.tensor)
@@ -425,7 +430,7 @@ def test_a_graph_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(ConfigError, match="CUDA graph"):
-        bridge.check(tensor, torch.distributed.ReduceOp.SUM)
+        admit(tensor, torch.distributed.ReduceOp.SUM)
 
 
 def test_streams_keep_their_order():

@@ -8,14 +8,15 @@ from reduction.errors import ClosedError
 from reduction.model import Collective, DType, ReduceOp
 
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.bridge import make_future
 from worker_plugin.tensors.encoding import Encoding
-from worker_plugin.tensors.staging import Staging, Work
+from worker_plugin.tensors.futures import make_future
+from worker_plugin.tensors.staging import Staging
+from worker_plugin.tensors.transfer import Transfer
 
 
 def work_of(tensor):
     what = Collective(ReduceOp.SUM, DType.FLOAT32, tensor.numel(), 0)
-    return Work(0, what, tensor, Encoding(tensor), make_future(tensor), None)
+    return Transfer(0, what, tensor, Encoding(tensor), make_future(tensor), None)
 
 
 @pytest.fixture

@@ -1,22 +1,11 @@
-"""torch dtypes and futures on one side, the protocol's values on the other."""
+"""Which tensors and operations can be reduced, and what they are called on the wire."""
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import operator
-import types
-from typing import Any
-
 import torch
 import torch.distributed as dist
-from reduction.errors import ConfigError, ReductionError
+from reduction.errors import ConfigError
 from reduction.model import DType, ReduceOp
-
-Future = torch.futures.Future[torch.Tensor]
-
-#: All that an `asyncio.Future` without callbacks wants of its loop.
-_NO_LOOP: Any = types.SimpleNamespace(get_debug=lambda: False)
 
 _DTYPES = {
     torch.float32: DType.FLOAT32,
@@ -38,7 +27,7 @@ _OPS = (
 )
 
 
-def check(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> tuple[DType, ReduceOp]:
+def admit(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> tuple[DType, ReduceOp]:
     """Return what to call this collective on the wire.
 
     Raises:
@@ -90,58 +79,3 @@ def check_dense(gradient: torch.Tensor) -> None:
             f"average dense ones: make the nn.Embedding or nn.EmbeddingBag with sparse=False; if few elements of its "
             f"gradient count, wire_dtype='topk' sends only those"
         )
-
-
-def make_future(tensor: torch.Tensor) -> Future:
-    """Return a future that synchronises streams if the tensor lives on a GPU."""
-    return torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else [])
-
-
-def failed(error: Exception) -> Future:
-    """Return a future that is done with an error."""
-    future: Future = torch.futures.Future()
-    fail(future, error)
-    return future
-
-
-def fail(future: Future, error: Exception) -> None:
-    """Complete a future with an error; Python waiters get this very exception."""
-    future.set_exception(error)  # type: ignore[arg-type]  # torch annotates it with the value's type
-
-
-def without_frames(error: ReductionError) -> ReductionError:
-    """Return an error that was caught, for somebody to keep: without the frames that it came through.
-
-    Their variables are collectives and communicators, with all of their memory. What was named as its cause is left as
-    it is, for people to read.
-    """
-    one: BaseException | None = error
-    while one is not None:
-        one.__traceback__ = None
-        one = one.__context__ if one.__cause__ is None else None
-    return error
-
-
-def raise_in_waiter(future: Future) -> Future:
-    """Return a future for C++ waiters such as DDP.
-
-    `set_exception` only reaches Python waiters; C++ sees a value of the wrong type and loses the message. An exception
-    raised in a continuation arrives as RuntimeError with its text (seen on torch 2.13). But to that text pybind11 adds
-    all frames of the thread that raised it, which say nothing to a user and hide it. So nothing of Python raises it:
-    the continuation is next(iterator), the iterator calls `asyncio.Future.result`, and all of that is written in C.
-    """
-    outcome: asyncio.Future[torch.Tensor] = asyncio.Future(loop=_NO_LOOP)
-
-    def settle(done: Future) -> torch.Tensor | None:
-        try:
-            value = done.value()
-        except Exception as error:
-            outcome.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-            return None
-        outcome.set_result(value)
-        return value
-
-    # A chain of two, since callbacks of one future have no order: one that is added while it is being completed by
-    # another thread is called at once, beside those that were added before.
-    settled = future.then(settle)
-    return settled.then(functools.partial(next, map(operator.call, (outcome.result,))))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from reduction.errors import WorkerLost
 
-from worker_plugin.tensors.bridge import fail, make_future, raise_in_waiter
+from worker_plugin.tensors.futures import fail, make_future, raise_in_waiter
 
 TENSOR = torch.ones(3)
 

@@ -1,0 +1,74 @@
+"""The download thread: has tensors on GPUs copied to host memory, and hands them on in the order they were issued."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+import torch
+
+from worker_plugin.tensors import gpu
+from worker_plugin.tensors.transfer import Transfer
+
+log = logging.getLogger(__name__)
+
+#: Bytes of a tensor that are copied at a time: 0.1 ms of PCIe, and then they can be pushed.
+BATCH_BYTES = 2 << 20
+
+
+class Downloads:
+    """The download thread of a communicator, which has collectives on GPUs."""
+
+    def __init__(self, on_arriving: Callable[[Transfer], None]) -> None:
+        """Begin.
+
+        Args:
+            on_arriving: called on the thread, in the order of `put`, with what can be pushed; or, if it has no
+                contribution, could not be copied. Collectives on the CPU pass through as they are, to stay in order.
+        """
+        self._on_arriving = on_arriving
+        self._gpus: dict[torch.device, gpu.Gpu] = {}
+        self._queue: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._run, name="reduction-download", daemon=True)
+        self.thread.start()
+
+    def put(self, transfer: Transfer | None) -> None:
+        """Take the next collective; None: there is no more. Any thread."""
+        self._queue.put(transfer)
+
+    def _run(self) -> None:
+        while (transfer := self._queue.get()) is not None:
+            try:
+                if transfer.ready is not None:
+                    transfer.ready.synchronize()
+                    self._fetch(transfer)
+            except Exception:
+                log.exception("a tensor on %s could not be copied", transfer.tensor.device)
+            self._on_arriving(transfer)
+            del transfer  # it may hold a collective's memory until the next one
+        del self._on_arriving  # it holds us
+        self._gpus.clear()  # and with them page-locked memory, but for what is still to be copied back
+
+    def _fetch(self, transfer: Transfer) -> None:
+        device, encoding = transfer.tensor.device, transfer.encoding
+        source = self._gpus.get(device)
+        if source is None:
+            source = self._gpus[device] = gpu.Gpu(device)
+        transfer.gpu = source
+        # All memory is taken here: page-locking takes 0.3 s per GB, and the loop thread has streams to serve.
+        contribution = source.pool.take(encoding.contribution_bytes)
+        transfer.take_result(source.pool.take(encoding.result_bytes))
+        host = contribution
+        if encoding.reads_host:
+            host = transfer.source = source.pool.take(transfer.tensor.nbytes)
+        copy, numel = gpu.PendingCopy(), transfer.tensor.numel()
+        step = max(1, BATCH_BYTES // transfer.tensor.element_size())
+        for first in range(0, numel, step):
+            copy.add(first, source.fetch(encoding, host, first, min(first + step, numel)))
+        copy.wait(1)
+        if encoding.reads_host:
+            encoding.open(host.view(transfer.tensor.dtype))
+        transfer.copy = copy
+        transfer.own(contribution)

@@ -1,0 +1,84 @@
+"""One collective's memory: the contribution that is pushed, the result that arrives, and the user's tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from reduction import formats
+from reduction.model import Collective
+
+from worker_plugin.tensors.encoding import Encoding, bytes_of
+from worker_plugin.tensors.futures import Future
+from worker_plugin.tensors.gpu import CudaEvent, Gpu, PendingCopy
+
+NOTHING = memoryview(b"")
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One collective on its way between the user's tensor and the network."""
+
+    seq: int
+    collective: Collective
+    tensor: torch.Tensor
+    encoding: Encoding
+    future: Future
+    #: After which the tensor may be read; None on the CPU.
+    ready: CudaEvent | None
+    #: None until the tensor begins to arrive in it, or is encoded there by `payload`.
+    contribution: torch.Tensor | None = None
+    result: torch.Tensor | None = None
+    #: Of a tensor on a GPU: that GPU, the copy to host memory, and where its elements are if the CPU encodes them.
+    gpu: Gpu | None = None
+    copy: PendingCopy | None = None
+    source: torch.Tensor | None = None
+    #: The bytes of both; made once, because Tensor.numpy() takes longer than all else about a chunk.
+    contribution_bytes: memoryview = NOTHING
+    result_bytes: memoryview = NOTHING
+
+    def own(self, contribution: torch.Tensor) -> None:
+        """Take private memory; from here on chunks can be pushed."""
+        self.contribution_bytes = bytes_of(contribution)
+        self.contribution = contribution
+
+    def take_result(self, result: torch.Tensor) -> None:
+        """Take memory for the result."""
+        self.result = result
+        self.result_bytes = bytes_of(result)
+
+    def payload(self, start: int, stop: int) -> memoryview:
+        """Return a span of the contribution, to be pushed.
+
+        Raises:
+            RuntimeError: the GPU has failed.
+        """
+        if self.copy is not None:
+            self.copy.wait(self.encoding.elements(stop))
+        begin, end = self.encoding.where(start, stop)
+        payload = self.contribution_bytes[begin:end]
+        self.encoding.encode(start, stop, payload)
+        return payload
+
+    def destination(self, start: int, stop: int) -> memoryview | None:
+        """Return the memory for a chunk's result; None if the size of that is not known before it comes."""
+        dtype = self.collective.dtype
+        if not formats.is_placed(dtype):
+            return None
+        return self.result_bytes[formats.result_bytes(dtype, start) : formats.result_bytes(dtype, stop)]
+
+    def store(self, start: int, stop: int, payload: memoryview) -> None:
+        """Put a chunk's result into the result memory, unless it was received there.
+
+        Raises:
+            MalformedFrame: no reducer of ours sends this.
+        """
+        if payload.obj is not self.result_bytes.obj:
+            self.encoding.store(start, stop, payload, np.frombuffer(self.result_bytes, np.uint8))
+
+    def write(self) -> None:
+        """Write the result into the tensor."""
+        assert self.result is not None
+        with torch.inference_mode(self.tensor.is_inference()):
+            self.encoding.decode(self.result, self.source)

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import ReductionState, attach, reduction_hook
+from worker_plugin import client as client_module
 
 
 def model() -> nn.Linear:

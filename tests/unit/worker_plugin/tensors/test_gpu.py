@@ -267,7 +267,7 @@ def test_a_copy_back_that_fails_fails_the_future(staging, caplog):
     work = work_of(torch.zeros(8), ready=happened())
     staging.download(work)
     staging.next()
-    staging.gpu.deliver = lambda work, complete: 1 / 0
+    staging.gpu.copy_back = lambda write, complete: 1 / 0
     staging.deliver(work)
     with pytest.raises(ZeroDivisionError):
         work.future.wait()

@@ -121,6 +121,7 @@ def document(settings: Settings, course: Course | None, failure: str) -> dict[st
         "undisturbed_s": course.reference.seconds,
         "goodput": goodput(course),
         "restarts": course.restarts,
+        "strikes_of_the_last": sum(row.others == 0 for row in rows),
         **{name: spread([getattr(row, name) for row in rows])._asdict() for name in _COLUMNS.values()},
         "strikes": [row._asdict() for row in rows],
     }

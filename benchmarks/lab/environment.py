@@ -1,11 +1,13 @@
-"""Where and with what a benchmark ran: what one must know to believe or repeat its numbers."""
+"""The machine, the versions and the command of a benchmark: what is needed to believe or repeat its numbers."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,11 +30,11 @@ def describe() -> dict[str, Any]:
         "gpus": _gpus(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        # How it was built counts for more than its version: with pyenv's default build sums of 4 KiB
-        # take a quarter longer (docs/decisions/python.md).
+        # The build of the interpreter matters more than its version: with pyenv's default build,
+        # sums of 4 KiB take a quarter longer (docs/decisions/python.md).
         "python_file": os.path.realpath(sys.executable),
         "versions": {package: _version(package) for package in _PACKAGES},
-        "argv": sys.argv,
+        "command": _command(sys.orig_argv),
         "variables": {
             name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)
         },
@@ -40,7 +42,7 @@ def describe() -> dict[str, Any]:
 
 
 def summary(environment: dict[str, Any]) -> str:
-    """Return the line that stands above the table."""
+    """Return the machine and the versions on one line."""
     versions = environment["versions"]
     gpus = "".join(f"{gpu}; " for gpu in environment.get("gpus", ()))
     return (
@@ -48,6 +50,16 @@ def summary(environment: dict[str, Any]) -> str:
         f"Python {environment['python']}, torch {versions['torch']}, grpcio {versions['grpcio']}, "
         f"numpy {versions['numpy']}, commit {environment['commit']}, load {environment['load_average'][0]:.2f}"
     )
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Return the command line without the folders of the interpreter and of the script."""
+    rest = list(arguments[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        rest.pop(0)
+    if not rest or rest[0] == "-m":
+        return shlex.join(["python", *rest])
+    return shlex.join([Path(rest[0]).name, *rest[1:]])
 
 
 def _version(package: str) -> str:
@@ -58,13 +70,16 @@ def _version(package: str) -> str:
 
 
 def _gpus() -> list[str]:
-    """Return name, driver and compute mode of each; in the mode Exclusive_Process ranks share one only through MPS."""
+    """Return name, driver and compute mode of each GPU.
+
+    In the mode Exclusive_Process, ranks can share a GPU only through CUDA's MPS.
+    """
     command = ["nvidia-smi", "--query-gpu=name,driver_version,compute_mode", "--format=csv,noheader"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return said.splitlines()
+    return output.splitlines()
 
 
 def _cpu_model() -> str:

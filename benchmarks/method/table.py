@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+Rows = Sequence[Sequence[str]]
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+
+def without_empty_columns(head: Sequence[str], rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows without the columns that are empty in every row."""
+    kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    return [head[column] for column in kept], [[row[column] for column in kept] for row in rows]
+
+
+def markdown(head: Sequence[str], rows: Rows) -> list[str]:
     """Return the lines of a table; the first column is aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     rule = ["-" * widths[0] + "-", *("-" * width + ":" for width in widths[1:])]

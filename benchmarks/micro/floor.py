@@ -14,9 +14,11 @@ import socket
 import statistics
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
+from benchmarks.method import results
 from benchmarks.method.table import markdown
-from benchmarks.shaped.__main__ import size
+from benchmarks.shaped.__main__ import size, sizes
 
 GB = 1e9
 
@@ -52,20 +54,25 @@ def move(nbytes: int, chunk: int) -> tuple[float, float]:
     return sent_s, received_s
 
 
-def rows(nbytes: int, chunks: list[int], rounds: int) -> list[list[str]]:
-    """Return what is printed of each chunk size: medians of so many rounds, in CPU seconds per GB."""
-    lines = []
+def measure(nbytes: int, chunks: list[int], rounds: int) -> list[dict[str, float]]:
+    """Return a row for each chunk size: medians of the rounds, in CPU seconds per GB."""
+    rows = []
     for chunk in chunks:
         moved = [move(nbytes, chunk) for _ in range(rounds)]
-        send = statistics.median(sent for sent, _ in moved) / nbytes * GB
-        receive = statistics.median(received for _, received in moved) / nbytes * GB
-        lines.append([f"{chunk // 1024} KiB", f"{send:.2f}", f"{receive:.2f}", f"{send + receive:.2f}"])
-    return lines
+        rows.append(
+            {
+                "chunk_bytes": chunk,
+                "send_cpu_s_per_gb": statistics.median(sent for sent, _ in moved) / nbytes * GB,
+                "receive_cpu_s_per_gb": statistics.median(received for _, received in moved) / nbytes * GB,
+            }
+        )
+    return rows
 
 
-def sizes(text: str) -> list[int]:
-    """Return the bytes of a comma-separated list."""
-    return [size(part) for part in text.split(",")]
+def cells(row: dict[str, float]) -> list[str]:
+    """Return the cells of a row of the printed table."""
+    send, receive = row["send_cpu_s_per_gb"], row["receive_cpu_s_per_gb"]
+    return [f"{row['chunk_bytes'] // 1024} KiB", f"{send:.2f}", f"{receive:.2f}", f"{send + receive:.2f}"]
 
 
 def main() -> None:
@@ -79,9 +86,14 @@ def main() -> None:
         "--chunks", type=sizes, default="64KiB,256KiB,1MiB", help="bytes of a call, comma-separated"
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     head = ["chunk", "send, CPU s/GB", "receive, CPU s/GB", "both"]
-    print("\n".join(markdown(head, rows(arguments.size, arguments.chunks, arguments.rounds))))
+    rows = measure(arguments.size, arguments.chunks, arguments.rounds)
+    print("\n".join(markdown(head, [cells(row) for row in rows])))
+    if arguments.json is not None:
+        settings = {"size_bytes": arguments.size, "rounds": arguments.rounds}
+        results.write(arguments.json, settings, rows)
 
 
 if __name__ == "__main__":

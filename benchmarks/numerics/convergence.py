@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.lab import environment
 from benchmarks.lab.ranks import Ranks, RanksFailed
@@ -116,10 +117,10 @@ def train(
 def counted(addresses: Sequence[str], job: str) -> int:
     """Return the bytes of all pushes and results of a job that is still there."""
     return sum(
-        one.received_bytes + one.sent_bytes
+        counters.received_bytes + counters.sent_bytes
         for address in addresses
-        for one in fetch(address, _STATUS_S, Access()).jobs
-        if one.job == job
+        for counters in fetch(address, _STATUS_S, Access()).jobs
+        if counters.job == job
     )
 
 
@@ -133,32 +134,43 @@ def run(model: str, steps: int, workers: int, chosen: Sequence[Way]) -> list[Tra
     shapes = [tuple(parameter.shape) for parameter in learner.model().parameters()]
     with closing(Reducers(REDUCERS)) as reducers, closing(Ranks(workers, reducers.addresses)) as ranks:
         ranks.load(Training, model)
-        found = []
+        trained = []
         for way in chosen:
-            found.append(train(way, steps, ranks, reducers.addresses, shapes))
-            print(f"{way.name}: {found[-1].final:.4f}", file=sys.stderr, flush=True)
-        return found
+            trained.append(train(way, steps, ranks, reducers.addresses, shapes))
+            print(f"{way.name}: {trained[-1].final:.4f}", file=sys.stderr, flush=True)
+        return trained
 
 
-def cells(trained: Trained, reference: Trained, full_bytes: float) -> list[str]:
+def row_of(trained: Trained, reference: Trained, full_bytes: float) -> dict[str, Any]:
+    """Return how a training compares with float32's; `full_bytes` are a step's in float32."""
+    return {
+        "way": trained.way.name,
+        "final": trained.final,
+        "above_fp32": trained.final / reference.final - 1,
+        "step_bytes": trained.step_bytes,
+        "times_fewer_bytes": full_bytes / trained.step_bytes,
+    }
+
+
+def cells(row: dict[str, Any]) -> list[str]:
     """Return the cells of HEAD."""
     return [
-        trained.way.name,
-        f"{trained.final:.4f}",
-        f"{trained.final / reference.final - 1:+.2%}",
-        f"{trained.step_bytes / 1024:.1f}",
-        f"{full_bytes / trained.step_bytes:.1f}",
+        row["way"],
+        f"{row['final']:.4f}",
+        f"{row['above_fp32']:+.2%}",
+        f"{row['step_bytes'] / 1024:.1f}",
+        f"{row['times_fewer_bytes']:.1f}",
     ]
 
 
-def worse(found: Sequence[Trained], limit: float) -> list[str]:
+def worse(trained: Sequence[Trained], limit: float) -> list[str]:
     """Return which of CHECKED end too far above fp32."""
-    reference = found[0]
+    reference = trained[0]
     problems = []
-    for one in found:
-        above = one.final / reference.final - 1
-        if (one.way.wire or "").partition(":")[0] in CHECKED and not above <= limit:
-            problems.append(f"{one.way.name} ends {above:+.2%} above fp32, the limit is {limit:.2%}")
+    for training in trained:
+        above = training.final / reference.final - 1
+        if (training.way.wire or "").partition(":")[0] in CHECKED and not above <= limit:
+            problems.append(f"{training.way.name} ends {above:+.2%} above fp32, the limit is {limit:.2%}")
     return problems
 
 
@@ -170,7 +182,7 @@ def main() -> None:
 
     given = _arguments()
     try:
-        found = run(given.model, given.steps, given.workers, ways(given.wires, given.baselines))
+        trained = run(given.model, given.steps, given.workers, ways(given.wires, given.baselines))
     except RanksFailed as error:
         sys.exit(f"convergence: {error}")
     shapes = [tuple(parameter.shape) for parameter in LEARNERS[given.model]().model().parameters()]
@@ -178,8 +190,9 @@ def main() -> None:
     described = environment.describe()
     print(environment.summary(described))
     print(f"{given.model}, {given.steps} steps, {given.workers} workers, {REDUCERS} reducers\n")
-    print("\n".join(markdown(HEAD, [cells(one, found[0], full_bytes) for one in found])))
-    problems = worse(found, LIMIT)
+    rows = [row_of(training, trained[0], full_bytes) for training in trained]
+    print("\n".join(markdown(HEAD, [cells(row) for row in rows])))
+    problems = worse(trained, LIMIT)
     given.out.mkdir(parents=True, exist_ok=True)
     document = {
         "format": FORMAT,
@@ -190,11 +203,12 @@ def main() -> None:
             "workers": given.workers,
             "reducers": REDUCERS,
         },
-        "trained": [asdict(one) for one in found],
+        "rows": rows,
+        "trained": [asdict(training) for training in trained],
         "problems": problems,
     }
     (given.out / f"convergence-{given.model}.json").write_text(json.dumps(document) + "\n")
-    (given.out / f"convergence-{given.model}.png").write_bytes(png(figure(found)))
+    (given.out / f"convergence-{given.model}.png").write_bytes(png(figure(trained)))
     if problems:
         sys.exit("\n".join(["convergence: failed", *problems]))
     print(f"\n{' and '.join(CHECKED)}, where trained, end at most {LIMIT:.0%} above fp32")

@@ -115,8 +115,6 @@ def described(environment: dict[str, Any]) -> Table:
             text = f"{value / 2**30:.1f} GiB (1 GiB = 2^30 bytes)"
         elif name == "load_average":
             text = ", ".join(f"{load:.2f}" for load in value)
-        elif name == "argv":  # where it is installed says nothing
-            text = " ".join([value[0].rpartition("/")[2], *value[1:]])
         else:
             text = str(value)
         rows.append([name.replace("_", " "), text])

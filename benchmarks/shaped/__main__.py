@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from benchmarks.lab.cluster import Shape, running
@@ -43,6 +44,16 @@ def names(text: str) -> list[str]:
     return listed
 
 
+def sizes(text: str) -> list[int]:
+    """Return the bytes of each size of a comma-separated list."""
+    return [size(part) for part in text.split(",")]
+
+
+def numbers(text: str) -> list[float]:
+    """Return the numbers of a comma-separated list."""
+    return [float(part) for part in text.split(",")]
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.shaped",
@@ -52,11 +63,15 @@ def parse() -> argparse.Namespace:
     link = Link(rate_mbit=500)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--reducers", type=int, help="as many as workers by default")
-    parser.add_argument("--rate", type=float, default=link.rate_mbit, help="Mbit/s of every link, each way")
-    parser.add_argument("--latency", type=float, default=link.latency_ms, help="ms, queue of a link")
+    rates = "Mbit/s of every link, each way; several: comma-separated"
+    parser.add_argument("--rate", type=numbers, default=[link.rate_mbit], help=rates)
+    latencies = "queue of a link in ms; several: comma-separated"
+    parser.add_argument("--latency", type=numbers, default=[link.latency_ms], help=latencies)
     parser.add_argument("--burst", type=size, default=link.burst_bytes, help="of a link")
     parser.add_argument("--congestion", default="", help="TCP's algorithm; else cubic, or reno")
-    parser.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
+    parser.add_argument(
+        "--size", type=sizes, default="64MiB", help="of the tensors; several: comma-separated"
+    )
     parser.add_argument("--iterations", type=int, default=1, help="collectives per turn")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=1, help="rounds that do not count")
@@ -67,26 +82,26 @@ def parse() -> argparse.Namespace:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    link = Link(
-        rate_mbit=arguments.rate,
-        latency_ms=arguments.latency,
-        burst_bytes=arguments.burst,
-        congestion=arguments.congestion,
-    )
     reducers = arguments.workers if arguments.reducers is None else arguments.reducers
-    shape = Shape(workers=arguments.workers, reducers=reducers, link=link)
     effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
     report = Report()
-    report.rows.append(
-        row_of(
-            shape,
-            effort,
-            arguments.contenders,
-            size_bytes=arguments.size,
-            iterations=arguments.iterations,
-            with_goodput=not arguments.no_iperf,
+    for rate, latency, size_bytes in product(arguments.rate, arguments.latency, arguments.size):
+        link = Link(
+            rate_mbit=rate,
+            latency_ms=latency,
+            burst_bytes=arguments.burst,
+            congestion=arguments.congestion,
         )
-    )
+        report.rows.append(
+            row_of(
+                Shape(workers=arguments.workers, reducers=reducers, link=link),
+                effort,
+                arguments.contenders,
+                size_bytes=size_bytes,
+                iterations=arguments.iterations,
+                with_goodput=not arguments.no_iperf,
+            )
+        )
     return report
 
 

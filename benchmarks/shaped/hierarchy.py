@@ -17,6 +17,8 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
 
 from benchmarks.lab.cluster import Cluster, Shape
 from benchmarks.lab.ending import ending_well
@@ -26,6 +28,7 @@ from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.traffic import Link
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.loads.training import Training, gradient_bytes
+from benchmarks.method import results
 from benchmarks.method.paired import Effort, Measurement, compare
 from benchmarks.method.records import Quartiles, quartiles
 from benchmarks.method.table import markdown
@@ -46,12 +49,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--local", type=int, default=2, help="ranks of each node")
     parser.add_argument("--reducers", type=int, help="as many as nodes by default")
     parser.add_argument("--rate", type=float, default=100, help="Mbit/s of every link, each way")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
-    what.add_argument("--train", action="store_true", help="steps of a training, not single all-reduces")
+    load = parser.add_mutually_exclusive_group()
+    load.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
+    load.add_argument("--train", action="store_true", help="steps of a training, not single all-reduces")
     parser.add_argument("--rounds", type=int, default=5)
     # Two, since DDP makes its buckets anew after the first step.
     parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     if arguments.train:
         arguments.size = gradient_bytes()
@@ -78,26 +82,43 @@ def measure(arguments: argparse.Namespace) -> dict[str, Measurement]:
         return compare(Cluster(shape, ranks, running, network, network.link), contenders, effort)
 
 
-def lines(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> list[str]:
-    """Return the table, and what share of Gloo's step is not communication."""
-    turn = "step" if arguments.train else "turn"
-    head = ["", f"s per {turn} (quartiles)", "x ring (quartiles)", "x flat (quartiles)", "bytes per node"]
-    head += ["algbw Mbit/s", f"worker CPU s/{turn}"]
-    cells = []
+def rows_of(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> list[dict[str, Any]]:
+    """Return a row for each contender."""
+    rows = []
     for name, measurement in measured.items():
         traffic, turns = measurement.traffic, len(measurement.turns)
         carried = (traffic.worker_tx_bytes + traffic.worker_rx_bytes) / arguments.nodes / turns
-        cells.append(
-            [
-                (_TRAIN if arguments.train else _REDUCE)[name],
-                _spread(quartiles(measurement.turns)),
-                _spread(measurement.times_as_fast_as(measured[_RING])),
-                _spread(measurement.times_as_fast_as(measured[_FLAT])),
-                f"{carried / arguments.size:.3f}",
-                f"{8e-6 * arguments.size / measurement.turn_s:.0f}",
-                f"{measurement.worker_cpu_s / turns:.2f}",
-            ]
+        rows.append(
+            {
+                "contender": (_TRAIN if arguments.train else _REDUCE)[name],
+                "turn_s": quartiles(measurement.turns),
+                "times_as_fast_as_ring": measurement.times_as_fast_as(measured[_RING]),
+                "times_as_fast_as_flat": measurement.times_as_fast_as(measured[_FLAT]),
+                "node_bytes_by_tensor": carried / arguments.size,
+                "algbw_mbit_s": 8e-6 * arguments.size / measurement.turn_s,
+                "worker_cpu_s": measurement.worker_cpu_s / turns,
+            }
         )
+    return rows
+
+
+def lines(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> list[str]:
+    """Return the table, and how long a step without communication takes compared with Gloo's."""
+    turn = "step" if arguments.train else "turn"
+    head = ["", f"s per {turn} (quartiles)", "x ring (quartiles)", "x flat (quartiles)", "bytes per node"]
+    head += ["algbw Mbit/s", f"worker CPU s/{turn}"]
+    cells = [
+        [
+            row["contender"],
+            _spread(row["turn_s"]),
+            _spread(row["times_as_fast_as_ring"]),
+            _spread(row["times_as_fast_as_flat"]),
+            f"{row['node_bytes_by_tensor']:.3f}",
+            f"{row['algbw_mbit_s']:.0f}",
+            f"{row['worker_cpu_s']:.2f}",
+        ]
+        for row in rows_of(arguments, measured)
+    ]
     table = markdown(head, cells)
     if _NOOP in measured:
         share = measured[_RING].times_as_fast_as(measured[_NOOP])
@@ -105,8 +126,8 @@ def lines(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> li
     return table
 
 
-def _spread(found: Quartiles) -> str:
-    low, median, high = found
+def _spread(value: Quartiles) -> str:
+    low, median, high = value
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
@@ -116,12 +137,22 @@ def main() -> None:
     os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
     with ending_well("hierarchy"):
         measured = measure(arguments)
-    what = "a training with {} bytes of gradients" if arguments.train else "all-reduces of {} bytes"
+    load = "a training with {} bytes of gradients" if arguments.train else "all-reduces of {} bytes"
     print(
         f"{arguments.nodes} nodes x {arguments.local} ranks, {arguments.reducers} reducers, "
-        f"{what.format(arguments.size)}, {arguments.rate:g} Mbit/s each way"
+        f"{load.format(arguments.size)}, {arguments.rate:g} Mbit/s each way"
     )
     print("\n".join(lines(arguments, measured)))
+    if arguments.json is not None:
+        settings = {
+            "nodes": arguments.nodes,
+            "local": arguments.local,
+            "reducers": arguments.reducers,
+            "rate_mbit": arguments.rate,
+            "size_bytes": arguments.size,
+            "rounds": arguments.rounds,
+        }
+        results.write(arguments.json, settings, rows_of(arguments, measured))
 
 
 if __name__ == "__main__":

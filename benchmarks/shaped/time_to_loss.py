@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from benchmarks.lab import environment
 from benchmarks.lab.cluster import Cluster, Shape, running
@@ -100,17 +101,31 @@ def target_of(reference: Run, steps: int) -> float:
     return reference.final(steps) * (1 + LIMIT)
 
 
+def row_of(run: Run, reference: Run, steps: int) -> dict[str, Any]:
+    """Return how a training compares with float32's."""
+    target = target_of(reference, steps)
+    return {
+        "way": run.way.name,
+        "final": run.final(steps),
+        "above_fp32": run.final(steps) / reference.final(steps) - 1,
+        "step_s": sum(run.seconds) / len(run.seconds),
+        "steps": run.steps_to(target),
+        "seconds": None if run.steps_to(target) is None else run.time_to(target),
+        "times_as_fast": reference.time_to(target) / run.time_to(target),
+    }
+
+
 def cells(run: Run, reference: Run, steps: int) -> list[str]:
     """Return the cells of HEAD."""
-    target = target_of(reference, steps)
+    row = row_of(run, reference, steps)
     return [
-        run.way.name,
-        f"{run.final(steps):.4f}",
-        f"{run.final(steps) / reference.final(steps) - 1:+.2%}",
-        f"{1e3 * sum(run.seconds) / len(run.seconds):.0f}",
-        f"{run.steps_to(target) or 'never'}",
-        f"{run.time_to(target):.1f}",
-        f"{reference.time_to(target) / run.time_to(target):.2f}",
+        row["way"],
+        f"{row['final']:.4f}",
+        f"{row['above_fp32']:+.2%}",
+        f"{1e3 * row['step_s']:.0f}",
+        f"{row['steps'] or 'never'}",
+        f"{run.time_to(target_of(reference, steps)):.1f}",
+        f"{row['times_as_fast']:.2f}",
     ]
 
 
@@ -145,6 +160,7 @@ def main() -> None:
         "format": FORMAT,
         "environment": described,
         "settings": settings,
+        "rows": [row_of(run, runs[0], given.steps) for run in runs],
         "runs": [asdict(run) for run in runs],
         "problems": problems,
     }

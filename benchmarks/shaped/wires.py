@@ -9,11 +9,14 @@ turns (quartiles), `x fewer` that of the bytes. Every result is checked to the l
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from benchmarks.lab.cluster import Shape
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import WIRES
 from benchmarks.lab.traffic import Link
+from benchmarks.method import results
 from benchmarks.method.paired import Effort
 from benchmarks.method.row import Row
 from benchmarks.method.table import markdown
@@ -34,26 +37,36 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--wires", type=names, default=list(WIRES), help="comma-separated")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
     return parser.parse_args()
 
 
-def lines(row: Row) -> list[str]:
-    """Return the table."""
-    head = ["wire", "ms per turn", "x float32 (quartiles)", "bytes", "x fewer", "worker CPU s/GB"]
-    cells = []
-    for name, measurement in row.measured.items():
-        low, median, high = measurement.times_as_fast_as(row.measured[_BASELINE])
-        cells.append(
-            [
-                "float32" if name == _BASELINE else name,
-                f"{1e3 * measurement.turn_s:.0f}",
-                f"{median:.2f} ({low:.2f}-{high:.2f})",
-                f"{_bytes(row, name):.3f}",
-                f"{_bytes(row, _BASELINE) / _bytes(row, name):.1f}",
-                f"{row.worker_cpu_s_per_gb(name):.2f}",
-            ]
-        )
-    return markdown(head, cells)
+def rows_of(row: Row) -> list[dict[str, Any]]:
+    """Return a row for each wire dtype, compared with float32."""
+    return [
+        {
+            "wire": "float32" if name == _BASELINE else name,
+            "turn_s": measurement.turn_s,
+            "times_as_fast": measurement.times_as_fast_as(row.measured[_BASELINE]),
+            "bytes_by_tensor": _bytes(row, name),
+            "times_fewer_bytes": _bytes(row, _BASELINE) / _bytes(row, name),
+            "worker_cpu_s_per_gb": row.worker_cpu_s_per_gb(name),
+        }
+        for name, measurement in row.measured.items()
+    ]
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Return the cells of a row of the printed table."""
+    low, median, high = row["times_as_fast"]
+    return [
+        row["wire"],
+        f"{1e3 * row['turn_s']:.0f}",
+        f"{median:.2f} ({low:.2f}-{high:.2f})",
+        f"{row['bytes_by_tensor']:.3f}",
+        f"{row['times_fewer_bytes']:.1f}",
+        f"{row['worker_cpu_s_per_gb']:.2f}",
+    ]
 
 
 def _bytes(row: Row, name: str) -> float:
@@ -72,7 +85,18 @@ def main() -> None:
     with ending_well("wires"):
         row = row_of(shape, effort, contenders, size_bytes=arguments.size, iterations=1, with_goodput=False)
     print(f"n={shape.workers} k={shape.reducers}, {arguments.size} bytes, {arguments.rate:g} Mbit/s")
-    print("\n".join(lines(row)))
+    rows = rows_of(row)
+    head = ["wire", "ms per turn", "x float32 (quartiles)", "bytes", "x fewer", "worker CPU s/GB"]
+    print("\n".join(markdown(head, [cells(each) for each in rows])))
+    if arguments.json is not None:
+        settings = {
+            "workers": shape.workers,
+            "reducers": shape.reducers,
+            "rate_mbit": arguments.rate,
+            "size_bytes": arguments.size,
+            "rounds": arguments.rounds,
+        }
+        results.write(arguments.json, settings, rows)
 
 
 if __name__ == "__main__":

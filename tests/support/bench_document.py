@@ -16,7 +16,7 @@ ENVIRONMENT: dict[str, Any] = {
     "kernel": "6.1",
     "python": "3.11.7",
     "versions": {"torch": "2.13.0", "grpcio": "1.85.1", "numpy": "2.4.6"},
-    "argv": ["/somewhere/deep/pytest", "benchmarks/"],
+    "command": "pytest benchmarks/",
     "variables": {},
 }
 

@@ -12,6 +12,6 @@ def test_all_bytes_arrive_and_both_sides_are_measured(nbytes, chunk):
 
 
 def test_a_row_for_each_chunk_size():
-    (first, second) = floor.rows(1 << 22, [1 << 16, 1 << 20], rounds=1)
+    first, second = map(floor.cells, floor.measure(1 << 22, [1 << 16, 1 << 20], rounds=1))
     assert (first[0], second[0]) == ("64 KiB", "1024 KiB")
     assert all(len(row) == 4 for row in (first, second))

@@ -1,0 +1,25 @@
+"""The JSON file that a tool writes: what was run, where, and the rows of its table as numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab import environment
+
+#: Version of the file; raised when a field changes its meaning.
+FORMAT = 1
+
+
+def write(path: Path, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the results of a tool; docs/measured.py makes tables of them."""
+    document = {
+        "format": FORMAT,
+        "environment": environment.describe(),
+        "settings": dict(settings),
+        "rows": [dict(row) for row in rows],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")

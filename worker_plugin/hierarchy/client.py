@@ -36,7 +36,7 @@ from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.announcement import Beginning
 from worker_plugin.discovery.nodes import Node, own_entry
 from worker_plugin.discovery.rendezvous import Meeting
-from worker_plugin.hierarchy.exchange import Exchange, Share, Work, on_stream
+from worker_plugin.hierarchy.exchange import Exchange, Share, Submission, on_stream
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.hierarchy.neighbours import Kind, Neighbours
 from worker_plugin.hierarchy.rail import Agreed, rail_client
@@ -79,7 +79,7 @@ class Hierarchy:
         self._adopted = Beginning()
         #: How many collectives there were.
         self.issued = 0
-        self._works: dict[int, Work] = {}
+        self._submissions: dict[int, Submission] = {}
         #: Of the rail; of the whole job if there are no nodes, and so no exchange. None as long as that is not known.
         self._client: Client | None = None
         self._exchange: Exchange | None = None
@@ -88,7 +88,7 @@ class Hierarchy:
         self._groups: list[LocalGroup] = []
         #: Whether collectives go to the client directly: there are no nodes, and none waits here any more.
         self._is_flat = False
-        self._to_scatter: queue.SimpleQueue[Work | _Last | None] = queue.SimpleQueue()
+        self._to_scatter: queue.SimpleQueue[Submission | _Last | None] = queue.SimpleQueue()
         self._to_gather: queue.SimpleQueue[tuple[Share, Future] | _Last | None] = queue.SimpleQueue()
         self._neighbours = Neighbours()
         self._loop = io_loop()
@@ -117,13 +117,13 @@ class Hierarchy:
             final = self._final or self.error
             if final is not None:
                 raise final.with_traceback(None)  # or each raise would make it longer
-            work = Work(self.issued, request, future, ready)
+            submission = Submission(self.issued, request, future, ready)
             self.issued += 1
             if self._is_flat:
                 assert self._client is not None
                 return self._client.submit(request)
-            self._works[work.seq] = work
-            self._to_scatter.put(work)
+            self._submissions[submission.seq] = submission
+            self._to_scatter.put(submission)
         return future
 
     def connect(self) -> None:
@@ -143,7 +143,7 @@ class Hierarchy:
         if (error := self.error) is not None:  # the rail's, perhaps not noticed by the watch yet
             self.fail(error, Kind.FAILED)
         with self._lock:
-            left, under_way = min(self._works, default=self.issued), len(self._works)
+            left, under_way = min(self._submissions, default=self.issued), len(self._submissions)
             is_first = self._final is None
             if self._client is not None and self._exchange is None:
                 under_way = 0  # they are the client's
@@ -194,16 +194,16 @@ class Hierarchy:
         try:
             with self._failing("the ranks of this node could not meet"):
                 self._start()
-            while (work := self._next()) is not None:
-                if isinstance(work, _Last):
-                    self._pass_on(work)
+            while (submission := self._next()) is not None:
+                if isinstance(submission, _Last):
+                    self._pass_on(submission)
                     continue
-                with self._failing(f"collective {work.seq} failed in the node"):
+                with self._failing(f"collective {submission.seq} failed in the node"):
                     if self._exchange is None:
-                        self._forward(work)
+                        self._forward(submission)
                     else:
-                        self._issue(groups[0], work)
-                del work  # it may hold a collective's memory until the next one
+                        self._issue(groups[0], submission)
+                del submission  # it may hold a collective's memory until the next one
         finally:
             self._forget()
             self._to_gather.put(None)
@@ -220,7 +220,7 @@ class Hierarchy:
         elif self._client is not None:
             self._client.leave()
 
-    def _next(self) -> Work | _Last | None:
+    def _next(self) -> Submission | _Last | None:
         """Return the next collective; None: there is none for this thread any more."""
         with self._lock:
             is_done = self._to_scatter.empty()
@@ -284,34 +284,34 @@ class Hierarchy:
         self._threads.append(threading.Thread(target=run, name=f"reduction-{name}", daemon=True))
         self._threads[-1].start()
 
-    def _forward(self, work: Work) -> None:
+    def _forward(self, submission: Submission) -> None:
         """Issue a collective that came before it was known that there are no nodes."""
 
         def complete(done: Future) -> None:
             with self._lock:
-                self._works.pop(work.seq, None)
+                self._submissions.pop(submission.seq, None)
             try:
-                work.future.set_result(done.value())
+                submission.future.set_result(done.value())
             except ReductionError as error:
-                fail(work.future, error)
+                fail(submission.future, error)
 
         assert self._client is not None
-        if work.future.done():  # with an error
+        if submission.future.done():  # with an error
             return
         try:
-            with on_stream(work):
-                result = self._client.submit(work.request)
+            with on_stream(submission):
+                result = self._client.submit(submission.request)
         except ReductionError as error:
             result = failed(error)
         result.add_done_callback(complete)
 
-    def _issue(self, group: LocalGroup, work: Work) -> None:
+    def _issue(self, group: LocalGroup, submission: Submission) -> None:
         assert self._exchange is not None
         assert self._watch is not None
         assert self._client is not None
-        self._watch.wait(work.seq)
-        with on_stream(work):
-            share = self._exchange.scatter(group, work)
+        self._watch.wait(submission.seq)
+        with on_stream(submission):
+            share = self._exchange.scatter(group, submission)
             self._watch.wait(None)
             result = self._client.submit(share.rail)
         self._to_gather.put((share, result))
@@ -324,7 +324,7 @@ class Hierarchy:
                 if isinstance(item, _Last):
                     self.begin_close()
                     continue
-                with self._failing(f"collective {item[0].work.seq} failed in the node"):
+                with self._failing(f"collective {item[0].submission.seq} failed in the node"):
                     self._complete(group, *item)
                 del item
         finally:
@@ -335,19 +335,19 @@ class Hierarchy:
 
     def _complete(self, group: LocalGroup, share: Share, result: Future) -> None:
         assert self._exchange is not None
-        work = share.work
+        submission = share.submission
         _wait(result)
-        with on_stream(work):
+        with on_stream(submission):
             result.wait()  # so that this stream does
             gathered = self._exchange.gather(group, share)
             with self._writing:
-                if self.first_from(work.seq) != work.seq:
+                if self.first_from(submission.seq) != submission.seq:
                     return  # it has failed
                 self._exchange.write(share, gathered)
                 with self._lock:
-                    del self._works[work.seq]
+                    del self._submissions[submission.seq]
             try:
-                work.future.set_result(work.request.tensor)
+                submission.future.set_result(submission.request.tensor)
             except Exception:  # a callback of the user's
                 log.exception("a callback of a future failed")
 
@@ -356,7 +356,7 @@ class Hierarchy:
     def first_from(self, seq: int) -> int | None:
         """See `Watched.first_from`."""
         with self._lock:
-            return next((other for other in self._works if other >= seq), None)
+            return next((other for other in self._submissions if other >= seq), None)
 
     def fail(self, error: ReductionError, tell: Kind | None = None, number: int = 0) -> None:
         """Give every collective that is not done the error, and end. Any thread; the first error counts."""
@@ -376,10 +376,10 @@ class Hierarchy:
         for group in list(self._groups):
             group.abort()
         with self._writing, self._lock:
-            works, self._works = self._works, {}
-        for work in works.values():
+            submissions, self._submissions = self._submissions, {}
+        for submission in submissions.values():
             try:
-                fail(work.future, error)
+                fail(submission.future, error)
             except Exception:  # a callback of the user's
                 log.exception("a callback of a future failed")
         self._failed.set()

@@ -26,8 +26,8 @@ _HEADER = struct.Struct("<QBBBBxxxxQQ")
 
 
 @dataclass(slots=True, eq=False)
-class Work:
-    """One collective on its way."""
+class Submission:
+    """A collective that was issued, and is not done."""
 
     seq: int
     request: Request
@@ -40,7 +40,7 @@ class Work:
 class Share:
     """What of a collective this rank has on its rail."""
 
-    work: Work
+    submission: Submission
     shards: Shards
     #: What the reducers are asked for: its tensor is the fold of the node's ranks, in the accumulation dtype, and
     #: later the result.
@@ -57,15 +57,15 @@ class Exchange:
         self._wire = wire
         self._pool = ArenaPool()
 
-    def scatter(self, group: LocalGroup, work: Work) -> Share:
+    def scatter(self, group: LocalGroup, submission: Submission) -> Share:
         """Give every local rank the others' parts of its shard; fold ours in the order of the local ranks.
 
         Raises:
             CollectiveMismatch: the local ranks do not mean the same.
             RuntimeError: a connection broke, or the time is over.
         """
-        self._check_header(group, work)
-        request, size, local_rank = work.request, self._node.size, self._node.local_rank
+        self._check_header(group, submission)
+        request, size, local_rank = submission.request, self._node.size, self._node.local_rank
         wire = (
             self._wire
             if self._wire is not None and self._wire.applies_to(request.dtype, request.op)
@@ -80,7 +80,7 @@ class Exchange:
         group.all_to_all(received, mine, [count * itemsize] * size, sizes)
         shard = fold(received.view(flat.dtype).view(size, count).unbind(), request.op)
         rail = replace(request, tensor=shard, slices=shards.slices_of(local_rank))
-        return Share(work, shards, rail, received)
+        return Share(submission, shards, rail, received)
 
     def gather(self, group: LocalGroup, share: Share) -> torch.Tensor:
         """Return all results of the node's shards, of which this rank has one; for `write`.
@@ -89,7 +89,7 @@ class Exchange:
             RuntimeError: a connection broke, or the time is over.
         """
         shard = share.rail.tensor
-        dtype, most, size = share.work.request.tensor.dtype, share.shards.most, self._node.size
+        dtype, most, size = share.submission.request.tensor.dtype, share.shards.most, self._node.size
         row, device = most * dtype.itemsize, shard.device
         mine, gathered = self._take(row, device), self._take(row * size, device)
         mine.view(dtype)[: shard.numel()].copy_(shard)
@@ -99,7 +99,7 @@ class Exchange:
 
     def write(self, share: Share, gathered: torch.Tensor) -> None:
         """Write the result into the tensor; the memory of both arguments is free then."""
-        tensor = share.work.request.tensor
+        tensor = share.submission.request.tensor
         rows = gathered.view(tensor.dtype).view(self._node.size, share.shards.most)
         with torch.inference_mode(tensor.is_inference()):
             share.shards.unpack(rows, tensor.detach().view(-1))
@@ -112,11 +112,15 @@ class Exchange:
         """Let go of the memory that was kept for later."""
         self._pool = ArenaPool()
 
-    def _check_header(self, group: LocalGroup, work: Work) -> None:
+    def _check_header(self, group: LocalGroup, submission: Submission) -> None:
         wire = 0 if self._wire is None else self._wire.dtype
-        tensor = work.request.tensor
-        op, dtype, fingerprint = work.request.op, work.request.dtype, work.request.fingerprint
-        what = work.seq, op, dtype, wire, tensor.is_cuda, tensor.numel(), fingerprint
+        tensor = submission.request.tensor
+        op, dtype, fingerprint = (
+            submission.request.op,
+            submission.request.dtype,
+            submission.request.fingerprint,
+        )
+        what = submission.seq, op, dtype, wire, tensor.is_cuda, tensor.numel(), fingerprint
         mine = bytearray(_HEADER.pack(*what))
         gathered = torch.empty(self._node.size * len(mine), dtype=torch.uint8)
         group.all_gather(gathered, torch.frombuffer(mine, dtype=torch.uint8))
@@ -147,13 +151,13 @@ def _describe(header: bytes) -> str:
 
 
 @contextlib.contextmanager
-def on_stream(work: Work) -> Iterator[None]:
+def on_stream(submission: Submission) -> Iterator[None]:
     """Have what happens to a GPU's tensor happen on a stream of this thread, after what wrote it. Not run yet."""
-    if work.ready is None:
+    if submission.ready is None:
         yield
         return
-    device = work.request.tensor.device
+    device = submission.request.tensor.device
     stream = side_stream(device)
     with torch.cuda.device(device), torch.cuda.stream(stream):
-        work.ready.delay(stream)
+        submission.ready.delay(stream)
         yield

@@ -3,9 +3,9 @@
     python docs/settings.py            # writes the page
     python docs/settings.py --check    # exits with 1 if the page is not what would be written
 
-A worker's settings are the arguments of `ReductionState`: their meaning comes from its docstring, their default and
-their environment variable from `PluginConfig`. A reducer's options are those of the `reducer` command, in the words of
-its `--help`.
+A worker's settings come from their table, `PluginConfig`. `ReductionState` has arguments that are no settings, because
+they have no environment variable; their meaning comes from its docstring. A reducer's options are those of the
+`reducer` command, in the words of its `--help`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import click
 
 from reducer import cli
 from worker_plugin.config import PluginConfig
-from worker_plugin.settings.environment import variable
+from worker_plugin.settings.table import rows
 from worker_plugin.state import ReductionState
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -48,30 +47,25 @@ REDUCER = """\
 These are the options of the commands, as `reducer serve --help` and `reducer status --help` show
 them.
 """
-_ARGUMENT = re.compile(r"(\w+): (.+)")
 
 
-def argument_texts(docstring: str) -> dict[str, str]:
-    """Return what the section "Args:" of a docstring says of each argument, on one line."""
-    texts: dict[str, str] = {}
-    name = ""
-    section = docstring.partition("Args:\n")[2].partition("\n\n")[0]
-    for line in inspect.cleandoc(section).splitlines():
-        if match := _ARGUMENT.fullmatch(line):
-            name = match[1]
-            texts[name] = match[2]
-        else:
-            texts[name] += " " + line.strip()
-    return texts
+def argument_text(name: str) -> str:
+    """Return what the docstring of `ReductionState` says of one argument, on one line."""
+    section = (inspect.getdoc(ReductionState) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.split(r"^    (\w+): ", section, flags=re.MULTILINE)  # "", name, text, name, text, ...
+    return " ".join(entries[entries.index(name) + 1].split())
 
 
 def worker_rows() -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each argument of `ReductionState`, in the order of its signature."""
-    defaults = {field.name: field.default for field in fields(PluginConfig)}
-    texts = argument_texts(inspect.getdoc(ReductionState) or "")
-    for name in inspect.signature(ReductionState).parameters:
-        shown = f"`{variable(name)}`" if name in defaults else "–"
-        yield f"`{name}`", shown, _default(defaults.get(name)), texts[name][0].upper() + texts[name][1:]
+    """Yield the cells of each argument of `ReductionState`: first the settings, then the others."""
+    settings = rows(PluginConfig)
+    for row in settings:
+        default = row.default_text if row.default is None else f"`{row.default_text}`"
+        yield f"`{row.name}`", f"`{row.variable}`", default, row.doc
+    names = {row.name for row in settings}
+    for name, parameter in inspect.signature(ReductionState).parameters.items():
+        if name not in names and parameter.kind is not parameter.VAR_KEYWORD:
+            yield f"`{name}`", "–", "none", argument_text(name)
 
 
 def option_rows(command: click.Command) -> Iterator[tuple[str, ...]]:
@@ -97,14 +91,6 @@ def page() -> str:
         command = cli.main.commands[name]
         parts += [f"### reducer {name}\n", table(("option", "meaning"), option_rows(command))]
     return "\n".join(parts)
-
-
-def _default(value: object) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "on (`1`)" if value else "off (`0`)"
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
 def _cell(text: str) -> str:

@@ -1,11 +1,15 @@
-"""Settings of a `ReductionState`: explicit argument, else REDUCTION_<NAME>, else default."""
+"""The settings of a `ReductionState`: the table of all of them, and how a state gets their values.
+
+`PluginConfig` is the table; each of its fields is one setting. `Settings` repeats the names for type checkers, which
+read nothing else; a test compares the two. `help(ReductionState)` and docs/settings.md are made from the table.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
 from reduction import layout
 from reduction.errors import ConfigError
@@ -13,9 +17,9 @@ from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 from reduction.security.tls import TlsFiles, tls_files
 from reduction.wire import frames as wire
 
-from worker_plugin.settings.address_forms import check_addresses
-from worker_plugin.settings.environment import variable, warn_of_unknown
-from worker_plugin.settings.kinds import SECONDS, SECONDS_MAX, parse
+from worker_plugin.settings.environment import nearest, warn_of_unknown
+from worker_plugin.settings.kinds import Addresses, Choice, FilePath, LocalGroup, Seconds, Switch, Text, Whole
+from worker_plugin.settings.table import rows, setting
 from worker_plugin.tensors.wire_dtype import WireFormat
 from worker_plugin.tensors.wire_dtype import parse as parse_wire_dtype
 
@@ -24,62 +28,142 @@ from worker_plugin.tensors.wire_dtype import parse as parse_wire_dtype
 class PluginConfig:
     """All settings, checked. Rank, world size and job may stay None until the first collective."""
 
-    #: Addresses (`address_forms`), or None to look around (worker_plugin/discovery).
-    reducers: tuple[str, ...] | None = None
-    job: str | None = None
-    rank: int | None = None
-    world_size: int | None = None
-    transport: str = "auto"
-    wire_dtype: str | None = None
-    on_reducer_loss: str = "reshard"
-    fallback: str | None = None
-    timeout_s: float = 600.0
-    stall_warn_s: float = 5.0
-    join_timeout_s: float = 60.0
-    close_timeout_s: float = 5.0
-    #: None: chosen once, after the first collectives (core/pace.py); a quarter of an explicit credit.
-    chunk_bytes: int | None = None
-    #: None: adapted all the time.
-    credit_bytes: int | None = None
-    #: Whether pushes and results have checksums; rank 0's counts.
-    checksums: bool = False
-    #: Ranks of a node that reduce among themselves first: how many, or "auto" for what the launcher says.
-    local_group: int | str | None = None
-    #: Certificate, private key and CA of mutual TLS, in PEM; all or none. Only the paths are kept.
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_ca: str | None = None
-    #: File with the job's token (`reduction.security.tokens`).
-    token_file: str | None = None
+    reducers: tuple[str, ...] | None = setting(
+        None,
+        Addresses(),
+        "Addresses as a list or a comma-separated string of HOST:PORT or dns:NAME:PORT. Without them "
+        "Vertex AI's CLUSTER_SPEC is looked at; if that names none either, rank 0 starts a private "
+        "reducer on its host.",
+    )
+    job: str | None = setting(
+        None,
+        Text(f"a string of 1 to {wire.JOB_NAME_BYTES_MAX} bytes"),
+        "Name of the job, the same on all ranks; no other live job may have it. Rank 0 makes one up if "
+        "none is given.",
+    )
+    rank: int | None = setting(
+        None,
+        Whole(0, layout.WORLD_SIZE_MAX - 1),
+        "Number of this rank. It comes from the process group if it is not given.",
+    )
+    world_size: int | None = setting(
+        None,
+        Whole(1, layout.WORLD_SIZE_MAX),
+        "Number of ranks. It comes from the process group if it is not given.",
+    )
+    transport: str = setting(
+        "auto",
+        Choice("auto", "tcp", "grpc"),
+        'How gradients travel: "auto", "tcp" or "grpc". With TLS "auto" means "grpc".',
+    )
+    wire_dtype: str | None = setting(
+        None,
+        Text("a string such as 'bf16'", parse_wire_dtype),
+        "Format in which sums and averages of floating-point numbers travel. Without it every tensor "
+        'travels in its own dtype. "bf16" and "fp16" are for float32: the sum is made in float32 and '
+        'rounded once. "int8", "fp8" and "topk:RATIO" ("topk" means 1 %) are for float32, bfloat16 and '
+        "float16: they are lossy, and DDP's gradients get error feedback.",
+    )
+    on_reducer_loss: str = setting(
+        "reshard",
+        Choice("reshard", "wait", "raise"),
+        'What follows when a reducer is lost. "reshard": the others take over at once, and take the '
+        'lost one in again when it is back. "wait": all reducers are waited for at their addresses, up '
+        'to `join_timeout_s`. "raise": the job fails. Rank 0\'s value counts.',
+    )
+    fallback: str | None = setting(
+        None,
+        Choice(None, "embedded"),
+        'What follows when no reducer has been there for `join_timeout_s`. "embedded": rank 0 starts a '
+        "private reducer on its host, and all ranks must run on that host. Without it the job fails.",
+    )
+    timeout_s: float = setting(
+        600.0,
+        Seconds(),
+        "Seconds from a collective's first push to CollectiveTimeout. Ranks that have not come are "
+        "waited for as long.",
+    )
+    stall_warn_s: float = setting(
+        5.0,
+        Seconds(),
+        "Seconds without a result after which the oldest collective is logged as a warning. After this "
+        "time a rank also says which reducers or ranks it waits for.",
+    )
+    join_timeout_s: float = setting(
+        60.0,
+        Seconds(),
+        "Seconds to wait for reducers that cannot be reached, at the start and after all were lost.",
+    )
+    close_timeout_s: float = setting(
+        5.0, Seconds(), "Seconds that `close` waits for ranks that may still need this one."
+    )
+    chunk_bytes: int | None = setting(
+        None,
+        Whole(layout.CHUNK_BYTES_MIN, layout.CHUNK_BYTES_MAX, "bytes", layout.CHUNK_BYTES_MULTIPLE),
+        f"Bytes per message, a multiple of {layout.CHUNK_BYTES_MULTIPLE}. Without it the size is chosen "
+        "once, after the first collectives; with `credit_bytes` alone it is a quarter of that. Rank 0's "
+        "value counts.",
+    )
+    credit_bytes: int | None = setting(
+        None,
+        Whole(layout.CHUNK_BYTES_MIN, layout.CREDIT_BYTES_MAX, "bytes"),
+        "Bytes that may be pushed to one reducer ahead of its results. Without it the number is adapted "
+        "all the time.",
+    )
+    checksums: bool = setting(
+        False,
+        Switch(),
+        "Whether every push and result carries a CRC-32C; 1 or 0 in the environment. One whose checksum "
+        "is wrong is sent again. Rank 0's value counts.",
+    )
+    local_group: int | str | None = setting(
+        None,
+        LocalGroup(),
+        "How many ranks of each node reduce among themselves first, so that one copy of the gradients "
+        'per node crosses the network: a number, or "auto" for what the launcher says. Without it every '
+        "rank is by itself.",
+    )
+    tls_cert: str | None = setting(
+        None,
+        FilePath(),
+        "PEM file with this worker's certificate or chain. With TLS everything goes over gRPC. TLS needs "
+        "all three files.",
+    )
+    tls_key: str | None = setting(None, FilePath(), "PEM file with the private key of `tls_cert`.")
+    tls_ca: str | None = setting(
+        None,
+        FilePath(),
+        "PEM file with the CA certificates that a reducer's certificate must lead to.",
+    )
+    token_file: str | None = setting(
+        None,
+        FilePath(),
+        "File with a line JOB:TOKEN for the job, or *:TOKEN for any job. See SECURITY.md.",
+    )
 
     def __post_init__(self) -> None:
-        _check_choice("transport", self.transport, ("auto", "tcp", "grpc"))
-        parse_wire_dtype(self.wire_dtype)
-        _check_choice("on_reducer_loss", self.on_reducer_loss, ("reshard", "wait", "raise"))
-        _check_choice("fallback", self.fallback, (None, "embedded"))
-        for name in ("timeout_s", "stall_warn_s", "join_timeout_s", "close_timeout_s"):
-            if not 0 < getattr(self, name) <= SECONDS_MAX:
-                raise ConfigError(f"{name} is {getattr(self, name)}, allowed are {SECONDS}")
-        if self.world_size is not None and not 1 <= self.world_size <= layout.WORLD_SIZE_MAX:
-            raise ConfigError(f"world_size is {self.world_size}, allowed are 1 to {layout.WORLD_SIZE_MAX}")
-        if self.rank is not None and self.rank < 0:
-            raise ConfigError(f"rank is {self.rank}, it must not be negative")
+        for row in rows(PluginConfig):
+            if (value := getattr(self, row.name)) is not None:
+                row.kind.check(row.name, value)
+        # What follows is about several settings at once.
         if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
         if self.job is not None:
             self._check_job(self.job)
-        self._check_local_group()
-        self._check_sizes()
+        if isinstance(self.local_group, int):
+            self._check_local_group(self.local_group)
+        if self.credit_bytes is not None and self.credit_bytes < (self.chunk_bytes or 0):
+            raise ConfigError(
+                f"credit_bytes is {self.credit_bytes}, it must be at least chunk_bytes, {self.chunk_bytes}"
+            )
         if self.tls is not None and self.transport == "tcp":
             raise ConfigError(
                 "transport is 'tcp', which TLS does not cover: use 'auto' or 'grpc' with tls_cert"
             )
-        if self.reducers is not None:
-            check_addresses(self.reducers)
 
     @property
     def wire(self) -> WireFormat | None:
-        """What `wire_dtype` means, None: every tensor's own."""
+        """The meaning of `wire_dtype`. None: every tensor travels in its own dtype."""
         return parse_wire_dtype(self.wire_dtype)
 
     @property
@@ -89,105 +173,103 @@ class PluginConfig:
 
     @property
     def fixed_chunk_bytes(self) -> int | None:
-        """The grid to use; None: choose it."""
+        """The size of chunks, if the settings say it. None: it is chosen after the first collectives (core/pace.py)."""
         if self.chunk_bytes is None and self.credit_bytes is not None:
             quarter = self.credit_bytes // 4 // layout.CHUNK_BYTES_MULTIPLE * layout.CHUNK_BYTES_MULTIPLE
             return min(max(quarter, layout.CHUNK_BYTES_MIN), layout.CHUNK_BYTES_MAX)
         return self.chunk_bytes
 
     def _check_job(self, job: str) -> None:
-        # The rails' names are longer, and whether there will be some is not always known yet.
-        most = wire.JOB_NAME_BYTES_MAX - (0 if self.local_group is None else SUFFIX_BYTES_MAX)
-        if not 1 <= _utf8_bytes("job", job) <= most:
-            raise ConfigError(f"job {job!r} must have 1 to {most} bytes")
+        # Each rail adds a suffix to the name. Whether "auto" will make rails is not known yet.
+        bytes_max = wire.JOB_NAME_BYTES_MAX - (0 if self.local_group is None else SUFFIX_BYTES_MAX)
+        try:
+            size = len(job.encode())
+        except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+            raise ConfigError(f"job {job!r} is not text") from None
+        if not 1 <= size <= bytes_max:
+            raise ConfigError(f"job {job!r} must have 1 to {bytes_max} bytes")
         if not job.isprintable():
             raise ConfigError(f"job {job!r} has characters that cannot be printed")
         if is_rail(job):
             raise ConfigError(f"job {job!r} ends like the rail of a job (local_group): choose another name")
 
-    def _check_local_group(self) -> None:
-        group = self.local_group
-        if group is None or group == "auto":
-            return
-        if not isinstance(group, int) or isinstance(group, bool) or not 1 <= group <= layout.WORLD_SIZE_MAX:
+    def _check_local_group(self, ranks: int) -> None:
+        if self.world_size is not None and self.world_size % ranks:
             raise ConfigError(
-                f"local_group is {group!r}; it must be None, 'auto' or a number of ranks, 1 to {layout.WORLD_SIZE_MAX}"
-            )
-        if self.world_size is not None and self.world_size % group:
-            raise ConfigError(
-                f"local_group is {group}, but the world size {self.world_size} is no multiple of it: every node "
+                f"local_group is {ranks}, but the world size {self.world_size} is no multiple of it: every node "
                 f"must have as many ranks"
             )
-        if group > 1 and self.fallback is not None:
+        if ranks > 1 and self.fallback is not None:
             raise ConfigError(
-                f"fallback={self.fallback!r} needs all ranks on one host, local_group={group} is for several: "
+                f"fallback={self.fallback!r} needs all ranks on one host, local_group={ranks} is for several: "
                 f"leave one of them out"
             )
 
-    def _check_sizes(self) -> None:
-        chunk_bytes, least = self.chunk_bytes, layout.CHUNK_BYTES_MIN
-        if chunk_bytes is not None:
-            if not least <= chunk_bytes <= layout.CHUNK_BYTES_MAX:
-                raise ConfigError(
-                    f"chunk_bytes is {chunk_bytes}, allowed are {least} to {layout.CHUNK_BYTES_MAX}"
-                )
-            if chunk_bytes % layout.CHUNK_BYTES_MULTIPLE:
-                raise ConfigError(
-                    f"chunk_bytes is {chunk_bytes}, it must be a multiple of {layout.CHUNK_BYTES_MULTIPLE}"
-                )
-            least = chunk_bytes
-        if self.credit_bytes is not None and not least <= self.credit_bytes <= layout.CREDIT_BYTES_MAX:
-            raise ConfigError(
-                f"credit_bytes is {self.credit_bytes}, allowed are {least} (one chunk) to {layout.CREDIT_BYTES_MAX}"
-            )
+
+class Settings(TypedDict, total=False):
+    """What may be given for each setting but `reducers`, which has a place. None means that it is not given."""
+
+    job: str | None
+    rank: int | str | None
+    world_size: int | str | None
+    transport: str | None
+    wire_dtype: str | None
+    on_reducer_loss: str | None
+    fallback: str | None
+    timeout_s: float | str | None
+    stall_warn_s: float | str | None
+    join_timeout_s: float | str | None
+    close_timeout_s: float | str | None
+    chunk_bytes: int | str | None
+    credit_bytes: int | str | None
+    checksums: bool | None
+    local_group: int | str | None
+    tls_cert: str | os.PathLike[str] | None
+    tls_key: str | os.PathLike[str] | None
+    tls_ca: str | os.PathLike[str] | None
+    token_file: str | os.PathLike[str] | None
 
 
-def _check_choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name} is {value!r}; this version knows {', '.join(map(repr, known))}")
+class AllSettings(Settings, total=False):
+    """What may be given for each setting."""
 
-
-def _utf8_bytes(name: str, text: str) -> int:
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
-        raise ConfigError(f"{name} {text!r} is not text") from None
+    reducers: Sequence[str] | str | None
 
 
 def build(arguments: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> PluginConfig:
-    """Return the settings from explicit arguments (None means not given) and the environment.
+    """Return the settings from explicit arguments and the environment; an argument of None is not given.
 
     Raises:
         ConfigError: a value is wrong; the message names it and where it came from.
+        TypeError: there is no setting of an argument's name.
     """
-    names = [field.name for field in fields(PluginConfig)]
+    table = rows(PluginConfig)
+    names = [row.name for row in table]
+    for name in arguments:
+        if name not in names:
+            meant = nearest(name, names)
+            hint = "" if meant is None else f"; did you mean {meant!r}?"
+            raise TypeError(f"ReductionState got an unexpected keyword argument {name!r}{hint}")
     warn_of_unknown(names, environ)
     values: dict[str, Any] = {}
-    for name in names:
-        found = environ.get(variable(name))
-        if arguments.get(name) is not None:
-            values[name] = parse(name, arguments[name])
-        elif found or (found is not None and name == "reducers"):
-            values[name] = parse(name, found, variable(name))
+    for row in table:
+        argument, text = arguments.get(row.name), environ.get(row.variable)
+        if argument is not None:
+            values[row.name] = row.kind.parse(row.name, argument)
+        # An empty variable counts as not set, except for that of the reducers. An unset variable of a shell script
+        # would make it empty, and the job would run on a private reducer that nobody wanted.
+        elif text or (text is not None and row.name == "reducers"):
+            values[row.name] = row.kind.parse(row.variable, text)
     return PluginConfig(**values)
 
 
 def check_files(config: PluginConfig) -> None:
-    """See that the files that settings name are there; they are read later, when the communicator is made.
+    """Return if the files that settings name are there. They are read later, when the communicator is made.
 
     Raises:
-        ConfigError: one is not, or may not be read.
+        ConfigError: one is not there, or may not be read.
     """
-    for name in ("tls_cert", "tls_key", "tls_ca", "token_file"):
-        path = getattr(config, name)
-        if path is None:
-            continue
-        why = None
-        if not os.path.exists(path):
-            why = "is not there"
-        elif os.path.isdir(path):
-            why = "is a directory"
-        elif not os.access(path, os.R_OK):
-            why = "may not be read by this user"
-        if why is not None:
-            raise ConfigError(f"{name} is {path!r}, which {why}: give the path of a file")
+    for row in rows(PluginConfig):
+        path = getattr(config, row.name)
+        if isinstance(row.kind, FilePath) and path is not None:
+            row.kind.find(row.name, path)

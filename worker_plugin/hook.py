@@ -1,13 +1,14 @@
 """The DDP communication hook, and `attach`, which registers it."""
 # No `from __future__ import annotations`: DDP compares the hook's annotations with real types.
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from reduction.errors import ConfigError
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from worker_plugin.config import AllSettings
 from worker_plugin.state import ReductionState
 from worker_plugin.tensors.futures import failed, raise_in_waiter
 
@@ -45,7 +46,7 @@ def reduction_hook(
 
 
 def attach(
-    ddp_model: DistributedDataParallel, state: ReductionState | None = None, **settings: Any
+    ddp_model: DistributedDataParallel, state: ReductionState | None = None, **settings: Unpack[AllSettings]
 ) -> ReductionState:
     """Have a DDP module average its gradients through the reducers; return the state that does it.
 

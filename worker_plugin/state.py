@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.client import Client
 from worker_plugin.communicator import CLOSED, Communicator, Request
-from worker_plugin.config import PluginConfig, build, check_files
+from worker_plugin.config import PluginConfig, Settings, build, check_files
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rendezvous import Meeting
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
 from worker_plugin.rank_group import RankGroup, find_group, group_of
+from worker_plugin.settings import table
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback
@@ -38,95 +39,27 @@ class ReductionState:
     """One communicator of one rank. Constructing it opens nothing; the first collective connects.
 
     Args:
-        reducers: addresses as a list or a comma-separated string of HOST:PORT or dns:NAME:PORT. None looks at
-            REDUCTION_REDUCERS, then at Vertex AI's CLUSTER_SPEC, else rank 0 starts a private reducer on this
-            host.
-        job: name that is the same on all ranks and no other live job's; made up by rank 0 if not given.
-        process_group: the ranks that reduce together, and the store through which they meet; None is the default group,
-            if there is one. States of different groups never meet, whatever their job is called.
-        rank: this rank; from the process group if not given.
-        world_size: number of ranks; from the process group if not given.
-        transport: "auto", "tcp" or "grpc"; with TLS "auto" is "grpc".
-        wire_dtype: what sums and averages of floating-point numbers travel as: None, the tensor's own; "bf16" or
-            "fp16", added in float32 and rounded once, for float32; "int8", "fp8" or "topk:RATIO" ("topk" is 1 %),
-            lossy, with error feedback for DDP's gradients, for float32, bfloat16 and float16.
-        on_reducer_loss: "reshard", the others take over at once, and take a lost one in again when it is back;
-            "wait", for all of them at their addresses, up to `join_timeout_s`; "raise". Rank 0's counts.
-        fallback: "embedded", rank 0 starts a private reducer on its host when none has been there for
-            `join_timeout_s`; all ranks must run on that host. None, the job fails then.
-        timeout_s: seconds from a collective's first push to CollectiveTimeout; and that ranks are waited for which have
-            not come.
-        stall_warn_s: seconds without a result after which the oldest collective is logged as a warning; and after which
-            this rank says which reducers or ranks it waits for.
-        join_timeout_s: seconds to wait for reducers that cannot be reached, at the start and after losing all.
-        close_timeout_s: seconds that `close` waits for ranks that may still need this one.
-        chunk_bytes: bytes per message, a multiple of 1024; rank 0's counts.
-        credit_bytes: bytes pushed to one reducer ahead of its results.
-        checksums: whether every push and result has a CRC-32C; one that does not fit is sent again. Rank 0's counts.
-        local_group: "auto" or a number g of ranks of each node that reduce among themselves first, so that one copy of
-            the gradients per node crosses the network; see the README. None, every rank by itself.
-        tls_cert: this worker's certificate (chain), a PEM file. With TLS everything goes over gRPC.
-        tls_key: its private key.
-        tls_ca: the CA's certificates that a reducer's must lead to. All three or none.
-        token_file: file with a line JOB:TOKEN for the job, or *:TOKEN for any. See SECURITY.md.
+        **settings: The fields of `PluginConfig` in worker_plugin/config.py, `reducers` among them.
+        process_group: The ranks that reduce together; they meet through its store. None means the default group, if
+            there is one. States of different groups never meet, whatever their job is called.
 
-    Every setting can also be given as REDUCTION_<NAME>; an explicit argument wins. A number may be a string, as in
-    `rank=os.environ["RANK"]`. An empty variable counts as not set, but REDUCTION_REDUCERS= is an error.
+    Every argument but the process group can also be given as a variable REDUCTION_<NAME>; an explicit argument wins.
+    A number may be a string, as in `rank=os.environ["RANK"]`. An empty variable counts as not set, but
+    `REDUCTION_REDUCERS=` is an error.
 
     Raises:
-        ConfigError: a setting is wrong, of a wrong type, or names a file that is not there.
+        ConfigError: a setting is wrong, has a wrong type, or names a file that is not there.
     """
 
     def __init__(
         self,
         reducers: Sequence[str] | str | None = None,
         *,
-        job: str | None = None,
         process_group: ProcessGroup | None = None,
-        rank: int | str | None = None,
-        world_size: int | str | None = None,
-        transport: str | None = None,
-        wire_dtype: str | None = None,
-        on_reducer_loss: str | None = None,
-        fallback: str | None = None,
-        timeout_s: float | str | None = None,
-        stall_warn_s: float | str | None = None,
-        join_timeout_s: float | str | None = None,
-        close_timeout_s: float | str | None = None,
-        chunk_bytes: int | str | None = None,
-        credit_bytes: int | str | None = None,
-        checksums: bool | None = None,
-        local_group: int | str | None = None,
-        tls_cert: str | os.PathLike[str] | None = None,
-        tls_key: str | os.PathLike[str] | None = None,
-        tls_ca: str | os.PathLike[str] | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
         log_setup.prepare()
-        self.config: PluginConfig = build(
-            {
-                "reducers": reducers,
-                "job": job,
-                "rank": rank,
-                "world_size": world_size,
-                "transport": transport,
-                "wire_dtype": wire_dtype,
-                "on_reducer_loss": on_reducer_loss,
-                "fallback": fallback,
-                "timeout_s": timeout_s,
-                "stall_warn_s": stall_warn_s,
-                "join_timeout_s": join_timeout_s,
-                "close_timeout_s": close_timeout_s,
-                "chunk_bytes": chunk_bytes,
-                "credit_bytes": credit_bytes,
-                "checksums": checksums,
-                "local_group": local_group,
-                "tls_cert": tls_cert,
-                "tls_key": tls_key,
-                "tls_ca": tls_ca,
-                "token_file": token_file,
-            }
-        )
+        self.config: PluginConfig = build({"reducers": reducers, **settings})
         check_files(self.config)
         if process_group is not None:
             if not isinstance(process_group, ProcessGroup):
@@ -396,3 +329,6 @@ class ReductionState:
         self._dropping = weakref.finalize(self, communicator.leave)
         self._dropping.atexit = False
         return communicator
+
+
+ReductionState.__doc__ = table.document(ReductionState.__doc__, table.rows(PluginConfig))

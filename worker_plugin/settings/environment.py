@@ -1,21 +1,21 @@
-"""Settings in variables of the environment, REDUCTION_<NAME>, and those that nobody reads, most likely for a typo."""
+"""Settings in environment variables, REDUCTION_<NAME>, and names of settings that were probably mistyped."""
 
 from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 log = logging.getLogger(__name__)
 
 PREFIX = "REDUCTION_"
-#: What is no setting of a state: how much is logged (log_setup.py), and where a child of ours finds its packages
-#: (`reduction.process.launch`).
+#: Variables with our prefix that are no settings of a state. The first says how much is logged
+#: (process/log_setup.py). The second tells a child process where it finds its packages (`reduction.process.launch`).
 OTHERS = ("REDUCTION_LOG", "REDUCTION_START_PATH")
-#: From what likeness on a known name is what was meant, as `difflib` counts; the prefix does not count.
-LIKE = 0.6
+#: A known name that is at least this similar to an unknown one, as `difflib` measures it, is suggested instead.
+SIMILARITY_MIN = 0.6
 
-#: Variables that were warned of in this process.
+#: Variables that this process has warned of.
 _warned: set[str] = set()
 
 
@@ -24,18 +24,24 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that the user probably meant, None if there is none."""
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=SIMILARITY_MIN)
+    return matches[0] if matches else None
+
+
 def warn_of_unknown(names: Collection[str], environ: Mapping[str, str]) -> None:
     """Warn of variables that look like settings and are none, once per process."""
-    known = {variable(name): None for name in names} | dict.fromkeys(OTHERS)
+    known = {*map(variable, names), *OTHERS}
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and name not in _warned:
             _warned.add(name)
-            log.warning("%s", _text(name, list(known)))
+            log.warning("%s", _warning(name, known))
 
 
-def _text(name: str, known: list[str]) -> str:
-    ends = {one.removeprefix(PREFIX): one for one in known}
-    near = difflib.get_close_matches(name.removeprefix(PREFIX), ends, n=1, cutoff=LIKE)
-    if not near:
+def _warning(name: str, known: Iterable[str]) -> str:
+    # All names begin with the prefix, so it says nothing about their similarity.
+    meant = nearest(name.removeprefix(PREFIX), [other.removeprefix(PREFIX) for other in sorted(known)])
+    if meant is None:
         return f"{name} is no setting, and changes nothing"
-    return f"{name} is no setting; did you mean {ends[near[0]]}?"
+    return f"{name} is no setting; did you mean {PREFIX}{meant}?"

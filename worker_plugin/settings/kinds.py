@@ -1,7 +1,11 @@
-"""What users hand over for a setting, in an argument or a variable: the right type, or an error that says what is.
+"""Kinds of settings: how a value is understood that the user gave, and which values are allowed.
 
-Numbers may be text everywhere, because `os.environ["RANK"]` is. A value that has the right type and is too large or
-too small is found later (config.py).
+A kind has two methods. `parse` takes what was given, of whatever type, and returns a value of the right type. Numbers
+may be text everywhere, because `os.environ["RANK"]` is text. `check` refuses a value of the right type that is not
+allowed. Both raise ConfigError with a message that names the setting, the value and what is allowed.
+
+The `name` that `parse` gets is the argument's, or the variable's if the value comes from the environment. Variables
+are in capital letters.
 """
 
 from __future__ import annotations
@@ -9,38 +13,60 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from numbers import Real
-from typing import SupportsIndex
+from typing import Any, Protocol, SupportsIndex, TypeVar
 
 from reduction import layout
 from reduction.errors import ConfigError
-from reduction.wire import frames as wire
 
-#: About a month; what the clocks of a communicator can still add up.
+from worker_plugin.settings.address_forms import check_addresses
+
+#: The longest time-out, in seconds: about a month. Clocks of a communicator can still add up times of this size.
 SECONDS_MAX = 3e6
-SECONDS = f"more than 0 to {SECONDS_MAX:g} seconds"
-#: How to get along without a reducer of one's own.
-UNSET = "rank 0 starts a private one on its host"
 
-_SWITCH = {"0": False, "1": True, False: False, True: True}
+_SWITCH_POSITIONS = {"0": False, "1": True, False: False, True: True}
 
-
-def parse(name: str, value: object, variable: str | None = None) -> object:
-    """Return the value of a setting.
-
-    Args:
-        name: of the setting.
-        value: what was given for it, which is not None.
-        variable: where it was found, if that is the environment.
-
-    Raises:
-        ConfigError: it cannot be meant; the message names the argument or variable, the value and what is allowed.
-    """
-    return _PARSE[name](variable or name, value)
+T_co = TypeVar("T_co", covariant=True)
 
 
-def _whole(allowed: str) -> Callable[[str, object], int]:
-    def whole(name: str, value: object) -> int:
+class Kind(Protocol[T_co]):
+    """What all kinds of settings can do."""
+
+    def parse(self, name: str, value: object) -> T_co:
+        """Return the value that the user meant.
+
+        Raises:
+            ConfigError: it has a type, or is a text, that cannot be meant.
+        """
+        ...
+
+    def check(self, name: str, value: Any) -> None:
+        """Return if a value that `parse` could have returned is allowed.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number within bounds."""
+
+    least: int
+    most: int
+    unit: str = ""
+    #: Every allowed number is a multiple of this one.
+    multiple_of: int = 1
+
+    @property
+    def allowed(self) -> str:
+        """The bounds, as messages write them."""
+        return f"{self.least} to {self.most} {self.unit}".strip()
+
+    def parse(self, name: str, value: object) -> int:
+        """Return an integer of any type, or of a text."""
         try:
             if isinstance(value, str):
                 return int(value)
@@ -48,91 +74,172 @@ def _whole(allowed: str) -> Callable[[str, object], int]:
                 return operator.index(value)
         except (TypeError, ValueError):
             pass
-        raise ConfigError(f"{name} is {value!r}, which is no whole number: allowed are {allowed}")
+        raise ConfigError(f"{name} is {value!r}, which is no whole number: allowed are {self.allowed}")
 
-    return whole
-
-
-def _seconds(name: str, value: object) -> float:
-    try:
-        if isinstance(value, (str, Real)) and not isinstance(value, bool):
-            return float(value)
-    except (ValueError, OverflowError):
-        pass
-    raise ConfigError(f"{name} is {value!r}, which is no number: allowed are {SECONDS}")
+    def check(self, name: str, value: int) -> None:
+        """Refuse numbers outside the bounds, and those between the multiples."""
+        if not self.least <= value <= self.most:
+            raise ConfigError(f"{name} is {value}, allowed are {self.allowed}")
+        if value % self.multiple_of:
+            raise ConfigError(f"{name} is {value}, it must be a multiple of {self.multiple_of}")
 
 
-def _text(allowed: str) -> Callable[[str, object], str]:
-    def text(name: str, value: object) -> str:
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A time in seconds, more than none."""
+
+    @property
+    def allowed(self) -> str:
+        """The bounds, as messages write them."""
+        return f"more than 0 to {SECONDS_MAX:g} seconds"
+
+    def parse(self, name: str, value: object) -> float:
+        """Return a real number of any type, or of a text."""
+        try:
+            if isinstance(value, (str, Real)) and not isinstance(value, bool):
+                return float(value)
+        except (ValueError, OverflowError):
+            pass
+        raise ConfigError(f"{name} is {value!r}, which is no number: allowed are {self.allowed}")
+
+    def check(self, name: str, value: float) -> None:
+        """Refuse zero, negative numbers, NaN and too long times."""
+        if not 0 < value <= SECONDS_MAX:
+            raise ConfigError(f"{name} is {value}, allowed are {self.allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text."""
+
+    #: What it must be, as messages say it.
+    allowed: str
+    #: Raises ConfigError for a text that is not allowed.
+    validate: Callable[[str], object] | None = None
+
+    def parse(self, name: str, value: object) -> str:
+        """Return the text itself."""
         if isinstance(value, str):
             return value
+        raise ConfigError(f"{name} is {value!r}; it must be {self.allowed}")
+
+    def check(self, name: str, value: str) -> None:
+        """Leave the decision to `validate`."""
+        if self.validate is not None:
+            self.validate(value)
+
+
+class Choice:
+    """One of a few words; None among them says that the setting may be left out."""
+
+    def __init__(self, *words: str | None) -> None:
+        self._words = words
+
+    def parse(self, name: str, value: object) -> str:
+        """Return the word itself."""
+        if isinstance(value, str):
+            return value
+        *others, last = map(repr, self._words)
+        raise ConfigError(f"{name} is {value!r}; it must be {', '.join(others)} or {last}")
+
+    def check(self, name: str, value: str) -> None:
+        """Refuse all other words."""
+        if value not in self._words:
+            raise ConfigError(f"{name} is {value!r}; this version knows {', '.join(map(repr, self._words))}")
+
+
+@dataclass(frozen=True, slots=True)
+class FilePath:
+    """The path of a file that this user can read."""
+
+    def parse(self, name: str, value: object) -> str:
+        """Return the path as a text."""
+        path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+        if isinstance(path, str):
+            return path
+        raise ConfigError(f"{name} is {value!r}; it must be the path of a file")
+
+    def check(self, name: str, value: str) -> None:
+        """Allow every path. The file is looked for when a state is made: see `find`."""
+
+    def find(self, name: str, path: str) -> None:
+        """Return if the file is there.
+
+        Raises:
+            ConfigError: it is not, or may not be read.
+        """
+        if not os.path.exists(path):
+            why = "is not there"
+        elif os.path.isdir(path):
+            why = "is a directory"
+        elif not os.access(path, os.R_OK):
+            why = "may not be read by this user"
+        else:
+            return
+        raise ConfigError(f"{name} is {path!r}, which {why}: give the path of a file")
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """On or off."""
+
+    def parse(self, name: str, value: object) -> bool:
+        """Return a truth value, for 0 and 1 as well."""
+        if isinstance(value, (str, int)) and value in _SWITCH_POSITIONS:
+            return _SWITCH_POSITIONS[value]
+        allowed = "0 or 1" if name.isupper() else "True or False"
         raise ConfigError(f"{name} is {value!r}; it must be {allowed}")
 
-    return text
+    def check(self, name: str, value: bool) -> None:
+        """Allow both."""
 
 
-def _path(name: str, value: object) -> str:
-    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-    if isinstance(path, str):
-        return path
-    raise ConfigError(f"{name} is {value!r}; it must be the path of a file")
+@dataclass(frozen=True, slots=True)
+class LocalGroup:
+    """The word "auto", or how many ranks of each node reduce among themselves first."""
+
+    def parse(self, name: str, value: object) -> int | str:
+        """Return a whole number of any type or of a text, or any other text."""
+        if isinstance(value, str):
+            return int(value) if value.isdecimal() else value
+        if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+            return operator.index(value)
+        raise self._refusal(name, value)
+
+    def check(self, name: str, value: int | str) -> None:
+        """Refuse other words, and numbers outside the bounds."""
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if value != "auto" and not (is_number and 1 <= int(value) <= layout.WORLD_SIZE_MAX):
+            raise self._refusal(name, value)
+
+    def _refusal(self, name: str, value: object) -> ConfigError:
+        allowed = f"None, 'auto' or a number of ranks, 1 to {layout.WORLD_SIZE_MAX}"
+        return ConfigError(f"{name} is {value!r}; it must be {allowed}")
 
 
-def _switch(name: str, value: object) -> bool:
-    if isinstance(value, (str, int)) and value in _SWITCH:
-        return _SWITCH[value]
-    allowed = "0 or 1" if name.isupper() else "True or False"
-    raise ConfigError(f"{name} is {value!r}; it must be {allowed}")
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Addresses of reducers, in the forms of `address_forms`."""
 
+    def parse(self, name: str, value: object) -> tuple[str, ...]:
+        """Return the addresses of a list, or of a text with commas between them."""
+        if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
+            raise ConfigError(
+                f"{name} is {value!r}; it must be a list of HOST:PORT, or one string with commas between them"
+            )
+        parts = value.split(",") if isinstance(value, str) else list(value)
+        for number, part in enumerate(parts):
+            if not isinstance(part, str):
+                raise ConfigError(f"{name}[{number}] is {part!r}; it must be a string, HOST:PORT")
+        addresses = tuple(part.strip() for part in parts if part.strip())
+        if not addresses:
+            instead = "unset it" if name.isupper() else "leave it out"
+            raise ConfigError(
+                f"{name} is {value!r}, which names no reducer: give at least one HOST:PORT, or {instead}, and "
+                f"rank 0 starts a private one on its host"
+            )
+        return addresses
 
-def _local_group(name: str, value: object) -> object:
-    if isinstance(value, str) and value.isdecimal():
-        return int(value)
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        return operator.index(value)
-    return value  # "auto"; whatever else is refused later
-
-
-def _addresses(name: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
-        raise ConfigError(
-            f"{name} is {value!r}; it must be a list of HOST:PORT, or one string with commas between them"
-        )
-    parts = value.split(",") if isinstance(value, str) else list(value)
-    for number, part in enumerate(parts):
-        if not isinstance(part, str):
-            raise ConfigError(f"{name}[{number}] is {part!r}; it must be a string, HOST:PORT")
-    addresses = tuple(part.strip() for part in parts if part.strip())
-    if not addresses:
-        instead = "unset it" if name.isupper() else "leave it out"
-        raise ConfigError(
-            f"{name} is {value!r}, which names no reducer: give at least one HOST:PORT, or {instead}, and {UNSET}"
-        )
-    return addresses
-
-
-_RANK = f"0 to {layout.WORLD_SIZE_MAX - 1}"
-_BYTES = f"{layout.CHUNK_BYTES_MIN} to"
-
-_PARSE: Mapping[str, Callable[[str, object], object]] = {
-    "reducers": _addresses,
-    "job": _text(f"a string of 1 to {wire.JOB_NAME_BYTES_MAX} bytes"),
-    "rank": _whole(_RANK),
-    "world_size": _whole(f"1 to {layout.WORLD_SIZE_MAX}"),
-    "transport": _text("'auto', 'tcp' or 'grpc'"),
-    "wire_dtype": _text("a string such as 'bf16'"),
-    "on_reducer_loss": _text("'reshard', 'wait' or 'raise'"),
-    "fallback": _text("None or 'embedded'"),
-    "timeout_s": _seconds,
-    "stall_warn_s": _seconds,
-    "join_timeout_s": _seconds,
-    "close_timeout_s": _seconds,
-    "chunk_bytes": _whole(f"{_BYTES} {layout.CHUNK_BYTES_MAX} bytes"),
-    "credit_bytes": _whole(f"{_BYTES} {layout.CREDIT_BYTES_MAX} bytes"),
-    "checksums": _switch,
-    "local_group": _local_group,
-    "tls_cert": _path,
-    "tls_key": _path,
-    "tls_ca": _path,
-    "token_file": _path,
-}
+    def check(self, name: str, value: tuple[str, ...]) -> None:
+        """Refuse addresses of unknown forms, and lists without, with repeated or with too many addresses."""
+        check_addresses(value)

@@ -1,7 +1,9 @@
 """The worker's settings: explicit argument, else environment, else default; every wrong value is named."""
 
 import dataclasses
+import inspect
 import os
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,9 @@ from reduction.process import launch
 from reduction.security.tls import TlsFiles
 
 from worker_plugin import ReductionState
-from worker_plugin.config import PluginConfig, build, check_files
+from worker_plugin.config import AllSettings, PluginConfig, build, check_files
 from worker_plugin.settings import environment
+from worker_plugin.settings.table import rows
 
 
 def test_defaults_are_the_documented_ones():
@@ -169,14 +172,19 @@ def test_wrong_variables_are_named(environ, text):
         ({"local_group": 2, "fallback": "embedded"}, "fallback='embedded' needs all ranks on one host"),
         ({"local_group": 2, "job": "j" * 196}, f"job '{'j' * 196}' must have 1 to 195 bytes"),
         ({"job": "night@1"}, "job 'night@1' ends like the rail of a job (local_group): choose another name"),
-        ({"rank": -1}, "rank is -1, it must not be negative"),
+        ({"rank": -1}, "rank is -1, allowed are 0 to 4095"),
+        ({"rank": 4096}, "rank is 4096, allowed are 0 to 4095"),
         ({"rank": 4, "world_size": 4}, "rank is 4, it must be below the world size 4"),
         ({"job": ""}, "job '' must have 1 to 200 bytes"),
         ({"job": "ü" * 101}, f"job '{'ü' * 101}' must have 1 to 200 bytes"),
         ({"chunk_bytes": 512}, "chunk_bytes is 512, allowed are 1024 to 4194304"),
         ({"chunk_bytes": 8 << 20, "credit_bytes": 8 << 20}, "chunk_bytes is 8388608, allowed are"),
         ({"chunk_bytes": 1025}, "chunk_bytes is 1025, it must be a multiple of 1024"),
-        ({"credit_bytes": 512}, "credit_bytes is 512, allowed are 1024 (one chunk) to 1073741824"),
+        ({"credit_bytes": 512}, "credit_bytes is 512, allowed are 1024 to 1073741824 bytes"),
+        (
+            {"chunk_bytes": 4096, "credit_bytes": 4095},
+            "credit_bytes is 4095, it must be at least chunk_bytes, 4096",
+        ),
         ({"credit_bytes": (1 << 30) + 1}, "credit_bytes is 1073741825, allowed are"),
         (
             {"tls_cert": "c"},
@@ -376,6 +384,52 @@ def there_is(directory, name):
     path = directory / name
     path.write_text("")
     return path
+
+
+# ---- one table ----
+
+ROWS = rows(PluginConfig)
+
+
+def test_type_checkers_know_the_settings_of_the_table():
+    """Whatever a setting can be may be given for it, and None."""
+    given, understood = typing.get_type_hints(AllSettings), typing.get_type_hints(PluginConfig)
+    assert {*given} == {*understood} == {row.name for row in ROWS}
+    assert given["reducers"] == typing.get_type_hints(ReductionState.__init__)["reducers"]
+    for name in {*given} - {"reducers"}:
+        assert members(given[name]) >= members(understood[name]) | {type(None)}, name
+
+
+def members(union):
+    """Return the types of a union, or the one type."""
+    return {*(typing.get_args(union) or (union,))}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.usefixtures("nobody_warned")
+def test_each_row_is_an_argument_a_variable_and_a_line_of_the_help(row, caplog):
+    assert row.variable == f"REDUCTION_{row.name.upper()}"
+    assert getattr(PluginConfig(), row.name) == row.default
+    assert f"    {row.name}: {row.doc.split()[0]}" in inspect.getdoc(ReductionState)
+    for arguments, environ in ({row.name: "?"}, {}), ({}, {row.variable: "?"}):
+        text = outcome(row.name, arguments, environ)
+        assert "?" in text or row.name in text
+    assert caplog.records == []
+
+
+def outcome(name, arguments, environ):
+    """Return the value of a setting as a text, or the error."""
+    try:
+        return str(getattr(build(arguments, environ), name))
+    except ConfigError as error:
+        return str(error)
+
+
+def test_an_unknown_argument_is_named_with_the_nearest_one():
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'timeout'; did you mean 'timeout_s'\?"):
+        ReductionState("a:1", timeout=5)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'colour'$"):
+        ReductionState("a:1", colour="red")
 
 
 # ---- variables that are none of ours ----

@@ -14,7 +14,7 @@ def _pageable(nbytes: int) -> torch.Tensor:
 
 
 class ArenaPool:
-    """Host buffers by exact size. Any thread.
+    """Host buffers that are used again by tensors of exactly the same size. Any thread.
 
     Args:
         allocate: returns a buffer of so many bytes.
@@ -27,12 +27,12 @@ class ArenaPool:
 
     @property
     def used_bytes(self) -> int:
-        """What is in use."""
+        """Bytes of the buffers that are in use."""
         return self._shelf.used_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept for later."""
+        """Bytes of the buffers that are kept for later."""
         return self._shelf.free_bytes
 
     def take(self, nbytes: int) -> torch.Tensor:

@@ -19,15 +19,15 @@ BATCH_BYTES = 2 << 20
 
 
 class Downloads:
-    """The download thread of a communicator, which has collectives on GPUs."""
+    """The download thread of a communicator that has collectives on GPUs.
+
+    Args:
+        on_arriving: called on the thread with every transfer, in the order of `put`. The first batch of a tensor on a
+            GPU is in host memory then; a transfer without a contribution could not be copied. Transfers on the CPU
+            pass through unchanged, so that all of them stay in order.
+    """
 
     def __init__(self, on_arriving: Callable[[Transfer], None]) -> None:
-        """Begin.
-
-        Args:
-            on_arriving: called on the thread, in the order of `put`, with what can be pushed; or, if it has no
-                contribution, could not be copied. Collectives on the CPU pass through as they are, to stay in order.
-        """
         self._on_arriving = on_arriving
         self._gpus: dict[torch.device, gpu.Gpu] = {}
         self._queue: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
@@ -35,7 +35,7 @@ class Downloads:
         self.thread.start()
 
     def put(self, transfer: Transfer | None) -> None:
-        """Take the next collective; None: there is no more. Any thread."""
+        """Add the next transfer; None ends the thread. Any thread."""
         self._queue.put(transfer)
 
     def _run(self) -> None:
@@ -47,9 +47,9 @@ class Downloads:
             except Exception:
                 log.exception("a tensor on %s could not be copied", transfer.tensor.device)
             self._on_arriving(transfer)
-            del transfer  # it may hold a collective's memory until the next one
-        del self._on_arriving  # it holds us
-        self._gpus.clear()  # and with them page-locked memory, but for what is still to be copied back
+            del transfer  # otherwise this variable would keep its memory until the next one comes
+        del self._on_arriving  # it refers to this object: a cycle
+        self._gpus.clear()  # frees their page-locked memory, except what is still to be copied back
 
     def _fetch(self, transfer: Transfer) -> None:
         device, encoding = transfer.tensor.device, transfer.encoding
@@ -57,7 +57,8 @@ class Downloads:
         if source is None:
             source = self._gpus[device] = gpu.Gpu(device)
         transfer.gpu = source
-        # All memory is taken here: page-locking takes 0.3 s per GB, and the loop thread has streams to serve.
+        # All memory is allocated on this thread: page-locking takes 0.3 s per GB, and the loop thread has streams to
+        # serve.
         contribution = source.pool.take(encoding.contribution_bytes)
         transfer.take_result(source.pool.take(encoding.result_bytes))
         host = contribution

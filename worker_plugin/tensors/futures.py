@@ -13,7 +13,7 @@ from reduction.errors import ReductionError
 
 Future = torch.futures.Future[torch.Tensor]
 
-#: All that an `asyncio.Future` without callbacks wants of its loop.
+#: Stands for the loop of an `asyncio.Future` that has no callbacks: the future asks it for nothing else.
 _NO_LOOP: Any = types.SimpleNamespace(get_debug=lambda: False)
 
 
@@ -35,15 +35,15 @@ def fail(future: Future, error: Exception) -> None:
 
 
 def without_frames(error: ReductionError) -> ReductionError:
-    """Return an error that was caught, for somebody to keep: without the frames that it came through.
+    """Return an error that was caught, without the stack frames that it came through, so that it can be kept.
 
-    Their variables are collectives and communicators, with all of their memory. What was named as its cause is left as
-    it is, for people to read.
+    The variables of those frames are collectives and communicators, with all of their memory. An error that was named
+    as the cause keeps its frames, for people to read.
     """
-    one: BaseException | None = error
-    while one is not None:
-        one.__traceback__ = None
-        one = one.__context__ if one.__cause__ is None else None
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__context__ if link.__cause__ is None else None
     return error
 
 
@@ -66,7 +66,7 @@ def raise_in_waiter(future: Future) -> Future:
         outcome.set_result(value)
         return value
 
-    # A chain of two, since callbacks of one future have no order: one that is added while it is being completed by
-    # another thread is called at once, beside those that were added before.
+    # Two continuations, one after the other, because the callbacks of one future have no order: a callback that is
+    # added while another thread completes the future is called at once, beside those that were added before it.
     settled = future.then(settle)
     return settled.then(functools.partial(next, map(operator.call, (outcome.result,))))

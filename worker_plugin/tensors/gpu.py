@@ -7,8 +7,8 @@
                      takes what was there before
     staging thread   copies a result back on another stream, and completes the future on it
 
-Neither stream ever waits for the user's: whatever the GPU computes, they are idle soon, so freeing memory may wait for
-them. Nor does the user's wait for them, except through the future.
+Neither of our two streams ever waits for the user's stream. So they are idle soon, whatever the GPU computes, and
+freeing page-locked memory can wait for them. The user's stream waits for ours only through the future.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from worker_plugin.tensors.encoding import Encoding
 
 log = logging.getLogger(__name__)
 
-#: madvise's MADV_WIPEONFORK (Linux 4.14), which Python does not know. With a forked child that shared the pages, the
-#: kernel would give us others at the next write, and the GPU the old ones. If it had no such addresses (MADV_DONTFORK),
-#: the end of its `mmap` object would unmap what it has there by then.
+#: madvise's MADV_WIPEONFORK (Linux 4.14), which Python does not know. If a forked child shared these pages, the kernel
+#: would give this process copies of them at its next write, while the GPU went on with the originals. MADV_DONTFORK
+#: would not do: the child's `mmap` object would unmap whatever the child has at these addresses by then.
 _WIPE_ON_FORK = 18
-#: How long the end of the process waits for memory to be unlocked, in seconds.
+#: How long the exit of the process waits for page-locked memory to be unlocked, in seconds.
 STOP_S = 2.0
 
 
@@ -59,7 +59,7 @@ def written(tensor: torch.Tensor) -> CudaEvent | None:
 
 
 class StreamMark:
-    """When a GPU has done what was on a stream until now."""
+    """The moment at which a GPU has done everything that was put on a stream until now."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self._device = stream.device
@@ -68,20 +68,20 @@ class StreamMark:
 
     def synchronize(self) -> None:
         """Wait for it."""
-        # Or a thread would make itself a context on GPU 0, of 0.5 GB, if that is not the one.
+        # Without this a thread whose current device is GPU 0 would make a context there, which takes 0.5 GB.
         with torch.cuda.device(self._device):
             self._event.synchronize()
 
     def delay(self, stream: torch.cuda.Stream) -> None:
-        """Have what comes next on a stream wait for it."""
+        """Let everything that is put on a stream from now on wait for this moment."""
         stream.wait_event(self._event)
 
 
 def _new_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return a stream for work beside the user's.
+    """Return a stream of high priority, for work beside the user's.
 
-    Of high priority, not only to go first: streams are handed out in turns, and those of low priority to all callbacks
-    of futures and to NCCL as well, for which ours must not wait (pytorch #173729).
+    The priority is not only there to go first. torch hands out streams from one pool per priority, in turns: callbacks
+    of futures and NCCL get those of low priority, and ours must not wait for them (pytorch #173729).
     """
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
@@ -90,7 +90,10 @@ _threads = threading.local()
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return this thread's stream for work beside the user's: always the same, because memory is cached by stream."""
+    """Return this thread's stream for work beside the user's.
+
+    It is always the same one, because torch caches GPU memory by stream.
+    """
     streams: dict[torch.device, torch.cuda.Stream] = _threads.__dict__.setdefault("streams", {})
     if device not in streams:
         streams[device] = _new_stream(device)
@@ -98,13 +101,18 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class PendingCopy:
-    """A tensor that is being copied to host memory; for one thread at a time."""
+    """A copy of a tensor to host memory that is under way, in batches; used by one thread at a time."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, CudaEvent]] = deque()
 
     def add(self, first: int, event: CudaEvent) -> None:
-        """Take note of a batch: its first element, and what tells that it is there."""
+        """Add a batch.
+
+        Args:
+            first: its first element, an index into the flat tensor.
+            event: happens when the batch is in host memory.
+        """
         self._batches.append((first, event))
 
     def wait(self, stop: int) -> None:
@@ -127,7 +135,7 @@ class Gpu:
         self.pool = ArenaPool(partial(_page_locked, device, (self._down, self._up)))
 
     def fetch(self, encoding: Encoding, host: torch.Tensor, first: int, stop: int) -> CudaEvent:
-        """Have elements copied to host memory; the event tells that they are there."""
+        """Start to copy elements [first, stop) to host memory; return the event that happens when they are there."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._down):
             encoding.fetch(host, first, stop)
             return StreamMark(self._down)
@@ -144,17 +152,19 @@ class Gpu:
                 write()
                 copied = StreamMark(self._up)
                 complete()
-                copied.synchronize()  # then the host memory is free
-            except BaseException:  # in the middle of the copies, or a callback of the user's
+                copied.synchronize()  # from here on the host memory may be used again
+            except BaseException:  # a copy failed, or a callback of the user's raised
                 self._up.synchronize()
                 raise
 
 
 def _page_locked(device: torch.device, streams: tuple[torch.cuda.Stream, ...], nbytes: int) -> torch.Tensor:
-    """Return host memory that copies can go on beside. torch's own would be rounded up to a power of two.
+    """Return page-locked host memory, to and from which a GPU copies in the background.
+
+    torch's own allocator is not used, because it rounds sizes up to a power of two.
 
     Raises:
-        MemoryError: there is not so much.
+        MemoryError: the driver refused to lock so many bytes.
     """
     if not nbytes:
         return torch.empty(0, dtype=torch.uint8)
@@ -162,7 +172,7 @@ def _page_locked(device: torch.device, streams: tuple[torch.cuda.Stream, ...], n
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(_WIPE_ON_FORK)
     buffer = torch.frombuffer(memory, dtype=torch.uint8)
-    buffer.zero_()  # page by page, now: the driver would hold its lock meanwhile
+    buffer.zero_()  # faults all pages in now; otherwise the driver would, with its lock held
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     with torch.cuda.device(device):
         code = cudart.cudaHostRegister(buffer.data_ptr(), nbytes, 0)
@@ -180,16 +190,17 @@ _unlocking_lock = threading.Lock()
 
 
 def _drop(pid: int, *locked: Any) -> None:
-    """Have memory unlocked by a thread of its own, because that may wait for all that the GPU does.
+    """Hand memory to the thread that unlocks it, because unlocking may wait for everything that the GPU does.
 
-    Called where garbage is collected, whoever holds which lock: so that thread is there already, and `put` takes none.
+    This runs wherever garbage is collected, with any lock held. So it takes no lock (`SimpleQueue.put` takes none) and
+    starts no thread: `_begin_unlocking` has started it.
     """
     if os.getpid() == pid:  # a forked child has neither the GPU nor the pages
         _to_unlock.put(partial(_unlock, *locked))
 
 
 def _begin_unlocking() -> None:
-    """Have the thread that `_drop` needs."""
+    """Start the thread that `_drop` needs, unless it runs."""
     global _unlocking
     with _unlocking_lock:
         if _unlocking is None:
@@ -204,7 +215,7 @@ def _run_unlocking() -> None:
 
 
 def _stop_unlocking() -> None:
-    """Let the thread end before the interpreter does; a GPU that is busy for longer may end the process as it likes."""
+    """End the thread before the interpreter ends; a GPU that is busy for longer than STOP_S is not waited for."""
     if _unlocking is not None:
         _to_unlock.put(None)
         _unlocking.join(STOP_S)
@@ -217,14 +228,15 @@ def _forget_unlocking() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_unlocking)
-atexit.register(_stop_unlocking)  # at import, so that it runs after communicators have left
+# Registered at import, so that it runs after communicators have left: atexit runs the last one registered first.
+atexit.register(_stop_unlocking)
 
 
 def _unlock(
     device: torch.device, address: int, streams: tuple[torch.cuda.Stream, ...], memory: mmap.mmap
 ) -> None:
-    """Unlock memory, which is held until then."""
-    # RuntimeError: the GPU has failed, and copies nothing any more.
+    """Unlock memory when no copy uses it any more; the argument keeps it alive until then."""
+    # A RuntimeError says that the GPU has failed. Then it copies nothing any more.
     with contextlib.suppress(RuntimeError), torch.cuda.device(device):
         for stream in streams:
             stream.synchronize()

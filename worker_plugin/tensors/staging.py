@@ -1,10 +1,11 @@
-"""A collective's private memory, and the copies between it and the user's tensor.
+"""The copies between the user's tensors and the memory that the network uses.
 
-In: a tensor becomes a contribution, which stays as it is until every rank holds the result. From the CPU that
-happens chunk by chunk, when a chunk is pushed (encoding.py): it is hidden behind the network, and sent while it is in
-the cache. From a GPU it comes in segments (gpu.py). Out, on a thread of its own: a whole result goes into the tensor
-and the future completes. Failures pass through the same queue, so that once a user sees an error nothing is written
-to a tensor any more: late data cannot reach a later step.
+On the way in, a tensor becomes a contribution, which does not change until every rank holds the result. A tensor on
+the CPU is copied chunk by chunk, when a chunk is pushed (encoding.py): the copy hides behind the network, and the chunk
+is sent while it is in the CPU's cache. A tensor on a GPU comes in batches (downloads.py).
+
+On the way out, the staging thread writes a whole result into the tensor and completes the future. Failures pass through
+the same queue. So nothing is written to a tensor once its user has seen an error: late data cannot reach a later step.
 """
 
 from __future__ import annotations
@@ -26,21 +27,27 @@ CLOSED = "the state was closed; make a new one"
 
 
 class Staging:
-    """The copying threads. Its methods return at once; the callbacks run on them."""
+    """The copying threads of a communicator. All methods but `join` return at once.
+
+    Args:
+        pool: of memory for collectives on the CPU.
+        on_arriving: as for `Downloads`.
+    """
 
     def __init__(self, pool: ArenaPool, on_arriving: Callable[[Transfer], None]) -> None:
         self._pool = pool
         self._on_arriving = on_arriving
-        #: From the first collective on a GPU on, all collectives take the way over its thread.
+        #: None before the first collective on a GPU; after it all collectives pass through this thread, to stay in
+        #: order.
         self._downloads: Downloads | None = None
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reduction-staging", daemon=True)
         self._thread.start()
 
     def download(self, transfer: Transfer) -> bool:
-        """Have the tensor copied from its GPU, then call `on_arriving`; False: it is on the CPU, and so were all.
+        """Hand the transfer to the download thread, which calls `on_arriving`; return whether that was necessary.
 
-        For one thread at a time.
+        It is not as long as all tensors were on the CPU. For one thread at a time.
         """
         if self._downloads is None:
             if transfer.ready is None:
@@ -50,38 +57,38 @@ class Staging:
         return True
 
     def begin(self, transfer: Transfer) -> None:
-        """Let pushes encode the tensor, which is on the CPU. Loop thread."""
+        """Prepare a transfer whose tensor is on the CPU, so that it can be pushed. Loop thread."""
         transfer.encoding.open()
         transfer.own(self._pool.take(transfer.encoding.contribution_bytes))
 
     def prepare_result(self, transfer: Transfer) -> None:
-        """See to it that there is memory for the result. Loop thread."""
+        """Allocate the memory for the result, unless the transfer has it. Loop thread."""
         if transfer.result is None:
             transfer.take_result(self._pool.take(transfer.encoding.result_bytes))
 
     def release(self, transfer: Transfer) -> None:
-        """Take back the contribution: nobody needs it any more. Loop thread."""
+        """Take the contribution's memory back: no reducer can ask for it any more. Loop thread."""
         assert transfer.contribution is not None
         self._pool_of(transfer).give(transfer.contribution)
 
     def deliver(self, transfer: Transfer) -> None:
         """Copy the result to the tensor and complete the future."""
-        transfer.encoding.close()  # there is a result, so all was pushed
+        transfer.encoding.close()  # its result is whole, so everything was pushed
         self._queue.put(lambda: self._deliver(transfer))
 
     def fail(self, transfer: Transfer, error: Exception) -> None:
-        """Complete the future with an error; the tensor is not touched any more."""
+        """Complete the future with an error, unless it is complete; the tensor is not touched after that."""
         self._queue.put(lambda: None if transfer.future.done() else fail(transfer.future, error))
 
     def finish(self, last: Callable[[], None]) -> None:
-        """Do what was asked for so far, then `last`, and end."""
+        """Do everything that was asked for so far, then call `last`, and end the threads."""
         if self._downloads is not None:
             self._downloads.put(None)
         self._queue.put(last)
         self._queue.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end; not on these threads themselves, where callbacks of futures run."""
+        """Wait until the threads have ended. On one of them, where callbacks of futures run, it returns at once."""
         threads = [self._thread] if self._downloads is None else [self._thread, self._downloads.thread]
         if threading.current_thread() in threads:
             return
@@ -93,10 +100,10 @@ class Staging:
         while (step := self._queue.get()) is not None:
             try:
                 step()
-            except Exception:  # a callback of the user's, run by set_result, must not end this thread
+            except Exception:  # set_result runs callbacks of the user's, which must not end this thread
                 log.exception("a copy or a callback of a future failed")
-            del step  # it may hold a collective's memory until the next one
-        # Whoever is called back holds us: a cycle that would keep all memory until garbage is collected.
+            del step  # otherwise this variable would keep a transfer's memory until the next step comes
+        # The callback's owner refers to this object: a cycle, which would keep all memory until garbage is collected.
         self._pool = ArenaPool()
         del self._on_arriving
 

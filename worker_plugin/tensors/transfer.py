@@ -25,31 +25,36 @@ class Transfer:
     tensor: torch.Tensor
     encoding: Encoding
     future: Future
-    #: After which the tensor may be read; None on the CPU.
+    #: The tensor may be read after this event; None for a tensor on the CPU.
     ready: CudaEvent | None
-    #: None until the tensor begins to arrive in it, or is encoded there by `payload`.
+    #: The memory that is pushed from. None until the tensor begins to arrive there, or `begin` has prepared it.
     contribution: torch.Tensor | None = None
     result: torch.Tensor | None = None
     #: Of a tensor on a GPU: that GPU, the copy to host memory, and where its elements are if the CPU encodes them.
     gpu: Gpu | None = None
     copy: PendingCopy | None = None
     source: torch.Tensor | None = None
-    #: The bytes of both; made once, because Tensor.numpy() takes longer than all else about a chunk.
+    #: The bytes of contribution and result. They are made once, because Tensor.numpy() takes longer than everything
+    #: else that a chunk needs.
     contribution_bytes: memoryview = NOTHING
     result_bytes: memoryview = NOTHING
 
     def own(self, contribution: torch.Tensor) -> None:
-        """Take private memory; from here on chunks can be pushed."""
+        """Set the memory of the contribution; from here on chunks can be pushed."""
         self.contribution_bytes = bytes_of(contribution)
         self.contribution = contribution
 
     def take_result(self, result: torch.Tensor) -> None:
-        """Take memory for the result."""
+        """Set the memory of the result."""
         self.result = result
         self.result_bytes = bytes_of(result)
 
     def payload(self, start: int, stop: int) -> memoryview:
-        """Return a span of the contribution, to be pushed.
+        """Return the payload of a push.
+
+        Args:
+            start: first byte of the chunk, as the layout counts them.
+            stop: the byte behind its last one.
 
         Raises:
             RuntimeError: the GPU has failed.

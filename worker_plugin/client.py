@@ -68,7 +68,7 @@ from worker_plugin.discovery import announcement as beginning
 from worker_plugin.discovery.addresses import look_up
 from worker_plugin.discovery.rendezvous import Place
 from worker_plugin.process import fork, log_setup
-from worker_plugin.process.at_exit import Leavers
+from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.tensors import gpu
@@ -213,7 +213,7 @@ class Client:
         self._loop.call_soon_threadsafe(self._on_last)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
-        """See `fork.Holder`."""
+        """See `fork.DescriptorOwner`."""
         descriptors = self._links.descriptors
         for place in self._places:
             descriptors += [] if place.embedded is None else place.embedded.descriptors
@@ -488,4 +488,4 @@ class Client:
 
 
 #: Those of this process that have not ended.
-_clients: Leavers[Client] = Leavers()
+_clients: ClosedAtExit[Client] = ClosedAtExit()

@@ -42,7 +42,7 @@ from worker_plugin.hierarchy.neighbours import Kind, Neighbours
 from worker_plugin.hierarchy.rail import Agreed, rail_client
 from worker_plugin.hierarchy.watch import Watch
 from worker_plugin.process import fork
-from worker_plugin.process.at_exit import Leavers
+from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.tensors import gpu
@@ -174,7 +174,7 @@ class Hierarchy:
         self._loop.call_soon_threadsafe(self._on_last)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
-        """See `fork.Holder`; Gloo's connections may stay open, because death does not show by them (neighbours.py)."""
+        """See `fork.DescriptorOwner`. Gloo's connections may stay open: death does not show by them (neighbours.py)."""
         return set(), self._neighbours.descriptors
 
     # ---- the I/O loop's thread ----
@@ -422,4 +422,4 @@ def _wait(result: Future) -> None:
 
 
 #: Those of this process that have not ended; at exit they leave before the clients do.
-_hierarchies: Leavers[Hierarchy] = Leavers()
+_hierarchies: ClosedAtExit[Hierarchy] = ClosedAtExit()

@@ -1,1 +1,1 @@
-"""What a process has once: the I/O loop's thread, what forked children and the interpreter's end need."""
+"""Everything that a process has only once: its I/O loop, its logging, and its duties at a fork and at its end."""

@@ -1,11 +1,12 @@
-"""Communicators that are open when a process ends leave in good order, with states that were dropped as well.
+"""Closes the communicators that are still open when a process ends, those of dropped states included.
 
-Not only for the others' sake: the interpreter ends a thread that comes back from C++, as the staging thread does all
-the time, in a way that C++ answers with abort().
+This is more than a courtesy to the other ranks. A staging thread returns from C++ all the time, and an interpreter that
+is ending stops such a thread in a way that C++ answers with abort().
 
-An interpreter that ends waits for all threads but daemons, and then does what `atexit` knows. A child that
-multiprocessing has forked ends with os._exit instead: it does what `multiprocessing.util.Finalize` knows, and waits for
-those threads. So there a thread that is no daemon waits for the others of its kind, and then lets everything leave.
+An ordinary interpreter waits for all threads but daemons, and then runs what was registered with `atexit`. A child that
+multiprocessing has forked ends with os._exit instead: it first runs the finalizers of `multiprocessing.util.Finalize`,
+and then waits for the same threads. There a finalizer starts a thread that is no daemon; this thread waits for all
+others of its kind, and then closes the communicators.
 """
 
 from __future__ import annotations
@@ -20,83 +21,90 @@ from multiprocessing import util
 from typing import Any, Generic, Protocol, TypeVar
 
 
-class Leaver(Protocol):
-    """Something that can leave."""
+class Closable(Protocol):
+    """Something that can be closed in two steps, so that several of them close at the same time."""
 
     def begin_close(self) -> None:
-        """Let it leave in good order, in the background."""
+        """Close it in good order, in the background."""
 
     def close(self) -> None:
-        """Leave in good order, and wait for that."""
+        """Close it in good order, and wait until that is done."""
 
 
-_T = TypeVar("_T", bound=Leaver)
+_T = TypeVar("_T", bound=Closable)
 
 
-class Leavers(Generic[_T]):
-    """Members of this process that leave at its end, together. Of several such sets, the one made last leaves first."""
+class ClosedAtExit(Generic[_T]):
+    """A set of objects of this process that are closed together when it ends.
+
+    Of several such sets the one that was made last is closed first. An object that nobody else keeps drops out.
+    """
 
     def __init__(self) -> None:
         self._members: weakref.WeakSet[_T] = weakref.WeakSet()
-        if not _all:  # now, not at import: what is registered last runs first, and needs the I/O loop
-            atexit.register(_leave)
-        _all.append(self)
+        # Not registered at import: functions that are registered last run first, and closing needs the I/O loop, which
+        # io_loop.py stops at exit.
+        if not _all_sets:
+            atexit.register(_close_all)
+        _all_sets.append(self)
 
     def add(self, member: _T) -> None:
-        """Have it leave at the end, if it is still there."""
-        global _is_child_known
+        """Have it closed when the process ends."""
+        global _has_finalizer
         self._members.add(member)
-        if not _is_child_known and multiprocessing.parent_process() is not None:
-            _is_child_known = True
-            if util.is_exiting():  # it comes from such a thread, which goes on
-                _leave_in_child()
+        if not _has_finalizer and multiprocessing.parent_process() is not None:
+            _has_finalizer = True
+            # Finalizers that are registered while they run do not run any more. Then it was a thread that added this
+            # member, which goes on meanwhile.
+            if util.is_exiting():
+                _close_in_child()
             else:
-                util.Finalize(None, _leave_in_child, exitpriority=0)
+                util.Finalize(None, _close_in_child, exitpriority=0)
 
     def __iter__(self) -> Iterator[_T]:
-        """Return those that are there now."""
+        """Iterate over the members of this moment."""
         return iter(list(self._members))
 
-    def leave(self) -> None:
-        """Let all leave, and wait for them; once more does nothing."""
-        remaining = list(self._members)
-        for member in remaining:
+    def close_all(self) -> None:
+        """Close all members, and wait until that is done. Idempotent, as their `close` is."""
+        members = list(self._members)
+        for member in members:
             member.begin_close()
-        for member in remaining:
+        for member in members:
             member.close()
 
     def clear(self) -> None:
-        """Forget them."""
+        """Forget all members."""
         self._members.clear()
 
 
-_all: list[Leavers[Any]] = []
-#: Whether a child of multiprocessing will call `_leave_in_child`.
-_is_child_known = False
+_all_sets: list[ClosedAtExit[Any]] = []
+#: Whether this process is a child of multiprocessing that will call `_close_in_child`.
+_has_finalizer = False
 
 
-def _leave() -> None:
-    for leavers in reversed(_all):
-        leavers.leave()
+def _close_all() -> None:
+    for members in reversed(_all_sets):
+        members.close_all()
 
 
-def _leave_in_child() -> None:
-    threading.Thread(target=_leave_after_others, name="reduction-leaving", daemon=False).start()
+def _close_in_child() -> None:
+    threading.Thread(target=_close_after_other_threads, name="reduction-leaving", daemon=False).start()
 
 
-def _leave_after_others() -> None:
+def _close_after_other_threads() -> None:
     for thread in threading.enumerate():
         if not thread.daemon and thread not in (threading.current_thread(), threading.main_thread()):
             thread.join()
-    _leave()
+    _close_all()
 
 
 def _forget() -> None:
-    """A forked child has copies of the parent's communicators, which are not its own, and no finalizer yet."""
-    global _is_child_known
-    _is_child_known = False
-    for leavers in _all:
-        leavers.clear()
+    """Forget the copies of the parent's communicators, which a forked child must not close, and its finalizer."""
+    global _has_finalizer
+    _has_finalizer = False
+    for members in _all_sets:
+        members.clear()
 
 
 os.register_at_fork(after_in_child=_forget)

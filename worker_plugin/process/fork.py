@@ -1,12 +1,12 @@
 """Forked children must not keep our connections open.
 
-A DataLoader worker inherits every descriptor. If the training process is then killed, the reducers see no
-end of its streams until the child ends too (3.5 s late in a trial). So the child lets go of what it inherited, without
-shutting it down, which would end the parent's connection as well.
+A DataLoader worker inherits every descriptor of the training process. If that process is then killed, the reducers do
+not see its streams end until the child ends too, which was 3.5 s later in a trial. So the child drops the descriptors
+that it inherited. It does not shut them down, because that would end the parent's connection as well.
 
-It does so by putting /dev/null in its place. The objects that a descriptor belongs to, of Python or gRPC, have been
-copied with the rest, and close its number when they die: were it free meanwhile, that could be a file which the child
-has opened since.
+A dropped descriptor is replaced by /dev/null and not closed. The Python and gRPC objects that own it were copied with
+the process, and close its number when they die. If the number were free, it could belong by then to a file that the
+child has opened since.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ import weakref
 from typing import Protocol
 
 
-class Holder(Protocol):
-    """Something with descriptors that belong to this process alone."""
+class DescriptorOwner(Protocol):
+    """An object whose descriptors belong to this process alone."""
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
-        """Return (addresses that our sockets are connected to, other descriptors)."""
+        """Return the addresses that its sockets are connected to, and its other descriptors."""
 
 
-_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+_owners: weakref.WeakSet[DescriptorOwner] = weakref.WeakSet()
 
 
-def register(holder: Holder) -> None:
-    """Have forked children let go of what this holder holds."""
-    _holders.add(holder)
+def register(owner: DescriptorOwner) -> None:
+    """Have forked children drop the descriptors of this owner."""
+    _owners.add(owner)
 
 
 def _after_in_child() -> None:
     addresses: set[tuple[str, int]] = set()
     numbers: list[int] = []
-    for holder in list(_holders):
-        more, descriptors = holder.inherited()
-        addresses |= more
+    for owner in list(_owners):
+        peers, descriptors = owner.inherited()
+        addresses |= peers
         numbers += descriptors
-    _holders.clear()
+    _owners.clear()
     if addresses:
         numbers += _sockets_to(addresses)
     if numbers:
@@ -49,8 +49,8 @@ def _after_in_child() -> None:
 
 
 def _replace(numbers: list[int]) -> None:
-    """Put /dev/null in the place of these descriptors."""
-    # With no number left to open it there is nothing to be done: the connections stay open as long as the child.
+    """Let these descriptors lead to /dev/null."""
+    # If no descriptor is left for /dev/null, nothing can be done: the connections stay open as long as the child lives.
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for number in numbers:
@@ -59,7 +59,7 @@ def _replace(numbers: list[int]) -> None:
 
 
 def _sockets_to(addresses: set[tuple[str, int]]) -> list[int]:
-    """Return this process's sockets that are connected to one of these; gRPC does not tell which are its own."""
+    """Return the sockets that are connected to one of these addresses. gRPC does not tell which sockets it owns."""
     numbers = []
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The one event loop of this process's communicators, on a thread of its own.
+"""The event loop that all communicators of this process share, on a thread of its own.
 
-One for all and never closed: grpc.aio keeps every loop that ever used it, and calls into it late, so a loop of
-each communicator's own would have to stay open as well.
+It is never closed. grpc.aio keeps every loop that ever used it and calls into it late, so if each communicator had a
+loop of its own, that loop would have to stay open as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 
 import uvloop
 
-#: How long the end of the process waits for the loop to stop, in seconds.
+#: The end of the process waits this long for the loop to stop, in seconds.
 STOP_S = 2.0
 
 _lock = threading.Lock()
@@ -38,17 +38,18 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _forget() -> None:
-    """A forked child has the parent's loop, but not its thread."""
+    """Forget the parent's loop, because a forked child has no copy of the thread that runs it."""
     global _lock, _loop, _thread
     _lock, _loop, _thread = threading.Lock(), None, None
 
 
 def _stop() -> None:
-    """Let the loop rest before the interpreter is gone: a timer or socket that wakes it then crashes the process."""
+    """Stop the loop before the interpreter is gone. A timer or socket that woke it later would crash the process."""
     if _loop is not None and _thread is not None:
         _loop.call_soon_threadsafe(_loop.stop)
         _thread.join(STOP_S)
 
 
 os.register_at_fork(after_in_child=_forget)
-atexit.register(_stop)  # at import, so that it runs after what states register when they are used
+# At import, so that it runs after the functions that at_exit.py registers when a state is used.
+atexit.register(_stop)

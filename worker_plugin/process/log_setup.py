@@ -1,11 +1,11 @@
-"""What of our log a user sees who has not configured logging, and the variable REDUCTION_LOG.
+"""Shows our log to users who have not configured logging, and reads the variable REDUCTION_LOG.
 
-    logging configured by the user   everything goes there, and nothing anywhere else; levels as usual
-    not configured                   stderr, with time and name: warnings, and the line of `announce`
-    REDUCTION_LOG=info|warning|error the level of the logger `worker_plugin` in both cases; the line is at info
+    logging configured by the user   all records go to the user's handlers only; levels work as usual
+    not configured                   warnings and the line of `announce` go to stderr, with time and name
+    REDUCTION_LOG=info|warning|error sets the level of our loggers in both cases; the line is logged at info
 
-Python's own last resort prints warnings without time or name. Whether there is a handler of the user's is asked for
-each record, because `logging.basicConfig` may come after a state was made.
+Python's own last resort prints warnings without time or name. Each record looks anew for a handler of the user's,
+because `logging.basicConfig` may be called after a state was made.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from reduction.errors import ConfigError
 
 VARIABLE = "REDUCTION_LOG"
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-#: Parents of all loggers that worker processes use.
+#: The parents of all our loggers in worker processes.
 NAMES = ("worker_plugin", "reduction")
 
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 class _Fallback(logging.Handler):
-    """Writes to stderr what no other handler gets."""
+    """Writes records to stderr that no other handler gets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,33 +47,33 @@ _fallback = _Fallback()
 
 
 def prepare(environ: Mapping[str, str] = os.environ) -> None:
-    """Have our log shown, if nobody else does. Idempotent.
+    """Let our log reach stderr as long as the user has no handler for it. Idempotent.
 
     Raises:
-        ConfigError: REDUCTION_LOG is none of its values.
+        ConfigError: REDUCTION_LOG has an unknown value.
     """
     level = environ.get(VARIABLE)
     if level and level not in _LEVELS:
         raise ConfigError(f"{VARIABLE} is {level!r}; this version knows {', '.join(map(repr, _LEVELS))}")
     for name in NAMES:
         logger = logging.getLogger(name)
-        logger.addHandler(_fallback)  # which takes it once only
+        logger.addHandler(_fallback)  # it is added once, however often this is called
         if level:
             logger.setLevel(_LEVELS[level])
 
 
 def is_configured(logger: logging.Logger) -> bool:
     """Whether records of a logger reach a handler that is not ours."""
-    one: logging.Logger | None = logger
-    while one is not None:
-        if any(handler is not _fallback for handler in one.handlers):
+    ancestor: logging.Logger | None = logger
+    while ancestor is not None:
+        if any(handler is not _fallback for handler in ancestor.handlers):
             return True
-        one = one.parent if one.propagate else None
+        ancestor = ancestor.parent if ancestor.propagate else None
     return False
 
 
 def announce(logger: logging.Logger, text: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Log at info, and show it although Python's level is warning unless the user says something else."""
+    """Log at level info, and show the line even if nobody has lowered Python's default level, which is warning."""
     if logger.isEnabledFor(logging.INFO) or environ.get(VARIABLE) or is_configured(logger):
         logger.info("%s", text)
         return

@@ -10,7 +10,7 @@ import pytest
 from worker_plugin.process import fork
 
 
-class Holder:
+class Owner:
     """Has a connection, known by where it leads, and a pipe, known by its descriptor."""
 
     def __init__(self):
@@ -31,8 +31,8 @@ class Holder:
 
 
 @pytest.fixture
-def holder():
-    one = Holder()
+def owner():
+    one = Owner()
     yield one
     one.close()
     one.peer.close()
@@ -61,34 +61,34 @@ def child(act):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_connections_and_pipes_end_with_the_parent_although_a_child_lives(holder):
-    holder.peer.settimeout(30)
+def test_connections_and_pipes_end_with_the_parent_although_a_child_lives(owner):
+    owner.peer.settimeout(30)
     with child(lambda: None):
-        holder.close()
-        assert holder.peer.recv(1) == b""
-        assert holder.reader.read() == b""
+        owner.close()
+        assert owner.peer.recv(1) == b""
+        assert owner.reader.read() == b""
 
 
-def test_a_child_that_closes_its_copies_does_not_end_the_parents(holder):
-    with child(holder.close):
-        holder.connection.sendall(b"still here")
-        assert holder.peer.recv(100) == b"still here"
-        holder.peer.sendall(b"and back")
-        assert holder.connection.recv(100) == b"and back"
-        holder.writer.write(b"so is this")
-        holder.writer.flush()
-        assert holder.reader.read(10) == b"so is this"
+def test_a_child_that_closes_its_copies_does_not_end_the_parents(owner):
+    with child(owner.close):
+        owner.connection.sendall(b"still here")
+        assert owner.peer.recv(100) == b"still here"
+        owner.peer.sendall(b"and back")
+        assert owner.connection.recv(100) == b"and back"
+        owner.writer.write(b"so is this")
+        owner.writer.flush()
+        assert owner.reader.read(10) == b"so is this"
 
 
-def test_what_a_child_opens_is_not_closed_by_the_copies_that_die_in_it(holder):
+def test_what_a_child_opens_is_not_closed_by_the_copies_that_die_in_it(owner):
     """Each copy closes its number when it dies: it must not have become the number of something else."""
 
     def act():
-        last = max(holder.connection.fileno(), holder.writer.fileno())
+        last = max(owner.connection.fileno(), owner.writer.fileno())
         files = [tempfile.TemporaryFile()]
         while files[-1].fileno() <= last:  # no number up to theirs is free any more
             files.append(tempfile.TemporaryFile())
-        del holder.connection, holder.writer
+        del owner.connection, owner.writer
         for file in files:
             file.write(b"mine")
             file.seek(0)
@@ -98,9 +98,9 @@ def test_what_a_child_opens_is_not_closed_by_the_copies_that_die_in_it(holder):
         pass
 
 
-def test_a_child_hands_nothing_of_it_to_the_programs_that_it_runs(holder):
+def test_a_child_hands_nothing_of_it_to_the_programs_that_it_runs(owner):
     def act():
-        for number in (holder.connection.fileno(), holder.writer.fileno()):
+        for number in (owner.connection.fileno(), owner.writer.fileno()):
             assert not os.get_inheritable(number)
             assert os.path.samestat(os.fstat(number), os.stat(os.devnull))
 
@@ -108,7 +108,7 @@ def test_a_child_hands_nothing_of_it_to_the_programs_that_it_runs(holder):
         pass
 
 
-def test_what_leads_elsewhere_stays_the_childs(holder):
+def test_what_leads_elsewhere_stays_the_childs(owner):
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         ours = stack.enter_context(socket.create_connection(listener.getsockname()))

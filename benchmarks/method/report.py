@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.lab import environment
 from benchmarks.method.row import Row, size
 from benchmarks.method.scaling import scaling
-from benchmarks.method.table import markdown
+from benchmarks.method.table import markdown, without_empty_columns
 
 LATEST = Path(__file__).parents[1] / "results" / "latest.json"
 
@@ -46,7 +46,8 @@ class Report:
 
     def lines(self) -> list[str]:
         """Return the table as text, in Markdown, and how time grows with the workers."""
-        table = markdown(_HEAD, [_cells(row, name) for row in self.rows for name in row.measured])
+        cells = [_cells(row, name) for row in self.rows for name in row.measured]
+        table = markdown(*without_empty_columns(_HEAD, cells))
         notes = [step.line() for step in scaling(self.rows)]
         notes += dict.fromkeys(line for row in self.rows for line in nccl_notes(row))
         if any(row.link is not None and row.link.goodput_mbit is None for row in self.rows):

@@ -20,6 +20,7 @@ from benchmarks.gil import figure as gil_figure
 from benchmarks.method.records import FormatUnknown, Record, load, records
 from benchmarks.plots import bandwidth as figures_bandwidth
 from benchmarks.plots import ratios as figures_paired
+from benchmarks.plots import summary
 from benchmarks.plots.page import Picture
 from benchmarks.plots.report_page import page
 from benchmarks.plots.style import png
@@ -38,6 +39,13 @@ class Plan(NamedTuple):
 
 
 FIGURES = (
+    # The first figure stands beside the result, at the top of the page.
+    Plan(
+        "result",
+        "How many times as fast as the ring each comparison was, in neighbouring turns: median, and quartiles as "
+        "bars. The horizontal axis is logarithmic.",
+        summary.gain,
+    ),
     Plan(
         "algbw-links-by-size",
         "Shaped links: algbw by size of the tensor, both axes logarithmic. Bands are between the quartiles of the "

@@ -1,4 +1,4 @@
-"""What stands in results/report.html: tables and text beside the figures. README.md defines the columns."""
+"""The content of results/report.html: tables and text beside the figures. README.md defines the columns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 from benchmarks.gil import rows as gil_rows
 from benchmarks.lab import environment
 from benchmarks.method.records import Quartiles, Record
-from benchmarks.plots.page import Picture, Section, Table, described, render
+from benchmarks.plots.page import Lead, Picture, Section, Table, described, render
 from benchmarks.plots.style import look, size_text
+from benchmarks.plots.summary import sentence
 from benchmarks.soak import flatness
 
 TITLE = "Reduction Server for PyTorch: benchmarks"
@@ -39,25 +40,36 @@ def page(
     gil: tuple[dict[str, Any], Sequence[Picture]] | None = None,
     soak: tuple[dict[str, Any], Sequence[Picture]] | None = None,
 ) -> str:
-    """Return the page of a run, and of the last benchmarks of wire dtypes, GIL benchmark and soak."""
+    """Return the page of a run.
+
+    Args:
+        document: the run's.
+        rows: of the document.
+        pictures: of the run; if a ring was measured, the first one shows the result.
+        wires: of the benchmarks of wire dtypes.
+        gil: document and figures of the GIL benchmark.
+        soak: document and figures of the soak.
+    """
     links = [row for row in rows if row.network is not None]
     loopback = [row for row in rows if row.network is None]
     growth = document.get("scaling", [])
+    text = sentence(rows)
     sections = [
-        Section("How it was measured", [METHOD]),
-        Section("Figures", list(pictures)),
+        Section("Result", [Lead(text), *pictures[:1]] if text else []),
+        Section("Figures", list(pictures[1:] if text else pictures)),
         Section("Shaped links", [_table(links)] if links else []),
         Section("Growth with the workers", [_growth(growth)] if growth else []),
         Section("Loopback", [_table(loopback)] if loopback else []),
         Section("Fewer bytes", list(wires)),
         Section("The GIL", [] if gil is None else [_gil_text(gil[0]), *gil[1], _gil(gil[0])]),
         Section("Soak", [] if soak is None else [*soak[1], *_soak(soak[0])]),
+        Section("How it was measured", [METHOD]),
         Section("Environment", [described(document["environment"])]),
     ]
     return render(TITLE, environment.summary(document["environment"]), sections)
 
 
-_HEAD = ["what", "size", "n", "k", "link", "contender", "GB/s (quartiles)", "Mbit/s", "x ring (quartiles)"]
+_HEAD = ["load", "size", "n", "k", "link", "contender", "GB/s (quartiles)", "Mbit/s", "x ring (quartiles)"]
 _HEAD += ["of iperf3", "ms per turn (quartiles)", "p50 ms", "1/s", "tx", "rx", "drops", "retr."]
 _HEAD += ["worker CPU s/GB", "reducers CPU s/GB"]
 

@@ -17,7 +17,7 @@ from benchmarks.method.records import FormatUnknown, Record, quartiles, records
 from benchmarks.plots import __main__ as plots
 from benchmarks.plots import bandwidth as figures_bandwidth
 from benchmarks.plots import ratios as figures_paired
-from benchmarks.plots import style
+from benchmarks.plots import style, summary
 from benchmarks.plots.report_page import page
 from benchmarks.soak import figure as soak_figure
 
@@ -182,7 +182,7 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not re.search(r"url\(|@import", html)
     assert len([source for source in checker.sources if source.startswith("data:")]) == len(written)
     assert "convergence-digits: The loss" in html
-    assert checker.headings[0] == "How it was measured"
+    assert checker.headings[0] == "Result"
     assert checker.headings[-1] == "Environment"
     assert "A &amp; B &lt;processor&gt;" in html
     assert "pytest benchmarks/" in html
@@ -190,8 +190,29 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     source.write_text(json.dumps(made.latest(made.row(workers=2, reducers=1, size_bytes=MIB))))
     (tmp_path / "gil.json").unlink()
     written = plots.write(source, tmp_path / "out")
-    assert [path.name for path in written] == ["ratio-by-workers.png", "soak.png", "report.html"]
+    assert [path.name for path in written] == [
+        *("result.png", "ratio-by-workers.png"),
+        *("soak.png", "report.html"),
+    ]
     assert not (tmp_path / "out" / "steps.png").exists()  # no figure of an earlier run stays
+
+
+def test_the_result_says_where_the_ring_is_faster() -> None:
+    fast = made.row(workers=4, reducers=4, size_bytes=64 * MIB, network=made.link(500))
+    slow = made.row(workers=2, reducers=2, size_bytes=64 * MIB, network=made.link(500))
+    near = made.row(workers=4, reducers=2, size_bytes=64 * MIB)
+    assert summary.sentence(rows(fast, slow, near)) == (
+        "Over tcp, reducers were 0.95 to 1.43 times as fast as the ring on shaped links (slower in 1 of 2 "
+        "comparisons), and 1.43 to 1.43 times as fast as the ring on loopback (slower in 0 of 1 comparisons)."
+    )
+    assert summary.sentence(rows(made.row(workers=2, reducers=1, size_bytes=MIB, names=("tcp",)))) == ""
+
+
+def test_a_column_without_values_is_not_shown() -> None:
+    plain = made.latest(*made.loopback_rows())
+    html = page(plain, records(plain), [])
+    assert "<th>of iperf3</th>" not in html
+    assert "<th>p50 ms</th>" in html
 
 
 def test_the_page_tells_what_grew_and_what_failed() -> None:

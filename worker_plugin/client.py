@@ -1,8 +1,9 @@
 """A rank's communicator outside the core: performs what the core decides, on the process's I/O loop.
 
-Three threads meet here. The user's thread submits; the staging thread copies; the loop thread owns the core,
-the streams and the table of collectives. They hand over through `call_soon_threadsafe` and the staging
-queue, and share nothing but `_final` and `_ended`, under a lock. A fourth looks for the reducers, once.
+Three threads meet here. The user's thread submits; the staging thread copies; the loop thread owns
+the core, the streams and the table of collectives. They hand over through `call_soon_threadsafe`
+and the staging queue, and share nothing but `_final` and `_ended`, under a lock. A fourth looks for
+the reducers, once.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ log = logging.getLogger(__name__)
 
 #: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
 TICK_S = 0.04
-#: How long close() waits beside close_timeout_s: for streams, the embedded reducer and the last copies, in seconds.
+#: How long close() waits beside close_timeout_s: for streams, the embedded reducer and the last
+#: copies, in seconds.
 CLOSE_EXTRA_S = 8.0
 
 
@@ -108,7 +110,8 @@ class Client:
         meeting: asked once, on a thread of its own.
         local_size: of how many processes each contribution is the sum.
         host: how other ranks' errors call this one.
-        who: how rank 0 calls all ranks in the line about this communicator; empty if another one has that line.
+        who: how rank 0 calls all ranks in the line about this communicator; empty if another one
+            has that line.
     """
 
     def __init__(

@@ -28,7 +28,8 @@ class Request:
     op: ReduceOp
     #: Tells collectives of the same size apart, see `layout.fingerprint`.
     fingerprint: int
-    #: Which parameters lie where in the tensor, in order and without gaps; one slice where that does not matter.
+    #: Which parameters lie where in the tensor, in order and without gaps; one slice where that
+    #: does not matter.
     slices: Sequence[ParameterSlice]
 
 
@@ -47,7 +48,8 @@ class Communicator(Protocol):
         """Issue the next collective and return at once.
 
         Raises:
-            ReductionError: the communicator has failed or was closed; the collective was not issued.
+            ReductionError: the communicator has failed or was closed; the collective was not
+                issued.
         """
 
     def connect(self) -> None:
@@ -66,12 +68,13 @@ class Communicator(Protocol):
     def close(self) -> None:
         """Leave in good order; return within `close_timeout_s` and a few seconds for streams and processes.
 
-        From a callback of a future it returns at once, because that runs on a thread which is needed.
+        From a callback of a future it returns at once, because that runs on a thread which is
+        needed.
         """
 
     def leave(self) -> None:
         """Leave when all that was issued is done, because nobody can issue any more.
 
-        It may be called in any line of any thread, where garbage happens to be collected, with any lock held. So it
-        only hands over: it takes no lock and starts no thread.
+        It may be called in any line of any thread, where garbage happens to be collected, with any
+        lock held. So it only hands over: it takes no lock and starts no thread.
         """

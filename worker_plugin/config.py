@@ -1,7 +1,8 @@
 """The settings of a `ReductionState`: the table of all of them, and how a state gets their values.
 
-`PluginConfig` is the table; each of its fields is one setting. `Settings` repeats the names for type checkers, which
-read nothing else; a test compares the two. `help(ReductionState)` and docs/settings.md are made from the table.
+`PluginConfig` is the table; each of its fields is one setting. `Settings` repeats the names for
+type checkers, which read nothing else; a test compares the two. `help(ReductionState)` and
+docs/settings.md are made from the table.
 """
 
 from __future__ import annotations
@@ -256,8 +257,9 @@ def build(arguments: Mapping[str, object], environ: Mapping[str, str] = os.envir
         argument, text = arguments.get(row.name), environ.get(row.variable)
         if argument is not None:
             values[row.name] = row.kind.parse(row.name, argument)
-        # An empty variable counts as not set, except for that of the reducers. An unset variable of a shell script
-        # would make it empty, and the job would run on a private reducer that nobody wanted.
+        # An empty variable counts as not set, except for that of the reducers. An unset variable of
+        # a shell script would make it empty, and the job would run on a private reducer that nobody
+        # wanted.
         elif text or (text is not None and row.name == "reducers"):
             values[row.name] = row.kind.parse(row.variable, text)
     return PluginConfig(**values)

@@ -47,8 +47,8 @@ class Modules:
 def modules_of(parameter: torch.Tensor, state: object) -> Sequence[DistributedDataParallel]:
     """Return the DDP modules that the gradient of a parameter may be of; looks at all objects of the process.
 
-    DDP tells its hook nothing about itself. If several modules have the parameter, those that were given this state
-    are meant.
+    DDP tells its hook nothing about itself. If several modules have the parameter, those that were
+    given this state are meant.
 
     Raises:
         ConfigError: there is none, so that nobody knows over which ranks to average.

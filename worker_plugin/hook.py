@@ -52,7 +52,8 @@ def attach(
 
     Args:
         ddp_model: gets `reduction_hook`, so it must have no other hook.
-        state: one that may be other modules' as well; None makes one for the module's own process group.
+        state: one that may be other modules' as well; None makes one for the module's own process
+            group.
         **settings: of the state that is made, as for `ReductionState`.
 
     Raises:

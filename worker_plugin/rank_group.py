@@ -25,11 +25,13 @@ class RankGroup:
 
     rank: int
     size: int
-    #: Ranks of the members in torch.distributed's default group, in the order of the group; None if the user counts.
+    #: Ranks of the members in torch.distributed's default group, in the order of the group; None if
+    #: the user counts.
     global_ranks: tuple[int, ...] | None = None
     #: Tells the groups of one job apart: "" for the default group, and where the user counts.
     label: str = ""
-    #: Where the members can leave each other words; None if there is no process group of just these ranks.
+    #: Where the members can leave each other words; None if there is no process group of just these
+    #: ranks.
     store: Store | None = None
 
     @property

@@ -40,12 +40,13 @@ class ReductionState:
 
     Args:
         **settings: The fields of `PluginConfig` in worker_plugin/config.py, `reducers` among them.
-        process_group: The ranks that reduce together; they meet through its store. None means the default group, if
-            there is one. States of different groups never meet, whatever their job is called.
+        process_group: The ranks that reduce together; they meet through its store. None means the
+            default group, if there is one. States of different groups never meet, whatever their
+            job is called.
 
-    Every argument but the process group can also be given as a variable REDUCTION_<NAME>; an explicit argument wins.
-    A number may be a string, as in `rank=os.environ["RANK"]`. An empty variable counts as not set, but
-    `REDUCTION_REDUCERS=` is an error.
+    Every argument but the process group can also be given as a variable REDUCTION_<NAME>; an
+    explicit argument wins. A number may be a string, as in `rank=os.environ["RANK"]`. An empty
+    variable counts as not set, but `REDUCTION_REDUCERS=` is an error.
 
     Raises:
         ConfigError: a setting is wrong, has a wrong type, or names a file that is not there.
@@ -78,7 +79,8 @@ class ReductionState:
             self._dropping.detach()
         self._pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler may close
-        #: Found when it is first needed: torch.distributed may be initialised after the state is made.
+        #: Found when it is first needed: torch.distributed may be initialised after the state is
+        #: made.
         self._group: RankGroup | None = None
         self._modules = Modules()
         self._communicator: Communicator | None = None
@@ -94,17 +96,19 @@ class ReductionState:
     ) -> Future:
         """Reduce a contiguous tensor over all ranks, in place; return at once.
 
-        All ranks must issue the same collectives in the same order. The tensor is not touched until the
-        future completes and must not be changed until then; it then holds the result, and is the future's
-        value. After an error its content is undefined. SUM, MIN, MAX and PRODUCT for all known dtypes, AVG for
-        floating point. `wire_dtype` applies to SUM and AVG, without error feedback.
-        Callbacks of the future run on the thread that completes all futures: they must not wait for another.
+        All ranks must issue the same collectives in the same order. The tensor is not touched until
+        the future completes and must not be changed until then; it then holds the result, and is
+        the future's value. After an error its content is undefined. SUM, MIN, MAX and PRODUCT for
+        all known dtypes, AVG for floating point. `wire_dtype` applies to SUM and AVG, without error
+        feedback. Callbacks of the future run on the thread that completes all futures: they must
+        not wait for another.
 
         Raises:
             ConfigError: the tensor or op cannot be reduced; nothing was issued.
             ClosedError: after `close`.
             ReductionError: the communicator has failed before; the same error again.
-            WorkerFailed: this rank could not issue it, out of memory for one; the communicator has failed on all ranks.
+            WorkerFailed: this rank could not issue it, out of memory for one; the communicator has
+                failed on all ranks.
         """
         try:
             return self._submit(tensor, op, (_SHAPE, *tensor.shape), None)
@@ -116,12 +120,13 @@ class ReductionState:
     def connect(self) -> None:
         """Meet the other ranks and the reducers now, and return when all are there; optional.
 
-        Without it the first collective does so in the background, and a wrong address is found in the first backward
-        pass, after the data was loaded. All ranks call it; one that does not is waited for until its first collective.
-        Afterwards the first collective waits for nobody. Idempotent; call it again after `restart`.
+        Without it the first collective does so in the background, and a wrong address is found in
+        the first backward pass, after the data was loaded. All ranks call it; one that does not is
+        waited for until its first collective. Afterwards the first collective waits for nobody.
+        Idempotent; call it again after `restart`.
 
-        It blocks the calling thread, which may be any but the one that runs callbacks of futures. `close` in another
-        thread or in a signal handler ends it with ClosedError.
+        It blocks the calling thread, which may be any but the one that runs callbacks of futures.
+        `close` in another thread or in a signal handler ends it with ClosedError.
 
         Raises:
             ConfigError: a setting is wrong, or contradicts another rank's.
@@ -147,8 +152,8 @@ class ReductionState:
     def fail(self, error: Exception) -> ReductionError:
         """End the communicator on all ranks, because this rank cannot take part in a step; any thread.
 
-        Later collectives raise the same error, and so do the other ranks', as WorkerFailed if it has no type that they
-        know. Nothing happens if it is over already.
+        Later collectives raise the same error, and so do the other ranks', as WorkerFailed if it
+        has no type that they know. Nothing happens if it is over already.
 
         Returns:
             The error, or WorkerFailed for one that is none of ours.
@@ -203,7 +208,8 @@ class ReductionState:
     def state_dict(self) -> dict[str, Any]:
         """Return what a lossy `wire_dtype` has left out so far on this rank, for this rank's checkpoint.
 
-        Between steps: not while a collective is in flight. Empty residuals if nothing was ever left out.
+        Between steps: not while a collective is in flight. Empty residuals if nothing was ever left
+        out.
         """
         return self._feedback.state_dict()
 
@@ -221,8 +227,9 @@ class ReductionState:
     def error(self) -> ReductionError | None:
         """The error that ended this communicator, and that every later collective raises.
 
-        None while all is well. None after `close` as well, if nothing had failed until then: ClosedError is what the
-        user asked for. An error that came first stays here after `close`, until `restart`.
+        None while all is well. None after `close` as well, if nothing had failed until then:
+        ClosedError is what the user asked for. An error that came first stays here after `close`,
+        until `restart`.
         """
         if self._pid != os.getpid():
             return None
@@ -231,8 +238,8 @@ class ReductionState:
     def close(self) -> None:
         """Leave in good order. Idempotent; never raises for the absence of others; also run at exit.
 
-        After success it waits until all other ranks have everything too, at most `close_timeout_s`; after an
-        error it does not wait.
+        After success it waits until all other ranks have everything too, at most `close_timeout_s`;
+        after an error it does not wait.
         """
         if self._pid != os.getpid():
             return  # a forked child: the communicator is its parent's
@@ -245,9 +252,10 @@ class ReductionState:
     def restart(self) -> None:
         """Make the state as good as a new one, after an error: the next collective makes a new communicator.
 
-        DDP takes its hook once and for all, so this is how the same DDP object goes on. All ranks must call it, and
-        restore model, optimizer and `load_state_dict` from one checkpoint: after an error they may differ by the
-        last collective. Not while another thread uses the state. What is still open is closed first.
+        DDP takes its hook once and for all, so this is how the same DDP object goes on. All ranks
+        must call it, and restore model, optimizer and `load_state_dict` from one checkpoint: after
+        an error they may differ by the last collective. Not while another thread uses the state.
+        What is still open is closed first.
         """
         self.close()
         self._reset()
@@ -324,8 +332,8 @@ class ReductionState:
             )
         else:
             communicator = Hierarchy(self.config, ranks, meeting)
-        # A state that is dropped without close() leaves in the background, after its collectives; one that is kept, at
-        # exit.
+        # A state that is dropped without close() leaves in the background, after its collectives;
+        # one that is kept, at exit.
         self._dropping = weakref.finalize(self, communicator.leave)
         self._dropping.atexit = False
         return communicator

@@ -32,8 +32,9 @@ def require_torch() -> None:
 def is_too_old(version: str) -> bool:
     """Compare major and minor version only.
 
-    By the rules of packages 2.8.0a0+nv25.06 comes before 2.8, but vendors name by it what they build of 2.8. A
-    version that does not begin with two numbers is somebody's own build, and is taken as new enough.
+    By the rules of packages 2.8.0a0+nv25.06 comes before 2.8, but vendors name by it what they
+    build of 2.8. A version that does not begin with two numbers is somebody's own build, and is
+    taken as new enough.
     """
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST

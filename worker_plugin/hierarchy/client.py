@@ -1,15 +1,16 @@
 """Hierarchical mode: a node's ranks reduce among themselves, and each takes its share of the sum over the network.
 
     user's thread    numbers the collective and returns
-    scatter thread   finds out who is a node, once; then in seq order: exchanges shards within the node, and issues the
-                     fold of this rank's shard on its rail
-    gather thread    in seq order, whatever completes first: waits for the rail's result, exchanges the results within
-                     the node, writes the tensor and completes the future
-    watch thread     hears what becomes of the neighbours (watch.py)
+    scatter thread   once: finds out which ranks are a node. Then, in the order of the collectives: exchanges shards
+                     within the node, and issues the fold of this rank's shard on its rail
+    gather thread    in the order of the collectives, whichever completes first: waits for the rail's result, exchanges
+                     the results within the node, writes the tensor and completes the future
+    watch thread     learns what happens to the neighbours (watch.py)
 
-The rail of local rank i is a communicator of its own, a `Client`, whose ranks are the nodes: it is job NAME@i, and does
-all that the reducers are about, recovery included. If a rail, a rank or an exchange fails, all fails with one error:
-here; on the node by a note; and on the other nodes because every rank abandons its own rail with that error.
+The rail of local rank i is a communicator of its own, a `Client` whose ranks are the nodes. It is
+job NAME@i, and does everything that has to do with reducers, recovery included. If a rail, a rank
+or an exchange fails, the whole communicator fails with one error: on this rank; on its node by a
+note; and on the other nodes because every rank abandons its own rail with that error.
 """
 
 from __future__ import annotations
@@ -50,43 +51,48 @@ from worker_plugin.tensors.futures import Future, fail, failed, make_future, wit
 
 log = logging.getLogger(__name__)
 
-#: How long a broken exchange waits for its cause, which comes another way, in seconds.
+#: How long this rank waits, when an exchange has broken, to learn why from a note or a pidfd, in
+#: seconds.
 CAUSE_S = 1.0
-#: An exchange of its own accord gives up so long after CollectiveTimeout, in seconds.
+#: How much longer than `timeout_s` Gloo waits in an exchange, in seconds: CollectiveTimeout, which
+#: says more, comes first.
 SLACK_S = 30.0
 
 
 class _Last:
-    """Comes after the last collective, because nobody can issue any more."""
+    """Follows the last collective in a queue: nobody can issue any more."""
 
 
 class Hierarchy:
-    """A rank's communicator if `local_group` is set: in front of a `Client`, with the same life."""
+    """A rank's communicator if `local_group` is set. It has a `Client` for the network, which ends with it."""
 
     def __init__(self, config: PluginConfig, ranks: RankGroup, meeting: Meeting) -> None:
-        """Begin to look for the others."""
         self._config = config
         self._ranks = ranks
         self._meeting = meeting
         self._lock = threading.RLock()  # a signal handler may close
-        #: Held while a tensor is written: an error waits for that, and after it nothing is written any more.
+        #: Held while a tensor is written. `fail` takes it before futures get the error, so that
+        #: nothing is written to a tensor after that.
         self._writing = threading.Lock()
         self._error: ReductionError | None = None
-        #: What later collectives get; set with the failure or the end.
+        #: The error that later collectives raise; set by a failure or the end.
         self._final: ReductionError | None = None
         self._failed = threading.Event()
         #: Whether `_client` is there.
         self._adopted = Beginning()
-        #: How many collectives there were.
+        #: How many collectives have been issued.
         self.issued = 0
         self._submissions: dict[int, Submission] = {}
-        #: Of the rail; of the whole job if there are no nodes, and so no exchange. None as long as that is not known.
+        #: The communicator of the rail, or, if there are no nodes, of the whole job; then there is
+        #: no exchange. None as long as it is not known which.
         self._client: Client | None = None
         self._exchange: Exchange | None = None
         self._watch: Watch | None = None
-        #: For scattering and gathering; none if there are no nodes.
+        #: One group for the scatter thread and one for the gather thread; empty if there are no
+        #: nodes.
         self._groups: list[LocalGroup] = []
-        #: Whether collectives go to the client directly: there are no nodes, and none waits here any more.
+        #: Whether the user's thread hands collectives to the client: there are no nodes, and no
+        #: collective waits for the scatter thread any more.
         self._is_flat = False
         self._to_scatter: queue.SimpleQueue[Submission | _Last | None] = queue.SimpleQueue()
         self._to_gather: queue.SimpleQueue[tuple[Share, Future] | _Last | None] = queue.SimpleQueue()
@@ -174,7 +180,10 @@ class Hierarchy:
         self._loop.call_soon_threadsafe(self._on_last)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
-        """See `fork.DescriptorOwner`. Gloo's connections may stay open: death does not show by them (neighbours.py)."""
+        """See `fork.DescriptorOwner`.
+
+        Gloo's connections may stay open: a rank's end is seen by its pidfd, not by them.
+        """
         return set(), self._neighbours.descriptors
 
     # ---- the I/O loop's thread ----
@@ -203,7 +212,7 @@ class Hierarchy:
                         self._forward(submission)
                     else:
                         self._issue(groups[0], submission)
-                del submission  # it may hold a collective's memory until the next one
+                del submission  # otherwise this variable would keep its memory until the next one comes
         finally:
             self._forget()
             self._to_gather.put(None)
@@ -214,14 +223,14 @@ class Hierarchy:
                 self._neighbours.close()
 
     def _pass_on(self, last: _Last) -> None:
-        """There are no more collectives: whoever is the last to be done with them leaves."""
+        """Let the thread leave that is the last one to be done with the collectives."""
         if self._exchange is not None:
             self._to_gather.put(last)
         elif self._client is not None:
             self._client.leave()
 
     def _next(self) -> Submission | _Last | None:
-        """Return the next collective; None: there is none for this thread any more."""
+        """Wait for the next collective and return it; None if the scatter thread gets no more."""
         with self._lock:
             is_done = self._to_scatter.empty()
             if is_done and self._final is None and self._client is not None and self._exchange is None:
@@ -231,7 +240,7 @@ class Hierarchy:
         return self._to_scatter.get()
 
     def _start(self) -> None:
-        """Agree with all ranks on nodes and reducers; then be a part of this rank's node, or of none."""
+        """Agree with all ranks on nodes and reducers, and make the communicator of the rail, or of the whole job."""
         config, ranks = self._config, self._ranks
         assert config.local_group is not None
         entry = own_entry(config.local_group, self._neighbours.address)
@@ -254,7 +263,7 @@ class Hierarchy:
             raise
 
     def _meet(self, node: Node, store: Store) -> None:
-        """Meet the other ranks of the node; both groups are made here."""
+        """Meet the other ranks of the node, and make both groups."""
         others = {
             number: (one.pid, one.address)
             for number, one in enumerate(node.entries)
@@ -338,7 +347,7 @@ class Hierarchy:
         submission = share.submission
         _wait(result)
         with on_stream(submission):
-            result.wait()  # so that this stream does
+            result.wait()  # lets this thread's stream wait for the result
             gathered = self._exchange.gather(group, share)
             with self._writing:
                 if self.first_from(submission.seq) != submission.seq:
@@ -367,7 +376,8 @@ class Hierarchy:
             self._final = error
             if not isinstance(error, ClosedError):
                 self._error = error
-                # Before the user hears of it and closes: the others must hear why.
+                # Before the user learns of the error and closes: the other nodes must get the
+                # error, not a Goodbye.
                 if self._client is not None:
                     self._client.abandon(error)
         self._adopted.fail(error)
@@ -387,7 +397,7 @@ class Hierarchy:
         self._to_gather.put(None)
 
     def _forget(self) -> None:
-        """Let go of the memory of what a failure has left undone, and of what was kept for later."""
+        """Free the memory of collectives that a failure has left undone, and what was kept for later ones."""
         with contextlib.suppress(queue.Empty):
             while self._failed.is_set():
                 self._to_gather.get_nowait()
@@ -396,13 +406,13 @@ class Hierarchy:
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
-        """Let whatever is raised end the communicator."""
+        """Let every exception end the communicator; `what` says what could not be done."""
         try:
             yield
         except ReductionError as error:
             self.fail(error, Kind.FAILED)
         except Exception as error:
-            # Connections break because a neighbour ends or gives up, and why comes another way.
+            # Connections break because a neighbour ends or gives up; a pidfd or a note tells why.
             if self._failed.wait(CAUSE_S):
                 return
             if isinstance(error, (RuntimeError, ProcessLookupError)):
@@ -421,5 +431,5 @@ def _wait(result: Future) -> None:
     result.value()
 
 
-#: Those of this process that have not ended; at exit they leave before the clients do.
+#: The open ones of this process; at exit they leave before the clients do.
 _hierarchies: ClosedAtExit[Hierarchy] = ClosedAtExit()

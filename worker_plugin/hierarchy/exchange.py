@@ -20,8 +20,9 @@ from worker_plugin.tensors.futures import Future
 from worker_plugin.tensors.gpu import CudaEvent, side_stream
 from worker_plugin.tensors.wire_dtype import WireFormat
 
-#: What local ranks must agree on before they exchange a tensor: seq, op, dtype, dtype on the wire, device, elements and
-#: fingerprint. With other sizes Gloo would write beyond its buffers' ends.
+#: What local ranks compare before they exchange a tensor: seq, op, dtype, dtype on the wire,
+#: whether it is on a GPU, elements and fingerprint. If the sizes differed, Gloo would write behind
+#: the ends of its buffers.
 _HEADER = struct.Struct("<QBBBBxxxxQQ")
 
 
@@ -38,19 +39,22 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What of a collective this rank has on its rail."""
+    """The shard of a collective that this rank takes through its rail."""
 
     submission: Submission
     shards: Shards
-    #: What the reducers are asked for: its tensor is the fold of the node's ranks, in the accumulation dtype, and
-    #: later the result.
+    #: What the reducers are asked for: its tensor is the fold of the node's ranks, in the
+    #: accumulation dtype, and later the result.
     rail: Request
     #: Memory that the fold may lie in.
     received: torch.Tensor
 
 
 class Exchange:
-    """The node's ranks as one of them sees them; `scatter` and `gather` are each for one thread, with its own group."""
+    """Exchanges tensors between the ranks of a node.
+
+    `scatter` and `gather` are each called by one thread, with a group of its own.
+    """
 
     def __init__(self, node: Node, wire: WireFormat | None) -> None:
         self._node = node
@@ -58,11 +62,11 @@ class Exchange:
         self._pool = ArenaPool()
 
     def scatter(self, group: LocalGroup, submission: Submission) -> Share:
-        """Give every local rank the others' parts of its shard; fold ours in the order of the local ranks.
+        """Give every local rank all parts of its shard, and fold this rank's in the order of the local ranks.
 
         Raises:
-            CollectiveMismatch: the local ranks do not mean the same.
-            RuntimeError: a connection broke, or the time is over.
+            CollectiveMismatch: the local ranks issued different collectives.
+            RuntimeError: a connection broke, or the exchange timed out.
         """
         self._check_header(group, submission)
         request, size, local_rank = submission.request, self._node.size, self._node.local_rank
@@ -83,10 +87,10 @@ class Exchange:
         return Share(submission, shards, rail, received)
 
     def gather(self, group: LocalGroup, share: Share) -> torch.Tensor:
-        """Return all results of the node's shards, of which this rank has one; for `write`.
+        """Exchange the results of the shards, and return all of them, for `write`.
 
         Raises:
-            RuntimeError: a connection broke, or the time is over.
+            RuntimeError: a connection broke, or the exchange timed out.
         """
         shard = share.rail.tensor
         dtype, most, size = share.submission.request.tensor.dtype, share.shards.most, self._node.size
@@ -98,7 +102,7 @@ class Exchange:
         return gathered
 
     def write(self, share: Share, gathered: torch.Tensor) -> None:
-        """Write the result into the tensor; the memory of both arguments is free then."""
+        """Write the result into the tensor, and take back the memory of both arguments."""
         tensor = share.submission.request.tensor
         rows = gathered.view(tensor.dtype).view(self._node.size, share.shards.most)
         with torch.inference_mode(tensor.is_inference()):
@@ -109,7 +113,7 @@ class Exchange:
         self._give(share.received)
 
     def close(self) -> None:
-        """Let go of the memory that was kept for later."""
+        """Free the memory that was kept for later collectives."""
         self._pool = ArenaPool()
 
     def _check_header(self, group: LocalGroup, submission: Submission) -> None:
@@ -152,7 +156,7 @@ def _describe(header: bytes) -> str:
 
 @contextlib.contextmanager
 def on_stream(submission: Submission) -> Iterator[None]:
-    """Have what happens to a GPU's tensor happen on a stream of this thread, after what wrote it. Not run yet."""
+    """Work on a GPU's tensor on this thread's own stream, after the stream that wrote the tensor. Not run yet."""
     if submission.ready is None:
         yield
         return

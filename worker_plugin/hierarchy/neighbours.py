@@ -1,7 +1,8 @@
-"""The other ranks of a node, as processes: who ends is seen at once, and short notes go from each to all.
+"""The other ranks of a node, as processes: the end of one is seen at once, and each can send all a short note.
 
-A rank's end shows on a pidfd, whatever children of it keep its sockets open. Notes are datagrams of a Unix socket
-without a file. The kernel says which process has sent one; those of others are not read.
+A pidfd tells that a rank's process has ended, even while children of it keep its sockets open.
+Notes are datagrams of a Unix socket without a file. The kernel says which process has sent a note;
+notes of strangers are not read.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from dataclasses import dataclass
 from reduction.errors import ConfigError
 
 _HEAD = struct.Struct("<BIQ")
-#: Of a note, in bytes; as long as the message of an Abort.
+#: The most bytes of text in a note: as many as the message of an Abort may have.
 _TEXT_MAX = 8000
-#: How long a note waits for a neighbour that does not read, in seconds. The kernel keeps 10 for it.
+#: How long sending a note waits for a neighbour that does not read, in seconds. The kernel queues
+#: 10 notes before.
 _SEND_S = 0.5
 _SOCKET = socket.AF_UNIX, socket.SOCK_DGRAM
 #: struct ucred: pid, uid, gid.
@@ -28,7 +30,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class Kind(enum.IntEnum):
-    """What a note says."""
+    """What a note is about."""
 
     #: The communicator has failed; `code` and `text` are the error's.
     FAILED = 1
@@ -40,7 +42,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a neighbour says."""
+    """A message of a neighbour."""
 
     local_rank: int
     kind: Kind
@@ -57,14 +59,13 @@ class Ended:
 
 
 class Neighbours:
-    """Of one communicator of one rank. `listen` is for one thread, `tell` and `wake` for any."""
+    """The neighbours of one rank in one communicator. `listen` is for one thread, `tell` and `wake` for any.
+
+    Raises:
+        ConfigError: this system has no pidfds.
+    """
 
     def __init__(self) -> None:
-        """Be reachable.
-
-        Raises:
-            ConfigError: not on this system.
-        """
         if not hasattr(os, "pidfd_open"):
             raise ConfigError("local_group needs Linux 5.3 or newer, for pidfd_open")
         self._socket = socket.socket(*_SOCKET)
@@ -72,7 +73,7 @@ class Neighbours:
         seconds = int(_SEND_S)
         timeout = struct.pack("@ll", seconds, int((_SEND_S - seconds) * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-        self._socket.bind("")  # the kernel finds a name
+        self._socket.bind("")  # the kernel chooses a name
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._ranks: dict[int, int] = {}
@@ -81,21 +82,24 @@ class Neighbours:
 
     @property
     def address(self) -> str:
-        """Return where others reach this rank."""
+        """Return the address of this rank's socket, for `meet` on the others."""
         name: bytes = self._socket.getsockname()
         return name.hex()
 
     @property
     def descriptors(self) -> list[int]:
-        """What a forked child must let go of."""
+        """The descriptors that a forked child must close."""
         number = self._socket.fileno()
         return [*self._pidfds, *([number] if number >= 0 else [])]
 
     def meet(self, others: Mapping[int, tuple[int, str]]) -> None:
-        """Know the others: pid and address by local rank.
+        """Begin to watch the other ranks.
+
+        Args:
+            others: pid and `address` of each, by local rank.
 
         Raises:
-            ProcessLookupError: one has ended.
+            ProcessLookupError: one of the processes has ended.
         """
         for local_rank, (pid, address) in others.items():
             pidfd = os.pidfd_open(pid)
@@ -105,20 +109,21 @@ class Neighbours:
             self._poll.register(pidfd, select.POLLIN)
 
     def tell(self, kind: Kind, *, number: int = 0, code: int = 0, text: str = "") -> None:
-        """Send a note to all."""
+        """Send a note to all neighbours."""
         data = _HEAD.pack(kind, code, number) + text.encode("utf-8", "replace")[:_TEXT_MAX]
         for address in self._addresses:
-            # Gone, or does not read: the first shows by itself, to the second nothing can be said.
+            # The neighbour is gone, which its pidfd tells, or does not read, and then no note can
+            # reach it.
             with contextlib.suppress(OSError):
                 self._socket.sendto(data, address)
 
     def wake(self) -> None:
-        """Let `listen` return."""
+        """Let `listen` return at once."""
         with contextlib.suppress(OSError):
             self._socket.sendto(b"", self._socket.getsockname())
 
     def listen(self, timeout_s: float) -> list[Note | Ended]:
-        """Wait for news; notes first, because a rank says that it leaves before it ends."""
+        """Wait for news and return it, notes first: a rank sends the note that it leaves before its process ends."""
         ready = [number for number, _ in self._poll.poll(timeout_s * 1000)]
         news: list[Note | Ended] = []
         while (note := self._receive()) is not None:
@@ -131,14 +136,14 @@ class Neighbours:
         return news
 
     def close(self) -> None:
-        """Be gone; on the thread that listens, or without one."""
+        """Close the socket and all pidfds; on the thread that calls `listen`, or when there is none."""
         self._socket.close()
         for pidfd in self._pidfds:
             os.close(pidfd)
         self._pidfds.clear()
 
     def _receive(self) -> list[Note] | None:
-        """Return a note, if it is one; None: there is no datagram."""
+        """Return the next datagram's note, in a list that is empty if it has none; None if there is no datagram."""
         try:
             data, ancillary, _, _ = self._socket.recvmsg(
                 _HEAD.size + _TEXT_MAX, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_DONTWAIT

@@ -16,8 +16,9 @@ from worker_plugin.discovery.rendezvous import Meeting, Place
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.settings.kinds import SECONDS_MAX
 
-#: How much more patience a rail has than a node, in seconds: whom a node waits for is better named by its neighbours
-#: than by other nodes, which only know which of its ranks they miss.
+#: How much longer a rail waits than a node before CollectiveTimeout, in seconds. If a rank is late,
+#: its neighbours should say so first: they know which rank they wait for, other nodes know only
+#: which rail.
 PATIENCE_S = 1.0
 
 

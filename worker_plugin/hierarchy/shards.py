@@ -1,8 +1,9 @@
 """Hierarchical mode: which elements each local rank of a node reduces over the network, and their fold in the node.
 
-A tensor is cut into as many shards as a node has ranks, as even as whole blocks of the wire format allow. Where blocks
-begin with parameters each parameter is cut by itself: so which rank sends which block, and with which residual, does
-not depend on how DDP has filled its buckets.
+A tensor is cut into as many shards as a node has ranks, as evenly as whole blocks of the wire
+format allow. If every parameter begins a block of its own, each parameter is cut by itself. So it
+does not depend on how DDP has filled its buckets which rank sends which block, and with which
+residual.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ class Shards:
     """The shards of one tensor, by local rank.
 
     Args:
-        slices: of the tensor, in order, without gaps; one, if blocks begin anywhere.
-        block: elements that are encoded together; a border between shards is one between blocks.
-        size: ranks of the node.
+        slices: of the tensor, in order and without gaps; a single one if parameters do not begin
+            blocks of their own.
+        block: how many elements are encoded together; shards consist of whole blocks.
+        size: how many ranks the node has.
     """
 
     def __init__(self, slices: Sequence[ParameterSlice], block: int, size: int) -> None:
@@ -34,12 +36,12 @@ class Shards:
             for rank, parts in enumerate(self._parts):
                 if borders[rank] < borders[rank + 1]:
                     parts.append((slice_, borders[rank], borders[rank + 1]))
-        #: Elements of each shard, and of the largest.
+        #: How many elements each shard has, and the largest.
         self.sizes = [sum(stop - start for _, start, stop in parts) for parts in self._parts]
         self.most = max(self.sizes)
 
     def pack(self, flat: torch.Tensor) -> torch.Tensor:
-        """Return the tensor's elements shard after shard: the tensor itself if they are."""
+        """Return the tensor's elements in the order of the shards: the tensor itself if they are in that order."""
         if len(self._slices) == 1:
             return flat
         parts = [
@@ -50,7 +52,12 @@ class Shards:
         return torch.cat(parts) if parts else flat
 
     def unpack(self, gathered: torch.Tensor, flat: torch.Tensor) -> None:
-        """Write the shards, each in a row of `most` elements, to where they belong."""
+        """Write the shards to where they belong in the tensor.
+
+        Args:
+            gathered: a row of `most` elements per shard.
+            flat: the tensor.
+        """
         for row, shard in zip(gathered, self._parts, strict=True):
             at = 0
             for slice_, start, stop in shard:
@@ -58,7 +65,7 @@ class Shards:
                 at += stop - start
 
     def slices_of(self, rank: int) -> list[ParameterSlice]:
-        """Return what of the slices lies in a rank's shard, each with its part of the residual."""
+        """Return the parts of the slices that lie in a rank's shard, each with its part of the residual."""
         slices, offset = [], 0
         for slice_, start, stop in self._parts[rank]:
             residual = None if slice_.residual is None else slice_.residual[start:stop]
@@ -68,9 +75,10 @@ class Shards:
 
 
 def fold(parts: Sequence[torch.Tensor], op: ReduceOp) -> torch.Tensor:
-    """Combine in this order, as reducers do: 16-bit types in float32, without rounding; bool by "or" and "and".
+    """Combine the parts in their order, as reducers do.
 
-    The first part's memory may be that of the result.
+    16-bit types are added in float32, and the result stays float32. For bool, SUM and MAX are "or",
+    PRODUCT and MIN are "and". The result may use the memory of the first part.
     """
     is_half = parts[0].dtype in (torch.bfloat16, torch.float16)
     result = parts[0].to(torch.float32) if is_half else parts[0]

@@ -1,4 +1,4 @@
-"""Hierarchical mode: what becomes of a node's other ranks. A thread hears of it; nothing is sent while all is well.
+"""Hierarchical mode: a thread that watches the other ranks of the node. Nothing is sent while all is well.
 
 a neighbour's process ends     WorkerLost at once, unless it has left
 it has failed                  its error
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 WATCH_S = 0.25
 
 
-class Watched(Protocol):
-    """Who is told, and asked."""
+class WatchOwner(Protocol):
+    """The communicator that a `Watch` asks and tells."""
 
     @property
     def error(self) -> ReductionError | None:
@@ -38,37 +38,38 @@ class Watched(Protocol):
 
     @property
     def issued(self) -> int:
-        """How many collectives there were."""
+        """How many collectives have been issued."""
         ...
 
     def first_from(self, seq: int) -> int | None:
-        """Return the first collective from `seq` on that is not done."""
+        """Return the first collective from `seq` on that is not done; None if there is none."""
         ...
 
     def fail(self, error: ReductionError, tell: Kind | None = None) -> None:
-        """End with an error, and tell the neighbours if they do not know."""
+        """End with an error; `tell` is the kind of note to the neighbours, None if they know already."""
         ...
 
 
 class Watch:
-    """Of one rank; `run` is a thread's, `wait` and `stop` are any thread's."""
+    """Watches the neighbours of one rank. `run` is called by one thread, `wait` and `stop` by any."""
 
-    def __init__(self, config: PluginConfig, node: Node, neighbours: Neighbours, owner: Watched) -> None:
+    def __init__(self, config: PluginConfig, node: Node, neighbours: Neighbours, owner: WatchOwner) -> None:
         self._config = config
         self._node = node
         self._neighbours = neighbours
-        self._owner: Watched | None = owner
+        self._owner: WatchOwner | None = owner
         self._over = threading.Event()
-        #: Collective that this rank waits in for its neighbours, and since when.
+        #: The collective in which this rank waits for its neighbours, and since when.
         self._waiting: tuple[int, float] | None = None
-        #: By local rank: the collective it says it waits in; how many collectives one that left takes part in.
+        #: By local rank: the collective in which it says it waits, and in how many collectives one
+        #: that left took part.
         self._waits: dict[int, int] = {}
         self._left: dict[int, int] = {}
-        #: The last collective that was warned of.
+        #: The last collective that a warning was logged for.
         self._warned = -1
 
     def wait(self, seq: int | None) -> None:
-        """Take note that this rank begins to wait for its neighbours in a collective; None: they have come."""
+        """Take note that this rank begins to wait for its neighbours in a collective, or, None, that it ends to."""
         self._waiting = None if seq is None else (seq, time.monotonic())
 
     def stop(self) -> None:
@@ -82,12 +83,12 @@ class Watch:
             while not self._over.is_set() and self._owner is not None:
                 self._look(self._owner, self._neighbours.listen(WATCH_S), time.monotonic())
         finally:
-            self._owner = None  # it refers to us
+            self._owner = None  # it refers to this object: a cycle
             self._neighbours.close()
 
-    def _look(self, owner: Watched, news: list[Note | Ended], now: float) -> None:
-        for one in news:
-            self._hear(owner, one)
+    def _look(self, owner: WatchOwner, news: list[Note | Ended], now: float) -> None:
+        for item in news:
+            self._take(owner, item)
         for local_rank, number in self._left.items():
             if (late := owner.first_from(number)) is not None:
                 name, me = self._node.name(local_rank), self._node.name(self._node.local_rank)
@@ -97,7 +98,7 @@ class Watch:
         if self._waiting is not None:
             self._check_wait(owner, *self._waiting, now)
 
-    def _hear(self, owner: Watched, news: Note | Ended) -> None:
+    def _take(self, owner: WatchOwner, news: Note | Ended) -> None:
         match news:
             case Ended(local_rank):
                 if local_rank not in self._left:
@@ -119,7 +120,7 @@ class Watch:
                         news.number,
                     )
 
-    def _check_wait(self, owner: Watched, seq: int, since: float, now: float) -> None:
+    def _check_wait(self, owner: WatchOwner, seq: int, since: float, now: float) -> None:
         me, waited_s = self._node.local_rank, now - since
         if waited_s < self._config.stall_warn_s:
             return

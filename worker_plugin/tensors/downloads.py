@@ -22,9 +22,10 @@ class Downloads:
     """The download thread of a communicator that has collectives on GPUs.
 
     Args:
-        on_arriving: called on the thread with every transfer, in the order of `put`. The first batch of a tensor on a
-            GPU is in host memory then; a transfer without a contribution could not be copied. Transfers on the CPU
-            pass through unchanged, so that all of them stay in order.
+        on_arriving: called on the thread with every transfer, in the order of `put`. The first
+            batch of a tensor on a GPU is in host memory then; a transfer without a contribution
+            could not be copied. Transfers on the CPU pass through unchanged, so that all of them
+            stay in order.
     """
 
     def __init__(self, on_arriving: Callable[[Transfer], None]) -> None:
@@ -57,8 +58,8 @@ class Downloads:
         if source is None:
             source = self._gpus[device] = gpu.Gpu(device)
         transfer.gpu = source
-        # All memory is allocated on this thread: page-locking takes 0.3 s per GB, and the loop thread has streams to
-        # serve.
+        # All memory is allocated on this thread: page-locking takes 0.3 s per GB, and the loop
+        # thread has streams to serve.
         contribution = source.pool.take(encoding.contribution_bytes)
         transfer.take_result(source.pool.take(encoding.result_bytes))
         host = contribution

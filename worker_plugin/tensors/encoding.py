@@ -1,7 +1,8 @@
 """How a tensor becomes a contribution, and a result the tensor again; one object per collective.
 
-What a contribution says is decided once, when its chunk is first pushed: an epoch that asks for it again gets the same
-bytes, and a residual changes once per collective. Spans and starts are bytes as the layout counts them (`formats.py`).
+What a contribution says is decided once, when its chunk is first pushed: an epoch that asks for it
+again gets the same bytes, and a residual changes once per collective. Spans and starts are bytes as
+the layout counts them (`formats.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from reduction.model import DType, ReduceOp
 
 from worker_plugin.tensors.wire_dtype import WireFormat
 
-#: Elements that are worked on at a time where a whole tensor is: whole blocks, and they stay in the cache.
+#: Elements that are worked on at a time where a whole tensor is: whole blocks, and they stay in the
+#: cache.
 _SLICE = 1 << 15
 #: Elements that a GPU converts at a time: some MiB, and the copies are still long.
 _PART = 1 << 22
@@ -34,7 +36,8 @@ class Encoding:
         tensor: contiguous; not touched until `decode`.
     """
 
-    #: Whether a tensor on a GPU is encoded from its elements in host memory; if not, the GPU does it.
+    #: Whether a tensor on a GPU is encoded from its elements in host memory; if not, the GPU does
+    #: it.
     reads_host = False
 
     def __init__(self, tensor: torch.Tensor) -> None:

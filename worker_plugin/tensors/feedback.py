@@ -1,7 +1,8 @@
 """What lossy contributions left out so far, by parameter: added to the next one (error feedback).
 
-Parameters are known by the order in which DDP first showed them, which is the same in every run of a script; so a
-residual finds its parameter again when DDP rebuilds its buckets, and after a restart from a checkpoint.
+Parameters are known by the order in which DDP first showed them, which is the same in every run of
+a script; so a residual finds its parameter again when DDP rebuilds its buckets, and after a restart
+from a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class ErrorFeedback:
     """The residuals of one rank. Read and written by its encodings; not while collectives are in flight."""
 
     def __init__(self) -> None:
-        #: Of each parameter, in the order in which DDP first showed them; not kept alive, nor is the residual.
+        #: Of each parameter, in the order in which DDP first showed them; not kept alive, nor is
+        #: the residual.
         self._residuals: Any = WeakIdKeyDictionary()
         #: Loaded, of parameters that DDP has not shown yet.
         self._loaded: deque[NDArray[np.float32]] = deque()

@@ -13,7 +13,8 @@ from reduction.errors import ReductionError
 
 Future = torch.futures.Future[torch.Tensor]
 
-#: Stands for the loop of an `asyncio.Future` that has no callbacks: the future asks it for nothing else.
+#: Stands for the loop of an `asyncio.Future` that has no callbacks: the future asks it for nothing
+#: else.
 _NO_LOOP: Any = types.SimpleNamespace(get_debug=lambda: False)
 
 
@@ -37,8 +38,8 @@ def fail(future: Future, error: Exception) -> None:
 def without_frames(error: ReductionError) -> ReductionError:
     """Return an error that was caught, without the stack frames that it came through, so that it can be kept.
 
-    The variables of those frames are collectives and communicators, with all of their memory. An error that was named
-    as the cause keeps its frames, for people to read.
+    The variables of those frames are collectives and communicators, with all of their memory. An
+    error that was named as the cause keeps its frames, for people to read.
     """
     link: BaseException | None = error
     while link is not None:
@@ -50,10 +51,11 @@ def without_frames(error: ReductionError) -> ReductionError:
 def raise_in_waiter(future: Future) -> Future:
     """Return a future for C++ waiters such as DDP.
 
-    `set_exception` only reaches Python waiters; C++ sees a value of the wrong type and loses the message. An exception
-    raised in a continuation arrives as RuntimeError with its text (seen on torch 2.13). But to that text pybind11 adds
-    all frames of the thread that raised it, which say nothing to a user and hide it. So nothing of Python raises it:
-    the continuation is next(iterator), the iterator calls `asyncio.Future.result`, and all of that is written in C.
+    `set_exception` only reaches Python waiters; C++ sees a value of the wrong type and loses the
+    message. An exception raised in a continuation arrives as RuntimeError with its text (seen on
+    torch 2.13). But to that text pybind11 adds all frames of the thread that raised it, which say
+    nothing to a user and hide it. So nothing of Python raises it: the continuation is
+    next(iterator), the iterator calls `asyncio.Future.result`, and all of that is written in C.
     """
     outcome: asyncio.Future[torch.Tensor] = asyncio.Future(loop=_NO_LOOP)
 
@@ -66,7 +68,8 @@ def raise_in_waiter(future: Future) -> Future:
         outcome.set_result(value)
         return value
 
-    # Two continuations, one after the other, because the callbacks of one future have no order: a callback that is
-    # added while another thread completes the future is called at once, beside those that were added before it.
+    # Two continuations, one after the other, because the callbacks of one future have no order: a
+    # callback that is added while another thread completes the future is called at once, beside
+    # those that were added before it.
     settled = future.then(settle)
     return settled.then(functools.partial(next, map(operator.call, (outcome.result,))))

@@ -7,8 +7,9 @@
                      takes what was there before
     staging thread   copies a result back on another stream, and completes the future on it
 
-Neither of our two streams ever waits for the user's stream. So they are idle soon, whatever the GPU computes, and
-freeing page-locked memory can wait for them. The user's stream waits for ours only through the future.
+Neither of our two streams ever waits for the user's stream. So they are idle soon, whatever the GPU
+computes, and freeing page-locked memory can wait for them. The user's stream waits for ours only
+through the future.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from worker_plugin.tensors.encoding import Encoding
 
 log = logging.getLogger(__name__)
 
-#: madvise's MADV_WIPEONFORK (Linux 4.14), which Python does not know. If a forked child shared these pages, the kernel
-#: would give this process copies of them at its next write, while the GPU went on with the originals. MADV_DONTFORK
-#: would not do: the child's `mmap` object would unmap whatever the child has at these addresses by then.
+#: madvise's MADV_WIPEONFORK (Linux 4.14), which Python does not know. If a forked child shared
+#: these pages, the kernel would give this process copies of them at its next write, while the GPU
+#: went on with the originals. MADV_DONTFORK would not do: the child's `mmap` object would unmap
+#: whatever the child has at these addresses by then.
 _WIPE_ON_FORK = 18
 #: How long the exit of the process waits for page-locked memory to be unlocked, in seconds.
 STOP_S = 2.0
@@ -68,7 +70,8 @@ class StreamMark:
 
     def synchronize(self) -> None:
         """Wait for it."""
-        # Without this a thread whose current device is GPU 0 would make a context there, which takes 0.5 GB.
+        # Without this a thread whose current device is GPU 0 would make a context there, which
+        # takes 0.5 GB.
         with torch.cuda.device(self._device):
             self._event.synchronize()
 
@@ -80,8 +83,9 @@ class StreamMark:
 def _new_stream(device: torch.device) -> torch.cuda.Stream:
     """Return a stream of high priority, for work beside the user's.
 
-    The priority is not only there to go first. torch hands out streams from one pool per priority, in turns: callbacks
-    of futures and NCCL get those of low priority, and ours must not wait for them (pytorch #173729).
+    The priority is not only there to go first. torch hands out streams from one pool per priority,
+    in turns: callbacks of futures and NCCL get those of low priority, and ours must not wait for
+    them (pytorch #173729).
     """
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
@@ -192,8 +196,8 @@ _unlocking_lock = threading.Lock()
 def _drop(pid: int, *locked: Any) -> None:
     """Hand memory to the thread that unlocks it, because unlocking may wait for everything that the GPU does.
 
-    This runs wherever garbage is collected, with any lock held. So it takes no lock (`SimpleQueue.put` takes none) and
-    starts no thread: `_begin_unlocking` has started it.
+    This runs wherever garbage is collected, with any lock held. So it takes no lock
+    (`SimpleQueue.put` takes none) and starts no thread: `_begin_unlocking` has started it.
     """
     if os.getpid() == pid:  # a forked child has neither the GPU nor the pages
         _to_unlock.put(partial(_unlock, *locked))
@@ -228,7 +232,8 @@ def _forget_unlocking() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_unlocking)
-# Registered at import, so that it runs after communicators have left: atexit runs the last one registered first.
+# Registered at import, so that it runs after communicators have left: atexit runs the last one
+# registered first.
 atexit.register(_stop_unlocking)
 
 

@@ -1,11 +1,13 @@
 """The copies between the user's tensors and the memory that the network uses.
 
-On the way in, a tensor becomes a contribution, which does not change until every rank holds the result. A tensor on
-the CPU is copied chunk by chunk, when a chunk is pushed (encoding.py): the copy hides behind the network, and the chunk
-is sent while it is in the CPU's cache. A tensor on a GPU comes in batches (downloads.py).
+On the way in, a tensor becomes a contribution, which does not change until every rank holds the
+result. A tensor on the CPU is copied chunk by chunk, when a chunk is pushed (encoding.py): the copy
+hides behind the network, and the chunk is sent while it is in the CPU's cache. A tensor on a GPU
+comes in batches (downloads.py).
 
-On the way out, the staging thread writes a whole result into the tensor and completes the future. Failures pass through
-the same queue. So nothing is written to a tensor once its user has seen an error: late data cannot reach a later step.
+On the way out, the staging thread writes a whole result into the tensor and completes the future.
+Failures pass through the same queue. So nothing is written to a tensor once its user has seen an
+error: late data cannot reach a later step.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class Staging:
     def __init__(self, pool: ArenaPool, on_arriving: Callable[[Transfer], None]) -> None:
         self._pool = pool
         self._on_arriving = on_arriving
-        #: None before the first collective on a GPU; after it all collectives pass through this thread, to stay in
-        #: order.
+        #: None before the first collective on a GPU; after it all collectives pass through this
+        #: thread, to stay in order.
         self._downloads: Downloads | None = None
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reduction-staging", daemon=True)
@@ -103,7 +105,8 @@ class Staging:
             except Exception:  # set_result runs callbacks of the user's, which must not end this thread
                 log.exception("a copy or a callback of a future failed")
             del step  # otherwise this variable would keep a transfer's memory until the next step comes
-        # The callback's owner refers to this object: a cycle, which would keep all memory until garbage is collected.
+        # The callback's owner refers to this object: a cycle, which would keep all memory until
+        # garbage is collected.
         self._pool = ArenaPool()
         del self._on_arriving
 

@@ -27,15 +27,17 @@ class Transfer:
     future: Future
     #: The tensor may be read after this event; None for a tensor on the CPU.
     ready: CudaEvent | None
-    #: The memory that is pushed from. None until the tensor begins to arrive there, or `begin` has prepared it.
+    #: The memory that is pushed from. None until the tensor begins to arrive there, or `begin` has
+    #: prepared it.
     contribution: torch.Tensor | None = None
     result: torch.Tensor | None = None
-    #: Of a tensor on a GPU: that GPU, the copy to host memory, and where its elements are if the CPU encodes them.
+    #: Of a tensor on a GPU: that GPU, the copy to host memory, and where its elements are if the
+    #: CPU encodes them.
     gpu: Gpu | None = None
     copy: PendingCopy | None = None
     source: torch.Tensor | None = None
-    #: The bytes of contribution and result. They are made once, because Tensor.numpy() takes longer than everything
-    #: else that a chunk needs.
+    #: The bytes of contribution and result. They are made once, because Tensor.numpy() takes longer
+    #: than everything else that a chunk needs.
     contribution_bytes: memoryview = NOTHING
     result_bytes: memoryview = NOTHING
 

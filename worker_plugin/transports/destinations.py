@@ -8,12 +8,14 @@ from collections import deque
 class Destinations:
     """The memory for the results that a stream still has to bring, in the order of its pushes. Loop thread.
 
-    Writing to memory that is in use for something else would change a sum that is already whole. So a payload has a
-    destination only if it is the very next result, of the size that was expected; all others are received elsewhere.
+    Writing to memory that is in use for something else would change a sum that is already whole. So
+    a payload has a destination only if it is the very next result, of the size that was expected;
+    all others are received elsewhere.
     """
 
     def __init__(self) -> None:
-        #: Of each push whose result has not begun to arrive: epoch, collective, chunk and the memory for it.
+        #: Of each push whose result has not begun to arrive: epoch, collective, chunk and the
+        #: memory for it.
         self._expected: deque[tuple[int, int, int, memoryview | None]] = deque()
 
     def expect(self, epoch: int, seq: int, chunk: int, memory: memoryview | None) -> None:

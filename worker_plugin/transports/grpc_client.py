@@ -10,9 +10,10 @@ import re
 from collections import deque
 from typing import Any
 
-# gRPC's own fork handlers cannot work beside threads that use it, and then leave the child, a DataLoader
-# worker, to crash (about every eighth fork with grpcio 1.85). Our children never touch gRPC, see `process.fork`.
-# Read when gRPC is first used, so it must be set before; whoever sets it himself wins.
+# gRPC's own fork handlers cannot work beside threads that use it, and then leave the child, a
+# DataLoader worker, to crash (about every eighth fork with grpcio 1.85). Our children never touch
+# gRPC, see `process.fork`. Read when gRPC is first used, so it must be set before; whoever sets it
+# himself wins.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Lost connections are ours to report; gRPC would print lines of its own into the training log.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -35,19 +36,22 @@ OPTIONS = [
     # A silent host or cut link is noticed after 10 s; this also sets TCP_USER_TIMEOUT.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # The limit for the answer of a reducer's process; 60 s unless set (a stopped reducer took 61 s to notice).
+    # The limit for the answer of a reducer's process; 60 s unless set (a stopped reducer took 61 s
+    # to notice).
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC's own back-off would grow to 120 s; the core decides when to dial.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 5_000),  # also the time that a connection may take
     ("grpc.max_reconnect_backoff_ms", 200),
-    # A restarted container has another address; gRPC would ask for it again after 30 s at the earliest.
+    # A restarted container has another address; gRPC would ask for it again after 30 s at the
+    # earliest.
     ("grpc.dns_min_time_between_resolutions_ms", 500),
     # One connection per endpoint, so that a failed one is never shared with another job's.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
-    # http_proxy and the like are for the web: reducers are in this network, and the TCP plane knows no proxy either.
+    # http_proxy and the like are for the web: reducers are in this network, and the TCP plane knows
+    # no proxy either.
     ("grpc.enable_http_proxy", 0),
 ]
 
@@ -132,8 +136,8 @@ class GrpcStream:
         await asyncio.wait((self._reader,))
 
     def _forget_writer(self, task: asyncio.Task[None]) -> None:
-        # A cancelled task keeps its traceback, whose frames keep call and stream: a cycle that would hold the
-        # connection until the garbage collector comes.
+        # A cancelled task keeps its traceback, whose frames keep call and stream: a cycle that
+        # would hold the connection until the garbage collector comes.
         self._writer = None
 
     async def _write(self) -> None:
@@ -181,8 +185,9 @@ class GrpcStream:
             return Unauthenticated(f"{self._address}: {details}")
         words, is_dial = _NOISE.subn("", details or "", count=1)
         text = f"{self._address}: {words}" if is_dial else f"{self._address}: {code.name}: {details}"
-        # gRPC gives the reason of a connection that failed as text only, in the words of strerror(3). Words that are
-        # not found cost the grace that any lost stream has (core/verdict.py).
+        # gRPC gives the reason of a connection that failed as text only, in the words of
+        # strerror(3). Words that are not found cost the grace that any lost stream has
+        # (core/verdict.py).
         if (details or "").endswith(_REFUSED):
             return ReducerAbsent(text)
         if code is grpc.StatusCode.UNAVAILABLE and not (self._was_heard or self._is_closing):

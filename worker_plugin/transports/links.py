@@ -76,8 +76,9 @@ class Links:
         self._streams: dict[int, RemoteStream] = {}
         #: Descriptors that were open before ours.
         self._others = 0
-        #: Of each link's present stream; none once it has ended. Through them alone we refer to a `LinkOwner`, which
-        #: refers to us: that must be over with `close`, not when the garbage collector comes.
+        #: Of each link's present stream; none once it has ended. Through them alone we refer to a
+        #: `LinkOwner`, which refers to us: that must be over with `close`, not when the garbage
+        #: collector comes.
         self._sinks: dict[int, _LinkSink] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -128,7 +129,8 @@ class Links:
         Args:
             link: on which there is a stream.
             push: whose payload stays as it is until its result has come.
-            destination: memory for its result, if that should be received there; writable until `divert` or `shut`.
+            destination: memory for its result, if that should be received there; writable until
+                `divert` or `shut`.
         """
         if (sink := self._sinks.get(link)) is not None:
             sink.destinations.expect(push.epoch, push.seq, push.chunk, destination)

@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 DIAL_S = 3.0
 #: Pauses before the data port is dialled again, in seconds; the last one repeats.
 REDIAL_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-#: How long one half of a stream may outlive the other, in seconds. Well below the grace that a rank has to dial again
-#: (core/verdict.py); a reason for the end that comes later than this is told at the next Join as well.
+#: How long one half of a stream may outlive the other, in seconds. Well below the grace that a rank
+#: has to dial again (core/verdict.py); a reason for the end that comes later than this is told at
+#: the next Join as well.
 LINGER_S = 0.3
 
 
@@ -42,14 +43,16 @@ class TcpEndpoint:
 
     Args:
         address: of the gRPC plane, HOST:PORT.
-        is_required: whether a stream that cannot move ends with an error; otherwise it stays on gRPC.
+        is_required: whether a stream that cannot move ends with an error; otherwise it stays on
+            gRPC.
         access: what is shown to the reducer.
     """
 
     def __init__(self, address: str, *, is_required: bool, access: Access = OPEN) -> None:
         self.address = address
         self.is_required = is_required
-        #: Whether the data port did not answer when it was dialled last. Streams do not wait for it then.
+        #: Whether the data port did not answer when it was dialled last. Streams do not wait for it
+        #: then.
         self.is_out_of_reach = False
         self._grpc = GrpcEndpoint(address, access)
 

@@ -65,8 +65,9 @@ from worker_plugin.core.events import (
     Received,
     Tick,
 )
-from worker_plugin.discovery import announcement as beginning
+from worker_plugin.discovery import announcement
 from worker_plugin.discovery.addresses import look_up
+from worker_plugin.discovery.milestone import Milestone
 from worker_plugin.discovery.rendezvous import Place
 from worker_plugin.process import fork, log_setup
 from worker_plugin.process.at_exit import ClosedAtExit
@@ -125,8 +126,8 @@ class Client:
         who: str | None = None,
     ) -> None:
         self.error: ReductionError | None = None
-        self._who = beginning.ranks_text(ranks.size, label=ranks.label) if who is None else who
-        self._beginning = beginning.Beginning()
+        self._who = announcement.ranks_text(ranks.size, label=ranks.label) if who is None else who
+        self._started = Milestone()
         self._config = config
         self._rank = ranks.rank
         self._world_size = ranks.size
@@ -187,7 +188,7 @@ class Client:
     def connect(self) -> None:
         """Wait for ranks and reducers; see `Communicator.connect`."""
         self._loop.call_soon_threadsafe(self.handle, Connect())
-        self._beginning.wait()
+        self._started.wait()
         with self._lock:
             if self._final is not None:
                 raise self._final.with_traceback(None)  # or each raise would make it longer
@@ -196,14 +197,14 @@ class Client:
         """Fail here and, through the reducers, on all other ranks; see `Communicator.abandon`."""
         with self._lock:
             self._final = self._final or error
-        self._beginning.fail(error)
+        self._started.fail(error)
         self._loop.call_soon_threadsafe(self.handle, Broke(error))
 
     def begin_close(self) -> None:
         """Leave in the background; see `Communicator.begin_close`."""
         with self._lock:
             self._final = self._final or ClosedError(CLOSED)
-        self._beginning.fail(self._final)
+        self._started.fail(self._final)
         self._loop.call_soon_threadsafe(self.handle, Close())
 
     def close(self) -> None:
@@ -278,7 +279,7 @@ class Client:
             with self._lock:
                 self._ended = True
                 self._final = self._final or ClosedError(CLOSED)
-            self._beginning.fail(self._final)
+            self._started.fail(self._final)
             await asyncio.sleep(0)  # what was handed over before `_ended`
             self._transfers.clear()  # contributions that somebody may still have needed
             self._staging.finish(self._leave_places)
@@ -422,7 +423,7 @@ class Client:
                 self._links.run(self._look_up())
             case Began(reducers):
                 self._announce(reducers)
-                self._beginning.succeed()
+                self._started.reach()
             case Closed():
                 self._over.set()
             case Log(level, text):
@@ -432,7 +433,7 @@ class Client:
         if self._rank == 0 and self._who:
             is_private = self._places[0].embedded is not None
             planes = self._links.planes
-            text = beginning.line(self.job or "?", self._who, reducers, planes, is_private=is_private)
+            text = announcement.line(self.job or "?", self._who, reducers, planes, is_private=is_private)
             log_setup.announce(log, text)
 
     def _push(self, action: PushChunk) -> None:
@@ -462,7 +463,7 @@ class Client:
             self._final = self._final or error
             if not isinstance(error, ClosedError):
                 self.error = self.error or error
-        self._beginning.fail(self._final)
+        self._started.fail(self._final)
         for transfer in self._transfers.values():
             self._staging.fail(transfer, error)
         self._transfers.clear()

@@ -34,7 +34,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from worker_plugin.client import CLOSE_EXTRA_S, Client
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery.announcement import Beginning
+from worker_plugin.discovery.milestone import Milestone
 from worker_plugin.discovery.nodes import Node, own_entry
 from worker_plugin.discovery.rendezvous import Meeting
 from worker_plugin.hierarchy.exchange import Exchange, Share, Submission, on_stream
@@ -79,7 +79,7 @@ class Hierarchy:
         self._final: ReductionError | None = None
         self._failed = threading.Event()
         #: Whether `_client` is there.
-        self._adopted = Beginning()
+        self._adopted = Milestone()
         #: How many collectives have been issued.
         self.issued = 0
         self._submissions: dict[int, Submission] = {}
@@ -283,7 +283,7 @@ class Hierarchy:
         with self._lock:
             self._client = client
             final = self._final
-        self._adopted.succeed()
+        self._adopted.reach()
         if isinstance(final, ClosedError):
             client.begin_close()
         elif final is not None:

@@ -1,0 +1,87 @@
+"""The start of the first epoch: when a rank's core says that it has begun, and what ranks that wait for it hear."""
+
+import pytest
+from reduction.errors import PeerLeft, ReducerUnavailable, WorkersMissing
+from reduction.model import Configure
+from support.rank_scene import Scene, epoch, failure
+
+from worker_plugin.core.actions import Log
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_it_has_begun_when_every_reducer_has_started(rank):
+    scene = Scene(rank)
+    scene.meet()
+    if rank:
+        scene.enter()
+    scene.start("b")
+    assert scene.began == []
+    scene.start("a")
+    assert scene.began == [("a:1", "b:1")]
+
+
+def test_it_begins_once():
+    scene = Scene(1).run()
+    scene.receive("a", Configure(epoch(2, "a")))
+    scene.start("a", 2)
+    assert scene.began == [("a:1", "b:1")]
+
+
+def test_an_epoch_that_broke_before_it_started_is_no_beginning():
+    scene = Scene(1)
+    scene.meet()
+    scene.enter()
+    scene.start("a")
+    scene.lose("b", now=0.1)
+    assert scene.began == []
+    scene.receive("a", Configure(epoch(2, "a")), now=1.2)
+    scene.start("a", 2, now=1.2)
+    assert scene.began == [("a:1",)]
+
+
+def test_without_collectives_who_waits_hears_that_a_peer_left():
+    scene = Scene()
+    scene.tick(0.0)
+    scene.connect()
+    scene.welcome("a")
+    assert failure(scene.peers("a", "PG")) == (
+        PeerLeft,
+        "rank 1 (h1) closed while this rank waits for results: see rank 1's log",
+    )
+
+
+def test_without_collectives_nobody_else_hears_it():
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("a")
+    assert scene.peers("a", "PG") == []
+
+
+def test_who_waits_for_an_epoch_that_does_not_start_says_so():
+    scene = Scene()
+    scene.meet()
+    scene.connect()
+    texts = [action.text for action in scene.tick(5.0) if isinstance(action, Log)]
+    assert texts == ["waiting for some rank to answer to epoch 1; giving up in 595 s"]
+
+
+def test_who_waits_fails_when_reducers_or_ranks_do_not_come():
+    scene = Scene(join_timeout_s=3.0)
+    scene.tick(0.0)
+    scene.connect()
+    assert failure(scene.tick(3.0))[0] is ReducerUnavailable
+    scene = Scene(timeout_s=3.0)
+    scene.tick(0.0)
+    scene.connect()
+    scene.welcome("a")
+    scene.peers("a", "P-")
+    assert failure(scene.tick(3.0))[0] is WorkersMissing
+
+
+def test_after_the_beginning_nobody_waits_for_it():
+    for scene in (Scene(1).run(), Scene(1)):
+        scene.connect()
+        scene.run()
+        assert not scene.core.is_awaited
+        scene.lose("a", now=1.0)
+        assert [action for action in scene.tick(90.0) if isinstance(action, Log)] == []

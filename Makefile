@@ -47,11 +47,13 @@ check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, impor
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && PYTHON=$(BIN)/python proto/generate.sh "$$out" && \
 		for stub in $(STUBS); do diff -u "proto/$$stub" "$$out/$$stub" || exit 1; done
 	$(BIN)/python docs/settings.py --check
+	$(BIN)/python docs/measured.py --check
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
 		NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir "$$out"
 
-docs: $(STAMP) ## Write docs/settings.md and build the site of docs/ into site/.
+docs: $(STAMP) ## Write docs/settings.md and the tables of docs/measured.md; build the site of docs/ into site/.
 	$(BIN)/python docs/settings.py
+	$(BIN)/python docs/measured.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## Measure against the Gloo ring, and print the table; about 13 minutes.

@@ -1,4 +1,4 @@
-"""The DDP modules whose gradients a state averages: all of them must average over the state's own ranks."""
+"""The DDP modules whose gradients a state averages: all of them must average over the state's ranks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from worker_plugin.rank_group import RankGroup, group_of
 
 
 class Modules:
-    """Those that were checked. A bucket does not say which module it is of; its parameters do."""
+    """The modules that were checked, known by their parameters: a bucket does not say which module it belongs to."""
 
     def __init__(self) -> None:
-        #: By id; the reference tells whether it is still that parameter.
+        #: By id of a parameter. The reference tells whether the id still stands for that parameter.
         self._checked: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def knows(self, parameter: torch.Tensor) -> bool:
-        """Whether the parameter is one of a module that was checked."""
+        """Whether the parameter belongs to a module that was checked."""
         reference = self._checked.get(id(parameter))
         return reference is not None and reference() is parameter
 
     def check(self, module: DistributedDataParallel, group: RankGroup) -> RankGroup:
-        """Take note of a module; return the state's group, with what the module's adds to it.
+        """Check a module, and return the state's group, completed from the module's if its ranks were not known.
 
         Raises:
             ConfigError: the module averages over other ranks.
@@ -53,12 +53,15 @@ def modules_of(parameter: torch.Tensor, state: object) -> Sequence[DistributedDa
     Raises:
         ConfigError: there is none, so that nobody knows over which ranks to average.
     """
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel)]
-    found = [module for module in found if any(one is parameter for one in module.parameters())]
-    ours = [module for module in found if any(one is state for _, one in module._comm_hooks)]
-    if not found:
+    everything = gc.get_objects()
+    modules = [thing for thing in everything if issubclass(type(thing), DistributedDataParallel)]
+    modules = [module for module in modules if any(own is parameter for own in module.parameters())]
+    if not modules:
         raise ConfigError(
             "the DistributedDataParallel module of this bucket cannot be found (gc.freeze() hides it), so over which "
             "ranks it averages is not known: register the hook with attach(ddp_model)"
         )
-    return ours or found
+    with_this_state = [
+        module for module in modules if any(hook_state is state for _, hook_state in module._comm_hooks)
+    ]
+    return with_this_state or modules

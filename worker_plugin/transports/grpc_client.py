@@ -33,14 +33,14 @@ METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
 OPTIONS = [
     ("grpc.max_receive_message_length", wire.FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", wire.FRAME_BYTES_MAX),
-    # A silent host or cut link is noticed after 10 s; this also sets TCP_USER_TIMEOUT.
+    # A host that is silent, or a cut link, is noticed after 10 s. This also sets TCP_USER_TIMEOUT.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     # The limit for the answer of a reducer's process; 60 s unless set (a stopped reducer took 61 s
     # to notice).
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC's own back-off would grow to 120 s; the core decides when to dial.
+    # The core decides when to dial; gRPC's own back-off would grow to 120 s.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 5_000),  # also the time that a connection may take
     ("grpc.max_reconnect_backoff_ms", 200),
@@ -56,12 +56,12 @@ OPTIONS = [
 ]
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)
-#: What gRPC says before the reason why it could not connect; the address is told anyway.
+#: What gRPC says before the reason why it could not connect. Our message has the address already.
 _NOISE = re.compile(r"failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?")
 
 
 class GrpcEndpoint:
-    """A remote reducer at HOST:PORT, to which `access` is shown. All calls on the loop's thread."""
+    """A remote reducer at HOST:PORT, which is shown `access`. All methods are for the loop's thread."""
 
     def __init__(self, address: str, access: Access = OPEN) -> None:
         self.address = address
@@ -87,7 +87,7 @@ class GrpcEndpoint:
 
 
 class GrpcStream:
-    """One Session call; see `ReducerStream`."""
+    """One Session call; see `RemoteStream`."""
 
     def __init__(self, call: Any, sink: Sink, endpoint: GrpcEndpoint) -> None:
         self._call = call
@@ -114,7 +114,7 @@ class GrpcStream:
         self._changed.set()
 
     def divert(self) -> None:
-        """Do nothing: gRPC receives into memory of its own."""
+        """Do nothing: gRPC receives into memory of its own, never into the sink's."""
 
     @property
     def packets_lost(self) -> int:
@@ -175,9 +175,9 @@ class GrpcStream:
             if self._writer is not None:
                 self._writer.cancel()
             self._call.cancel()
-            self._call = None  # whoever keeps this stream must not keep the connection
+            self._call = None  # so that the connection is freed even if somebody keeps this stream
             sink = self._sink
-            del self._sink  # nor, in a cycle, all that was received
+            del self._sink  # breaks a cycle, which would keep all that was received
             sink.on_closed(error)
 
     async def _reason(self, code: grpc.StatusCode, details: str | None) -> ReductionError:

@@ -1,4 +1,4 @@
-"""The streams of a rank by link: opening, sending, ending; and what they lead to, for `fork`."""
+"""The streams of a rank, one per reducer: opening, sending, ending; and their descriptors, for `fork`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from worker_plugin.transports.security import OPEN, Access
 from worker_plugin.transports.tcp_client import TcpEndpoint
 from worker_plugin.transports.unopened import UnopenedEndpoint
 
-#: What a link takes: a connection on each plane.
+#: File descriptors of one link: a connection on each plane.
 DESCRIPTORS_PER_LINK = 2
-#: What gRPC and the loop take however many links there are; 6 were seen.
+#: File descriptors of gRPC and the loop, however many links there are; 6 were seen.
 DESCRIPTORS_OF_OURS = 8
-#: What there should be beside all that, for dialling and for the script.
+#: File descriptors that are left free, for dialling and for the training script.
 DESCRIPTORS_SPARE = 32
 #: How long streams may take to send their last frames, in seconds.
 LINGER_S = 2.0
 
 
 class LinkOwner(Protocol):
-    """Who takes what arrives on the links; on the loop's thread."""
+    """Takes what arrives on the links. Called on the loop's thread."""
 
     def receive(self, link: int, frame: ReducerFrame) -> None:
         """Take a frame of a link's present stream."""
@@ -40,7 +40,7 @@ class LinkOwner(Protocol):
 
 
 class _LinkSink:
-    """Receives for one stream of one link; deaf once the link has a newer stream."""
+    """The sink of one stream of a link. It ignores everything once the link has a newer stream."""
 
     def __init__(self, links: Links, link: int, owner: LinkOwner) -> None:
         self._links = links
@@ -66,15 +66,15 @@ class Links:
 
     def __init__(self, transport: str) -> None:
         self.transport = transport
-        #: What reducers get to see.
+        #: The certificate and token that reducers are shown.
         self.access = OPEN
-        #: What the reducers of these addresses get to see instead.
+        #: By address: what that reducer is shown instead.
         self.private: dict[str, Access] = {}
-        #: What our sockets are connected to, as far as it is known.
+        #: Addresses that gRPC's sockets may be connected to; `fork` finds the sockets by them.
         self.addresses: set[tuple[str, int]] = set()
         self._endpoints: dict[int, RemoteEndpoint] = {}
         self._streams: dict[int, RemoteStream] = {}
-        #: Descriptors that were open before ours.
+        #: How many descriptors the process had open before the first link.
         self._others = 0
         #: Of each link's present stream; none once it has ended. Through them alone we refer to a
         #: `LinkOwner`, which refers to us: that must be over with `close`, not when the garbage
@@ -84,13 +84,13 @@ class Links:
 
     @property
     def descriptors(self) -> list[int]:
-        """Of the data connections that stand."""
+        """The descriptors of the open data connections."""
         numbers = [stream.descriptor for stream in self._streams.values()]
         return [number for number in numbers if number >= 0]
 
     @property
     def planes(self) -> list[str]:
-        """What the streams that stand go over, in words."""
+        """The names of the planes that the open streams use."""
         streams = [stream for link, stream in self._streams.items() if link in self._sinks]
         found = {"tcp" if stream.descriptor >= 0 else self._grpc for stream in streams}
         return sorted(found, reverse=True)
@@ -105,7 +105,7 @@ class Links:
         return sum(stream.packets_lost for stream in self._streams.values())
 
     def open(self, link: int, address: str, join: Join, owner: LinkOwner) -> None:
-        """Open a new stream; the link's last one is not heard any more."""
+        """Open a new stream and send Join on it; what still comes on the link's previous one is ignored."""
         endpoint = self._endpoints.get(link)
         if endpoint is not None and endpoint.address != address:  # of a sibling that is gone
             self.run(endpoint.close())
@@ -190,7 +190,7 @@ class Links:
             self.addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
 
     def run(self, work: Coroutine[None, None, None]) -> None:
-        """Let something happen beside the rest; the loop itself would let a task without references vanish."""
+        """Run a coroutine in the background. The set keeps a reference, without which the loop may lose a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

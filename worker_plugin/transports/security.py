@@ -14,16 +14,16 @@ from worker_plugin.config import PluginConfig
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Read once per communicator. Not to be pickled: it holds the token."""
+    """Certificate and token of one communicator, read once. Not to be pickled: it holds the token."""
 
-    #: None speaks in clear.
+    #: None connects without TLS.
     tls: TlsFiles | None = None
     credentials: grpc.ChannelCredentials | None = field(default=None, repr=False)
-    #: Of each Session call; holds the token.
+    #: Sent with each Session call; holds the token.
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
-#: Shows nothing.
+#: No certificate and no token.
 OPEN = Access()
 
 

@@ -1,12 +1,13 @@
-"""The TCP plane, worker side: a stream begins on gRPC, and moves to the reducer's data port if it offers one.
+"""The TCP plane, worker side: a stream begins on gRPC, and moves to the data port that the reducer offers.
 
-    joining   Join goes out on gRPC; everything after it waits for the Welcome
+    joining   Join is sent on gRPC; all later frames wait for the Welcome
     dialling  the Welcome offered a port: connect, show the key, wait for the answer, confirm it
-    on gRPC   no offer, or the port did not answer in time: everything goes on where it began. Meanwhile the
-              port is dialled again, now and then, and the stream moves as soon as it answers
-    on TCP    up: Moved on gRPC, then over the connection; down: first what still comes on gRPC, up to Moved
+    on gRPC   no port was offered, or it did not answer in time: frames go over gRPC. The port is
+              dialled again from time to time, and the stream moves as soon as it answers
+    on TCP    sending: Moved is the last frame on gRPC, all others go over the connection;
+              receiving: first what still comes on gRPC, up to Moved, then the connection
 
-The gRPC call stays open as the stream's life line, so that both planes notice lost peers alike.
+The gRPC call stays open after the move, so that both planes notice lost peers in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from worker_plugin.transports.security import OPEN, Access
 
 log = logging.getLogger(__name__)
 
-#: How long the way to the data port may take, in seconds.
+#: How long connecting to the data port may take, greeting included, in seconds.
 DIAL_S = 3.0
 #: Pauses before the data port is dialled again, in seconds; the last one repeats.
 REDIAL_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
@@ -51,8 +52,7 @@ class TcpEndpoint:
     def __init__(self, address: str, *, is_required: bool, access: Access = OPEN) -> None:
         self.address = address
         self.is_required = is_required
-        #: Whether the data port did not answer when it was dialled last. Streams do not wait for it
-        #: then.
+        #: Whether the data port did not answer last time. If so, new streams do not wait for it.
         self.is_out_of_reach = False
         self._grpc = GrpcEndpoint(address, access)
 
@@ -72,7 +72,8 @@ class TcpStream:
         self._endpoint = endpoint
         self._sink = sink
         self._loop = asyncio.get_running_loop()
-        #: Frames that wait from the Join until it is known which way they go.
+        #: Frames that wait, from the Join until it is known which plane they go over; None when it
+        #: is known.
         self._waiting: list[WorkerFrame] | None = None
         self._has_joined = False
         self._dialling: asyncio.Task[None] | None = None
@@ -81,7 +82,7 @@ class TcpStream:
         self._has_moved = False
         self._is_closing = False
         self._call_ended = False
-        #: Ends the half that outlives the other.
+        #: Ends the call or the connection when it outlives the other by LINGER_S.
         self._timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
         self._call = grpc.open(self)
@@ -112,7 +113,7 @@ class TcpStream:
     def close(self) -> None:
         """End the stream after what was sent; the sink is asked for no destination any more."""
         self._is_closing = True
-        if self._waiting is None:  # or when it is known which way the last frames go
+        if self._waiting is None:  # otherwise `_go_on` ends it, after the frames that wait
             self._stop_dialling()
             self._go_on()
 
@@ -155,7 +156,7 @@ class TcpStream:
             self._sink.on_frame(frame)
 
     def on_closed(self, error: ReductionError | None) -> None:
-        """The call has ended. What came on the connection before that, an Abort perhaps, still counts."""
+        """Note that the call has ended. Frames that the connection still has, an Abort perhaps, are received."""
         self._call_ended = True
         self._error = self._error or error
         self._stop_dialling()
@@ -185,7 +186,7 @@ class TcpStream:
         self._go_on()
 
     async def _dial(self, port: int, key: bytes) -> None:
-        """Move to the data port when it answers; until then, after a while, the stream goes on where it is."""
+        """Move to the data port as soon as it answers; after the first failure the stream goes on over gRPC."""
         endpoint = self._endpoint
         for pause_s in itertools.chain(REDIAL_S, itertools.repeat(REDIAL_S[-1])):
             reason = await self._try_to_move(port, key)
@@ -209,12 +210,12 @@ class TcpStream:
         self._go_on()
 
     async def _try_to_move(self, port: int, key: bytes) -> str | None:
-        """Dial once; return why it failed, or None: the stream has moved."""
+        """Dial once; return why that failed, or None if the stream has moved."""
         host = self._endpoint.address.rpartition(":")[0].strip("[]")
         try:
             async with asyncio.timeout(DIAL_S):
                 sock = await self._connect(host, port, key)
-        # TimeoutError is an OSError; a host that is no name is a UnicodeError.
+        # TimeoutError is an OSError. A host that cannot be a name raises UnicodeError.
         except (OSError, UnicodeError, MalformedFrame) as error:
             return str(error) or f"no answer within {DIAL_S:g} s"
         self._call.send(Moved())
@@ -224,7 +225,7 @@ class TcpStream:
         return None
 
     async def _connect(self, host: str, port: int, key: bytes) -> socket.socket:
-        """Return a connection that has moved; of several addresses, the first that answers."""
+        """Return a connection that was greeted; of several addresses of the host, to the first that answers."""
         failure = OSError(f"{host} has no address")
         for family, _, _, _, address in await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             try:
@@ -248,7 +249,7 @@ class TcpStream:
         return sock
 
     def _go_on(self) -> None:
-        """The way is known: send what has waited, and end if that was asked for."""
+        """Send the frames that waited to know their plane, and end the stream if `close` was called."""
         waiting, self._waiting = self._waiting or (), None
         for frame in waiting:
             self._send(frame)
@@ -298,7 +299,7 @@ class TcpStream:
         self._end_call()
 
     def _end_call(self) -> None:
-        """End the call, but take what still comes: the reducer's reason, if it has one."""
+        """End the call, but receive for LINGER_S what still comes: it may be the reducer's reason, an Abort."""
         self._call.close()
         self._timer = self._loop.call_later(LINGER_S, self._call.cancel)
 
@@ -306,6 +307,6 @@ class TcpStream:
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
-        self._connection = None  # whoever keeps this stream must not keep it
+        self._connection = None  # so that it is freed even if somebody keeps this stream
         self._sink.on_closed(self._error)
         self._closed.set()

@@ -1,6 +1,6 @@
-"""A link for which this process has no descriptors left: its streams end at once, with an error that says so.
+"""A link for which too few file descriptors are left: its streams end at once, with an error that says so.
 
-Opening it would take the last ones from the training script, whose next open file fails then.
+Opening it could take the last descriptors, and then the training script could open no file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from reduction.transports.interface import Sink
 
 
 class UnopenedEndpoint:
-    """Stands for the reducer at an address; see `ReducerEndpoint`."""
+    """Stands for the reducer at an address; see `RemoteEndpoint`."""
 
     def __init__(self, address: str, error: ReductionError) -> None:
         self.address = address
@@ -28,7 +28,7 @@ class UnopenedEndpoint:
 
 
 class UnopenedStream:
-    """A stream that has ended as soon as whoever opened it can hear of it; see `ReducerStream`."""
+    """A stream that tells its sink on the next turn of the loop that it has ended; see `RemoteStream`."""
 
     descriptor = -1
     packets_lost = 0
@@ -38,7 +38,7 @@ class UnopenedStream:
         asyncio.get_running_loop().call_soon(self._end, sink, error)
 
     def send(self, frame: WorkerFrame) -> None:
-        """Lose a frame."""
+        """Drop the frame."""
 
     def close(self) -> None:
         """Do nothing."""

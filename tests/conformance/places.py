@@ -32,7 +32,7 @@ from reduction.security.tokens import TokenTable
 from reduction.transports import tcp
 from reduction.transports.interface import ReducerEndpoint, ReducerStream
 from reduction.wire import frames as wire
-from support.channels import NO_PROXY
+from support.network.channels import NO_PROXY
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import GrpcServer, Limits

@@ -13,8 +13,8 @@ from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable, 
 from reduction.model import PROTOCOL_VERSION, Abort
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import frames as wire
-from support.channels import NO_PROXY
-from support.relays import StrangePort
+from support.network.channels import NO_PROXY
+from support.network.relays import StrangePort
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import SERVICE, GrpcServer

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from reduction.errors import ReducerUnavailable, ResourceExhausted
 from reduction.model import Abort, Join, Welcome
 from reduction.wire import frames as wire
-from support.channels import NO_PROXY
+from support.network.channels import NO_PROXY
 
 from reducer.transports.grpc_server import STREAMS_PER_CONNECTION_MAX, Limits
 from worker_plugin.transports.grpc_client import METHOD

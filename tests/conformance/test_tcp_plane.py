@@ -26,7 +26,7 @@ from reduction.model import (
 )
 from reduction.transports import tcp
 from reduction.wire import frames as wire
-from support.relays import BAD_PORTS, Relay
+from support.network.relays import BAD_PORTS, Relay
 
 from reducer.transports import outbox, tcp_server
 from worker_plugin.transports import tcp_client

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from integration.conftest import serve  # noqa: F401
-from support.children import environment
+from support.processes.children import environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -24,8 +24,8 @@ from integration.conftest import (  # noqa: F401
     serve,
     until,
 )
-from support.faulty_relay import NO_FAULT, Fault, FaultyRelay
-from support.reducers import Reducer
+from support.network.faulty_relay import NO_FAULT, Fault, FaultyRelay
+from support.processes.reducers import Reducer
 
 
 class Detour:

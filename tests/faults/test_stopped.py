@@ -10,9 +10,9 @@ import time
 
 import pytest
 from reduction.errors import CollectiveTimeout
-from support.children import state_of
-from support.reducers import status_of
-from support.training import train_until_told
+from support.processes.children import state_of
+from support.processes.reducers import status_of
+from support.training.checked import train_until_told
 
 #: Longer than a worker waits for a reducer's answer to a ping; nobody may take a rank for lost by then.
 STOPPED_S = 8.0

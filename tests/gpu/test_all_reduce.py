@@ -9,8 +9,8 @@ import time
 import pytest
 import torch
 from reduction.errors import ConfigError, WorkerLost
-from support.lossy import AVG, SUM, WIRES, assert_same, fold
-from support.ranks import Died
+from support.expected.lossy import AVG, SUM, WIRES, assert_same, fold
+from support.processes.ranks import Died
 
 from worker_plugin.tensors import gpu
 

@@ -1,10 +1,10 @@
-"""DistributedDataParallel on a GPU that the ranks share: the cases of integration/test_ddp.py, bit for bit."""
+"""DistributedDataParallel on a GPU that the ranks share: the cases of integration/ddp/test_ddp.py, bit for bit."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from integration.test_ddp import CASES, train, train_two_modules
+from integration.ddp.test_ddp import CASES, train, train_two_modules
 
 
 def train_on_gpu(rank, reducers, job, name):

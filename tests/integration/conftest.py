@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.children import environment
-from support.ranks import Ranks
-from support.reducers import Reducer
+from support.processes.children import environment
+from support.processes.ranks import Ranks
+from support.processes.reducers import Reducer
 
 
 @pytest.fixture(scope="session")

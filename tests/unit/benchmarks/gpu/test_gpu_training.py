@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from reduction.model import Collective, DType, ReduceOp
-from support.fake_gpu import FakeEvent, FakeGpu
-from support.nccl_texts import socket_log
+from support.fakes.fake_gpu import FakeEvent, FakeGpu
+from support.fakes.nccl_texts import socket_log
 
 from benchmarks.gpu import nccl_log
 from benchmarks.gpu import training as gpu_training

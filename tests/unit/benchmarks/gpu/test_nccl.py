@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from support.nccl_texts import socket_log
+from support.fakes.nccl_texts import socket_log
 
 from benchmarks.gpu import nccl, nccl_log
 from benchmarks.gpu.nccl_log import NcclLog

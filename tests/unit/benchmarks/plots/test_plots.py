@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
-from support import bench_document as made
+from support.fakes import bench_document as made
 
 from benchmarks.gil import figure as gil_figure
 from benchmarks.method.records import FormatUnknown, Record, quartiles, records

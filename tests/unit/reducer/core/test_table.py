@@ -19,7 +19,7 @@ from reduction.model import (
     Push,
     Welcome,
 )
-from support.table_scene import (
+from support.scenes.table_scene import (
     CREDIT,
     NEW,
     OLD,

@@ -21,7 +21,18 @@ from reduction.model import (
     Presence,
     Welcome,
 )
-from support.table_scene import CREDIT, NEW, OLD, REDUCER, join, make_table, peer, receive, refused, running
+from support.scenes.table_scene import (
+    CREDIT,
+    NEW,
+    OLD,
+    REDUCER,
+    join,
+    make_table,
+    peer,
+    receive,
+    refused,
+    running,
+)
 
 from reducer.core.actions import Close, Send
 from reducer.core.events import Lost

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from reduction.errors import ConfigError
 from reduction.security.tls import TlsFiles, tls_files
-from support.certificates import Authority
+from support.network.certificates import Authority
 
 NAMES = ("--tls-cert", "--tls-key", "--tls-ca")
 

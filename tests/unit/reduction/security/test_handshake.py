@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from reduction.security.tls import TlsFiles
 from reduction.security.tls_refusal import why_refused
-from support.certificates import Authority
+from support.network.certificates import Authority
 
 #: What an HTTP/2 server says first: SETTINGS.
 HELLO = b"\0\0\0\4\0\0\0\0\0"

@@ -9,7 +9,7 @@ from reduction import layout
 from reduction.errors import DataCorrupted, MalformedFrame, OutOfOrder
 from reduction.model import Collective, DType, Push, ReduceOp, Result
 from reduction.transports import tcp
-from support.tcp_pair import (
+from support.network.tcp_pair import (
     Recorder,
     connected,
     control,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from reduction.transports import tcp
-from support.tcp_pair import (
+from support.network.tcp_pair import (
     connected,
     pattern,
     receive,

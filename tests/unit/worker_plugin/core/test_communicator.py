@@ -16,7 +16,18 @@ from reduction.errors import (
     code_to_others,
 )
 from reduction.model import Abort, Ack, Configure, Minimum, Result, Start, Welcome
-from support.rank_scene import CHUNK, CREDIT, Scene, data, epoch, failure, incarnation, of_kib, peers, send
+from support.scenes.rank_scene import (
+    CHUNK,
+    CREDIT,
+    Scene,
+    data,
+    epoch,
+    failure,
+    incarnation,
+    of_kib,
+    peers,
+    send,
+)
 
 from worker_plugin.core.actions import Closed, Fail, Log, Open, Shut
 from worker_plugin.core.events import Broke, Issued, Lost, Received, Tick

@@ -5,7 +5,7 @@ nobody can use any more: it closes by itself, when all that was issued is done.
 import pytest
 from reduction.errors import ClosedError, LocalProtocolError, PeerLeft, WorkerLost
 from reduction.model import Ack, Goodbye, Hello, Minimum
-from support.rank_scene import Scene, epoch, failure, push, send
+from support.scenes.rank_scene import Scene, epoch, failure, push, send
 
 from worker_plugin.core.actions import Closed, Deliver, Release
 from worker_plugin.core.events import Broke

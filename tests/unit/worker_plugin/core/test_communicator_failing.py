@@ -3,7 +3,7 @@
 import pytest
 from reduction.errors import JobBusy, ReducerUnavailable, WorkerFailed, WorkerLost
 from reduction.model import Abort, Configure
-from support.rank_scene import Scene, epoch, send
+from support.scenes.rank_scene import Scene, epoch, send
 
 from worker_plugin.core.actions import Closed, Fail, Open
 from worker_plugin.core.events import Broke

@@ -3,7 +3,7 @@
 import pytest
 from reduction.errors import ReducerUnavailable
 from reduction.model import Hello, Welcome
-from support.rank_scene import CREDIT, Scene, epoch, failure, incarnation, peers
+from support.scenes.rank_scene import CREDIT, Scene, epoch, failure, incarnation, peers
 
 from worker_plugin.core.actions import Embed, Log, Open, PushChunk
 from worker_plugin.core.events import FellBack, NoFallback, Received

@@ -3,7 +3,7 @@
 import pytest
 from reduction.errors import PeerLeft, ReducerUnavailable, WorkersMissing
 from reduction.model import Configure
-from support.rank_scene import Scene, epoch, failure
+from support.scenes.rank_scene import Scene, epoch, failure
 
 from worker_plugin.core.actions import Log
 

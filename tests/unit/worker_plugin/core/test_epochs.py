@@ -3,7 +3,7 @@
 import pytest
 from reduction.errors import OutOfOrder, ReducerDraining, ReducerUnavailable, StaleInstance
 from reduction.model import Configure, Hello, Minimum, Welcome
-from support.rank_scene import CREDIT, Scene, data, epoch, failure, of_kib, push, send, store
+from support.scenes.rank_scene import CREDIT, Scene, data, epoch, failure, of_kib, push, send, store
 
 from worker_plugin.core.actions import Deliver, Log, Open, PushChunk, Release, Shut
 

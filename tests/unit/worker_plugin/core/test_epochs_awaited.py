@@ -3,7 +3,7 @@
 A wrong answer lets a result be received in memory that is whole, or another collective's.
 """
 
-from support.rank_scene import CHUNK, Scene, data, push, store
+from support.scenes.rank_scene import CHUNK, Scene, data, push, store
 
 from worker_plugin.core.actions import Deliver, Release
 

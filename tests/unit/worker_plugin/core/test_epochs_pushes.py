@@ -3,7 +3,7 @@
 import pytest
 from reduction.errors import OutOfOrder
 from reduction.model import Ack, Hello, Minimum
-from support.rank_scene import CHUNK, Scene, data, epoch, failure, of_kib, push, send, store
+from support.scenes.rank_scene import CHUNK, Scene, data, epoch, failure, of_kib, push, send, store
 
 from worker_plugin.core.actions import Deliver, PushChunk, Release
 

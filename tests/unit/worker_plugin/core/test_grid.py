@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from reduction.model import Collective, Configuration, DType, Hello, Member, ReduceOp, Result, Start
-from support.rank_scene import INSTANCE, Scene, incarnation, send
+from support.scenes.rank_scene import INSTANCE, Scene, incarnation, send
 
 from worker_plugin.core import grid
 from worker_plugin.core.actions import Log, PushChunk

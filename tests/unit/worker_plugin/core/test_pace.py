@@ -2,7 +2,7 @@
 
 import pytest
 from reduction.model import Collective, Configuration, DType, Member, ReduceOp
-from support.rank_scene import INSTANCE, incarnation
+from support.scenes.rank_scene import INSTANCE, incarnation
 
 from worker_plugin.core import pace
 from worker_plugin.core.lane import Lane

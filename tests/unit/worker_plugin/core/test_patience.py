@@ -3,7 +3,7 @@
 import pytest
 from reduction.errors import ReducerAbsent, ReducerUnavailable
 from reduction.model import Configure, Peer, Presence, Waiting
-from support.rank_scene import Scene, epoch, nonce
+from support.scenes.rank_scene import Scene, epoch, nonce
 
 from worker_plugin.core.actions import Log
 

@@ -18,7 +18,7 @@ from reduction.errors import (
     WorkerLost,
 )
 from reduction.model import Abort, Configure, Hello, Join, Minimum, Start, Welcome
-from support.rank_scene import (
+from support.scenes.rank_scene import (
     CREDIT,
     INSTANCE,
     Scene,

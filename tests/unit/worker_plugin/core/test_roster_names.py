@@ -3,7 +3,7 @@
 import pytest
 from reduction.errors import ReducerUnavailable
 from reduction.model import Welcome
-from support.rank_scene import CREDIT, Scene, incarnation
+from support.scenes.rank_scene import CREDIT, Scene, incarnation
 
 from worker_plugin.core import roster
 from worker_plugin.core.actions import Log, LookUp, Open, Shut

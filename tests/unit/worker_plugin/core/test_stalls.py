@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from reduction.errors import CollectiveTimeout
 from reduction.model import Configure, Peer, Presence, Waiting
-from support.rank_scene import Scene, epoch, failure, of_kib
+from support.scenes.rank_scene import Scene, epoch, failure, of_kib
 
 from worker_plugin.core.actions import Log
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from reduction.errors import ConfigError
-from support.children import environment
+from support.processes.children import environment
 
 from worker_plugin import ReductionState
 from worker_plugin.process import log_setup

@@ -14,7 +14,7 @@ import pytest
 import torch
 from reduction.errors import ConfigError
 from reduction.model import Collective, DType, ReduceOp
-from support.fake_gpu import FakeEvent, FakeGpu, FakeStream, garbage
+from support.fakes.fake_gpu import FakeEvent, FakeGpu, FakeStream, garbage
 
 from worker_plugin.tensors import downloads, gpu
 from worker_plugin.tensors.admission import admit

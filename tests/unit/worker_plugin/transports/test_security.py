@@ -6,7 +6,7 @@ import pytest
 from reduction.errors import ConfigError, Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Goodbye, Join
 from reduction.security.tokens import TokenTable, to_metadata
-from support.certificates import Authority
+from support.network.certificates import Authority
 
 from reducer.security import check_join, check_status, server_credentials
 from worker_plugin.config import PluginConfig

@@ -1,0 +1,214 @@
+"""`reducer serve --processes N`: several processes behind one address."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from support.processes.children import environment, state_of
+from support.processes.reducers import READY, looked_at, reducer_command, status_of
+from support.training.checked import train_until_told
+
+from reducer.resources.allowance import MEMORY_SHARE, PROCESSES_DEFAULT_MAX, cores, memory
+
+
+def hold(rank, reducers, job):
+    """Keep a job alive until the test ends."""
+    with rank.state(reducers, job, chunk_bytes=4096) as state:
+        rank.round(state, 5_000)
+        rank.tell("there")
+        rank.hear()
+
+
+def siblings_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return state_of(pid) == "Z"
+    except OSError:
+        return True
+
+
+def addresses_of(reducer) -> list[str]:
+    ports = status_of(reducer.address)["siblings"]
+    return [reducer.address, *(f"127.0.0.1:{port}" for port in ports)]
+
+
+def bytes_at(address: str) -> int:
+    """Return what has come from the only job; 0 if there is none, or nobody answers."""
+    try:
+        return sum(job["received_bytes"] for job in status_of(address)["jobs"])
+    except subprocess.CalledProcessError:
+        return 0
+
+
+@pytest.fixture
+def three(serve):
+    return serve("--processes", "3")
+
+
+@pytest.mark.usefixtures("plane")
+def test_one_address_is_enough_to_use_all_processes(ranks, three, job):
+    call = ranks.begin(3, train_until_told, [three.address], job, {"chunk_bytes": 4096})
+    call.hear(0)
+    call.hear(0)
+    addresses = addresses_of(three)
+    assert len(set(addresses)) == 3
+    received = [bytes_at(address) for address in addresses]
+    assert all(received), received
+    table = reducer_command("status", three.address)
+    assert all(re.search(rf"^{address} +serving ", table, re.MULTILINE) for address in addresses)
+    assert re.search(r"^total ", table, re.MULTILINE)
+    assert len(re.findall(rf"^{re.escape(job)} +3/3 +running +[0-9.]+ +[0-9.]+ ", table, re.MULTILINE)) == 1
+    verbose = reducer_command("status", three.address, "--verbose")
+    assert all(f"{address}: serving" in verbose for address in addresses)
+    assert verbose.count(f"  {job}\n") == 3
+    seen = looked_at(three.address, three.address.replace("127.0.0.1", "localhost"))
+    assert [process["address"] for process in seen["processes"]] == addresses
+    assert [(one["job"], one["state"], one["processes"]) for one in seen["jobs"]] == [(job, "running", 3)]
+    assert seen["jobs"][0]["received_bytes"] == sum(
+        part["received_bytes"] for process in seen["processes"] for part in process["jobs"]
+    )
+    assert {peer["presence"] for one in seen["processes"] for peer in one["jobs"][0]["peers"]} == {"present"}
+    call.tell(0, 1)
+    answers = call.answers()
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_two_of_several_processes_each(ranks, serve, job):
+    """Every rank finds the siblings of all that it was given."""
+    both = [serve("--processes", "2"), serve("--processes", "2")]
+    call = ranks.begin(2, train_until_told, [one.address for one in both], job, {"chunk_bytes": 4096})
+    call.hear(0)
+    call.hear(0)
+    assert all(bytes_at(address) for one in both for address in addresses_of(one))
+    call.tell(0, 1)
+    call.answers()
+
+
+def test_a_sibling_that_is_killed_comes_back_where_it_was(ranks, three, job, until):
+    call = ranks.begin(3, train_until_told, [three.address], job, {"chunk_bytes": 4096})
+    call.hear(0)
+    addresses = addresses_of(three)
+    before = siblings_of(three.pid)
+    os.kill(before[0], signal.SIGKILL)
+    steps = call.hear(0)
+    while call.hear(0) < steps + 20:
+        pass
+    until(lambda: len(siblings_of(three.pid)) == 2 and siblings_of(three.pid) != before, "another sibling")
+    assert addresses_of(three) == addresses
+    until(lambda: all(bytes_at(address) > 50_000 for address in addresses), "the job in all processes")
+    call.tell(0, 1)
+    answers = call.answers()
+    assert answers[0] == answers[1] == answers[2]
+    assert "sibling ended and starts again number=" in three.log.text
+
+
+@pytest.fixture
+def only_one_core():
+    """Have this thread, and what it starts, run on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def defaults(tmp_path) -> tuple[dict, str]:
+    """Return the status of `reducer serve` without options, and its log."""
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0", "--stop-with-stdin"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment(),
+        )
+    try:
+        status = status_of(process.stdout.readline().removeprefix(READY).strip())
+    finally:
+        process.stdin.close()
+        process.wait(30)
+        process.stdout.close()
+    return status, (tmp_path / "log").read_text()
+
+
+def test_by_default_there_are_as_many_processes_as_cores_and_memory_is_shared(tmp_path):
+    status, log = defaults(tmp_path)
+    assert len(status["siblings"]) == max(1, min(int(cores()), PROCESSES_DEFAULT_MAX)) - 1
+    limit = int(memory() * MEMORY_SHARE)
+    assert status["memory_limit_bytes"] == limit // (1 + len(status["siblings"]))
+    assert (
+        f"using processes={1 + len(status['siblings'])} of cores={cores():.4g} memory_limit={limit} of" in log
+    )
+
+
+@pytest.mark.usefixtures("only_one_core")
+def test_one_core_is_one_process(tmp_path):
+    status, log = defaults(tmp_path)
+    assert status["siblings"] == []
+    assert status["memory_limit_bytes"] == int(memory() * MEMORY_SHARE)
+    assert "using processes=1 of cores=1 " in log
+
+
+def test_more_memory_than_there_is_is_a_warning(serve):
+    reducer = serve("--memory-limit", str(1 << 50))
+    warning = (
+        f"--memory-limit {1 << 50} is more than the {memory()} bytes of memory that this machine or container"
+    )
+    assert f"level=WARNING logger=reducer.process.lifecycle pid={reducer.pid} {warning}" in reducer.log.text
+    assert status_of(reducer.address)["memory_limit_bytes"] == 1 << 50
+
+
+def test_sigterm_ends_them_all(three):
+    siblings = siblings_of(three.pid)
+    assert len(siblings) == 2
+    assert three.stop() == (0, "")
+    assert all(is_gone(pid) for pid in siblings)
+
+
+def test_siblings_end_with_the_first_process(three, until):
+    siblings = siblings_of(three.pid)
+    three.kill()
+    until(lambda: all(is_gone(pid) for pid in siblings), "the end of the siblings")
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_sibling_outlives_a_first_process_that_ends_while_it_drains(fresh_ranks, serve, job, until, end):
+    """Draining takes as long as its job, which has no other reducer, or half a minute."""
+    two = serve("--processes", "2", leash=False)
+    call = fresh_ranks().begin(2, hold, [two.address], job, group=False)
+    assert [call.hear(0), call.hear(1)] == ["there", "there"]
+    [sibling] = siblings_of(two.pid)
+    two.process.terminate()
+    until(lambda: f"pid={sibling} draining timeout=30s" in two.log.text, "the sibling to drain")
+    os.kill(two.pid, end)
+    assert two.end()[0] == (-9 if end == signal.SIGKILL else 130)
+    until(lambda: is_gone(sibling), "the end of the sibling")
+
+
+def test_the_former_name_of_the_option(serve):
+    assert len(status_of(serve("--workers", "2").address)["siblings"]) == 1
+
+
+def test_the_log_names_where_the_metrics_are(serve, free_port, until):
+    port = free_port()
+    reducer = serve("--processes", "2", "--metrics-port", str(port))
+    urls = [f"http://127.0.0.1:{port + number}/metrics" for number in range(2)]
+    until(lambda: f"metrics={','.join(urls)} " in reducer.log.text, "the line")
+    for url in urls:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert b"reducer_jobs" in answer.read()
+
+
+def test_an_address_that_is_taken_leaves_no_sibling_behind(three, serve):
+    with pytest.raises(pytest.fail.Exception, match=f"--bind {three.address}: cannot listen on"):
+        serve("--processes", "2", bind=three.address)

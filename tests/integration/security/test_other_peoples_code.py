@@ -1,0 +1,121 @@
+"""Processes that we start run our code and installed packages, whatever lies in the user's folders."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import reduction
+from reduction.process.launch import VARIABLE
+from support.processes.children import START_S, environment
+from support.processes.reducers import READY, status_of
+
+import reducer
+
+#: Modules that a reducer imports; each of these files leaves a mark when it is.
+NAMES = ("reducer", "click", "reduction", "grpc", "logging", "sitecustomize")
+POISON = """
+import pathlib
+pathlib.Path(__file__).with_suffix(".ran").touch()
+raise ImportError("somebody else's code")
+"""
+EMBEDDED = """
+import os, sys
+import torch
+import torch.distributed as dist
+from worker_plugin import ReductionState
+
+os.chdir(sys.argv[1])
+os.environ["PYTHONPATH"] = sys.argv[2]
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+with ReductionState(join_timeout_s=60) as state:
+    tensor = torch.arange(3.0)
+    state.all_reduce(tensor).wait()
+    assert state._communicator._places[0].embedded is not None
+    print(tensor.tolist())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "users"
+    path.mkdir()
+    for name in NAMES:
+        (path / f"{name}.py").write_text(POISON)
+    yield path
+    assert not list(path.glob("*.ran"))
+
+
+@pytest.fixture(params=["", ":", ".", "{folder}", "{folder}:/nowhere", "::{folder}/."])
+def python_path(request, folder):
+    return request.param.format(folder=folder).replace(":", os.pathsep)
+
+
+def test_the_embedded_reducer(folder, python_path, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(EMBEDDED)
+    ended = subprocess.run(
+        [sys.executable, str(script), str(folder), python_path],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env=environment(),
+    )
+    assert (ended.returncode, ended.stdout) == (0, "[0.0, 1.0, 2.0]\n"), ended.stderr[-3000:]
+
+
+def test_two_processes(folder, python_path):
+    """The first one is started by its path, as the others are, in the folder and with it in PYTHONPATH."""
+    main = Path(reducer.__file__).with_name("__main__.py")
+    command = [sys.executable, "-P", str(main), "serve", "--bind", "127.0.0.1:0", "--workers", "2"]
+    # sitecustomize is run before anything of ours can be; the processes that we start do without.
+    (folder / "sitecustomize.py").unlink()
+    (folder / "logging.py").unlink()
+    path = os.pathsep.join([python_path, os.environ.get("PYTHONPATH", "")])
+    first = subprocess.Popen(
+        [*command, "--stop-with-stdin"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment(PYTHONPATH=path),
+    )
+    try:
+        assert first.stdout is not None
+        readable, _, _ = select.select([first.stdout], [], [], START_S)
+        line = first.stdout.readline() if readable else ""
+        assert line.startswith(READY), line
+        address = line.removeprefix(READY).strip()
+        [port] = status_of(address)["siblings"]
+        assert status_of(f"127.0.0.1:{port}")["siblings"] == []
+        children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        [sibling] = [Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in children]
+        assert sibling[1:4] == [b"-P", bytes(main), b"serve"]
+    finally:
+        first.stdin.close()
+        first.wait(30)
+        first.stdout.close()
+    assert first.returncode == 0
+
+
+@pytest.mark.parametrize("variable", ["PYTHONPATH", VARIABLE])
+def test_packages_that_are_nowhere_else_are_found(folder, variable):
+    """With -S the interpreter does not look into site-packages."""
+    (folder / "sitecustomize.py").unlink()
+    (folder / "logging.py").unlink()
+    installed = dict.fromkeys(str(Path(package.__file__).parents[1]) for package in (click, reduction))
+    main = Path(reducer.__file__).with_name("__main__.py")
+    ended = subprocess.run(
+        [sys.executable, "-S", "-P", str(main), "--version"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=folder,
+        env=environment() | {"PYTHONPATH": ""} | {variable: os.pathsep.join(["", *installed])},
+    )
+    assert ended.stdout == f"reducer, version {reduction.__version__}\n", ended.stderr

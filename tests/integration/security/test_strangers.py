@@ -1,0 +1,45 @@
+"""What strangers cost a reducer: a bounded peak of memory, of which nothing stays."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes.children import environment
+
+#: More than an idle reducer has, at the worst moment. 45 to 115 MiB were seen, 1.5 to 3.6 GiB before there were bounds.
+PEAK_BYTES = 140 << 20
+#: And 10 s after; 2 to 8 MiB were seen.
+LEFT_BYTES = 32 << 20
+GIVE_BACK_S = 10.0
+
+
+def memory(pid: int, name: str) -> int:
+    """Return VmRSS, or VmHWM, its highest value so far."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith(f"{name}:")]
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="of glibc")
+@pytest.mark.parametrize(("guard", "waves"), [("a token", 6), ("nothing", 2)])
+def test_a_flood_of_large_first_frames(serve, tmp_path, until, guard, waves):
+    tokens = tmp_path / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text("*:" + "t0ken" * 8 + "\n")
+    reducer = serve(*(("--token-file", str(tokens)) if guard == "a token" else ()), "--log-level", "error")
+    idle = memory(reducer.pid, "VmRSS")
+    command = [sys.executable, "-m", "benchmarks.micro.flood", reducer.address, str(waves)]
+    answers = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=90, env=environment()
+    ).stdout
+    assert memory(reducer.pid, "VmHWM") < idle + PEAK_BYTES, answers
+    until(
+        lambda: memory(reducer.pid, "VmRSS") < idle + LEFT_BYTES, "the memory to be given back", GIVE_BACK_S
+    )
+    refused = "UNAUTHENTICATED=" if guard == "a token" else "INVALID_ARGUMENT="
+    assert refused in answers
+    assert "OK=" not in answers

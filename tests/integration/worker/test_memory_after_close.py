@@ -1,0 +1,160 @@
+"""What a communicator held is free when it is over, although somebody keeps the state, a future or an error of it.
+
+And without the garbage collector, which may not come for a long time.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+import weakref
+
+import pytest
+import torch
+from reduction.errors import ReductionError
+from support.expected.hierarchical import be_launched
+
+from worker_plugin import ReductionState
+
+NUMEL = 300_000
+#: Longest that something may take which happens by itself, in seconds.
+WAIT_S = 10.0
+
+
+# ---- in the ranks ----
+
+
+def large():
+    """Return all tensors that are as large as those that are reduced here, or larger."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some objects of torch warn of being looked at
+        tensors = [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]
+        # Sparse ones, of other tests in this process, do not say how large they are.
+        return [one for one in tensors if one.layout == torch.strided and one.nbytes >= NUMEL]
+
+
+def others(*known):
+    """Return how many large tensors there are beside those that are known."""
+    return sum(not any(one is other for other in known) for one in large())
+
+
+def settle(count):
+    """Return the last value of something that becomes 0 by itself, if all is well."""
+    deadline = time.monotonic() + WAIT_S
+    while (number := count()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return number
+
+
+def after(rank, reducers, job, size, way):
+    """Use a communicator until its end; return how many of its tensors are left, and whether it is."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = large()
+        settings = {"rank": rank.number, "world_size": rank.world_size}
+        if size:
+            be_launched(rank, size)
+            settings = {"local_group": size}
+        state = ReductionState(reducers, job=job, close_timeout_s=0.5, **settings)
+        tensors = [torch.ones(NUMEL) for _ in range(3)]
+        rank.wait(state.all_reduce(tensors[0]))
+        rank.tell("summed")
+        rank.hear()  # or a failing rank could be faster than this sum is with the others
+        futures = WAYS[way](rank, state, tensors)
+        state.close()
+        rank.tell("closed")
+        left = settle(lambda: others(*before, *tensors))
+        error, client = state.error, weakref.ref(state._communicator)
+        del state
+        is_left = settle(lambda: client() is not None)
+        return left, is_left, type(error).__name__, len(futures)
+    finally:
+        gc.enable()
+
+
+def close(rank, state, tensors):
+    """All is well."""
+    futures = [state.all_reduce(tensor) for tensor in tensors]
+    for future in futures:
+        rank.wait(future)
+    return futures
+
+
+def unacknowledged(rank, state, tensors):
+    """The last rank does not say that it holds the results: the others leave with contributions that it may need."""
+    if rank.number == rank.world_size - 1:
+        state._communicator._core.epochs.acknowledge = lambda actions: None
+    return close(rank, state, tensors)
+
+
+def in_flight(rank, state, tensors):
+    """The last rank issues nothing; the others close."""
+    if rank.number == rank.world_size - 1:
+        rank.hear()
+        return []
+    return issue(state, tensors)
+
+
+def issue(state, tensors):
+    """Return the futures, of as many as can be issued before another rank ends the communicator."""
+    futures = []
+    try:
+        for tensor in tensors:
+            futures.append(state.all_reduce(tensor))
+    except ReductionError as error:
+        error.with_traceback(None)
+    return futures
+
+
+def failing(rank, state, tensors):
+    """The ranks disagree: an error that comes from reducers or neighbours."""
+    if rank.number == rank.world_size - 1:
+        tensors = [tensor[:-1] for tensor in tensors]
+    futures = issue(state, tensors[:1])
+    # Raised here, the error would have frames of this thread as well, and they have the state.
+    assert not settle(lambda: state.error is None)
+    return futures
+
+
+def restart(rank, reducers, job):
+    """Return whether a state that was restarted still keeps the communicator that it had before."""
+    gc.disable()
+    try:
+        with rank.state(reducers, job) as state:
+            rank.round(state)
+            client = weakref.ref(state._communicator)
+            state.restart()
+            return settle(lambda: client() is not None)
+    finally:
+        gc.enable()
+
+
+WAYS = {"close": close, "unacknowledged": unacknowledged, "in flight": in_flight, "failing": failing}
+
+
+# ---- tests ----
+
+
+@pytest.mark.parametrize(
+    ("way", "size"),
+    [*((way, None) for way in WAYS), *((way, 2) for way in WAYS if way != "unacknowledged")],
+)
+def test_nothing_is_held_any_more(ranks, reducers, job, size, way):
+    n = 4 if size else 2
+    call = ranks.begin(n, after, reducers(2), job, size, way, group=size is not None)
+    assert [call.hear(rank) for rank in range(n)] == ["summed"] * n
+    for rank in range(n):
+        call.tell(rank, "go on")
+    if way == "in flight":
+        # A node's other ranks are in an exchange, which ends with the last one's connections.
+        assert [call.hear(rank) for rank in range(n - 1)] == ["closed"] * (n - 1)
+        call.tell(n - 1, "go on")
+    for left, is_left, error, _ in call.answers():
+        assert (left, is_left) == (0, False)
+        assert (error != "NoneType") == (way == "failing") or way == "in flight"
+
+
+def test_a_state_that_was_restarted_does_not_keep_what_it_had_before(ranks, reducers, job):
+    assert ranks.run(2, restart, reducers(1), job, group=False) == [False, False]

@@ -1,0 +1,103 @@
+"""`reducer serve` processes, as operators start them."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes.children import START_S, Log, environment
+
+READY = "listening on "
+
+
+def reducer_command(*arguments: str) -> str:
+    """Return what the `reducer` command prints."""
+    command = [sys.executable, "-m", "reducer", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+def status_of(address: str, *options: str) -> dict[str, Any]:
+    """Return what the `status` command says of the process at HOST:PORT."""
+    return looked_at(address, *options)["processes"][0]
+
+
+def looked_at(*arguments: str) -> dict[str, Any]:
+    """Return all that the `status` command says."""
+    return json.loads(reducer_command("status", "--json", *arguments))
+
+
+class Reducer:
+    """One `reducer serve` process; on a leash it also ends when this process is killed."""
+
+    def __init__(self, directory: Path, *options: str, bind: str = "127.0.0.1:0", leash: bool = True) -> None:
+        self.log = Log(directory / f"reducer-{uuid.uuid4().hex[:6]}.log")
+        command = [sys.executable, "-m", "reducer", "serve", "--bind", bind, "--processes", "1", *options]
+        if leash:
+            command.append("--stop-with-stdin")
+        with self.log.path.open("w") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE if leash else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment(),
+            )
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], START_S)
+        line = self.process.stdout.readline() if readable else ""
+        if not line.startswith(READY):
+            self.kill()
+            pytest.fail(f"no reducer: {line!r}, exit code {self.process.returncode}, log:\n{self.log.text}")
+        self.address = line.removeprefix(READY).strip()
+        #: Whether the test means it to be gone.
+        self.is_over = False
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self.process.pid
+
+    @property
+    def port(self) -> int:
+        """Port that it serves."""
+        return int(self.address.rpartition(":")[2])
+
+    def stop(self, timeout_s: float = 15.0) -> tuple[int, str]:
+        """Send SIGTERM; return the exit code and what came on stdout after the first line."""
+        self.is_over = True
+        self.process.terminate()
+        return self.end(timeout_s)
+
+    def end(self, timeout_s: float = 15.0) -> tuple[int, str]:
+        """Wait until it ends; return the exit code and what came on stdout after the first line."""
+        self.is_over = True
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"still there after {timeout_s:g} s:\n{self.log.text}") from None
+        assert self.process.stdout is not None
+        return self.process.returncode, self.process.stdout.read()
+
+    def kill(self) -> None:
+        """Kill it like a crash would; nothing if it is over already."""
+        self.is_over = True
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def check(self) -> None:
+        """Fail if it died by itself or logged a bug."""
+        self.log.check()
+        if not self.is_over and self.process.poll() is not None:
+            self.kill()
+            pytest.fail(f"a reducer died with {self.process.returncode}:\n{self.log.text[-6000:]}")

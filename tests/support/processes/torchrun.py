@@ -1,0 +1,85 @@
+"""`torchrun`, as users start their scripts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.processes.children import environment
+
+
+class Torchrun:
+    """`torchrun` with `count` processes of a script, and all processes that come out of it.
+
+    `place` is where its node stands among others.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        *arguments: str,
+        place: Sequence[str] = ("--standalone",),
+        **more: str,
+    ) -> None:
+        self.folder = folder
+        self._mark = f"INTEGRATION_MARK={uuid.uuid4()}"
+        name, _, value = self._mark.partition("=")
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            *place,
+            "--nproc-per-node",
+            str(count),
+        ]
+        self.log = folder / "torchrun.log"
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(**{name: value}, **more),
+            )
+
+    def wait(self, timeout_s: float = 120.0) -> int:
+        """Return the exit code."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"torchrun is not done after {timeout_s:g} s:\n{self.log.read_text()[-5000:]}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether torchrun itself still runs."""
+        return self._process.poll() is None
+
+    def processes(self) -> dict[int, str]:
+        """Return the command lines of all processes that inherited our mark and still run."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    if self._mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                        found[int(entry.name)] = (
+                            (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                        )
+                except OSError:
+                    continue
+        return found
+
+    def kill(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait(10)

@@ -15,12 +15,12 @@ from functools import partial
 import click
 from reduction import __version__
 from reduction.errors import ConfigError
+from reduction.limits import PROCESSES_MAX
 
 from reducer.config import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     DRAIN_TIMEOUT_S,
-    PROCESSES_MAX,
     TLS_OPTIONS,
     ReducerConfig,
     complete_address,

@@ -6,12 +6,12 @@ import ipaddress
 from dataclasses import dataclass, field
 
 from reduction.errors import ConfigError
+from reduction.limits import PROCESSES_MAX
 from reduction.security.tls import TlsFiles, tls_files
 
 from reducer.resources.allowance import default_memory_limit, default_processes
 
 DRAIN_TIMEOUT_S = 30.0
-PROCESSES_MAX = 256
 #: Where a reducer serves unless it is told otherwise.
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 50051

@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from reduction import layout
+from reduction import limits
 from reduction.errors import ConfigError
 from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 from reduction.security.tls import TlsFiles, tls_files
-from reduction.wire import frames as wire
 
 from worker_plugin.settings.environment import nearest, warn_of_unknown
 from worker_plugin.settings.kinds import Addresses, Choice, FilePath, LocalGroup, Seconds, Switch, Text, Whole
@@ -38,18 +37,18 @@ class PluginConfig:
     )
     job: str | None = setting(
         None,
-        Text(f"a string of 1 to {wire.JOB_NAME_BYTES_MAX} bytes"),
+        Text(f"a string of 1 to {limits.JOB_NAME_BYTES_MAX} bytes"),
         "Name of the job, the same on all ranks; no other live job may have it. Rank 0 makes one up if "
         "none is given.",
     )
     rank: int | None = setting(
         None,
-        Whole(0, layout.WORLD_SIZE_MAX - 1),
+        Whole(0, limits.WORLD_SIZE_MAX - 1),
         "Number of this rank. It comes from the process group if it is not given.",
     )
     world_size: int | None = setting(
         None,
-        Whole(1, layout.WORLD_SIZE_MAX),
+        Whole(1, limits.WORLD_SIZE_MAX),
         "Number of ranks. It comes from the process group if it is not given.",
     )
     transport: str = setting(
@@ -100,14 +99,14 @@ class PluginConfig:
     )
     chunk_bytes: int | None = setting(
         None,
-        Whole(layout.CHUNK_BYTES_MIN, layout.CHUNK_BYTES_MAX, "bytes", layout.CHUNK_BYTES_MULTIPLE),
-        f"Bytes per message, a multiple of {layout.CHUNK_BYTES_MULTIPLE}. Without it the size is chosen "
+        Whole(limits.CHUNK_BYTES_MIN, limits.CHUNK_BYTES_MAX, "bytes", limits.CHUNK_BYTES_MULTIPLE),
+        f"Bytes per message, a multiple of {limits.CHUNK_BYTES_MULTIPLE}. Without it the size is chosen "
         "once, after the first collectives; with `credit_bytes` alone it is a quarter of that. Rank 0's "
         "value counts.",
     )
     credit_bytes: int | None = setting(
         None,
-        Whole(layout.CHUNK_BYTES_MIN, layout.CREDIT_BYTES_MAX, "bytes"),
+        Whole(limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX, "bytes"),
         "Bytes that may be pushed to one reducer ahead of its results. Without it the number is adapted "
         "all the time.",
     )
@@ -176,13 +175,13 @@ class PluginConfig:
     def fixed_chunk_bytes(self) -> int | None:
         """The size of chunks, if the settings say it. None: it is chosen after the first collectives (core/pace.py)."""
         if self.chunk_bytes is None and self.credit_bytes is not None:
-            quarter = self.credit_bytes // 4 // layout.CHUNK_BYTES_MULTIPLE * layout.CHUNK_BYTES_MULTIPLE
-            return min(max(quarter, layout.CHUNK_BYTES_MIN), layout.CHUNK_BYTES_MAX)
+            quarter = self.credit_bytes // 4 // limits.CHUNK_BYTES_MULTIPLE * limits.CHUNK_BYTES_MULTIPLE
+            return min(max(quarter, limits.CHUNK_BYTES_MIN), limits.CHUNK_BYTES_MAX)
         return self.chunk_bytes
 
     def _check_job(self, job: str) -> None:
         # Each rail adds a suffix to the name. Whether "auto" will make rails is not known yet.
-        bytes_max = wire.JOB_NAME_BYTES_MAX - (0 if self.local_group is None else SUFFIX_BYTES_MAX)
+        bytes_max = limits.JOB_NAME_BYTES_MAX - (0 if self.local_group is None else SUFFIX_BYTES_MAX)
         try:
             size = len(job.encode())
         except UnicodeEncodeError:  # bytes of the environment that are no UTF-8

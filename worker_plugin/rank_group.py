@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import (
     _get_process_group_store,
 )
 
-#: A longer list of ranks is cut and ends with its hash. Well below `wire.GROUP_BYTES_MAX`.
+#: A longer list of ranks is cut and ends with its hash. Well below `limits.GROUP_BYTES_MAX`.
 LABEL_CHARS_MAX = 60
 
 

@@ -12,7 +12,8 @@ from typing import Any, Unpack
 import torch
 import torch.distributed as dist
 from reduction.errors import ClosedError, ConfigError, ReductionError, WorkerFailed
-from reduction.layout import NUMEL_MAX, fingerprint
+from reduction.layout import fingerprint
+from reduction.limits import NUMEL_MAX
 from reduction.model import DType, ReduceOp
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup

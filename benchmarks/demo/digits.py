@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from reduction.layout import KIB
+from reduction.limits import KIB
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

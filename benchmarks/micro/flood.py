@@ -17,7 +17,7 @@ import time
 from collections import Counter
 
 import grpc
-from reduction import layout
+from reduction import limits
 from reduction.model import Collective, DType, Push, ReduceOp
 from reduction.wire import frames as wire
 
@@ -36,9 +36,9 @@ FRAME = wire.worker_frame_to_wire(
         1,
         0,
         0,
-        Collective(ReduceOp.SUM, DType.FLOAT32, layout.CHUNK_BYTES_MAX // 4, 7),
+        Collective(ReduceOp.SUM, DType.FLOAT32, limits.CHUNK_BYTES_MAX // 4, 7),
         0,
-        memoryview(bytes(layout.CHUNK_BYTES_MAX)),
+        memoryview(bytes(limits.CHUNK_BYTES_MAX)),
     )
 )
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]

@@ -15,13 +15,8 @@ import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
 
-KIB = 1 << 10
-MIB = 1 << 20
+from reduction.limits import CHARGE_BYTES_MIN, CHUNK_BYTES_MULTIPLE, KIB, MIB
 
-#: The grid is a multiple of this, so that every chunk border is one for each dtype and codec block.
-CHUNK_BYTES_MULTIPLE = KIB
-CHUNK_BYTES_MIN = KIB
-CHUNK_BYTES_MAX = 4 * MIB
 #: A smaller collective is cut finer: else it would go to few reducers, whose links then carry n times what they could,
 #: and no result would come back while the rest is on its way. Into as many pieces as there are chunks in so much,
 SMALL_BYTES = 2 * MIB
@@ -30,19 +25,6 @@ SMALL_BYTES = 2 * MIB
 PIECES = 4
 #: and no finer than this.
 PIECE_BYTES_MIN = 16 * KIB
-
-#: Per worker and reducer. A rank's credit is never less than one chunk.
-CREDIT_BYTES_MAX = 1024 * MIB
-CREDIT_BYTES_DEFAULT = 4 * MIB
-
-#: What a push costs at least, so that empty ones are bounded as well.
-CHARGE_MIN = KIB
-
-WEIGHT_MAX = 65535
-WORLD_SIZE_MAX = 4096
-MEMBERS_MAX = 1024
-#: Elements of one collective; keeps chunk indices within 32 bits on the smallest grid.
-NUMEL_MAX = 1 << 39
 
 
 @lru_cache(maxsize=4096)  # asked for with every chunk
@@ -93,7 +75,7 @@ def _deal(chunks: int, weights: tuple[int, ...], first: int) -> tuple[range, ...
 
 def charge(nbytes: int) -> int:
     """Return what a push of `nbytes` payload takes from the credit."""
-    return max(nbytes, CHARGE_MIN)
+    return max(nbytes, CHARGE_BYTES_MIN)
 
 
 def fingerprint(numbers: Iterable[int]) -> int:

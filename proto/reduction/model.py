@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 PROTOCOL_VERSION = 2
-#: Ranks that a `Waiting` names.
-WAITED_FOR_MAX = 8
 
 
 class DType(enum.IntEnum):

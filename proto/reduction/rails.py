@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from reduction.layout import WORLD_SIZE_MAX
+from reduction.limits import WORLD_SIZE_MAX
 
 #: Longest ending, in bytes.
 SUFFIX_BYTES_MAX = len(f"@{WORLD_SIZE_MAX - 1}")

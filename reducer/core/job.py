@@ -34,6 +34,7 @@ from reduction.errors import (
     ReductionError,
     from_code,
 )
+from reduction.limits import ACK_DELAY_S
 from reduction.model import (
     Abort,
     Ack,
@@ -58,9 +59,6 @@ from reduction.model import (
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.slot import Slot, check_chunk
 from reducer.core.stragglers import Stragglers
-
-#: How long news of the minimum waits for a Result to ride on, in seconds; with a tick, 50 ms at most.
-MINIMUM_DELAY_S = 0.01
 
 
 class JobFailed(Exception):
@@ -316,7 +314,7 @@ class Job:
         if held > view.held:
             view.held = held
             if self._raise_minimum() and self.minimum_due is None:
-                self.minimum_due = now + MINIMUM_DELAY_S
+                self.minimum_due = now + ACK_DELAY_S
 
     def _on_goodbye(self, rank: int, goodbye: Goodbye, now: float) -> list[Action]:
         view = self.ranks[rank]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from reduction.model import WAITED_FOR_MAX, LastRank, Peer, Waiting, WaitTimes
+from reduction.limits import WAITING_RANKS_MAX
+from reduction.model import LastRank, Peer, Waiting, WaitTimes
 
 from reducer.core.slot import Slot
 
@@ -56,7 +57,7 @@ class Stragglers:
             return None, ""
         seq, chunk = key
         missing = [peer for peer in peers() if not slot.has(peer.rank)]
-        news = Waiting(seq, chunk, waited_s, len(missing), tuple(missing[:WAITED_FOR_MAX]))
+        news = Waiting(seq, chunk, waited_s, len(missing), tuple(missing[:WAITING_RANKS_MAX]))
         if waited_s < WARN_S or seq == self._warned_seq:
             return news, ""
         self._warned_seq = seq
@@ -72,7 +73,7 @@ class Stragglers:
         waited_s = now - since
         if not self._is_due(waited_s, now):
             return None, ""
-        news = Waiting(0, 0, waited_s, len(missing), tuple(missing[:WAITED_FOR_MAX]), epoch)
+        news = Waiting(0, 0, waited_s, len(missing), tuple(missing[:WAITING_RANKS_MAX]), epoch)
         if waited_s < WARN_S or epoch == self._warned_epoch:
             return news, ""
         self._warned_epoch = epoch

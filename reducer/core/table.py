@@ -31,16 +31,13 @@ from reduction.errors import (
     StaleInstance,
     UnsupportedVersion,
 )
+from reduction.limits import FAILURES_MAX, JOB_FIXED_BYTES
 from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, WorkerFrame, job_title
 
 from reducer.core.actions import Action, Close, Send
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
 from reducer.core.job import Job, JobFailed
 
-#: Reserved per job beside the credit: tables, and one chunk at each stage of the pipeline.
-JOB_FIXED_BYTES = 1 << 20
-#: How many failed jobs are remembered for ranks that were away when it happened.
-FAILURES_MAX = 64
 _DTYPES = frozenset(map(int, DType))
 
 

@@ -20,6 +20,21 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
 from reduction.errors import ReducerUnavailable, ReductionError, ResourceExhausted
+from reduction.limits import (
+    CALLS_MAX,
+    CONNECTION_HANDSHAKE_S,
+    CONNECTION_IDLE_S,
+    FIRST_MESSAGE_CROWDED_S,
+    FIRST_MESSAGE_S,
+    FIRST_MESSAGE_TURN_S,
+    FIRST_MESSAGES_MAX,
+    FIRST_MESSAGES_WAITING_MAX,
+    FRAME_BYTES_MAX,
+    LOOKAHEAD_BYTES,
+    STREAMS_MAX,
+    STREAMS_PER_CONNECTION_MAX,
+    WORKER_CONTROL_BYTES_MAX,
+)
 from reduction.security.tokens import TokenTable
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import frames as wire
@@ -43,29 +58,25 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Reduction"].full_name
 #: How long the last frames of a stream may take to leave, in seconds.
 LINGER_S = 5.0
 
-#: A worker's state opens one, and another one when that broke. Each may have LOOKAHEAD_BYTES that nobody reads.
-STREAMS_PER_CONNECTION_MAX = 8
-#: What gRPC receives of a stream before it is asked for. 128 or 256 KiB made sums of 1 MiB over gRPC 12 % slower.
-LOOKAHEAD_BYTES = 512 << 10
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one server takes at a time; what is past it is refused, and the others are served."""
 
     #: Streams of all connections together.
-    streams: int = 8192
-    #: Calls that are not streams yet, because their first frame is being read; each may hold FRAME_BYTES_MAX twice.
-    strangers: int = 4
-    #: Calls that wait until it is their turn to send it; each may hold LOOKAHEAD_BYTES.
-    waiting: int = 1024
+    streams: int = STREAMS_MAX
+    #: Calls that are not streams yet, because their first frame is being read.
+    strangers: int = FIRST_MESSAGES_MAX
+    #: Calls that wait until it is their turn to send it.
+    waiting: int = FIRST_MESSAGES_WAITING_MAX
     #: How long a call may wait for its turn, in seconds.
-    turn_s: float = 30.0
-    #: How long it then may take, in seconds; and how long while others wait.
-    join_s: float = 10.0
-    hurry_s: float = 1.0
-    #: More than streams, so that one too many hears why; the rest is for health checks and status.
-    connections: int = 8192 + 1024
+    turn_s: float = FIRST_MESSAGE_TURN_S
+    #: How long the turn of a call may take, in seconds.
+    join_s: float = FIRST_MESSAGE_S
+    #: The same while other calls wait for a turn.
+    hurry_s: float = FIRST_MESSAGE_CROWDED_S
+    #: gRPC connections, and also calls of all kinds.
+    connections: int = CALLS_MAX
 
     def turns(self) -> Turns:
         """Return turns at sending a first frame."""
@@ -77,8 +88,8 @@ class Limits:
 OPTIONS = [
     # Two servers on one port without an error is what SO_REUSEPORT would give.
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", wire.FRAME_BYTES_MAX),
-    ("grpc.max_send_message_length", wire.FRAME_BYTES_MAX),
+    ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
+    ("grpc.max_send_message_length", FRAME_BYTES_MAX),
     # A silent worker host or cut link is noticed after 8 to 10 s, by TCP_USER_TIMEOUT, which keepalive sets to its
     # timeout: 8 s after what was sent last, if that was data, or after a ping. (With 5 s a cut of 6 s under traffic
     # ended the job.) The worker's process need not answer: one that is stopped or busy is late, not lost.
@@ -93,8 +104,8 @@ OPTIONS = [
     ("grpc.http2.max_frame_size", 1 << 20),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     # Connections without a call, and those that have not come as far as HTTP/2.
-    ("grpc.max_connection_idle_ms", 60_000),
-    ("grpc.server_handshake_timeout_ms", 30_000),
+    ("grpc.max_connection_idle_ms", int(CONNECTION_IDLE_S * 1000)),
+    ("grpc.server_handshake_timeout_ms", int(CONNECTION_HANDSHAKE_S * 1000)),
     # Workers ping to notice a silent network; never answer that with too_many_pings.
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -235,7 +246,7 @@ class GrpcServer:
             MalformedFrame: it is too long for a Join.
         """
         check_call(self._tokens, context.invocation_metadata() or (), context.peer())
-        return await self._turns.read(context, wire.WORKER_CONTROL_BYTES_MAX)
+        return await self._turns.read(context, WORKER_CONTROL_BYTES_MAX)
 
     def _refuse(self, context: Context, error: ReductionError) -> None:
         """End a call that is no stream, when its handler returns.

@@ -15,12 +15,10 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from reduction.errors import MalformedFrame, ResourceExhausted
+from reduction.limits import SERVICE_REQUEST_BYTES_MAX
 
 from reducer.resources.heap import Heap
 from reducer.transports.turns import Turns
-
-#: Longest request: the name of a service, of a symbol, or of a file.
-REQUEST_BYTES_MAX = 4 << 10
 
 #: How a call ends that cannot be served. Not by `context.abort`, whose exception would keep the call, and the request.
 CODES: Mapping[type[Exception], grpc.StatusCode] = {
@@ -74,7 +72,7 @@ def _guarded(method: Any, turns: Turns, heap: Heap) -> Handler:
 
     async def requests(context: Context) -> AsyncIterator[Any]:
         while True:
-            data = await turns.read(context, REQUEST_BYTES_MAX)
+            data = await turns.read(context, SERVICE_REQUEST_BYTES_MAX)
             if data is grpc.aio.EOF:
                 return
             yield method.request_deserializer(data)

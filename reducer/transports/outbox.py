@@ -14,18 +14,14 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from reduction import layout
 from reduction.errors import OutOfOrder, ReductionError
+from reduction.limits import CHUNK_BYTES_MAX, DATA_KEY_S, UNREAD_CONTROL_BYTES_MAX, UNREAD_NEWS_BYTES
 from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.wire import frames as wire
 
 from reducer.engine import Engine
-from reducer.transports.tcp_server import KEY_S, DataPort, DataSession
+from reducer.transports.tcp_server import DataPort, DataSession
 
-#: What an outbox may hold beside results: control frames.
-FIXED_BYTES = 1 << 20
-#: While more than this is unread, reports of who is there are not queued: their newest state waits, once for each rank.
-NEWS_BYTES = 64 << 10
 #: How often it is looked whether such reports can go, in seconds.
 NEWS_S = 0.05
 
@@ -66,7 +62,7 @@ class Outbox:
         self._has_sent_moved = False
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._limit_bytes = FIXED_BYTES
+        self._limit_bytes = UNREAD_CONTROL_BYTES_MAX
         #: Reports that wait, by rank, and whether the reducer wants to stop; None if none waits.
         self._news: tuple[dict[int, Peer], bool] | None = None
         self._changed = asyncio.Event()
@@ -101,7 +97,7 @@ class Outbox:
             if self._data is not None:
                 self._data.connection.start()
             else:  # a connection that was let in just now
-                asyncio.get_running_loop().call_later(KEY_S, self._check_moved)
+                asyncio.get_running_loop().call_later(DATA_KEY_S, self._check_moved)
 
     def reject(self, error: ReductionError) -> None:
         """End the stream because of what the peer did."""
@@ -123,12 +119,12 @@ class Outbox:
     def on_frame(self, frame: ReducerFrame) -> None:
         """Queue a frame; see `Sink.on_frame`."""
         if isinstance(frame, Welcome):
-            self._limit_bytes = 2 * frame.credit_bytes + layout.CHUNK_BYTES_MAX + FIXED_BYTES
+            self._limit_bytes = 2 * frame.credit_bytes + CHUNK_BYTES_MAX + UNREAD_CONTROL_BYTES_MAX
             frame = replace(frame, siblings=self._siblings)
             if self._data_port is not None:
                 self._key = self._data_port.offer(self._move)
                 frame = replace(frame, data_port=self._data_port.port, data_key=self._key)
-        if isinstance(frame, Peers) and (self._news is not None or self._unread_bytes > NEWS_BYTES):
+        if isinstance(frame, Peers) and (self._news is not None or self._unread_bytes > UNREAD_NEWS_BYTES):
             self._hold_back(frame)
             return
         self._send(frame)
@@ -188,7 +184,7 @@ class Outbox:
     def _send_news(self) -> None:
         if self._is_closed or self._news is None:
             return
-        if self._unread_bytes > NEWS_BYTES:
+        if self._unread_bytes > UNREAD_NEWS_BYTES:
             asyncio.get_running_loop().call_later(NEWS_S, self._send_news)
             return
         waiting, draining = self._news
@@ -207,7 +203,7 @@ class Outbox:
 
     def _check_moved(self) -> None:
         if self._data is None and not self._is_closed:
-            self.reject(OutOfOrder(f"its stream moved, but no connection has come for {KEY_S:g} s"))
+            self.reject(OutOfOrder(f"its stream moved, but no connection has come for {DATA_KEY_S:g} s"))
 
     def _on_data_end(self, error: Exception | None) -> None:
         if isinstance(error, ReductionError):

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable
 
 from reduction.errors import MalformedFrame
+from reduction.limits import DATA_KEY_BYTES, DATA_KEY_S, DATA_STRANGERS_MAX
 from reduction.model import Push, ReducerFrame, Result
 from reduction.transports import tcp
 from reduction.wire import frames as wire
@@ -23,10 +24,6 @@ from reducer.resources.buffers import BufferPool
 
 log = logging.getLogger(__name__)
 
-#: How long a new connection may take to present its key, in seconds.
-KEY_S = 10.0
-#: Connections that have not presented a key.
-STRANGERS_MAX = 256
 #: How long to take no connection when there is no descriptor for it, in seconds.
 PAUSE_S = 1.0
 _KEY_ID_BYTES = 16
@@ -70,7 +67,7 @@ class DataPort:
 
     def offer(self, attach: Attach) -> bytes:
         """Return a new key; `attach` takes the socket of the one connection that presents it."""
-        key = secrets.token_bytes(wire.DATA_KEY_BYTES)
+        key = secrets.token_bytes(DATA_KEY_BYTES)
         self._offers[key[:_KEY_ID_BYTES]] = key, attach
         return key
 
@@ -88,8 +85,8 @@ class DataPort:
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(PAUSE_S, self._resume)
             return
-        if len(self._strangers) >= STRANGERS_MAX:
-            log.warning("closed a data connection reason=%d others have shown no key yet", STRANGERS_MAX)
+        if len(self._strangers) >= DATA_STRANGERS_MAX:
+            log.warning("closed a data connection reason=%d others have shown no key yet", DATA_STRANGERS_MAX)
             sock.close()
             return
         task = self._loop.create_task(self._greet(sock))
@@ -110,10 +107,10 @@ class DataPort:
 
     async def _greet(self, sock: socket.socket) -> Attach | None:
         try:
-            async with asyncio.timeout(KEY_S):
+            async with asyncio.timeout(DATA_KEY_S):
                 return await self._let_in(sock)
         except TimeoutError:
-            self._refuse(sock, f"no key within {KEY_S:g} s")
+            self._refuse(sock, f"no key within {DATA_KEY_S:g} s")
         except (OSError, MalformedFrame) as error:
             self._refuse(sock, str(error))
         return None
@@ -122,7 +119,7 @@ class DataPort:
         tcp.prepare(sock)
         if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
             raise MalformedFrame("it does not begin as a data connection")
-        key = await self._receive(sock, wire.DATA_KEY_BYTES)
+        key = await self._receive(sock, DATA_KEY_BYTES)
         known, attach = self._offers.get(key[:_KEY_ID_BYTES], (b"", None))
         if attach is None or not hmac.compare_digest(known, key):
             raise MalformedFrame("its key is of no offer that is open")

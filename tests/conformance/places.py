@@ -9,7 +9,7 @@ import asyncio
 
 import grpc
 import numpy as np
-from reduction import layout
+from reduction import layout, limits
 from reduction.errors import ReductionError
 from reduction.model import (
     Abort,
@@ -244,17 +244,17 @@ async def beside_a_deaf_rank(place: Place, credit_bytes: int) -> tuple[Worker, W
     await reader.welcome(credit_bytes=credit_bytes)
     await reader.peers(P, P)
     for worker in (reader, deaf):
-        worker.hello(chunk_bytes=layout.MIB)
+        worker.hello(chunk_bytes=limits.MIB)
     await reader.next(Start)
     return reader, deaf
 
 
 async def cut_off_a_deaf_rank(place: GrpcPlace) -> None:
     """Push with a rank that never reads, until its stream is ended; that must be before 64 MiB wait for it."""
-    reader, deaf = await beside_a_deaf_rank(place, layout.MIB)
+    reader, deaf = await beside_a_deaf_rank(place, limits.MIB)
     for seq in range(64):
         for worker in (reader, deaf):
-            worker.push(np.ones(layout.MIB // 4, np.float32), seq, numel=layout.MIB)
+            worker.push(np.ones(limits.MIB // 4, np.float32), seq, numel=limits.MIB)
         if isinstance(await reader.next(Result | Abort), Abort):
             return
     raise AssertionError("64 MiB of results wait for a rank that does not read")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+from reduction import limits
 from reduction.model import Join, Moved, Welcome
 from reduction.transports import tcp
 from reduction.wire import frames as wire
@@ -52,7 +53,7 @@ class ScriptedReducer:
     def offer(self) -> None:
         """Say a Welcome that offers our data port."""
         port = self._listener.sockets[0].getsockname()[1]
-        self.say(Welcome(bytes(16), CREDIT, port, bytes(wire.DATA_KEY_BYTES)))
+        self.say(Welcome(bytes(16), CREDIT, port, bytes(limits.DATA_KEY_BYTES)))
 
     async def opened(self, sink) -> TcpStream:
         """Open a stream that has confirmed its move; Moved is not said yet."""
@@ -74,7 +75,7 @@ class ScriptedReducer:
 
     async def _accept(self, reader, writer) -> None:
         self.reader, self.writer = reader, writer
-        await reader.readexactly(len(tcp.PREAMBLE) + wire.DATA_KEY_BYTES)
+        await reader.readexactly(len(tcp.PREAMBLE) + limits.DATA_KEY_BYTES)
         writer.write(tcp.PREAMBLE)
         assert await reader.readexactly(len(tcp.PREAMBLE)) == tcp.PREAMBLE
         self._confirmed.set()

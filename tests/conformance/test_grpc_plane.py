@@ -8,7 +8,7 @@ import pytest
 from conformance.places import CHUNK, L, P, Recorder, cut_off_a_deaf_rank
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from reduction import layout
+from reduction import limits
 from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable, Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Abort
 from reduction.v1 import reduction_pb2 as pb
@@ -57,7 +57,7 @@ async def test_bytes_that_are_no_frame(grpc_place, data):
 async def test_a_chunk_beyond_the_limit(grpc_place):
     zero, one = await grpc_place.running()
     others = await grpc_place.running(job="others")
-    one.push(np.zeros(layout.CHUNK_BYTES_MAX // 4 + 1, np.float32))
+    one.push(np.zeros(limits.CHUNK_BYTES_MAX // 4 + 1, np.float32))
     abort = await one.next(Abort)
     text = "rank 1 (host1): length of Push.payload is 4194308, allowed are 0 to 4194304"
     assert abort == await zero.next(Abort) == Abort(MalformedFrame.code, text)
@@ -67,7 +67,7 @@ async def test_a_chunk_beyond_the_limit(grpc_place):
 async def test_a_message_beyond_the_limit(grpc_place):
     zero, one = await grpc_place.running()
     others = await grpc_place.running(job="others")
-    one.push(np.zeros(wire.FRAME_BYTES_MAX // 4 + 1, np.float32))
+    one.push(np.zeros(limits.FRAME_BYTES_MAX // 4 + 1, np.float32))
     assert type(await one.sink.closed) is ReducerUnavailable
     await zero.peers(P, L)
     await works(others)
@@ -78,7 +78,7 @@ async def test_a_message_beyond_the_limit(grpc_place):
     [
         ({"protocol": PROTOCOL_VERSION + 1}, grpc.StatusCode.UNIMPLEMENTED),
         ({"rank": 7}, grpc.StatusCode.INVALID_ARGUMENT),
-        ({"credit_bytes": layout.CREDIT_BYTES_MAX}, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ({"credit_bytes": limits.CREDIT_BYTES_MAX}, grpc.StatusCode.RESOURCE_EXHAUSTED),
         ({"job": "live"}, grpc.StatusCode.ALREADY_EXISTS),
     ],
 )

@@ -8,12 +8,11 @@ import grpc
 import pytest
 from conformance.places import GrpcPlace
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from reduction import layout
+from reduction import limits
 from reduction.model import Collective, DType, Goodbye, Push, ReduceOp, Welcome
 from reduction.security.tokens import TokenTable, to_metadata
 from reduction.wire import frames as wire
 
-from reducer.transports import open_services
 from reducer.transports.grpc_server import Limits
 from reducer.transports.outbox import Outbox
 
@@ -24,9 +23,9 @@ LARGE = wire.worker_frame_to_wire(
         1,
         0,
         0,
-        Collective(ReduceOp.SUM, DType.FLOAT32, layout.CHUNK_BYTES_MAX // 4, 7),
+        Collective(ReduceOp.SUM, DType.FLOAT32, limits.CHUNK_BYTES_MAX // 4, 7),
         0,
-        memoryview(bytes(layout.CHUNK_BYTES_MAX)),
+        memoryview(bytes(limits.CHUNK_BYTES_MAX)),
     )
 )
 
@@ -117,7 +116,7 @@ async def too_long(place):
     await call.write(LARGE)
     error = await end_of(call)
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    limit = wire.WORKER_CONTROL_BYTES_MAX
+    limit = limits.WORKER_CONTROL_BYTES_MAX
     assert error.details() == f"length of a first message is {len(LARGE)}, allowed are 0 to {limit}"
 
 
@@ -146,11 +145,11 @@ async def gone(place):
 
 async def long_question(place):
     """Ask for the health of a service with a name of 4 MiB."""
-    request = health_pb2.HealthCheckRequest(service="x" * layout.CHUNK_BYTES_MAX)
+    request = health_pb2.HealthCheckRequest(service="x" * limits.CHUNK_BYTES_MAX)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await health_pb2_grpc.HealthStub(place.channel()).Check(request)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.details().endswith(f"allowed are 0 to {open_services.REQUEST_BYTES_MAX}")
+    assert caught.value.details().endswith(f"allowed are 0 to {limits.SERVICE_REQUEST_BYTES_MAX}")
 
 
 @pytest.mark.parametrize("what", [malformed, no_join, too_long, damaged, silent, gone, long_question])

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 from conformance.places import CHUNK, DataConnection, G, L, P, cut_off_a_deaf_rank
-from reduction import layout
+from reduction import limits
 from reduction.errors import MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
@@ -309,7 +309,7 @@ async def test_a_frame_on_the_call_after_moving(tcp_place, frame):
 
 
 async def test_moved_on_a_call_without_a_connection(tcp_place, monkeypatch):
-    monkeypatch.setattr(outbox, "KEY_S", 0.05)
+    monkeypatch.setattr(outbox, "DATA_KEY_S", 0.05)
     call = tcp_place.call()
     await call.write(wire.worker_frame_to_wire(Join("hand", bytes(16), 0, 1, bytes(16), "", 0, CHUNK)))
     await call.write(wire.worker_frame_to_wire(Moved()))
@@ -392,7 +392,7 @@ async def test_the_key_of_a_stream_that_went_on_over_grpc_opens_nothing(tcp_plac
 STRANGERS = {
     "random bytes": (b"\x00\xffrandom bytes of no meaning", "it does not begin as a data connection"),
     "another protocol": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it does not begin as a data connection"),
-    "a wrong key": (tcp.PREAMBLE + bytes(wire.DATA_KEY_BYTES), "its key is of no offer that is open"),
+    "a wrong key": (tcp.PREAMBLE + bytes(limits.DATA_KEY_BYTES), "its key is of no offer that is open"),
     "silence": (b"", "no key within 0.2 s"),
     "half a preamble": (tcp.PREAMBLE[:4], "no key within 0.2 s"),
     "half a key": (tcp.PREAMBLE + bytes(16), "no key within 0.2 s"),
@@ -401,7 +401,7 @@ STRANGERS = {
 
 @pytest.mark.parametrize("name", STRANGERS)
 async def test_a_stranger_is_closed_with_a_reason(tcp_place, name, monkeypatch, caplog):
-    monkeypatch.setattr(tcp_server, "KEY_S", 0.2)
+    monkeypatch.setattr(tcp_server, "DATA_KEY_S", 0.2)
     said, reason = STRANGERS[name]
     workers = await tcp_place.running()
     stranger = await DataConnection.dial("127.0.0.1", tcp_place.data_port.port)
@@ -451,7 +451,7 @@ async def test_a_key_in_single_bytes(tcp_place):
 
 
 async def test_there_is_a_limit_for_strangers_and_they_make_room_again(tcp_place, monkeypatch, caplog):
-    monkeypatch.setattr(tcp_server, "STRANGERS_MAX", 3)
+    monkeypatch.setattr(tcp_server, "DATA_STRANGERS_MAX", 3)
     port = tcp_place.data_port.port
     strangers = [await DataConnection.dial("127.0.0.1", port) for _ in range(3)]
     await tcp_place.eventually(lambda: len(tcp_place.data_port._strangers) == 3)
@@ -505,12 +505,12 @@ BAD_MESSAGES = {
     "kind": (header(9), "a message of kind 9, which this side does not take"),
     "result": (header(tcp.RESULT, length=4) + b"abcd", "a message of kind 3, which this side does not take"),
     "long frame": (
-        header(length=tcp.CONTROL_BYTES_MAX + 1),
-        f"a frame of {tcp.CONTROL_BYTES_MAX + 1} bytes, allowed are {tcp.CONTROL_BYTES_MAX}",
+        header(length=limits.REDUCER_CONTROL_BYTES_MAX + 1),
+        f"a frame of {limits.REDUCER_CONTROL_BYTES_MAX + 1} bytes, allowed are {limits.REDUCER_CONTROL_BYTES_MAX}",
     ),
     "long push": (
-        header(tcp.PUSH, 1, 1, layout.CHUNK_BYTES_MAX + 1),
-        f"length of Push.payload is {layout.CHUNK_BYTES_MAX + 1}, allowed are 0 to {layout.CHUNK_BYTES_MAX}",
+        header(tcp.PUSH, 1, 1, limits.CHUNK_BYTES_MAX + 1),
+        f"length of Push.payload is {limits.CHUNK_BYTES_MAX + 1}, allowed are 0 to {limits.CHUNK_BYTES_MAX}",
     ),
     "empty frame": (header(), "a worker frame of 0 bytes has no body that this version knows"),
     "no frame": (header(length=3) + b"\xff\xff\xff", "3 bytes are not a WorkerFrame"),

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from conformance.places import Arena, Recorder
 from conformance.scripted import CREDIT, ScriptedReducer
-from reduction import layout
+from reduction import limits
 from reduction.errors import MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
@@ -33,7 +33,7 @@ def message(seq, payload):
 
 
 def _peer(rank):
-    return Peer(rank, bytes(16), "h" * wire.HOST_BYTES_MAX, Presence.PRESENT)
+    return Peer(rank, bytes(16), "h" * limits.HOST_BYTES_MAX, Presence.PRESENT)
 
 
 def control(frame):
@@ -96,12 +96,12 @@ BAD = {
     "another kind": (tcp.pack_header(9, *[0] * 11), "a message of kind 9"),
     "a push": (tcp.pack_header(tcp.PUSH, 1, 1, 0, 4, *[0] * 7) + bytes(4), "a message of kind 2"),
     "a long frame": (
-        tcp.control_header(tcp.CONTROL_BYTES_MAX + 1),
-        f"a frame of {tcp.CONTROL_BYTES_MAX + 1} bytes",
+        tcp.control_header(limits.REDUCER_CONTROL_BYTES_MAX + 1),
+        f"a frame of {limits.REDUCER_CONTROL_BYTES_MAX + 1} bytes",
     ),
     "a long result": (
-        tcp.pack_header(tcp.RESULT, 0, 0, 0, layout.CHUNK_BYTES_MAX + 1, *[0] * 7),
-        f"length of Result.payload is {layout.CHUNK_BYTES_MAX + 1}, allowed are 0 to {layout.CHUNK_BYTES_MAX}",
+        tcp.pack_header(tcp.RESULT, 0, 0, 0, limits.CHUNK_BYTES_MAX + 1, *[0] * 7),
+        f"length of Result.payload is {limits.CHUNK_BYTES_MAX + 1}, allowed are 0 to {limits.CHUNK_BYTES_MAX}",
     ),
     "no frame": (tcp.control_header(2) + b"\xff\xff", "2 bytes are not a ReducerFrame"),
     "an empty frame": (tcp.control_header(0), "a reducer frame of 0 bytes has no body"),
@@ -273,7 +273,7 @@ async def test_frames_after_the_end_are_dropped():
 
 
 async def test_peers_of_4096_ranks_fit_a_frame():
-    ranks = tuple(_peer(rank) for rank in range(layout.WORLD_SIZE_MAX))
+    ranks = tuple(_peer(rank) for rank in range(limits.WORLD_SIZE_MAX))
     async with ScriptedReducer() as reducer:
         sink = Recorder()
         await reducer.moved(sink)

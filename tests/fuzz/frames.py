@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from reduction import formats, layout
+from reduction import formats, limits
 from reduction.model import (
     PROTOCOL_VERSION,
     Abort,
@@ -48,7 +48,7 @@ INCARNATION, OTHER = b"this reducer....", b"another reducer."
 LIFE, NEXT_LIFE = b"the first life..", b"the second life."
 NONCES = (b"process 0.......", b"process 1.......")
 KEY = b"the key of the one data offer..."
-CHUNK = layout.CHUNK_BYTES_MIN
+CHUNK = limits.CHUNK_BYTES_MIN
 CREDIT = 4 * CHUNK
 #: Three chunks, the last one short.
 SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 600, 7)

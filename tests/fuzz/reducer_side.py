@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from fuzz import frames, scripts
 from fuzz.bugs import HANG_S, Bugs, run
 from reduction.errors import ReductionError
+from reduction.limits import JOB_FIXED_BYTES
 from reduction.model import Join, Moved, Welcome
 from reduction.transports import tcp
 from reduction.wire import frames as wire
 
-from reducer.core.table import JOB_FIXED_BYTES
 from reducer.engine import Engine
 from reducer.transports.outbox import Encoder, Outbox
 from reducer.transports.tcp_server import DataPort

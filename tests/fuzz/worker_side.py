@@ -13,7 +13,9 @@ from typing import Any
 
 from fuzz import frames, scripts
 from fuzz.bugs import HANG_S, Bugs, run
+from reduction import limits
 from reduction.errors import MalformedFrame, ReductionError
+from reduction.limits import LINKS_MAX
 from reduction.model import Moved, ReducerFrame, Welcome, WorkerFrame
 from reduction.transports import tcp
 from reduction.wire import frames as wire
@@ -33,7 +35,6 @@ from worker_plugin.core.actions import (
 )
 from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Close, Event, Issued, Lost, Received, Tick
-from worker_plugin.core.roster import LINKS_MAX
 from worker_plugin.transports.destinations import Destinations
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
@@ -248,7 +249,7 @@ async def _data_plane(how: int, data: bytes) -> None:
 
 async def _serve(sock: socket.socket, stream: TcpStream, how: int, data: bytes) -> None:
     loop = asyncio.get_running_loop()
-    hello = await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE) + wire.DATA_KEY_BYTES, "no greeting")
+    hello = await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE) + limits.DATA_KEY_BYTES, "no greeting")
     assert hello == tcp.PREAMBLE + frames.KEY
     if how % 2 == 0:
         await loop.sock_sendall(sock, tcp.PREAMBLE)

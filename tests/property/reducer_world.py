@@ -6,7 +6,7 @@ The world performs the table's actions: a Fold notes whose contribution was adde
 from __future__ import annotations
 
 from property.honest_rank import CREDIT, END, US, Game, Rank, Stream
-from reduction import layout
+from reduction import limits
 from reduction.model import (
     Collective,
     DType,
@@ -139,7 +139,7 @@ class World:
             kept = sum(view.nbytes for slot in job.slots.values() for view in slot.kept.values())
             assert kept <= (job.world_size - 1) * CREDIT
             assert all(view.outstanding <= CREDIT for view in job.ranks.values())
-            assert len(job.slots) <= job.world_size * CREDIT // layout.CHARGE_MIN
+            assert len(job.slots) <= job.world_size * CREDIT // limits.CHARGE_BYTES_MIN
         live = {job.id for job in self.table.jobs.values()}
         open_slots = {(job.id, *key) for job in self.table.jobs.values() for key in job.slots}
         assert {slot.job for slot in self.sums} <= live, "accumulators of a job that is gone"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reduction.errors import MalformedFrame
+from reduction.limits import JOB_FIXED_BYTES
 from reduction.model import (
     PROTOCOL_VERSION,
     Abort,
@@ -28,7 +29,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send
 from reducer.core.events import Drain, Lost, Received, Rejected, Tick
-from reducer.core.table import JOB_FIXED_BYTES, Table, reservation
+from reducer.core.table import Table, reservation
 
 US, OTHER = b"this reducer....", b"another reducer."
 LIVES = [b"the first life..", b"the second life."]

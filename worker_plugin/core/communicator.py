@@ -46,7 +46,7 @@ from reduction.errors import (
     code_to_others,
     from_code,
 )
-from reduction.layout import CHUNK_BYTES_MULTIPLE, CREDIT_BYTES_DEFAULT, MEMBERS_MAX
+from reduction.limits import CHUNK_BYTES_MULTIPLE, CREDIT_BYTES_DEFAULT, MEMBERS_MAX
 from reduction.model import (
     Abort,
     Collective,

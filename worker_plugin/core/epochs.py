@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from reduction import formats
 from reduction.errors import OutOfOrder, ReducerDraining, StaleInstance
+from reduction.limits import ACK_DELAY_S
 from reduction.model import Ack, Configuration, Hello, Result
 
 from worker_plugin.core.actions import Action, Deliver, Divert, PushChunk, Release, Send, Shut, Store
@@ -20,9 +21,6 @@ from worker_plugin.core.link import Link
 from worker_plugin.core.pace import Aim, Pace
 from worker_plugin.core.roster import Roster
 from worker_plugin.core.window import Window
-
-#: How long an acknowledgement waits for a push to ride on, in seconds; with a tick, 50 ms at most.
-ACK_DELAY_S = 0.01
 
 
 class Epochs:

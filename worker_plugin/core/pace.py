@@ -13,20 +13,20 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from reduction import layout
+from reduction.limits import KIB, MIB
 from reduction.model import DType
 
 #: Chunks that are under way at the target.
 CHUNKS = 4
 #: Larger chunks gain nothing and leave the caches.
-CHUNK_BYTES_MOST = layout.MIB
+CHUNK_BYTES_MOST = MIB
 #: Sizes that are no powers of two are multiples of this.
-_STEP_BYTES = 8 * layout.KIB
+_STEP_BYTES = 8 * KIB
 #: How many times larger chunks are, as the layout counts: int8 and fp8 have half the bytes on the wire, top-k a few
 #: percent, but its chunks must not become so large that reducers stand idle.
 _WIDER: dict[DType | None, int] = {DType.INT8_BLOCK: 2, DType.FP8_BLOCK: 2, DType.TOPK: 8}
 #: Bytes of results that a rate is taken from; how many rates are kept of a stream, and make a choice of all.
-RATE_BYTES = 256 * layout.KIB
+RATE_BYTES = 256 * KIB
 RATES_KEPT = 32
 RATES_NEEDED = 8
 #: Results that take longer than so many times the target mean trouble.
@@ -55,18 +55,18 @@ class Aim:
 
 TCP = Aim(
     target_s=0.016,
-    first_chunk_bytes=64 * layout.KIB,
-    first_bytes=256 * layout.KIB,
-    least_chunk_bytes=32 * layout.KIB,
-    finest_chunk_bytes=16 * layout.KIB,
+    first_chunk_bytes=64 * KIB,
+    first_bytes=256 * KIB,
+    least_chunk_bytes=32 * KIB,
+    finest_chunk_bytes=16 * KIB,
 )
 #: A message costs several times the CPU.
 GRPC = Aim(
     target_s=0.200,
-    first_chunk_bytes=512 * layout.KIB,
-    first_bytes=4 * layout.MIB,
-    least_chunk_bytes=256 * layout.KIB,
-    finest_chunk_bytes=256 * layout.KIB,
+    first_chunk_bytes=512 * KIB,
+    first_bytes=4 * MIB,
+    least_chunk_bytes=256 * KIB,
+    finest_chunk_bytes=256 * KIB,
 )
 
 

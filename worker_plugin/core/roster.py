@@ -24,7 +24,7 @@ from reduction.errors import (
     StaleInstance,
     Unauthenticated,
 )
-from reduction.layout import MEMBERS_MAX
+from reduction.limits import LINKS_MAX
 from reduction.model import Join, Peer, Welcome
 
 from worker_plugin.core.actions import Action, Log, Open, Shut
@@ -32,8 +32,6 @@ from worker_plugin.core.link import Link, Phase
 
 #: How long a Join is repeated when the job's name or rank is still taken by its last life, in seconds.
 BUSY_S = 3.0
-#: Links of one rank. Its own addresses are the user's affair; this bounds the siblings that reducers name.
-LINKS_MAX = 4 * MEMBERS_MAX
 #: How long a reducer of a DNS name is away before the name is looked up, and between two looks, in seconds.
 LOOK_UP_S = 2.0
 _INFO, _WARNING = 20, 30

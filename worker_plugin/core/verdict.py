@@ -41,7 +41,7 @@ from reduction.errors import (
     WorkerLost,
     WorkersMissing,
 )
-from reduction.layout import MEMBERS_MAX
+from reduction.limits import MEMBERS_MAX
 from reduction.model import Configuration, Presence
 
 from worker_plugin.core.link import Link, Phase

@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reduction.errors import ConfigError
-from reduction.wire import frames as wire
+from reduction.limits import ADDRESSES_MAX, HOST_BYTES_MAX
 
-#: Addresses of one job: its own and those that ranges stand for.
-ADDRESSES_MAX = 4096
 _RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _DNS = "dns:"
 
@@ -98,8 +96,8 @@ def _check(address: str) -> None:
         size = len(address.encode())
     except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
         raise ConfigError(f"reducer {address!r} is not text") from None
-    if size > wire.HOST_BYTES_MAX:
-        raise ConfigError(f"reducer {address!r} is longer than {wire.HOST_BYTES_MAX} bytes")
+    if size > HOST_BYTES_MAX:
+        raise ConfigError(f"reducer {address!r} is longer than {HOST_BYTES_MAX} bytes")
     if is_dns(address):
         dns_name_of = address.removeprefix(_DNS).partition("?")[0]
         _check_host_and_port(dns_name_of, address)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Protocol, SupportsIndex, TypeVar
 
-from reduction import layout
+from reduction import limits
 from reduction.errors import ConfigError
 
 from worker_plugin.settings.address_forms import check_addresses
@@ -209,11 +209,11 @@ class LocalGroup:
     def check(self, name: str, value: int | str) -> None:
         """Refuse other words, and numbers outside the bounds."""
         is_number = isinstance(value, int) and not isinstance(value, bool)
-        if value != "auto" and not (is_number and 1 <= int(value) <= layout.WORLD_SIZE_MAX):
+        if value != "auto" and not (is_number and 1 <= int(value) <= limits.WORLD_SIZE_MAX):
             raise self._refusal(name, value)
 
     def _refusal(self, name: str, value: object) -> ConfigError:
-        allowed = f"None, 'auto' or a number of ranks, 1 to {layout.WORLD_SIZE_MAX}"
+        allowed = f"None, 'auto' or a number of ranks, 1 to {limits.WORLD_SIZE_MAX}"
         return ConfigError(f"{name} is {value!r}; it must be {allowed}")
 
 

@@ -19,6 +19,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
+from reduction import limits
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.model import WorkerFrame
 from reduction.security.tls_refusal import why_refused
@@ -31,8 +32,8 @@ from worker_plugin.transports.security import OPEN, Access
 METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
 
 OPTIONS = [
-    ("grpc.max_receive_message_length", wire.FRAME_BYTES_MAX),
-    ("grpc.max_send_message_length", wire.FRAME_BYTES_MAX),
+    ("grpc.max_receive_message_length", limits.FRAME_BYTES_MAX),
+    ("grpc.max_send_message_length", limits.FRAME_BYTES_MAX),
     # A host that is silent, or a cut link, is noticed after 10 s. This also sets TCP_USER_TIMEOUT.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),

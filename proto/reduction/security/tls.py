@@ -13,11 +13,9 @@ import stat
 from dataclasses import dataclass
 
 from reduction.errors import ConfigError
+from reduction.limits import FILE_BYTES_MAX
 
 log = logging.getLogger(__name__)
-
-#: Longest file that is read, in bytes.
-FILE_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 from reduction.errors import ConfigError
+from reduction.limits import TOKEN_CHARS_MAX
 from reduction.rails import job_of
 from reduction.security.tls import read_private
 
@@ -23,8 +24,6 @@ log = logging.getLogger(__name__)
 
 #: Stands for every job without a line of its own.
 ANY = "*"
-#: What a header may carry (RFC 6750, b64token, and other visible ASCII), without the colon that ends the job.
-TOKEN_CHARS_MAX = 1024
 #: Fewer can be guessed.
 TOKEN_CHARS_ADVISED = 16
 METADATA_KEY = "authorization"

@@ -22,14 +22,12 @@ from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from reduction import layout
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError
+from reduction.limits import CHUNK_BYTES_MAX, REDUCER_CONTROL_BYTES_MAX
 from reduction.model import Push, Result
 
 PREAMBLE = b"RDSTCP2\n"
 HEADER_BYTES = 60
-#: Of frames other than Push and Result: the largest is a Peers with WORLD_SIZE_MAX ranks, 1.2 MB.
-CONTROL_BYTES_MAX = 1 << 21
 
 CONTROL, PUSH, RESULT = 1, 2, 3
 HAS_CRC = 1
@@ -367,9 +365,9 @@ class Connection:
 
 def check_payload(header: Header, frame: str) -> None:
     """Raise MalformedFrame if the payload of a Push or Result is longer than any chunk."""
-    if header.length > layout.CHUNK_BYTES_MAX:
+    if header.length > CHUNK_BYTES_MAX:
         raise MalformedFrame(
-            f"length of {frame}.payload is {header.length}, allowed are 0 to {layout.CHUNK_BYTES_MAX}"
+            f"length of {frame}.payload is {header.length}, allowed are 0 to {CHUNK_BYTES_MAX}"
         )
 
 
@@ -381,6 +379,6 @@ def control_payload(header: Header) -> memoryview:
     """
     if header.kind != CONTROL:
         raise MalformedFrame(f"a message of kind {header.kind}, which this side does not take")
-    if header.length > CONTROL_BYTES_MAX:
-        raise MalformedFrame(f"a frame of {header.length} bytes, allowed are {CONTROL_BYTES_MAX}")
+    if header.length > REDUCER_CONTROL_BYTES_MAX:
+        raise MalformedFrame(f"a frame of {header.length} bytes, allowed are {REDUCER_CONTROL_BYTES_MAX}")
     return memoryview(bytearray(header.length))

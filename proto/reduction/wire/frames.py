@@ -12,25 +12,10 @@ from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from reduction import layout, model
+from reduction import limits, model
 from reduction.errors import MalformedFrame
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import framing
-
-JOB_NAME_BYTES_MAX = 200
-HOST_BYTES_MAX = 255
-GROUP_BYTES_MAX = 100
-MESSAGE_CHARS_MAX = 2000
-DATA_KEY_BYTES = 32
-SIBLINGS_MAX = 255
-#: Largest frame on the wire: a chunk and its header.
-FRAME_BYTES_MAX = layout.CHUNK_BYTES_MAX + 256 * layout.KIB
-#: Frames that are no plain Push or Result: the largest are a Hello with MEMBERS_MAX members, 0.3 MB, and a Peers with
-#: WORLD_SIZE_MAX ranks, 1.2 MB. A field of two bytes may become an object of 62, so these bound what decoding takes.
-WORKER_CONTROL_BYTES_MAX = 320 * layout.KIB
-REDUCER_CONTROL_BYTES_MAX = 2 * layout.MIB
-#: Jobs of a Status; gRPC takes no more than 4 MiB of them.
-STATUS_JOBS_MAX = 1 << 16
 
 _PUSH = pb.WorkerFrame.PUSH_FIELD_NUMBER
 _RESULT = pb.ReducerFrame.RESULT_FIELD_NUMBER
@@ -98,7 +83,7 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
     split = framing.split(data, _PUSH)
     if split is not None:
         return _push_from_pb(_parse(pb.Push, split[0]), split[1])
-    _require("length of a worker frame that is no Push", len(data), 0, WORKER_CONTROL_BYTES_MAX)
+    _require("length of a worker frame that is no Push", len(data), 0, limits.WORKER_CONTROL_BYTES_MAX)
     message = _parse(pb.WorkerFrame, data)
     match message.WhichOneof("body"):
         case "join":
@@ -171,7 +156,7 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
     split = framing.split(data, _RESULT)
     if split is not None:
         return _result_from_pb(_parse(pb.Result, split[0]), split[1])
-    _require("length of a reducer frame that is no Result", len(data), 0, REDUCER_CONTROL_BYTES_MAX)
+    _require("length of a reducer frame that is no Result", len(data), 0, limits.REDUCER_CONTROL_BYTES_MAX)
     message = _parse(pb.ReducerFrame, data)
     match message.WhichOneof("body"):
         case "welcome":
@@ -187,7 +172,7 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
         case "minimum":
             return model.Minimum(message.minimum.minimum)
         case "peers":
-            _require("Peers.peers", len(message.peers.peers), 0, layout.WORLD_SIZE_MAX)
+            _require("Peers.peers", len(message.peers.peers), 0, limits.WORLD_SIZE_MAX)
             return model.Peers(tuple(map(_peer_from_pb, message.peers.peers)), message.peers.draining)
         case "waiting":
             return _waiting_from_pb(message.waiting)
@@ -244,7 +229,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
         MalformedFrame: not a StatusResponse, or a field outside its limits.
     """
     status = _parse(pb.StatusResponse, data)
-    _require("number of StatusResponse.jobs", len(status.jobs), 0, STATUS_JOBS_MAX)
+    _require("number of StatusResponse.jobs", len(status.jobs), 0, limits.STATUS_JOBS_MAX)
     jobs = (
         model.JobStatus(
             job=job.job,
@@ -288,7 +273,7 @@ def collective(op: int, dtype: int, numel: int, fingerprint: int) -> model.Colle
     Raises:
         MalformedFrame: a number is outside its limits.
     """
-    _require("Push.collective.numel", numel, 0, layout.NUMEL_MAX)
+    _require("Push.collective.numel", numel, 0, limits.NUMEL_MAX)
     agreed = model.Collective(
         _enum("Collective.op", model.ReduceOp, op),
         _enum("Collective.dtype", model.DType, dtype),
@@ -323,8 +308,8 @@ def _enum(field: str, cls: type[_E], value: int) -> _E:
 
 
 def _require_id(field: str, value: bytes) -> None:
-    if len(value) != 16:
-        raise MalformedFrame(f"{field} has {len(value)} bytes, it must have 16")
+    if len(value) != limits.ID_BYTES:
+        raise MalformedFrame(f"{field} has {len(value)} bytes, it must have {limits.ID_BYTES}")
 
 
 def _require_printable(field: str, value: str) -> None:
@@ -336,22 +321,22 @@ def _require_printable(field: str, value: str) -> None:
 def _join_from_pb(join: pb.Join) -> model.Join:
     # The version comes first: another version's limits may differ, and it must hear "version".
     if join.protocol == model.PROTOCOL_VERSION:
-        _require("Join.world_size", join.world_size, 1, layout.WORLD_SIZE_MAX)
+        _require("Join.world_size", join.world_size, 1, limits.WORLD_SIZE_MAX)
         if join.rank >= join.world_size:
             raise MalformedFrame(
                 f"Join.rank is {join.rank}, it must be below the world size {join.world_size}"
             )
-        _require("length of Join.job", len(join.job.encode()), 1, JOB_NAME_BYTES_MAX)
-        _require("length of Join.host", len(join.host.encode()), 0, HOST_BYTES_MAX)
-        _require("length of Join.group", len(join.group.encode()), 0, GROUP_BYTES_MAX)
+        _require("length of Join.job", len(join.job.encode()), 1, limits.JOB_NAME_BYTES_MAX)
+        _require("length of Join.host", len(join.host.encode()), 0, limits.HOST_BYTES_MAX)
+        _require("length of Join.group", len(join.group.encode()), 0, limits.GROUP_BYTES_MAX)
         _require_printable("Join.job", join.job)
         _require_printable("Join.host", join.host)
         _require_printable("Join.group", join.group)
         _require_id("Join.nonce", join.nonce)
         if join.instance or join.rank == 0:
             _require_id("Join.instance", join.instance)
-        _require("Join.local_size", join.local_size, 0, layout.WORLD_SIZE_MAX)
-        _require("Join.credit_bytes", join.credit_bytes, layout.CHUNK_BYTES_MIN, layout.CREDIT_BYTES_MAX)
+        _require("Join.local_size", join.local_size, 0, limits.WORLD_SIZE_MAX)
+        _require("Join.credit_bytes", join.credit_bytes, limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX)
     return model.Join(
         join.job,
         join.instance,
@@ -370,13 +355,15 @@ def _join_from_pb(join: pb.Join) -> model.Join:
 
 def _welcome_from_pb(welcome: pb.Welcome) -> model.Welcome:
     _require_id("Welcome.incarnation", welcome.incarnation)
-    _require("Welcome.credit_bytes", welcome.credit_bytes, 1, layout.CREDIT_BYTES_MAX)
-    _require("Welcome.data_port", welcome.data_port, 0, 65535)
+    _require("Welcome.credit_bytes", welcome.credit_bytes, 1, limits.CREDIT_BYTES_MAX)
+    _require("Welcome.data_port", welcome.data_port, 0, limits.PORT_MAX)
     if welcome.data_port:
-        _require("length of Welcome.data_key", len(welcome.data_key), DATA_KEY_BYTES, DATA_KEY_BYTES)
-    _require("number of Welcome.siblings", len(welcome.siblings), 0, SIBLINGS_MAX)
+        _require(
+            "length of Welcome.data_key", len(welcome.data_key), limits.DATA_KEY_BYTES, limits.DATA_KEY_BYTES
+        )
+    _require("number of Welcome.siblings", len(welcome.siblings), 0, limits.SIBLINGS_MAX)
     for port in welcome.siblings:
-        _require("Welcome.siblings", port, 1, 65535)
+        _require("Welcome.siblings", port, 1, limits.PORT_MAX)
     return model.Welcome(
         welcome.incarnation,
         welcome.credit_bytes,
@@ -387,8 +374,8 @@ def _welcome_from_pb(welcome: pb.Welcome) -> model.Welcome:
 
 
 def _waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
-    _require("number of Waiting.missing", len(waiting.missing), 0, model.WAITED_FOR_MAX)
-    _require("Waiting.count", waiting.count, len(waiting.missing), layout.WORLD_SIZE_MAX)
+    _require("number of Waiting.missing", len(waiting.missing), 0, limits.WAITING_RANKS_MAX)
+    _require("Waiting.count", waiting.count, len(waiting.missing), limits.WORLD_SIZE_MAX)
     if not 0 <= waiting.waited_s < math.inf:  # nor NaN
         raise MalformedFrame(f"Waiting.waited_s is {waiting.waited_s}, allowed are seconds from 0")
     missing = tuple(map(_peer_from_pb, waiting.missing))
@@ -396,7 +383,7 @@ def _waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
 
 
 def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:
-    _require("length of Push.payload", payload.nbytes, 0, layout.CHUNK_BYTES_MAX)
+    _require("length of Push.payload", payload.nbytes, 0, limits.CHUNK_BYTES_MAX)
     agreed = collective(
         push.collective.op, push.collective.dtype, push.collective.numel, push.collective.fingerprint
     )
@@ -405,7 +392,7 @@ def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:
 
 
 def _result_from_pb(result: pb.Result, payload: memoryview) -> model.Result:
-    _require("length of Result.payload", payload.nbytes, 0, layout.CHUNK_BYTES_MAX)
+    _require("length of Result.payload", payload.nbytes, 0, limits.CHUNK_BYTES_MAX)
     crc = result.crc32c if result.HasField("crc32c") else None
     return model.Result(result.epoch, result.seq, result.chunk, result.minimum, payload, crc)
 
@@ -425,18 +412,18 @@ def _configuration_to_pb(configuration: model.Configuration) -> pb.Configuration
 
 def _configuration_from_pb(message: pb.Configuration) -> model.Configuration:
     _require_id("Configuration.instance", message.instance)
-    _require("Configuration.epoch", message.epoch, 1, (1 << 63) - 1)
-    _require("Configuration.chunk_bytes", message.chunk_bytes, layout.CHUNK_BYTES_MIN, layout.CHUNK_BYTES_MAX)
-    if message.chunk_bytes % layout.CHUNK_BYTES_MULTIPLE:
+    _require("Configuration.epoch", message.epoch, 1, limits.EPOCH_MAX)
+    _require("Configuration.chunk_bytes", message.chunk_bytes, limits.CHUNK_BYTES_MIN, limits.CHUNK_BYTES_MAX)
+    if message.chunk_bytes % limits.CHUNK_BYTES_MULTIPLE:
         raise MalformedFrame(
             f"Configuration.chunk_bytes is {message.chunk_bytes}, it must be a multiple of "
-            f"{layout.CHUNK_BYTES_MULTIPLE}"
+            f"{limits.CHUNK_BYTES_MULTIPLE}"
         )
-    _require("number of Configuration.members", len(message.members), 1, layout.MEMBERS_MAX)
+    _require("number of Configuration.members", len(message.members), 1, limits.MEMBERS_MAX)
     for member in message.members:
-        _require("length of Member.address", len(member.address.encode()), 1, HOST_BYTES_MAX)
+        _require("length of Member.address", len(member.address.encode()), 1, limits.HOST_BYTES_MAX)
         _require_id("Member.incarnation", member.incarnation)
-        _require("Member.weight", member.weight, 1, layout.WEIGHT_MAX)
+        _require("Member.weight", member.weight, 1, limits.WEIGHT_MAX)
     if len({member.incarnation for member in message.members}) != len(message.members):
         raise MalformedFrame("Configuration.members names a reducer twice")
     members = (model.Member(member.address, member.incarnation, member.weight) for member in message.members)
@@ -456,9 +443,9 @@ def _peer_to_pb(peer: model.Peer) -> pb.Peer:
 
 
 def _peer_from_pb(peer: pb.Peer) -> model.Peer:
-    _require("Peer.rank", peer.rank, 0, layout.WORLD_SIZE_MAX - 1)
+    _require("Peer.rank", peer.rank, 0, limits.WORLD_SIZE_MAX - 1)
     _require_id("Peer.nonce", peer.nonce)
-    _require("length of Peer.host", len(peer.host.encode()), 0, HOST_BYTES_MAX)
+    _require("length of Peer.host", len(peer.host.encode()), 0, limits.HOST_BYTES_MAX)
     presence = _enum("Peer.presence", model.Presence, peer.presence)
     return model.Peer(peer.rank, peer.nonce, peer.host, presence, peer.streams)
 
@@ -469,8 +456,8 @@ def _abort_to_pb(abort: model.Abort) -> pb.Abort:
 
 def _text(message: str) -> str:
     """Cut to the limit; what is no text is replaced, an error about bad bytes must get through."""
-    return message[:MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
+    return message[: limits.MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
 def _abort_from_pb(abort: pb.Abort) -> model.Abort:
-    return model.Abort(abort.code, abort.message[:MESSAGE_CHARS_MAX])
+    return model.Abort(abort.code, abort.message[: limits.MESSAGE_CHARS_MAX])

@@ -8,12 +8,11 @@ tests/unit/reduction/wire/test_wire.py holds both against the generated classes.
 
 from __future__ import annotations
 
+from reduction.limits import FRAME_FIELDS_MAX
+
 _LENGTH_DELIMITED = 2
 _PAYLOAD_FIELD = 15
 _PAYLOAD_TAG = bytes([_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED])
-#: Fields of a Push or Result that are walked here; ours have 6. A frame of 4 MiB that is nothing but fields of two
-#: bytes took seconds and 290 MB here, and takes the generated parser 0.1 s.
-FIELDS_MAX = 64
 
 
 def join(field: int, head: bytes, payload: memoryview) -> bytes:
@@ -28,7 +27,7 @@ def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
     """Return (fields other than payload, payload) of a frame that is nothing but `field`, else None.
 
     None also stands for bytes that are damaged: the generated parser says best what is wrong with them. And for
-    more than FIELDS_MAX fields, which it walks faster.
+    more than FRAME_FIELDS_MAX fields, which it walks faster.
     """
     if not data or data[0] != field << 3 | _LENGTH_DELIMITED:
         return None
@@ -38,7 +37,7 @@ def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
             return None
         head: list[bytes] = []
         payload = memoryview(b"")
-        for _ in range(FIELDS_MAX + 1):
+        for _ in range(FRAME_FIELDS_MAX + 1):
             if position >= len(data):
                 return b"".join(head), payload
             start = position

@@ -13,7 +13,7 @@ import grpc
 import pytest
 import torch
 import torch.distributed as dist
-from reduction import layout
+from reduction import limits
 from reduction.errors import (
     ClosedError,
     CollectiveMismatch,
@@ -38,7 +38,6 @@ from reduction.model import (
     Welcome,
 )
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire import frames as wire
 from support.network.raw import ID, RawStream, join
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -125,9 +124,9 @@ LATER_FRAMES = {
     "an op of the future": (raw_push(op=55), MalformedFrame, "op is 55"),
     "too many elements": (raw_push(numel=1 << 60), MalformedFrame, f"numel is {1 << 60}"),
     "a chunk over the limit": (
-        raw_push(nbytes=layout.CHUNK_BYTES_MAX + 8),
+        raw_push(nbytes=limits.CHUNK_BYTES_MAX + 8),
         MalformedFrame,
-        f"payload is {layout.CHUNK_BYTES_MAX + 8}",
+        f"payload is {limits.CHUNK_BYTES_MAX + 8}",
     ),
     "more than its credit": (None, OutOfOrder, f"its credit is {4 * KIB}"),
 }
@@ -160,10 +159,10 @@ def test_bad_frame_in_a_running_job(healthy, reducers, job, name):
 
 def test_a_message_that_is_larger_than_any_frame(healthy, reducers):
     with closing(RawStream(reducers(1)[0])) as stream:
-        stream.send(bytes(wire.FRAME_BYTES_MAX + 1))
+        stream.send(bytes(limits.FRAME_BYTES_MAX + 1))
         _, code, details = stream.error()
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert str(wire.FRAME_BYTES_MAX) in details
+    assert str(limits.FRAME_BYTES_MAX) in details
 
 
 # ---- ranks that disagree ----

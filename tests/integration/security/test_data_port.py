@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reduction import layout
+from reduction import layout, limits
 from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder
 from reduction.model import (
     Abort,
@@ -140,9 +140,9 @@ STRANGERS = {
     "zeros": (bytes(64), "it does not begin as a data connection"),
     "HTTP": (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", "it does not begin as a data connection"),
     "TLS": (bytes.fromhex("16030100f8010000f40303") + bytes(300), "it does not begin as a data connection"),
-    "a wrong key": (tcp.PREAMBLE + some_bytes(wire.DATA_KEY_BYTES), "its key is of no offer that is open"),
+    "a wrong key": (tcp.PREAMBLE + some_bytes(limits.DATA_KEY_BYTES), "its key is of no offer that is open"),
     "a wrong key and frames": (
-        tcp.PREAMBLE + some_bytes(wire.DATA_KEY_BYTES) + tcp.PREAMBLE + tcp.control_header(1 << 20),
+        tcp.PREAMBLE + some_bytes(limits.DATA_KEY_BYTES) + tcp.PREAMBLE + tcp.control_header(1 << 20),
         "its key is of no offer that is open",
     ),
 }
@@ -184,7 +184,7 @@ def test_hundreds_that_show_no_key(victim, until):
         began = time.monotonic()
         dripping = connect()
         half = connect()
-        half.send(tcp.PREAMBLE + bytes(wire.DATA_KEY_BYTES // 2))
+        half.send(tcp.PREAMBLE + bytes(limits.DATA_KEY_BYTES // 2))
         silent = [connect() for _ in range(STRANGERS_MAX - 2)]
         for turned_away in [connect() for _ in range(100)]:
             assert turned_away.rest() == b""
@@ -193,7 +193,7 @@ def test_hundreds_that_show_no_key(victim, until):
         assert time.monotonic() - began < KEY_S, "this machine is too slow to tell anything"
         victim.goes_on()
         waiting = [dripping, half, *silent]
-        drops = iter(tcp.PREAMBLE + bytes(wire.DATA_KEY_BYTES))
+        drops = iter(tcp.PREAMBLE + bytes(limits.DATA_KEY_BYTES))
         while waiting:  # a byte a second from one of them; the others only wait
             ended = select.select([one.socket for one in waiting], [], [], 1.0)[0]
             for stranger in [one for one in waiting if one.socket in ended]:
@@ -222,9 +222,9 @@ LIES = {
     "a kind of the future": (header(77), MalformedFrame, "a message of kind 77"),
     "a result": (header(tcp.RESULT, CHUNK) + bytes(CHUNK), MalformedFrame, "a message of kind 3"),
     "a frame over the limit": (
-        header(tcp.CONTROL, tcp.CONTROL_BYTES_MAX + 1),
+        header(tcp.CONTROL, limits.REDUCER_CONTROL_BYTES_MAX + 1),
         MalformedFrame,
-        f"a frame of {tcp.CONTROL_BYTES_MAX + 1} bytes",
+        f"a frame of {limits.REDUCER_CONTROL_BYTES_MAX + 1} bytes",
     ),
     "a frame of 4 GiB": (
         header(tcp.CONTROL, (1 << 32) - 1),
@@ -232,9 +232,9 @@ LIES = {
         f"a frame of {(1 << 32) - 1} bytes",
     ),
     "a chunk over the limit": (
-        header(tcp.PUSH, layout.CHUNK_BYTES_MAX + 4),
+        header(tcp.PUSH, limits.CHUNK_BYTES_MAX + 4),
         MalformedFrame,
-        f"length of Push.payload is {layout.CHUNK_BYTES_MAX + 4}",
+        f"length of Push.payload is {limits.CHUNK_BYTES_MAX + 4}",
     ),
     "a chunk of 4 GiB": (
         header(tcp.PUSH, (1 << 32) - 1),

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import grpc
-from reduction import layout
+from reduction import limits
 from reduction.errors import ReductionError, from_code
 from reduction.model import Abort, Hello, Join, Moved, Push, ReducerFrame, Result, Start, Welcome
 from reduction.transports import tcp
@@ -30,7 +30,7 @@ def join(job: str, **changes) -> Join:
         "nonce": os.urandom(16),
         "host": "somewhere",
         "minimum": 0,
-        "credit_bytes": layout.CREDIT_BYTES_DEFAULT,
+        "credit_bytes": limits.CREDIT_BYTES_DEFAULT,
     }
     return Join(**fields | changes)
 

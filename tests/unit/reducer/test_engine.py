@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from reduction import layout
+from reduction import limits
 from reduction.errors import MalformedFrame
 from reduction.model import (
     Abort,
@@ -375,7 +375,7 @@ def test_status_shows_how_much_of_the_credit_is_used():
 
     assert under_way() == 0
     streams[1].send(push())
-    assert under_way() == layout.CHARGE_MIN
+    assert under_way() == limits.CHARGE_BYTES_MIN
     streams[0].send(push())
     assert under_way() == 0
 

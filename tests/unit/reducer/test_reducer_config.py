@@ -2,9 +2,10 @@
 
 import pytest
 from reduction.errors import ConfigError
+from reduction.limits import PROCESSES_MAX
 from reduction.security.tls import TlsFiles
 
-from reducer.config import DRAIN_TIMEOUT_S, PROCESSES_MAX, ReducerConfig, complete_address, split_address
+from reducer.config import DRAIN_TIMEOUT_S, ReducerConfig, complete_address, split_address
 from reducer.resources.allowance import default_memory_limit, default_processes
 
 TLS = {"tls_cert": "c", "tls_key": "k", "tls_ca": "a"}

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reduction import formats, layout
+from reduction import formats, limits
 from reduction.formats import TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
 from reduction.model import DType
 
@@ -96,7 +96,7 @@ def test_results_whose_size_is_known_are_placed(dtype):
 
 @pytest.mark.parametrize("dtype", COMPRESSED)
 def test_chunk_borders_are_block_borders(dtype):
-    assert layout.CHUNK_BYTES_MULTIPLE % (formats.block(dtype) * dtype.itemsize) == 0
+    assert limits.CHUNK_BYTES_MULTIPLE % (formats.block(dtype) * dtype.itemsize) == 0
 
 
 @given(
@@ -105,7 +105,7 @@ def test_chunk_borders_are_block_borders(dtype):
     rest=st.integers(0, 300),
 )
 def test_the_bytes_of_chunks_add_up_to_those_of_the_whole(dtype, kib, rest):
-    spans = [*(number * layout.CHUNK_BYTES_MULTIPLE for number in kib), rest * dtype.itemsize]
+    spans = [*(number * limits.CHUNK_BYTES_MULTIPLE for number in kib), rest * dtype.itemsize]
     for size in (formats.blocks, formats.result_bytes, lambda *what: formats.push_sizes(*what)[0]):
         assert sum(size(dtype, span) for span in spans) == size(dtype, sum(spans))
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reduction import layout
+from reduction import layout, limits
 
-WEIGHTS = st.lists(st.integers(1, layout.WEIGHT_MAX), min_size=1, max_size=40).map(tuple)
+WEIGHTS = st.lists(st.integers(1, limits.WEIGHT_MAX), min_size=1, max_size=40).map(tuple)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ WEIGHTS = st.lists(st.integers(1, layout.WEIGHT_MAX), min_size=1, max_size=40).m
         (512, 4, 1024, 2),
         (128, 8, 1024, 1),
         (129, 8, 1024, 2),
-        (layout.NUMEL_MAX, 8, layout.CHUNK_BYTES_MIN, 1 << 32),
+        (limits.NUMEL_MAX, 8, limits.CHUNK_BYTES_MIN, 1 << 32),
     ],
 )
 def test_chunk_count(numel, itemsize, chunk_bytes, chunks):
@@ -40,7 +40,7 @@ def test_span_beyond_the_end_is_empty():
 
 @given(numel=st.integers(0, 1 << 20), itemsize=st.sampled_from([2, 4, 8]), kib=st.integers(1, 4096))
 def test_spans_follow_each_other_and_cover_everything(numel, itemsize, kib):
-    chunk_bytes = kib * layout.CHUNK_BYTES_MULTIPLE
+    chunk_bytes = kib * limits.CHUNK_BYTES_MULTIPLE
     count = layout.chunk_count(numel, itemsize, chunk_bytes)
     some = range(count) if count < 50 else (*range(25), *range(count - 25, count))
     spans = [layout.chunk_span(chunk, numel, itemsize, chunk_bytes) for chunk in some]
@@ -52,7 +52,7 @@ def test_spans_follow_each_other_and_cover_everything(numel, itemsize, kib):
     assert count > 50 or all(left[1] == right[0] for left, right in pairwise(spans))
 
 
-KIB = layout.KIB
+KIB = limits.KIB
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_small_collectives_are_cut_finer(nbytes, chunk_bytes, size):
 def test_the_grid_of_a_collective_is_a_grid(nbytes, kib):
     chunk_bytes = kib * KIB
     size = layout.grid_bytes(nbytes, chunk_bytes)
-    assert layout.CHUNK_BYTES_MIN <= size <= chunk_bytes
-    assert size % layout.CHUNK_BYTES_MULTIPLE == 0
+    assert limits.CHUNK_BYTES_MIN <= size <= chunk_bytes
+    assert size % limits.CHUNK_BYTES_MULTIPLE == 0
     most = max(layout.PIECES, -(-max(nbytes, layout.SMALL_BYTES) // chunk_bytes))
     assert layout.chunk_count(nbytes, 1, chunk_bytes) <= most
 
@@ -125,9 +125,9 @@ def test_run_sizes_follow_the_weights_to_within_one_chunk(chunks, weights, seq):
 
 
 def test_every_push_costs_something():
-    assert layout.charge(0) == layout.CHARGE_MIN
-    assert layout.charge(layout.CHARGE_MIN) == layout.CHARGE_MIN
-    assert layout.charge(layout.CHARGE_MIN + 1) == layout.CHARGE_MIN + 1
+    assert layout.charge(0) == limits.CHARGE_BYTES_MIN
+    assert layout.charge(limits.CHARGE_BYTES_MIN) == limits.CHARGE_BYTES_MIN
+    assert layout.charge(limits.CHARGE_BYTES_MIN + 1) == limits.CHARGE_BYTES_MIN + 1
 
 
 def test_fingerprint_is_the_same_in_every_process_and_version():
@@ -147,7 +147,7 @@ def test_fingerprint_takes_any_iterable():
 
 
 def test_limits_fit_together():
-    assert layout.CHUNK_BYTES_MIN % layout.CHUNK_BYTES_MULTIPLE == 0
-    assert layout.CHUNK_BYTES_MULTIPLE % 8 == 0, "a chunk border is an element border of every dtype"
-    assert layout.CHUNK_BYTES_MIN <= layout.CHUNK_BYTES_MAX <= layout.CREDIT_BYTES_DEFAULT
-    assert layout.CREDIT_BYTES_DEFAULT <= layout.CREDIT_BYTES_MAX
+    assert limits.CHUNK_BYTES_MIN % limits.CHUNK_BYTES_MULTIPLE == 0
+    assert limits.CHUNK_BYTES_MULTIPLE % 8 == 0, "a chunk border is an element border of every dtype"
+    assert limits.CHUNK_BYTES_MIN <= limits.CHUNK_BYTES_MAX <= limits.CREDIT_BYTES_DEFAULT
+    assert limits.CREDIT_BYTES_DEFAULT <= limits.CREDIT_BYTES_MAX

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reduction import layout
+from reduction import limits
 from reduction.errors import ConfigError
 from reduction.process import launch
 from reduction.security.tls import TlsFiles
@@ -244,10 +244,10 @@ def test_values_at_the_edge_pass():
     config = PluginConfig(
         reducers=addresses,
         job="j" * 200,
-        rank=layout.WORLD_SIZE_MAX - 1,
-        world_size=layout.WORLD_SIZE_MAX,
-        chunk_bytes=layout.CHUNK_BYTES_MIN,
-        credit_bytes=layout.CHUNK_BYTES_MIN,
+        rank=limits.WORLD_SIZE_MAX - 1,
+        world_size=limits.WORLD_SIZE_MAX,
+        chunk_bytes=limits.CHUNK_BYTES_MIN,
+        credit_bytes=limits.CHUNK_BYTES_MIN,
     )
     assert config.reducers == addresses
     assert PluginConfig(rank=7).world_size is None

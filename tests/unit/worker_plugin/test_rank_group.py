@@ -2,8 +2,8 @@
 
 import pytest
 import torch.distributed as dist
+from reduction import limits
 from reduction.errors import ConfigError
-from reduction.wire import frames as wire
 
 from worker_plugin.rank_group import RankGroup, find_group, ranks_text
 
@@ -31,7 +31,7 @@ def test_long_lists_are_cut_and_still_differ():
     texts = [ranks_text(ranks) for ranks in lists + odd]
     assert texts[:2] == ["0-398:2,1001", "0-398:2,1002"]
     assert len(set(texts)) == 4
-    assert all(len(text.encode()) <= wire.GROUP_BYTES_MAX and text.isprintable() for text in texts)
+    assert all(len(text.encode()) <= limits.GROUP_BYTES_MAX and text.isprintable() for text in texts)
 
 
 @pytest.mark.parametrize(("rank", "size"), [(None, None), (0, None), (None, 2)])

@@ -3,6 +3,7 @@
 from unittest.mock import ANY
 
 import pytest
+from reduction import limits
 from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder
 from reduction.model import (
     Abort,
@@ -23,7 +24,6 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send, SlotKey
 from reducer.core.events import Lost, Received
-from reducer.core.job import layout
 from reducer.core.table import Table
 
 R, S = b"reducer-reducer-", b"another-reducer-"
@@ -212,7 +212,7 @@ def test_the_grid_must_fit_the_memory_that_was_reserved():
     # A push may be larger than the credit when nothing else is under way, so 4 MiB chunks with 4 KiB of
     # credit would take a thousand times what Join has reserved.
     scene = Scene(2, credit=4096)
-    actions = scene.receive(0, Hello(configuration(chunk_bytes=layout.CHUNK_BYTES_MAX), 0))
+    actions = scene.receive(0, Hello(configuration(chunk_bytes=limits.CHUNK_BYTES_MAX), 0))
     assert any(isinstance(action, Close) for action in actions), actions
 
 

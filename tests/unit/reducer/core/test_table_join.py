@@ -11,6 +11,7 @@ from reduction.errors import (
     UnsupportedVersion,
     WorkerLost,
 )
+from reduction.limits import FAILURES_MAX, JOB_FIXED_BYTES
 from reduction.model import (
     PROTOCOL_VERSION,
     Abort,
@@ -36,7 +37,7 @@ from support.scenes.table_scene import (
 
 from reducer.core.actions import Close, Send
 from reducer.core.events import Lost
-from reducer.core.table import FAILURES_MAX, JOB_FIXED_BYTES, reservation
+from reducer.core.table import reservation
 
 
 def sees(stream, *peers):

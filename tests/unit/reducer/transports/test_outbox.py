@@ -2,11 +2,12 @@
 
 import asyncio
 
+from reduction.limits import UNREAD_NEWS_BYTES
 from reduction.model import Peer, Peers, Presence, Result, Start, Welcome
 from reduction.wire import frames as wire
 
 from reducer.transports import outbox
-from reducer.transports.outbox import NEWS_BYTES, Encoder, Outbox
+from reducer.transports.outbox import Encoder, Outbox
 
 P, L = Presence.PRESENT, Presence.LOST
 
@@ -70,7 +71,7 @@ def test_while_much_is_unread_the_newest_state_of_each_rank_waits(monkeypatch):
     monkeypatch.setattr(outbox, "NEWS_S", 0.001)
 
     async def test(box, stream):
-        box.on_frame(result(NEWS_BYTES))
+        box.on_frame(result(UNREAD_NEWS_BYTES))
         queued = box._queued_bytes
         for streams in range(1, 20_000):  # a rank that comes and goes, all the time
             box.on_frame(Peers((peer(1, L, streams),), False))
@@ -93,7 +94,7 @@ def test_while_much_is_unread_the_newest_state_of_each_rank_waits(monkeypatch):
 
 def test_a_later_report_does_not_overtake_one_that_waits():
     async def test(box, _):
-        box.on_frame(result(NEWS_BYTES))
+        box.on_frame(result(UNREAD_NEWS_BYTES))
         box.on_frame(Peers((peer(1),), False))
         frames(box)
         box.on_frame(Peers((peer(2),), False))
@@ -106,7 +107,7 @@ def test_a_later_report_does_not_overtake_one_that_waits():
 
 def test_a_stream_that_has_ended_is_told_nothing():
     async def test(box, _):
-        box.on_frame(result(NEWS_BYTES))
+        box.on_frame(result(UNREAD_NEWS_BYTES))
         box.on_frame(Peers((peer(1),), False))
         frames(box)
         box.on_closed(None)

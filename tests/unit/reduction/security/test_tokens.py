@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 from reduction.errors import ConfigError
-from reduction.security.tls import FILE_BYTES_MAX
-from reduction.security.tokens import TOKEN_CHARS_MAX, TokenTable, from_metadata, read_tokens, to_metadata
+from reduction.limits import FILE_BYTES_MAX, TOKEN_CHARS_MAX
+from reduction.security.tokens import TokenTable, from_metadata, read_tokens, to_metadata
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 

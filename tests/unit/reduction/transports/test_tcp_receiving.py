@@ -5,7 +5,7 @@ import contextlib
 import socket
 
 import pytest
-from reduction import layout
+from reduction import limits
 from reduction.errors import DataCorrupted, MalformedFrame, OutOfOrder
 from reduction.model import Collective, DType, Push, ReduceOp, Result
 from reduction.transports import tcp
@@ -41,7 +41,7 @@ def low_water(connection):
 @pytest.mark.parametrize("edge", [False, True])
 def test_headers_come_as_they_were_sent(edge):
     what = (
-        Collective(ReduceOp.AVG, DType.INT64, layout.NUMEL_MAX, U64)
+        Collective(ReduceOp.AVG, DType.INT64, limits.NUMEL_MAX, U64)
         if edge
         else Collective(ReduceOp.SUM, DType.FLOAT32, 3, 9)
     )
@@ -294,7 +294,7 @@ def test_diverting_from_within_a_message():
 @pytest.mark.parametrize("receive_bytes", [None, 4096], ids=["default", "smallest"])
 def test_a_payload_larger_than_the_receive_buffer_arrives(receive_bytes):
     payload = pattern(4096) * 1024
-    assert len(payload) == layout.CHUNK_BYTES_MAX
+    assert len(payload) == limits.CHUNK_BYTES_MAX
 
     async def test():
         with connected(tcp_pair, receive_bytes=receive_bytes) as (_, handler, peer):
@@ -564,7 +564,7 @@ def test_what_a_data_connection_needs_of_its_socket():
 # ---- memory for frames without a place ----
 
 
-@pytest.mark.parametrize("length", [0, 1, tcp.CONTROL_BYTES_MAX])
+@pytest.mark.parametrize("length", [0, 1, limits.REDUCER_CONTROL_BYTES_MAX])
 def test_memory_for_other_frames(length):
     memory = tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0))
     assert memory.nbytes == length
@@ -577,9 +577,9 @@ def test_no_memory_for_another_kind(kind):
         tcp.control_payload(tcp.Header(kind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
 
 
-@pytest.mark.parametrize("length", [tcp.CONTROL_BYTES_MAX + 1, (1 << 32) - 1])
+@pytest.mark.parametrize("length", [limits.REDUCER_CONTROL_BYTES_MAX + 1, (1 << 32) - 1])
 def test_no_memory_for_a_frame_that_is_too_long(length):
-    text = f"a frame of {length} bytes, allowed are {tcp.CONTROL_BYTES_MAX}"
+    text = f"a frame of {length} bytes, allowed are {limits.REDUCER_CONTROL_BYTES_MAX}"
     with pytest.raises(MalformedFrame, match=text):
         tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0))
 
@@ -637,6 +637,6 @@ def test_a_payload_is_no_longer_than_a_chunk_can_be():
     def header(length):
         return tcp.Header(tcp.PUSH, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
 
-    tcp.check_payload(header(layout.CHUNK_BYTES_MAX), "Push")
+    tcp.check_payload(header(limits.CHUNK_BYTES_MAX), "Push")
     with pytest.raises(MalformedFrame, match=r"length of Push.payload is 4194305, allowed are 0 to 4194304"):
-        tcp.check_payload(header(layout.CHUNK_BYTES_MAX + 1), "Push")
+        tcp.check_payload(header(limits.CHUNK_BYTES_MAX + 1), "Push")

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reduction import layout, model
+from reduction import limits, model
 from reduction.model import (
     Abort,
     Ack,
@@ -38,31 +38,31 @@ HOSTS = st.text(max_size=60)
 #: What can be printed.
 VISIBLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
 PAYLOADS = st.one_of(st.just(b""), st.binary(max_size=300)).map(memoryview)
-CREDITS = st.integers(layout.CHUNK_BYTES_MIN, layout.CREDIT_BYTES_MAX)
+CREDITS = st.integers(limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX)
 ABORTS = st.builds(Abort, code=st.integers(0, 20), message=st.text(max_size=100))
 
 COLLECTIVES = st.builds(
     Collective,
     op=st.just(ReduceOp.SUM),
     dtype=st.sampled_from(DType),
-    numel=st.integers(0, layout.NUMEL_MAX),
+    numel=st.integers(0, limits.NUMEL_MAX),
     fingerprint=U64,
 )
 MEMBERS = st.builds(
     Member,
     address=st.text(min_size=1, max_size=60),
     incarnation=IDS,
-    weight=st.integers(1, layout.WEIGHT_MAX),
+    weight=st.integers(1, limits.WEIGHT_MAX),
 )
 CONFIGURATIONS = st.builds(
     Configuration,
     instance=IDS,
     epoch=st.integers(1, (1 << 63) - 1),
-    chunk_bytes=st.integers(1, 4096).map(lambda kib: kib * layout.CHUNK_BYTES_MULTIPLE),
+    chunk_bytes=st.integers(1, 4096).map(lambda kib: kib * limits.CHUNK_BYTES_MULTIPLE),
     members=st.lists(MEMBERS, min_size=1, max_size=5, unique_by=lambda member: member.incarnation).map(tuple),
     checksums=st.booleans(),
 )
-JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
+JOINS = st.integers(1, limits.WORLD_SIZE_MAX).flatmap(
     lambda world_size: st.builds(
         Join,
         job=st.text(VISIBLE, min_size=1, max_size=50),
@@ -74,7 +74,7 @@ JOINS = st.integers(1, layout.WORLD_SIZE_MAX).flatmap(
         minimum=U64,
         credit_bytes=CREDITS,
         wire_dtype=U32,
-        local_size=st.integers(1, layout.WORLD_SIZE_MAX),
+        local_size=st.integers(1, limits.WORLD_SIZE_MAX),
         group=st.text(VISIBLE, max_size=25),
     )
 )
@@ -85,7 +85,7 @@ PUSHES = st.builds(
 RESULTS = st.builds(Result, epoch=U64, seq=U64, chunk=U32, minimum=U64, payload=PAYLOADS, crc32c=CRCS)
 PEERS = st.builds(
     Peer,
-    rank=st.integers(0, layout.WORLD_SIZE_MAX - 1),
+    rank=st.integers(0, limits.WORLD_SIZE_MAX - 1),
     nonce=IDS,
     host=HOSTS,
     presence=st.sampled_from(Presence),
@@ -107,7 +107,7 @@ REDUCER_FRAMES = st.one_of(
         incarnation=IDS,
         credit_bytes=CREDITS,
         data_port=st.integers(1, 65535),
-        data_key=st.binary(min_size=wire.DATA_KEY_BYTES, max_size=wire.DATA_KEY_BYTES),
+        data_key=st.binary(min_size=limits.DATA_KEY_BYTES, max_size=limits.DATA_KEY_BYTES),
     ),
     st.just(Moved()),
     st.builds(Configure, configuration=CONFIGURATIONS),
@@ -120,8 +120,8 @@ REDUCER_FRAMES = st.one_of(
         seq=U64,
         chunk=U32,
         waited_s=SECONDS,
-        count=st.integers(model.WAITED_FOR_MAX, layout.WORLD_SIZE_MAX),
-        missing=st.lists(PEERS, max_size=model.WAITED_FOR_MAX).map(tuple),
+        count=st.integers(limits.WAITING_RANKS_MAX, limits.WORLD_SIZE_MAX),
+        missing=st.lists(PEERS, max_size=limits.WAITING_RANKS_MAX).map(tuple),
         epoch=U64,
     ),
     ABORTS,
@@ -211,11 +211,11 @@ def test_status_is_the_generated_classes_own_bytes(status):
 
 def test_a_welcome_does_not_show_its_key():
     # It lets whoever has it take over the stream, and frames get into logs.
-    key = bytes(range(wire.DATA_KEY_BYTES))
+    key = bytes(range(limits.DATA_KEY_BYTES))
     assert "data_key" not in repr(Welcome(bytes(16), 1, 50052, key))
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 16383, 16384, layout.CHUNK_BYTES_MAX])
+@pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 16383, 16384, limits.CHUNK_BYTES_MAX])
 def test_payloads_at_every_length_of_their_length(nbytes):
     payload = memoryview(bytes(range(256)) * (nbytes // 256 + 1))[:nbytes]
     push = Push(1, 2, 3, Collective(ReduceOp.SUM, DType.FLOAT32, 9, 8), 4, payload)
@@ -224,7 +224,7 @@ def test_payloads_at_every_length_of_their_length(nbytes):
     assert pb.ReducerFrame.FromString(wire.reducer_frame_to_wire(result)).result.payload == payload
     assert wire.worker_frame_from_wire(wire.worker_frame_to_wire(push)) == push
     assert wire.reducer_frame_from_wire(wire.reducer_frame_to_wire(result)) == result
-    assert len(wire.worker_frame_to_wire(push)) <= wire.FRAME_BYTES_MAX
+    assert len(wire.worker_frame_to_wire(push)) <= limits.FRAME_BYTES_MAX
 
 
 def test_a_payload_is_a_view_of_the_received_bytes():

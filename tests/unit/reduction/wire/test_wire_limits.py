@@ -3,16 +3,15 @@
 import math
 
 import pytest
-from reduction import layout
+from reduction import limits
 from reduction.errors import MalformedFrame
 from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, Moved, Peer, Presence, ReduceOp, Welcome
-from reduction.transports import tcp
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import frames as wire
 from reduction.wire import framing
 
 ID = b"0123456789abcdef"
-KEY = bytes(range(wire.DATA_KEY_BYTES))
+KEY = bytes(range(limits.DATA_KEY_BYTES))
 
 
 def join(**changes):
@@ -24,7 +23,7 @@ def join(**changes):
         "world_size": 2,
         "nonce": ID,
         "host": "host",
-        "credit_bytes": layout.CREDIT_BYTES_DEFAULT,
+        "credit_bytes": limits.CREDIT_BYTES_DEFAULT,
         "local_size": 1,
     }
     return pb.WorkerFrame(join=pb.Join(**fields | changes))
@@ -79,15 +78,15 @@ def to_worker(**body):
         join(job="j" * 200, host="h" * 255),
         join(job="ü" * 100, host=""),
         join(instance=b""),
-        join(credit_bytes=layout.CHUNK_BYTES_MIN),
-        join(credit_bytes=layout.CREDIT_BYTES_MAX),
-        join(local_size=layout.WORLD_SIZE_MAX),
+        join(credit_bytes=limits.CHUNK_BYTES_MIN),
+        join(credit_bytes=limits.CREDIT_BYTES_MAX),
+        join(local_size=limits.WORLD_SIZE_MAX),
         join(group="ü" * 50),
-        configuration(epoch=(1 << 63) - 1, chunk_bytes=layout.CHUNK_BYTES_MAX),
-        configuration(chunk_bytes=layout.CHUNK_BYTES_MIN, members=members(layout.MEMBERS_MAX)),
-        configuration(members=[member(address="a" * 255, weight=layout.WEIGHT_MAX)]),
+        configuration(epoch=(1 << 63) - 1, chunk_bytes=limits.CHUNK_BYTES_MAX),
+        configuration(chunk_bytes=limits.CHUNK_BYTES_MIN, members=members(limits.MEMBERS_MAX)),
+        configuration(members=[member(address="a" * 255, weight=limits.WEIGHT_MAX)]),
         push(numel=0),
-        push(numel=layout.NUMEL_MAX, payload=bytes(layout.CHUNK_BYTES_MAX)),
+        push(numel=limits.NUMEL_MAX, payload=bytes(limits.CHUNK_BYTES_MAX)),
     ],
     ids=lambda message: message.WhichOneof("body"),
 )
@@ -129,8 +128,8 @@ def test_values_at_the_edge_pass(message):
         (configuration(members=[member(incarnation=b"")]), "Member.incarnation has 0 bytes"),
         (configuration(members=[member(weight=0)]), "Member.weight is 0, allowed are 1 to 65535"),
         (configuration(members=[member(weight=65536)]), "Member.weight is 65536, allowed are 1 to 65535"),
-        (push(numel=layout.NUMEL_MAX + 1), "Push.collective.numel is 549755813889, allowed are"),
-        (push(payload=bytes(layout.CHUNK_BYTES_MAX + 1)), "length of Push.payload is 4194305, allowed are"),
+        (push(numel=limits.NUMEL_MAX + 1), "Push.collective.numel is 549755813889, allowed are"),
+        (push(payload=bytes(limits.CHUNK_BYTES_MAX + 1)), "length of Push.payload is 4194305, allowed are"),
         (push(op=0), "Collective.op is 0; this version knows 1 SUM, 2 AVG"),
         (push(op=6), "Collective.op is 6; this version knows 1 SUM, 2 AVG"),
         (push(dtype=0), "Collective.dtype is 0; this version knows 1 FLOAT32, "),
@@ -158,7 +157,7 @@ def test_avg_of_integers_is_refused(dtype):
 def test_a_join_of_another_version_is_not_judged_by_this_versions_limits():
     other = PROTOCOL_VERSION + 1
     frame = to_reducer(join(protocol=other, world_size=0, rank=9, nonce=b"", job=""))
-    assert frame == Join("", ID, 9, 0, b"", "host", 0, layout.CREDIT_BYTES_DEFAULT, protocol=other)
+    assert frame == Join("", ID, 9, 0, b"", "host", 0, limits.CREDIT_BYTES_DEFAULT, protocol=other)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +217,8 @@ def test_a_status_with_a_bad_peer_is_malformed():
 
 
 def test_long_abort_messages_are_cut_on_both_sides():
-    long = "x" * (wire.MESSAGE_CHARS_MAX + 1)
-    short = Abort(7, "x" * wire.MESSAGE_CHARS_MAX)
+    long = "x" * (limits.MESSAGE_CHARS_MAX + 1)
+    short = Abort(7, "x" * limits.MESSAGE_CHARS_MAX)
     sent = wire.worker_frame_to_wire(Abort(7, long))
     assert pb.WorkerFrame.FromString(sent).abort.message == short.message
     assert to_worker(abort=pb.Abort(code=7, message=long)) == short
@@ -231,19 +230,19 @@ def test_an_unknown_abort_code_is_kept():
 
 def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
     crowd = [
-        pb.Peer(rank=rank, nonce=ID, host="h" * wire.HOST_BYTES_MAX, presence=3, streams=2**32 - 1)
-        for rank in range(layout.WORLD_SIZE_MAX)
+        pb.Peer(rank=rank, nonce=ID, host="h" * limits.HOST_BYTES_MAX, presence=3, streams=2**32 - 1)
+        for rank in range(limits.WORLD_SIZE_MAX)
     ]
     everybody = pb.ReducerFrame(peers=pb.Peers(peers=crowd, draining=True)).SerializeToString()
     widest = [
-        member(address="a" * wire.HOST_BYTES_MAX, incarnation=index.to_bytes(16, "big"), weight=65535)
-        for index in range(layout.MEMBERS_MAX)
+        member(address="a" * limits.HOST_BYTES_MAX, incarnation=index.to_bytes(16, "big"), weight=65535)
+        for index in range(limits.MEMBERS_MAX)
     ]
     hello = configuration(members=widest).SerializeToString()
-    chunk = push(payload=bytes(layout.CHUNK_BYTES_MAX), numel=layout.NUMEL_MAX).SerializeToString()
-    assert max(map(len, (everybody, hello, chunk))) <= wire.FRAME_BYTES_MAX
-    assert len(everybody) <= wire.REDUCER_CONTROL_BYTES_MAX <= tcp.CONTROL_BYTES_MAX
-    assert len(hello) <= wire.WORKER_CONTROL_BYTES_MAX <= tcp.CONTROL_BYTES_MAX
+    chunk = push(payload=bytes(limits.CHUNK_BYTES_MAX), numel=limits.NUMEL_MAX).SerializeToString()
+    assert max(map(len, (everybody, hello, chunk))) <= limits.FRAME_BYTES_MAX
+    assert len(everybody) <= limits.REDUCER_CONTROL_BYTES_MAX <= limits.REDUCER_CONTROL_BYTES_MAX
+    assert len(hello) <= limits.WORKER_CONTROL_BYTES_MAX <= limits.REDUCER_CONTROL_BYTES_MAX
     peers = wire.reducer_frame_from_wire(everybody)
     assert peers.peers[-1] == Peer(4095, ID, "h" * 255, Presence.LEFT, 2**32 - 1)
 
@@ -253,7 +252,7 @@ def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
 
 @pytest.mark.parametrize("field", [1, 2, 4, 5, 6])
 def test_a_worker_frame_that_is_no_push_is_small(field):
-    limit = wire.WORKER_CONTROL_BYTES_MAX
+    limit = limits.WORKER_CONTROL_BYTES_MAX
     text = f"length of a worker frame that is no Push is {limit + 1}, allowed are 0 to {limit}"
     with pytest.raises(MalformedFrame, match=text):
         wire.worker_frame_from_wire(sized(field, limit + 1))
@@ -264,7 +263,7 @@ def test_a_worker_frame_that_is_no_push_is_small(field):
 
 @pytest.mark.parametrize("field", [1, 2, 3, 5, 6, 7, 8])
 def test_a_reducer_frame_that_is_no_result_is_small(field):
-    limit = wire.REDUCER_CONTROL_BYTES_MAX
+    limit = limits.REDUCER_CONTROL_BYTES_MAX
     text = f"length of a reducer frame that is no Result is {limit + 1}, allowed are 0 to {limit}"
     with pytest.raises(MalformedFrame, match=text):
         wire.reducer_frame_from_wire(sized(field, limit + 1))
@@ -276,20 +275,20 @@ def test_a_reducer_frame_that_is_no_result_is_small(field):
 def test_a_push_of_very_many_fields_is_left_to_the_generated_parser():
     # Walking them one by one kept the reducer's only thread busy for seconds.
     small = push(payload=b"1234").push.SerializeToString()
-    few = small + b"\x30\x00" * (framing.FIELDS_MAX - 2)
+    few = small + b"\x30\x00" * (limits.FRAME_FIELDS_MAX - 2)
     more = few + b"\x30\x00"
     assert framing.split(framed(few), 3) is not None
     assert framing.split(framed(more), 3) is None
     assert wire.worker_frame_from_wire(framed(more)) == wire.worker_frame_from_wire(framed(few))
     with pytest.raises(MalformedFrame, match="length of a worker frame that is no Push is"):
-        wire.worker_frame_from_wire(framed(small + b"\x30\x00" * wire.WORKER_CONTROL_BYTES_MAX))
+        wire.worker_frame_from_wire(framed(small + b"\x30\x00" * limits.WORKER_CONTROL_BYTES_MAX))
 
 
 def test_a_status_of_more_jobs_than_any_reducer_has_is_malformed():
-    text = f"number of StatusResponse.jobs is {wire.STATUS_JOBS_MAX + 1}, allowed are 0 to"
-    assert len(wire.status_from_wire(b"\x3a\x00" * wire.STATUS_JOBS_MAX).jobs) == wire.STATUS_JOBS_MAX
+    text = f"number of StatusResponse.jobs is {limits.STATUS_JOBS_MAX + 1}, allowed are 0 to"
+    assert len(wire.status_from_wire(b"\x3a\x00" * limits.STATUS_JOBS_MAX).jobs) == limits.STATUS_JOBS_MAX
     with pytest.raises(MalformedFrame, match=text):
-        wire.status_from_wire(b"\x3a\x00" * (wire.STATUS_JOBS_MAX + 1))
+        wire.status_from_wire(b"\x3a\x00" * (limits.STATUS_JOBS_MAX + 1))
 
 
 def framed(inside):

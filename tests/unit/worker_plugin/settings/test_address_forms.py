@@ -2,8 +2,9 @@
 
 import pytest
 from reduction.errors import ConfigError
+from reduction.limits import ADDRESSES_MAX
 
-from worker_plugin.settings.address_forms import ADDRESSES_MAX, DnsName, check_addresses, dns_name, expand
+from worker_plugin.settings.address_forms import DnsName, check_addresses, dns_name, expand
 
 
 @pytest.mark.parametrize(

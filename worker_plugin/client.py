@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from reduction.errors import (
     ClosedError,
@@ -67,8 +66,9 @@ from worker_plugin.core.events import (
 )
 from worker_plugin.discovery import announcement
 from worker_plugin.discovery.addresses import look_up
+from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.milestone import Milestone
-from worker_plugin.discovery.rendezvous import Place
+from worker_plugin.discovery.rendezvous import Rendezvous
 from worker_plugin.process import fork, log_setup
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
@@ -90,25 +90,13 @@ TICK_S = 0.04
 CLOSE_EXTRA_S = 8.0
 
 
-class Agreement(Protocol):
-    """How the ranks of a communicator agree on where they meet: a `Meeting`, or what came of one."""
-
-    def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """See `Meeting.agree`."""
-        ...
-
-    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """See `Meeting.fall_back`."""
-        ...
-
-
 class Client:
     """A rank's communicator. Made by the first collective, in the process that uses it.
 
     Args:
         config: settings; its rank and world size do not count.
-        ranks: this rank's place among those that reduce together.
-        meeting: asked once, on a thread of its own.
+        ranks: the ranks that reduce together, and this rank's number among them.
+        rendezvous: asked once, on a thread of its own.
         local_size: of how many processes each contribution is the sum.
         host: how other ranks' errors call this one.
         who: how rank 0 calls all ranks in the line about this communicator; empty if another one
@@ -119,7 +107,7 @@ class Client:
         self,
         config: PluginConfig,
         ranks: RankGroup,
-        meeting: Agreement,
+        rendezvous: Rendezvous,
         *,
         local_size: int = 1,
         host: str | None = None,
@@ -132,7 +120,7 @@ class Client:
         self._rank = ranks.rank
         self._world_size = ranks.size
         self._group = ranks.label
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._local_size = local_size
         if host is None:
             host = socket.gethostname() + (f", global rank {ranks.global_rank}" if ranks.label else "")
@@ -149,8 +137,8 @@ class Client:
         self._core: Communicator | None = None
         self._early: list[Event] = []
         self._links = Links(config.transport)
-        #: Where the job meets; another one after a fallback.
-        self._places: list[Place] = []
+        #: Where the job meets; after a fallback there is a second one.
+        self._meeting_points: list[MeetingPoint] = []
         self._loop = io_loop()
         #: Of the next tick.
         self._timer: asyncio.TimerHandle | None = None
@@ -219,8 +207,8 @@ class Client:
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.DescriptorOwner`."""
         descriptors = self._links.descriptors
-        for place in self._places:
-            descriptors += [] if place.embedded is None else place.embedded.descriptors
+        for meeting_point in self._meeting_points:
+            descriptors += [] if meeting_point.embedded is None else meeting_point.embedded.descriptors
         return self._links.addresses, descriptors
 
     # ---- the download and discovery threads ----
@@ -234,14 +222,16 @@ class Client:
 
     def _discover(self) -> None:
         """Look for job and reducers; then let the loop take over."""
-        asyncio.run_coroutine_threadsafe(self._live(self._ask(self._meeting.agree)), self._loop)
+        asyncio.run_coroutine_threadsafe(self._live(self._ask(self._rendezvous.agree)), self._loop)
 
     def _fall_back(self) -> None:
         """Have rank 0 start a reducer, because none is left; on a thread of its own."""
-        self._loop.call_soon_threadsafe(self._on_fallback, self._ask(self._meeting.fall_back))
+        self._loop.call_soon_threadsafe(self._on_fallback, self._ask(self._rendezvous.fall_back))
 
-    def _ask(self, question: Callable[[PluginConfig, int, int], Place]) -> Place | ReductionError:
-        """Ask the meeting, which may block."""
+    def _ask(
+        self, question: Callable[[PluginConfig, int, int], MeetingPoint]
+    ) -> MeetingPoint | ReductionError:
+        """Ask the rendezvous, which may block."""
         try:
             return question(self._config, self._rank, self._world_size)
         except ReductionError as error:
@@ -255,23 +245,23 @@ class Client:
     def _on_last(self) -> None:
         self.handle(Leave(self._issued))
 
-    def _on_fallback(self, place: Place | ReductionError) -> None:
-        if isinstance(place, ReductionError):
-            self.handle(NoFallback(place))
+    def _on_fallback(self, meeting_point: MeetingPoint | ReductionError) -> None:
+        if isinstance(meeting_point, ReductionError):
+            self.handle(NoFallback(meeting_point))
         elif self._over.is_set():  # nobody needs it any more
-            threading.Thread(target=place.stop, name="reduction-fallback", daemon=True).start()
+            threading.Thread(target=meeting_point.stop, name="reduction-fallback", daemon=True).start()
         else:
-            self._places.append(place)
-            self._links.private[place.addresses[0]] = place.access
-            self.handle(FellBack(place.addresses[0]))
+            self._meeting_points.append(meeting_point)
+            self._links.private[meeting_point.addresses[0]] = meeting_point.access
+            self.handle(FellBack(meeting_point.addresses[0]))
 
-    async def _live(self, place: Place | ReductionError) -> None:
+    async def _live(self, meeting_point: MeetingPoint | ReductionError) -> None:
         try:
-            if isinstance(place, ReductionError):
-                self._end(place)
+            if isinstance(meeting_point, ReductionError):
+                self._end(meeting_point)
                 return
-            self._places.append(place)
-            await self._serve(place)
+            self._meeting_points.append(meeting_point)
+            await self._serve(meeting_point)
         except Exception as error:
             log.exception("the communicator failed")
             self._end(LocalProtocolError(f"the communicator failed: {error!r}"))
@@ -282,23 +272,23 @@ class Client:
             self._started.fail(self._final)
             await asyncio.sleep(0)  # what was handed over before `_ended`
             self._transfers.clear()  # contributions that somebody may still have needed
-            self._staging.finish(self._leave_places)
+            self._staging.finish(self._stop_embedded)
 
-    def _leave_places(self) -> None:
-        for place in self._places:
-            place.stop()
+    def _stop_embedded(self) -> None:
+        for meeting_point in self._meeting_points:
+            meeting_point.stop()
 
-    async def _serve(self, place: Place) -> None:
+    async def _serve(self, meeting_point: MeetingPoint) -> None:
         config, wire = self._config, self._config.wire
         dtype = None if wire is None else wire.dtype
-        self._links.access = place.access
-        if place.access.tls is not None and self._links.transport == "auto":
+        self._links.access = meeting_point.access
+        if meeting_point.access.tls is not None and self._links.transport == "auto":
             self._links.transport = "grpc"
             text = "with TLS everything goes over gRPC: the TCP data plane, which costs less CPU, is not encrypted"
-            log.warning("job %s rank %d: %s", place.job, self._rank, text)
+            log.warning("job %s rank %d: %s", meeting_point.job, self._rank, text)
         aim = pace.GRPC if self._links.transport == "grpc" else pace.TCP
         identity = Identity(
-            job=place.job,
+            job=meeting_point.job,
             group=self._group,
             instance=secrets.token_bytes(16) if self._rank == 0 else b"",
             nonce=secrets.token_bytes(16),
@@ -318,7 +308,7 @@ class Client:
             wire_dtype=dtype or 0,
             local_size=self._local_size,
         )
-        self._core = Communicator(identity, place.addresses, place.looked_up)
+        self._core = Communicator(identity, meeting_point.addresses, meeting_point.dns_addresses)
         early, self._early = self._early, []
         for event in early:
             self.handle(event)
@@ -339,7 +329,7 @@ class Client:
     async def _look_up(self) -> None:
         """Tell the core what the job's DNS names stand for now, if all of them have an answer."""
         with contextlib.suppress(OSError):
-            self.handle(Found(await look_up(self._places[0].names)))
+            self.handle(Found(await look_up(self._meeting_points[0].dns_names)))
 
     def _begin(self, transfer: Transfer) -> None:
         if transfer.ready is None:
@@ -431,7 +421,7 @@ class Client:
 
     def _announce(self, reducers: tuple[str, ...]) -> None:
         if self._rank == 0 and self._who:
-            is_private = self._places[0].embedded is not None
+            is_private = self._meeting_points[0].embedded is not None
             planes = self._links.planes
             text = announcement.line(self.job or "?", self._who, reducers, planes, is_private=is_private)
             log_setup.announce(log, text)

@@ -23,7 +23,7 @@ from worker_plugin.client import Client
 from worker_plugin.communicator import CLOSED, Communicator, Request
 from worker_plugin.config import PluginConfig, Settings, build, check_files
 from worker_plugin.ddp import Modules, modules_of
-from worker_plugin.discovery.rendezvous import Meeting
+from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
 from worker_plugin.rank_group import RankGroup, find_group, group_of
@@ -322,17 +322,17 @@ class ReductionState:
 
     def _connect(self) -> Communicator:
         ranks, local_group = self._ranks(), self.config.local_group
-        meeting = Meeting(self.config, ranks.store, ranks.size)
+        rendezvous = StoreRendezvous(self.config, ranks.store, ranks.size)
         communicator: Communicator
         if local_group in (None, 1) or ranks.size == 1 or (local_group == "auto" and ranks.store is None):
-            communicator = Client(self.config, ranks, meeting)
+            communicator = Client(self.config, ranks, rendezvous)
         elif ranks.store is None:
             raise ConfigError(
                 f"local_group={local_group} needs a way to meet the other ranks of the node: initialise "
                 f"torch.distributed, with this rank {ranks.rank} of {ranks.size}"
             )
         else:
-            communicator = Hierarchy(self.config, ranks, meeting)
+            communicator = Hierarchy(self.config, ranks, rendezvous)
         # A state that is dropped without close() leaves in the background, after its collectives;
         # one that is kept, at exit.
         self._dropping = weakref.finalize(self, communicator.leave)

@@ -1,10 +1,11 @@
-"""Which ranks are a node in hierarchical mode: every rank says what it knows, rank 0 decides for all.
+"""Which ranks are a node in hierarchical mode. Every rank says where it runs, and rank 0 plans for all.
 
-local_group    what follows
-a number g     ranks 0 to g-1 are the first node, the next g the second, ...; who cannot be so is a ConfigError
-"auto"         what the launcher says (LOCAL_RANK, LOCAL_WORLD_SIZE), if it makes several even nodes of
-               neighbouring ranks; otherwise no hierarchy, with the reason in the log
-not the same   a ConfigError on all ranks, which names two of them
+local_group    nodes
+a number g     ranks 0 to g-1 are the first node, the next g ranks the second, and so on. ConfigError if
+               these ranks are on different hosts.
+"auto"         what the launcher says (LOCAL_RANK, LOCAL_WORLD_SIZE), if it makes several nodes of the
+               same size, each of consecutive ranks. Otherwise none, with the reason in the log.
+ranks differ   ConfigError on all ranks; it names two of them.
 """
 
 from __future__ import annotations
@@ -20,140 +21,143 @@ from worker_plugin.discovery.embedded import loopback_id
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What one rank says of itself."""
+class Locality:
+    """Where one rank runs, as it sees it itself."""
 
-    #: Its setting.
+    #: This rank's setting.
     local_group: int | str
-    #: What its launcher says; None if that is nothing.
+    #: The launcher's LOCAL_RANK and LOCAL_WORLD_SIZE; None if it has not set both.
     local_rank: int | None
     local_size: int | None
-    #: The same on two ranks just if they can meet on loopback and see each other's processes.
-    place: str
+    #: Two ranks have the same just if they can reach each other on loopback and see each other's processes.
+    namespace_id: str
     host: str
     pid: int
-    #: Where neighbours reach it.
+    #: The address at which other ranks of its node reach it (hierarchy/neighbours.py).
     address: str
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What rank 0 has decided; a size of 1 is flat mode."""
+class NodePlan:
+    """What rank 0 has decided about nodes."""
 
+    #: Ranks of each node; 1 means flat mode, without a hierarchy.
     size: int
-    why: str = ""
-    #: Whether the user should hear of it.
-    is_odd: bool = False
+    #: Why there is no hierarchy, if "auto" was asked for.
+    reason: str = ""
+    #: Whether the user probably expected a hierarchy, and should be warned.
+    is_unexpected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A rank's place among the nodes."""
+    """One node, as one of its ranks sees it."""
 
+    #: The number of this node, and how many there are.
     index: int
     count: int
     local_rank: int
-    #: Of its ranks.
-    entries: tuple[Entry, ...]
+    #: All ranks of this node.
+    members: tuple[Locality, ...]
 
     @property
     def size(self) -> int:
-        """Return how many ranks each node has."""
-        return len(self.entries)
+        """Ranks of each node."""
+        return len(self.members)
 
     def name(self, local_rank: int) -> str:
         """Return how messages call a rank of this node."""
-        return f"rank {self.index * self.size + local_rank} ({self.entries[local_rank].host})"
+        return f"rank {self.index * self.size + local_rank} ({self.members[local_rank].host})"
 
 
-def own_entry(local_group: int | str, address: str, environ: Mapping[str, str] = os.environ) -> Entry:
-    """Return what this process has to say."""
+def own_locality(local_group: int | str, address: str, environ: Mapping[str, str] = os.environ) -> Locality:
+    """Return where this process runs."""
     local_rank, local_size = (environ.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    is_told = local_rank.isdecimal() and local_size.isdecimal()
-    return Entry(
+    is_set = local_rank.isdecimal() and local_size.isdecimal()
+    return Locality(
         local_group,
-        int(local_rank) if is_told else None,
-        int(local_size) if is_told else None,
-        place_id(),
+        int(local_rank) if is_set else None,
+        int(local_size) if is_set else None,
+        namespace_id(),
         socket.gethostname(),
         os.getpid(),
         address,
     )
 
 
-def place_id() -> str:
-    """Return a text for `Entry.place`."""
+def namespace_id() -> str:
+    """Return the text of `Locality.namespace_id`."""
     try:
         return f"{loopback_id()} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:  # not Linux
         return loopback_id()
 
 
-def decide(said: Sequence[Entry | None]) -> Verdict:
-    """Return what all ranks are to do; entries are by rank, None of a rank without `local_group`.
+def plan_nodes(localities: Sequence[Locality | None]) -> NodePlan:
+    """Return the plan for all ranks. Localities are by rank; None stands for a rank without `local_group`.
 
     Raises:
-        ConfigError: there is no way to do what they want.
+        ConfigError: the ranks have different settings, or cannot be nodes of the size that they have set.
     """
-    wanted = None if said[0] is None else said[0].local_group
-    for rank, entry in enumerate(said):
-        theirs = None if entry is None else entry.local_group
+    wanted = None if localities[0] is None else localities[0].local_group
+    for rank, locality in enumerate(localities):
+        theirs = None if locality is None else locality.local_group
         if theirs != wanted:
             raise ConfigError(
                 f"local_group is {wanted!r} on rank 0 and {theirs!r} on rank {rank}: "
                 f"it must be the same on all ranks"
             )
-    entries = [entry for entry in said if entry is not None]
+    ranks = [locality for locality in localities if locality is not None]
     if wanted is None:
-        return Verdict(1)
+        return NodePlan(1)
     if wanted == "auto":
-        return _decide_auto(entries)
+        return _plan_auto(ranks)
     assert isinstance(wanted, int)
-    if len(entries) % wanted:
+    if len(ranks) % wanted:
         raise ConfigError(
-            f"local_group is {wanted}, but the world size {len(entries)} is no multiple of it: every node must "
+            f"local_group is {wanted}, but the world size {len(ranks)} is no multiple of it: every node must "
             f"have as many ranks"
         )
-    if (apart := _apart(entries, wanted)) is not None:
+    if (scattered := _scattered(ranks, wanted)) is not None:
         raise ConfigError(
-            f"local_group is {wanted}, but {apart}: ranks of a node must be neighbours in number"
+            f"local_group is {wanted}, but {scattered}: ranks of a node must be neighbours in number"
         )
-    return Verdict(wanted)
+    return NodePlan(wanted)
 
 
-def _decide_auto(entries: Sequence[Entry]) -> Verdict:
-    silent = [rank for rank, entry in enumerate(entries) if entry.local_size is None]
-    if len(silent) == len(entries):
-        return Verdict(1, "no launcher says LOCAL_RANK and LOCAL_WORLD_SIZE")
+def _plan_auto(ranks: Sequence[Locality]) -> NodePlan:
+    silent = [rank for rank, locality in enumerate(ranks) if locality.local_size is None]
+    if len(silent) == len(ranks):
+        return NodePlan(1, "no launcher says LOCAL_RANK and LOCAL_WORLD_SIZE")
     if silent:
-        return Verdict(1, f"rank {silent[0]} has no LOCAL_RANK and LOCAL_WORLD_SIZE", is_odd=True)
-    size = entries[0].local_size
+        return NodePlan(1, f"rank {silent[0]} has no LOCAL_RANK and LOCAL_WORLD_SIZE", is_unexpected=True)
+    size = ranks[0].local_size
     assert size is not None
     if size == 1:
-        uneven = any(entry.local_size != 1 for entry in entries)
-        return Verdict(1, "rank 0 is alone on its node", is_odd=uneven)
-    if size == len(entries):
-        return Verdict(1, "all ranks are on one node")
-    for rank, entry in enumerate(entries):
-        if entry.local_size != size:
-            why = f"rank 0's node has {size} ranks, that of rank {rank} has {entry.local_size}"
-            return Verdict(1, why, is_odd=True)
-        if entry.local_rank != rank % size:
-            why = f"rank {rank} has LOCAL_RANK {entry.local_rank} of {size}, and not {rank % size}"
-            return Verdict(1, why, is_odd=True)
-    if len(entries) % size:
-        return Verdict(1, f"{len(entries)} ranks are no multiple of {size}", is_odd=True)
-    apart = _apart(entries, size)
-    return Verdict(size) if apart is None else Verdict(1, apart, is_odd=True)
+        uneven = any(locality.local_size != 1 for locality in ranks)
+        return NodePlan(1, "rank 0 is alone on its node", is_unexpected=uneven)
+    if size == len(ranks):
+        return NodePlan(1, "all ranks are on one node")
+    for rank, locality in enumerate(ranks):
+        if locality.local_size != size:
+            reason = f"rank 0's node has {size} ranks, that of rank {rank} has {locality.local_size}"
+            return NodePlan(1, reason, is_unexpected=True)
+        if locality.local_rank != rank % size:
+            reason = f"rank {rank} has LOCAL_RANK {locality.local_rank} of {size}, and not {rank % size}"
+            return NodePlan(1, reason, is_unexpected=True)
+    if len(ranks) % size:
+        return NodePlan(1, f"{len(ranks)} ranks are no multiple of {size}", is_unexpected=True)
+    scattered = _scattered(ranks, size)
+    return NodePlan(size) if scattered is None else NodePlan(1, scattered, is_unexpected=True)
 
 
-def _apart(entries: Sequence[Entry], size: int) -> str | None:
+def _scattered(ranks: Sequence[Locality], size: int) -> str | None:
     """Return which ranks of a node are on different hosts, if any are."""
-    for rank, entry in enumerate(entries):
+    for rank, locality in enumerate(ranks):
         first = rank - rank % size
-        if entry.place != entries[first].place:
+        if locality.namespace_id != ranks[first].namespace_id:
             return (
-                f"ranks {first} ({entries[first].host}) and {rank} ({entry.host}) are on different hosts "
+                f"ranks {first} ({ranks[first].host}) and {rank} ({locality.host}) are on different hosts "
                 f"(or in different namespaces of one)"
             )
     return None

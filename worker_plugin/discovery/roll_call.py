@@ -1,12 +1,13 @@
-"""Rank 0 hears a word from every rank, and answers all; through a store that may hold what earlier lives left there.
+"""Rank 0 gathers a text from every rank and broadcasts one to all of them, through a store.
 
-torchrun's store outlives a restart, and a rank of the new life can be faster than rank 0. So nothing is read under a
-key that an earlier life could have written: every key but one has the nonce of the one who waits for it.
+The store may hold what earlier lives of the job have left there: torchrun's store outlives a
+restart, and a rank of the new life can be faster than rank 0. So no value is trusted that an
+earlier life could have written. All keys but the first contain a nonce of a process of this life.
 
-    rank r   guest/r := its nonce                  rank 0 looks there again and again, until r is here
-    rank 0   seen/NONCE OF r := its own nonce
-    rank r   here/NONCE OF 0/r := its word
-    rank 0   answer/NONCE OF 0 := the answer       when all are here, or it gave up
+    rank r   arrived/r := nonce of r               rank 0 reads it again until r has answered
+    rank 0   call/(nonce of r) := nonce of 0
+    rank r   answer/(nonce of 0)/r := its text
+    rank 0   broadcast/(nonce of 0) := its text    after all have answered, or after it gave up
 """
 
 from __future__ import annotations
@@ -24,100 +25,108 @@ from worker_plugin.config import PluginConfig
 from worker_plugin.core.words import some_of
 from worker_plugin.discovery.waiting_for_ranks import wait_for
 
-#: How an answer begins that is no error; else by the error's name: not all have a code on the wire.
-_WELL = "well"
-#: How much longer than rank 0 the others wait for its answer, in seconds.
-LEADER_S = 2.0
+#: The first word of a broadcast that is no error. That of an error is the error's name: some errors
+#: have no code on the wire.
+_OK = "ok"
+#: The other ranks wait for the broadcast this much longer than rank 0 waits for their answers, in
+#: seconds. Rank 0 knows who is missing, so its error says more than one of theirs would.
+BROADCAST_EXTRA_S = 2.0
 
-
-#: How many corners of each store, which is one per process group, have been taken for what. Not one count for the
-#: process: it may have been in groups that other ranks were not in.
+#: How many prefixes of each store were reserved for each purpose. Every process group has a store of
+#: its own. One count for the whole process would not do: it may have been in groups that other ranks
+#: were not in.
 _counts: weakref.WeakKeyDictionary[Store, Counter[str]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class Corner:
-    """A part of a process group's store where the ranks of one communicator meet."""
+class StorePrefix:
+    """The prefix of the store keys of one communicator."""
 
     store: Store
     prefix: str
 
     def open(self, timeout_s: float) -> Store:
-        """Return a client of our own: a blocking get on the shared one would stall the training thread's use."""
+        """Return a new client of the store, below the prefix.
+
+        A blocking get on the client that all share would stall its use by the training thread.
+        """
         store: Store = self.store.clone()  # type: ignore[attr-defined]  # not in the stubs
         store.set_timeout(datetime.timedelta(seconds=timeout_s))
         return PrefixStore(self.prefix, store)
 
 
-def take_corner(store: Store, purpose: str) -> Corner:
-    """Return the next one: the n-th that is taken for a purpose meets the n-th of the other ranks."""
+def reserve_prefix(store: Store, purpose: str) -> StorePrefix:
+    """Return the next prefix for a purpose.
+
+    All ranks reserve prefixes for a purpose in the same order, so the n-th of each rank is the same.
+    """
     counts = _counts.setdefault(store, Counter())
     counts[purpose] += 1
-    return Corner(store, f"reduction-server/{purpose}/{counts[purpose]}")
+    return StorePrefix(store, f"reduction-server/{purpose}/{counts[purpose]}")
 
 
 class RollCall:
-    """Rank 0's part."""
+    """The part of rank 0."""
 
-    def __init__(self, store: Store, word: str = "") -> None:
+    def __init__(self, store: Store, text: str = "") -> None:
+        """Begin a roll call; `text` is rank 0's own answer."""
         self._store = store
-        #: Of this call; a name that no other life has used.
+        #: Identifies this roll call. No other life of the job has used it.
         self.nonce = uuid.uuid4().hex
-        store.set(f"here/{self.nonce}/0", word)
+        store.set(f"answer/{self.nonce}/0", text)
 
-    def hear(self, world_size: int, config: PluginConfig) -> dict[int, str]:
-        """Return the words of ranks 1 to `world_size` - 1.
+    def gather(self, world_size: int, config: PluginConfig) -> dict[int, str]:
+        """Return the answers of ranks 1 to `world_size` - 1.
 
         Raises:
             ReductionError: see `wait_for`.
         """
-        words: dict[int, str] = {}
-        missing, seen = set(range(1, world_size)), set[bytes]()
+        answers: dict[int, str] = {}
+        missing, called = set(range(1, world_size)), set[bytes]()
 
         def look() -> str:
             for rank in sorted(missing):
-                here, guest = f"here/{self.nonce}/{rank}", f"guest/{rank}"
-                if self._store.check([here]):
-                    words[rank] = self._store.get(here).decode()
+                answer, arrived = f"answer/{self.nonce}/{rank}", f"arrived/{rank}"
+                if self._store.check([answer]):
+                    answers[rank] = self._store.get(answer).decode()
                     missing.remove(rank)
-                elif self._store.check([guest]) and (nonce := self._store.get(guest)) not in seen:
-                    self._store.set(f"seen/{nonce.decode()}", self.nonce)
-                    seen.add(nonce)
+                elif self._store.check([arrived]) and (nonce := self._store.get(arrived)) not in called:
+                    self._store.set(f"call/{nonce.decode()}", self.nonce)
+                    called.add(nonce)
             return _names(missing)
 
         wait_for(look, config)
-        return words
+        return answers
 
-    def answer(self, text: str) -> None:
-        """Let all that were heard know."""
-        self._store.set(f"answer/{self.nonce}", f"{_WELL} {text}")
+    def broadcast(self, text: str) -> None:
+        """Send a text to all ranks that were called."""
+        self._store.set(f"broadcast/{self.nonce}", f"{_OK} {text}")
 
-    def refuse(self, error: ReductionError) -> None:
-        """Let `attend` raise this error on all that were heard."""
-        self._store.set(f"answer/{self.nonce}", f"{type(error).__name__} {error}")
+    def broadcast_error(self, error: ReductionError) -> None:
+        """Have `answer_call` raise this error on all ranks that were called."""
+        self._store.set(f"broadcast/{self.nonce}", f"{type(error).__name__} {error}")
 
 
-def attend(store: Store, rank: int, word: str, config: PluginConfig) -> tuple[str, str]:
-    """Be another rank: return rank 0's answer, and its nonce.
+def answer_call(store: Store, rank: int, text: str, config: PluginConfig) -> tuple[str, str]:
+    """Take the part of another rank: answer, and return rank 0's broadcast and nonce.
 
     Raises:
-        ReductionError: rank 0's; or see `wait_for`.
+        ReductionError: rank 0 has broadcast it; or see `wait_for`.
     """
-    own = uuid.uuid4().hex
-    store.set(f"guest/{rank}", own)
-    nonce = _wait(store, f"seen/{own}", config)
-    store.set(f"here/{nonce}/{rank}", word)
-    # Rank 0 is there, and knows whom it waits for: its error says more than one of our own would.
-    kind, _, text = _wait(store, f"answer/{nonce}", config, LEADER_S).partition(" ")
-    if kind != _WELL:
-        raise from_name(kind, text)
-    return text, nonce
+    own_nonce = uuid.uuid4().hex
+    store.set(f"arrived/{rank}", own_nonce)
+    nonce = _wait(store, f"call/{own_nonce}", config)
+    store.set(f"answer/{nonce}/{rank}", text)
+    kind, _, broadcast = _wait(store, f"broadcast/{nonce}", config, BROADCAST_EXTRA_S).partition(" ")
+    if kind != _OK:
+        raise from_name(kind, broadcast)
+    return broadcast, nonce
 
 
-def word_of(store: Store, nonce: str, rank: int) -> str:
-    """Return what a rank that was heard, or rank 0, has said."""
-    word: bytes = store.get(f"here/{nonce}/{rank}")
-    return word.decode()
+def answer_of(store: Store, nonce: str, rank: int) -> str:
+    """Return the answer of a rank, after the broadcast; that of rank 0 is its own text."""
+    answer: bytes = store.get(f"answer/{nonce}/{rank}")
+    return answer.decode()
 
 
 def _wait(store: Store, key: str, config: PluginConfig, extra_s: float = 0.0) -> str:

@@ -35,12 +35,12 @@ from worker_plugin.client import CLOSE_EXTRA_S, Client
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.milestone import Milestone
-from worker_plugin.discovery.nodes import Node, own_entry
-from worker_plugin.discovery.rendezvous import Meeting
+from worker_plugin.discovery.nodes import Node, own_locality
+from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.hierarchy.exchange import Exchange, Share, Submission, on_stream
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.hierarchy.neighbours import Kind, Neighbours
-from worker_plugin.hierarchy.rail import Agreed, rail_client
+from worker_plugin.hierarchy.rail import AgreedRendezvous, rail_client
 from worker_plugin.hierarchy.watch import Watch
 from worker_plugin.process import fork
 from worker_plugin.process.at_exit import ClosedAtExit
@@ -66,10 +66,10 @@ class _Last:
 class Hierarchy:
     """A rank's communicator if `local_group` is set. It has a `Client` for the network, which ends with it."""
 
-    def __init__(self, config: PluginConfig, ranks: RankGroup, meeting: Meeting) -> None:
+    def __init__(self, config: PluginConfig, ranks: RankGroup, rendezvous: StoreRendezvous) -> None:
         self._config = config
         self._ranks = ranks
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._lock = threading.RLock()  # a signal handler may close
         #: Held while a tensor is written. `fail` takes it before futures get the error, so that
         #: nothing is written to a tensor after that.
@@ -243,30 +243,30 @@ class Hierarchy:
         """Agree with all ranks on nodes and reducers, and make the communicator of the rail, or of the whole job."""
         config, ranks = self._config, self._ranks
         assert config.local_group is not None
-        entry = own_entry(config.local_group, self._neighbours.address)
-        nodes = self._meeting.agree_on_nodes(config, ranks.rank, ranks.size, entry)
+        locality = own_locality(config.local_group, self._neighbours.address)
+        nodes = self._rendezvous.agree_on_nodes(config, ranks.rank, ranks.size, locality)
         try:
             if nodes.node is None:
-                verdict = nodes.verdict
-                level = logging.WARNING if verdict.is_odd else logging.INFO
+                plan = nodes.plan
+                level = logging.WARNING if plan.is_unexpected else logging.INFO
                 log.log(
                     level if ranks.rank == 0 else logging.DEBUG,
                     "local_group='auto' changes nothing: %s",
-                    verdict.why,
+                    plan.reason,
                 )
-                self._adopt(Client(config, ranks, Agreed(nodes.place, self._meeting)))
+                self._adopt(Client(config, ranks, AgreedRendezvous(nodes.meeting_point, self._rendezvous)))
             else:
                 self._meet(nodes.node, nodes.store)
-                self._adopt(rail_client(config, ranks, nodes.node, nodes.place))
+                self._adopt(rail_client(config, ranks, nodes.node, nodes.meeting_point))
         except BaseException:
-            nodes.place.stop()
+            nodes.meeting_point.stop()
             raise
 
     def _meet(self, node: Node, store: Store) -> None:
         """Meet the other ranks of the node, and make both groups."""
         others = {
             number: (one.pid, one.address)
-            for number, one in enumerate(node.entries)
+            for number, one in enumerate(node.members)
             if number != node.local_rank
         }
         self._neighbours.meet(others)  # from here on a neighbour's end is seen

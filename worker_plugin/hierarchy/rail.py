@@ -11,8 +11,9 @@ from reduction.rails import rail_name
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.announcement import ranks_text
+from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.nodes import Node
-from worker_plugin.discovery.rendezvous import Meeting, Place
+from worker_plugin.discovery.rendezvous import Rendezvous
 from worker_plugin.rank_group import RankGroup
 from worker_plugin.settings.kinds import SECONDS_MAX
 
@@ -22,32 +23,32 @@ from worker_plugin.settings.kinds import SECONDS_MAX
 PATIENCE_S = 1.0
 
 
-class Agreed:
-    """What the ranks of a communicator agreed on before it was made; see `client.Agreement`.
+class AgreedRendezvous:
+    """The rendezvous of a communicator whose ranks have agreed before it was made.
 
     Args:
-        place: where they meet.
-        meeting: where they can agree on a fallback; None of a rail, which has none.
+        meeting_point: Where they meet.
+        fallback: How they can agree on a fallback. None for a rail, which has no fallback.
     """
 
-    def __init__(self, place: Place, meeting: Meeting | None = None) -> None:
-        self._place = place
-        self._meeting = meeting
+    def __init__(self, meeting_point: MeetingPoint, fallback: Rendezvous | None = None) -> None:
+        self._meeting_point = meeting_point
+        self._fallback = fallback
 
-    def agree(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """Return it."""
-        return self._place
+    def agree(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
+        """Return what they have agreed on."""
+        return self._meeting_point
 
-    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> Place:
-        """See `Meeting.fall_back`."""
-        if self._meeting is None:
+    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
+        """See `Rendezvous.fall_back`."""
+        if self._fallback is None:
             raise ReducerUnavailable("there is no fallback in hierarchical mode")
-        return self._meeting.fall_back(config, rank, world_size)
+        return self._fallback.fall_back(config, rank, world_size)
 
 
-def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, place: Place) -> Client:
-    """Return the communicator of this rank's rail; `ranks` are those of the whole job, `place` is where they meet."""
-    agreed = Agreed(replace(place, job=rail_name(place.job, node.local_rank)))
+def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, meeting_point: MeetingPoint) -> Client:
+    """Return the communicator of this rank's rail; ranks and meeting point are those of the whole job."""
+    agreed = AgreedRendezvous(replace(meeting_point, job=rail_name(meeting_point.job, node.local_rank)))
     host = f"{socket.gethostname()}, global rank {ranks.global_rank}"
     patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))
     nodes = RankGroup(node.index, node.count, label=ranks.label)

@@ -10,78 +10,83 @@ import torch.distributed as dist
 from reduction.errors import ConfigError, WorkersMissing
 
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery.nodes import Entry, Verdict, decide, own_entry, place_id
-from worker_plugin.discovery.rendezvous import Meeting
-from worker_plugin.discovery.roll_call import Corner
+from worker_plugin.discovery.nodes import Locality, NodePlan, namespace_id, own_locality, plan_nodes
+from worker_plugin.discovery.rendezvous import StoreRendezvous
+from worker_plugin.discovery.roll_call import StorePrefix
 
 
-def entries(*nodes, setting="auto"):
+def localities(*nodes, setting="auto"):
     """Return what ranks say, given the sizes of their nodes in order; 0 is a rank that nobody has told."""
     said = []
     for number, size in enumerate(nodes):
         for local_rank in range(size or 1):
             told = (local_rank, size) if size else (None, None)
-            said.append(Entry(setting, *told, f"place{number}", f"h{number}", 100 + len(said), "00"))
+            said.append(Locality(setting, *told, f"place{number}", f"h{number}", 100 + len(said), "00"))
     return said
 
 
 def test_a_launchers_even_nodes():
-    assert decide(entries(2, 2)) == Verdict(2)
-    assert decide(entries(4, 4, 4)) == Verdict(4)
+    assert plan_nodes(localities(2, 2)) == NodePlan(2)
+    assert plan_nodes(localities(4, 4, 4)) == NodePlan(4)
 
 
 def moved(said, rank, **changes):
-    return [replace(entry, **changes) if i == rank else entry for i, entry in enumerate(said)]
+    return [replace(locality, **changes) if i == rank else locality for i, locality in enumerate(said)]
 
 
 @pytest.mark.parametrize(
     ("said", "why", "is_odd"),
     [
-        (entries(0, 0, 0), "no launcher says LOCAL_RANK and LOCAL_WORLD_SIZE", False),
-        (entries(2, 0, 0), "rank 2 has no LOCAL_RANK and LOCAL_WORLD_SIZE", True),
-        (entries(1, 1), "rank 0 is alone on its node", False),
-        (entries(1, 2), "rank 0 is alone on its node", True),
-        (entries(4), "all ranks are on one node", False),
-        (entries(2, 3), "rank 0's node has 2 ranks, that of rank 2 has 3", True),
-        (moved(entries(2, 2), 2, local_rank=1), "rank 2 has LOCAL_RANK 1 of 2, and not 0", True),
-        (entries(2, 2, 2)[:5], "5 ranks are no multiple of 2", True),
+        (localities(0, 0, 0), "no launcher says LOCAL_RANK and LOCAL_WORLD_SIZE", False),
+        (localities(2, 0, 0), "rank 2 has no LOCAL_RANK and LOCAL_WORLD_SIZE", True),
+        (localities(1, 1), "rank 0 is alone on its node", False),
+        (localities(1, 2), "rank 0 is alone on its node", True),
+        (localities(4), "all ranks are on one node", False),
+        (localities(2, 3), "rank 0's node has 2 ranks, that of rank 2 has 3", True),
+        (moved(localities(2, 2), 2, local_rank=1), "rank 2 has LOCAL_RANK 1 of 2, and not 0", True),
+        (localities(2, 2, 2)[:5], "5 ranks are no multiple of 2", True),
         (
-            moved(entries(2, 2), 3, place="far", host="f"),
+            moved(localities(2, 2), 3, namespace_id="far", host="f"),
             "ranks 2 (h1) and 3 (f) are on different hosts",
             True,
         ),
     ],
 )
 def test_auto_is_flat_where_it_does_not_fit(said, why, is_odd):
-    verdict = decide(said)
-    assert (verdict.size, verdict.is_odd) == (1, is_odd)
-    assert verdict.why.startswith(why)
+    plan = plan_nodes(said)
+    assert (plan.size, plan.is_unexpected) == (1, is_odd)
+    assert plan.reason.startswith(why)
 
 
 def test_a_number_counts_whatever_the_launcher_says():
-    assert decide(entries(4, setting=2)) == Verdict(2)
-    assert decide(entries(0, setting=1)) == Verdict(1)
+    assert plan_nodes(localities(4, setting=2)) == NodePlan(2)
+    assert plan_nodes(localities(0, setting=1)) == NodePlan(1)
 
 
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        (entries(3, setting=2), "local_group is 2, but the world size 3 is no multiple of it"),
-        (entries(1, 1, setting=2), "local_group is 2, but ranks 0 (h0) and 1 (h1) are on different hosts"),
-        (moved(entries(2, 2), 3, local_group=2), "local_group is 'auto' on rank 0 and 2 on rank 3"),
+        (localities(3, setting=2), "local_group is 2, but the world size 3 is no multiple of it"),
+        (localities(1, 1, setting=2), "local_group is 2, but ranks 0 (h0) and 1 (h1) are on different hosts"),
+        (moved(localities(2, 2), 3, local_group=2), "local_group is 'auto' on rank 0 and 2 on rank 3"),
     ],
 )
 def test_what_cannot_be_is_an_error(said, text):
     with pytest.raises(ConfigError) as caught:
-        decide(said)
+        plan_nodes(said)
     assert str(caught.value).startswith(text)
 
 
 def test_what_a_rank_says_of_itself():
-    entry = own_entry("auto", "aa", {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
-    assert (entry.local_rank, entry.local_size, entry.place, entry.address) == (1, 4, place_id(), "aa")
-    assert own_entry(2, "aa", {"LOCAL_RANK": "1"}).local_size is None
-    assert own_entry(2, "aa", {"LOCAL_RANK": "-1", "LOCAL_WORLD_SIZE": "x"}).local_rank is None
+    locality = own_locality("auto", "aa", {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
+    assert (locality.local_rank, locality.local_size, locality.namespace_id, locality.address) == (
+        1,
+        4,
+        namespace_id(),
+        "aa",
+    )
+    assert own_locality(2, "aa", {"LOCAL_RANK": "1"}).local_size is None
+    assert own_locality(2, "aa", {"LOCAL_RANK": "-1", "LOCAL_WORLD_SIZE": "x"}).local_rank is None
 
 
 def agree(said, timeout_s=20.0, store=None, absent=()):
@@ -91,9 +96,13 @@ def agree(said, timeout_s=20.0, store=None, absent=()):
     answers = [None] * len(said)
 
     def run(rank):
-        meeting = Meeting(config, store, len(said))
-        meeting._corner = Corner(store, "corner")  # as in the first communicator of each process
-        ask = meeting.agree if said[rank] is None else partial(meeting.agree_on_nodes, entry=said[rank])
+        rendezvous = StoreRendezvous(config, store, len(said))
+        rendezvous._prefix = StorePrefix(store, "prefix")  # as in the first communicator of each process
+        ask = (
+            rendezvous.agree
+            if said[rank] is None
+            else partial(rendezvous.agree_on_nodes, locality=said[rank])
+        )
         try:
             answers[rank] = ask(config, rank, len(said))
         except Exception as error:
@@ -108,28 +117,28 @@ def agree(said, timeout_s=20.0, store=None, absent=()):
 
 
 def test_all_ranks_hear_the_same_and_know_their_node():
-    said = entries(2, 2, 2)
+    said = localities(2, 2, 2)
     answers = agree(said)
     for rank, nodes in enumerate(answers):
         node = nodes.node
-        assert nodes.verdict == Verdict(2)
-        assert nodes.place.job == answers[0].place.job
-        assert nodes.place.addresses == ("127.0.0.1:1",)
+        assert nodes.plan == NodePlan(2)
+        assert nodes.meeting_point.job == answers[0].meeting_point.job
+        assert nodes.meeting_point.addresses == ("127.0.0.1:1",)
         assert (node.index, node.local_rank, node.count, node.size) == (rank // 2, rank % 2, 3, 2)
-        assert list(node.entries) == said[rank // 2 * 2 : rank // 2 * 2 + 2]
+        assert list(node.members) == said[rank // 2 * 2 : rank // 2 * 2 + 2]
         assert node.name(1) == f"rank {rank // 2 * 2 + 1} (h{rank // 2})"
 
 
-def verdicts(answers):
-    return [(nodes.verdict, nodes.node) for nodes in answers]
+def plans(answers):
+    return [(nodes.plan, nodes.node) for nodes in answers]
 
 
 def test_all_ranks_hear_that_there_are_no_nodes():
-    assert verdicts(agree(entries(3))) == [(Verdict(1, "all ranks are on one node"), None)] * 3
+    assert plans(agree(localities(3))) == [(NodePlan(1, "all ranks are on one node"), None)] * 3
 
 
 def test_all_ranks_hear_the_error():
-    answers = agree(entries(3, setting=2))
+    answers = agree(localities(3, setting=2))
     assert [type(answer) for answer in answers] == [ConfigError] * 3
     assert len({str(answer) for answer in answers}) == 1
 
@@ -142,14 +151,14 @@ def test_all_ranks_hear_the_error():
     ],
 )
 def test_who_has_no_local_group_is_named(which, text):
-    said = entries(2, 2, setting=2)
-    answers = agree([None if rank == which else entry for rank, entry in enumerate(said)])
+    said = localities(2, 2, setting=2)
+    answers = agree([None if rank == which else locality for rank, locality in enumerate(said)])
     assert [type(answer) for answer in answers] == [ConfigError] * 4
     assert {str(answer) for answer in answers} == {f"{text}: it must be the same on all ranks"}
 
 
 def test_who_does_not_come_is_named():
-    said = entries(2, setting=2)
+    said = localities(2, setting=2)
     first, _ = agree(said, 0.5, absent=[1])
     assert type(first) is WorkersMissing
     assert "rank 1 did not come within 0.5 s" in str(first)
@@ -157,11 +166,13 @@ def test_who_does_not_come_is_named():
 
 def test_a_life_does_not_hear_the_one_before():
     store = dist.HashStore()
-    agree(entries(2, 2), store=store)
-    said = entries(1, 1, 1, 1, setting=1)
-    assert verdicts(agree(said, store=store)) == [(Verdict(1), None)] * 4
+    agree(localities(2, 2), store=store)
+    said = localities(1, 1, 1, 1, setting=1)
+    assert plans(agree(said, store=store)) == [(NodePlan(1), None)] * 4
 
 
 def test_what_is_said_is_text():
-    said = entries(2)[1]
-    assert Entry(*json.loads(json.dumps([getattr(said, name) for name in said.__dataclass_fields__]))) == said
+    said = localities(2)[1]
+    assert (
+        Locality(*json.loads(json.dumps([getattr(said, name) for name in said.__dataclass_fields__]))) == said
+    )

@@ -8,10 +8,9 @@ from reduction.errors import ConfigError, ReducerUnavailable, WorkerLost, Worker
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery import rendezvous as meeting
-from worker_plugin.discovery import roll_call
-from worker_plugin.discovery.rendezvous import Meeting
-from worker_plugin.discovery.roll_call import Corner
+from worker_plugin.discovery import meeting_point, rendezvous, roll_call
+from worker_plugin.discovery.rendezvous import StoreRendezvous
+from worker_plugin.discovery.roll_call import StorePrefix
 from worker_plugin.discovery.waiting_for_ranks import wait_for
 
 REDUCERS = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=5.0)
@@ -25,36 +24,36 @@ def store():
 
 @pytest.fixture
 def host(monkeypatch):
-    """Where each thread says it is."""
-    places = {}
-    monkeypatch.setattr(meeting, "loopback_id", lambda: "here")
-    monkeypatch.setattr(meeting.EmbeddedReducer, "__init__", lambda self: self.__dict__.update(places))
-    places.update(address="127.0.0.1:2", token="secret")
-    return places
+    """All threads run on one host, where an embedded reducer seems to start."""
+    reducer = {}
+    monkeypatch.setattr(rendezvous, "loopback_id", lambda: "here")
+    monkeypatch.setattr(meeting_point.EmbeddedReducer, "__init__", lambda self: self.__dict__.update(reducer))
+    reducer.update(address="127.0.0.1:2", token="secret")
+    return reducer
 
 
 def live(store, configs, ranks=None):
     """Have ranks meet, as one life of a script would; return what each got."""
-    corners = [Meeting(config, store, len(configs)) for config in configs]
-    for corner in corners:
-        corner._corner = Corner(store, "reduction-server/0")  # as in the first communicator of each process
+    each = [StoreRendezvous(config, store, len(configs)) for config in configs]
+    for one in each:
+        one._prefix = StorePrefix(store, "reduction-server/0")  # as in the first communicator of each process
     with ThreadPoolExecutor(len(configs)) as threads:
         futures = {
-            rank: threads.submit(corners[rank].agree, configs[rank], rank, len(configs))
+            rank: threads.submit(each[rank].agree, configs[rank], rank, len(configs))
             for rank in ranks or range(len(configs))
         }
         return {rank: future.exception() or future.result() for rank, future in futures.items()}
 
 
 def test_all_ranks_get_the_name_that_rank_0_makes_up(store):
-    places = live(store, [REDUCERS] * 5)
-    assert len({place.job for place in places.values()}) == 1
-    assert places[4].addresses == ("127.0.0.1:1",)
+    points = live(store, [REDUCERS] * 5)
+    assert len({point.job for point in points.values()}) == 1
+    assert points[4].addresses == ("127.0.0.1:1",)
 
 
 def test_a_life_does_not_meet_the_one_before(store):
     first, second = live(store, [REDUCERS] * 3), live(store, [REDUCERS] * 3)
-    assert len({place.job for place in second.values()}) == 1
+    assert len({point.job for point in second.values()}) == 1
     assert second[1].job != first[1].job
 
 
@@ -62,43 +61,46 @@ def test_a_life_does_not_meet_the_one_before(store):
 def test_a_life_does_not_meet_one_that_died_while_meeting(store, written):
     """The new rank 1 comes before rank 0, and finds what two ranks of a dead life have said so far."""
     old = roll_call.RollCall(store)
-    store.set("guest/1", "old")
+    store.set("arrived/1", "old")
     if written > 1:
-        store.set("seen/old", old.nonce)
+        store.set("call/old", old.nonce)
     if written > 2:
-        store.set(f"here/{old.nonce}/1", "elsewhere")
-        old.answer("old answer")
+        store.set(f"answer/{old.nonce}/1", "elsewhere")
+        old.broadcast("old broadcast")
     store.set_timeout(datetime.timedelta(seconds=10))
     with ThreadPoolExecutor(2) as threads:
-        guest = threads.submit(roll_call.attend, store.clone(), 1, "word", REDUCERS)
+        other = threads.submit(roll_call.answer_call, store.clone(), 1, "text", REDUCERS)
         new = roll_call.RollCall(store)
-        assert new.hear(2, REDUCERS) == {1: "word"}
-        new.answer("new answer")
-        assert guest.result() == ("new answer", new.nonce)
+        assert new.gather(2, REDUCERS) == {1: "text"}
+        new.broadcast("new broadcast")
+        assert other.result() == ("new broadcast", new.nonce)
 
 
 def test_rank_0_waits_for_a_rank_that_comes_after_its_dead_namesake(store):
-    store.set("guest/1", "old")
+    store.set("arrived/1", "old")
     with ThreadPoolExecutor(2) as threads:
         call = roll_call.RollCall(store)
-        words = threads.submit(call.hear, 2, REDUCERS)
-        store.clone().get("seen/old")  # rank 0 has taken the dead one for rank 1
-        guest = threads.submit(roll_call.attend, store.clone(), 1, "word", REDUCERS)
-        assert words.result() == {1: "word"}
-        call.answer("answer")
-        assert guest.result() == ("answer", call.nonce)
+        answers = threads.submit(call.gather, 2, REDUCERS)
+        store.clone().get("call/old")  # rank 0 has taken the dead one for rank 1
+        other = threads.submit(roll_call.answer_call, store.clone(), 1, "text", REDUCERS)
+        assert answers.result() == {1: "text"}
+        call.broadcast("broadcast")
+        assert other.result() == ("broadcast", call.nonce)
 
 
-def test_corners_are_counted_by_process_group(store):
-    first, other = Meeting(REDUCERS, store, 2), Meeting(REDUCERS, PrefixStore("elsewhere", store), 2)
-    second = Meeting(REDUCERS, store, 2)
-    assert first._corner.prefix == other._corner.prefix != second._corner.prefix
+def test_prefixes_are_counted_by_process_group(store):
+    first, other = (
+        StoreRendezvous(REDUCERS, store, 2),
+        StoreRendezvous(REDUCERS, PrefixStore("elsewhere", store), 2),
+    )
+    second = StoreRendezvous(REDUCERS, store, 2)
+    assert first._prefix.prefix == other._prefix.prefix != second._prefix.prefix
 
 
 def test_a_rank_that_does_not_come_is_named_on_all(store):
     config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=0.2)
-    places = live(store, [config] * 3, ranks=[0, 1])
-    for error in places.values():
+    points = live(store, [config] * 3, ranks=[0, 1])
+    for error in points.values():
         assert isinstance(error, WorkersMissing)
         assert "rank 2 did not come within 0.2 s (timeout_s): see whether all ranks have started" in str(
             error
@@ -124,13 +126,13 @@ def test_who_is_waited_for_is_said_after_a_while_and_then_less_often(store, capl
 
 def test_a_late_rank_is_waited_for_beyond_the_time_that_reducers_have(store):
     config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=20.0, join_timeout_s=0.1)
-    corners = [Meeting(config, store, 2) for _ in range(2)]
-    corners[1]._corner = corners[0]._corner
+    each = [StoreRendezvous(config, store, 2) for _ in range(2)]
+    each[1]._prefix = each[0]._prefix
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(corners[0].agree, config, 0, 2)
+        first = threads.submit(each[0].agree, config, 0, 2)
         with pytest.raises(TimeoutError):
             first.result(0.5)
-        assert threads.submit(corners[1].agree, config, 1, 2).result().job == first.result().job
+        assert threads.submit(each[1].agree, config, 1, 2).result().job == first.result().job
 
 
 def test_a_store_that_is_gone_is_not_waited_for():
@@ -146,12 +148,12 @@ def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
         "both": (("10.0.0.1:1", "10.0.0.2:1"), ("10.0.0.1:1", "10.0.0.2:1")),
         "one": (("10.0.0.1:1",), ()),
     }
-    monkeypatch.setattr(meeting, "resolve", lambda wanted, _: answers[wanted[0].split(":")[1]])
+    monkeypatch.setattr(meeting_point, "resolve", lambda wanted, _: answers[wanted[0].split(":")[1]])
     first, second = (PluginConfig(reducers=(f"dns:{name}:1",), timeout_s=5.0) for name in ("both", "one"))
-    places = live(store, [first, second, PluginConfig(timeout_s=5.0)])
-    assert {place.addresses for place in places.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
-    assert {place.names for place in places.values()} == {("dns:both:1",)}
-    assert {place.looked_up for place in places.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
+    points = live(store, [first, second, PluginConfig(timeout_s=5.0)])
+    assert {point.addresses for point in points.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
+    assert {point.dns_names for point in points.values()} == {("dns:both:1",)}
+    assert {point.dns_addresses for point in points.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
     assert [record.getMessage() for record in caplog.records] == [
         "rank 1 is told of other reducers (dns:one:1) than rank 0 (dns:both:1), whose settings count"
     ]
@@ -161,9 +163,9 @@ def test_an_error_of_rank_0_while_it_decides_is_everybodys(store, monkeypatch):
     def unreachable(wanted, config):
         raise ReducerUnavailable("no such name")
 
-    monkeypatch.setattr(meeting, "resolve", unreachable)
-    places = live(store, [REDUCERS] * 3)
-    assert [(type(error), str(error)) for error in places.values()] == [
+    monkeypatch.setattr(meeting_point, "resolve", unreachable)
+    points = live(store, [REDUCERS] * 3)
+    assert [(type(error), str(error)) for error in points.values()] == [
         (ReducerUnavailable, "no such name")
     ] * 3
 
@@ -173,49 +175,49 @@ def test_states_of_several_jobs_may_meet_in_another_order_on_every_rank(store):
         return PluginConfig(reducers=("127.0.0.1:1",), job=job, timeout_s=5.0)
 
     with ThreadPoolExecutor(4) as threads:
-        # The second rank is another process: it takes corners of a store object of its own.
+        # The second rank is another process: it reserves prefixes of a store object of its own.
         one, other = store, PrefixStore("", store)
         meetings = [
-            (rank, job, Meeting(config(job), [one, other][rank], 2))
+            (rank, job, StoreRendezvous(config(job), [one, other][rank], 2))
             for rank, order in enumerate((("a", "b"), ("b", "a")))
             for job in order
         ]
         for _, _, each in meetings:
-            each._corner = Corner(store, each._corner.prefix)
+            each._prefix = StorePrefix(store, each._prefix.prefix)
         found = [(job, threads.submit(each.agree, config(job), rank, 2)) for rank, job, each in meetings]
         assert all(future.result().job == job for job, future in found)
 
 
 def test_without_reducers_rank_0_starts_one_for_all(store, host):
-    places = live(store, [PluginConfig(job="mine")] * 3)
-    assert {place.job for place in places.values()} == {"mine"}
-    assert {place.addresses for place in places.values()} == {("127.0.0.1:2",)}
-    assert [place.embedded is not None for _, place in sorted(places.items())] == [True, False, False]
-    assert places[1].access.metadata == places[0].access.metadata != ()
+    points = live(store, [PluginConfig(job="mine")] * 3)
+    assert {point.job for point in points.values()} == {"mine"}
+    assert {point.addresses for point in points.values()} == {("127.0.0.1:2",)}
+    assert [point.embedded is not None for _, point in sorted(points.items())] == [True, False, False]
+    assert points[1].access.metadata == points[0].access.metadata != ()
 
 
 def test_a_private_reducer_must_be_within_reach_of_all(store, host, monkeypatch):
     ids = iter(["here", "elsewhere"])
-    monkeypatch.setattr(meeting, "loopback_id", lambda: next(ids, "somewhere"))
-    places = live(store, [PluginConfig()] * 3)
-    assert {type(error) for error in places.values()} == {ConfigError}
-    assert len({str(error) for error in places.values()}) == 1
-    assert "is on another host than rank 0" in str(places[0])
+    monkeypatch.setattr(rendezvous, "loopback_id", lambda: next(ids, "somewhere"))
+    points = live(store, [PluginConfig()] * 3)
+    assert {type(error) for error in points.values()} == {ConfigError}
+    assert len({str(error) for error in points.values()}) == 1
+    assert "is on another host than rank 0" in str(points[0])
 
 
 def test_reducers_that_only_another_rank_is_told_of_are_not_used_in_silence(store, host):
-    places = live(store, [PluginConfig(timeout_s=5.0), REDUCERS])
-    assert {type(error) for error in places.values()} == {ConfigError}
-    assert "rank 1 is told of reducers (127.0.0.1:1), rank 0 of none" in str(places[0])
+    points = live(store, [PluginConfig(timeout_s=5.0), REDUCERS])
+    assert {type(error) for error in points.values()} == {ConfigError}
+    assert "rank 1 is told of reducers (127.0.0.1:1), rank 0 of none" in str(points[0])
 
 
-def test_a_fallback_meets_in_the_same_corner(store, host):
+def test_a_fallback_meets_below_the_same_prefix(store, host):
     config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), fallback="embedded", timeout_s=5.0)
-    corners = [Meeting(config, store, 2) for _ in range(2)]
-    corners[1]._corner = corners[0]._corner
+    each = [StoreRendezvous(config, store, 2) for _ in range(2)]
+    each[1]._prefix = each[0]._prefix
     with ThreadPoolExecutor(2) as threads:
         for _ in range(2):  # again later
-            futures = [threads.submit(corners[rank].fall_back, config, rank, 2) for rank in range(2)]
+            futures = [threads.submit(each[rank].fall_back, config, rank, 2) for rank in range(2)]
             assert [future.result().addresses for future in futures] == [("127.0.0.1:2",)] * 2
 
 
@@ -229,27 +231,27 @@ def test_a_fallback_meets_in_the_same_corner(store, host):
 )
 def test_without_a_store_everything_must_be_said(config, text):
     with pytest.raises(ConfigError, match=text):
-        Meeting(config, None, 2).agree(config, 0, 2)
+        StoreRendezvous(config, None, 2).agree(config, 0, 2)
 
 
 def test_one_rank_alone_needs_nobody(host):
-    assert Meeting(PluginConfig(), None, 1).agree(PluginConfig(), 0, 1).addresses == ("127.0.0.1:2",)
+    assert StoreRendezvous(PluginConfig(), None, 1).agree(PluginConfig(), 0, 1).addresses == ("127.0.0.1:2",)
 
 
 @pytest.mark.parametrize(
     "make",
     [
         HashStore,
-        lambda: PrefixStore("corner", HashStore()),
+        lambda: PrefixStore("group", HashStore()),
         lambda: TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
     ],
 )
 def test_any_store_will_do(make):
     store = make()
-    corner = Corner(store, "corner")
+    prefix = StorePrefix(store, "prefix")
     with ThreadPoolExecutor(1) as threads:
-        guest = threads.submit(roll_call.attend, corner.open(60.0), 1, "word", REDUCERS)
-        call = roll_call.RollCall(corner.open(60.0))
-        assert call.hear(2, REDUCERS) == {1: "word"}
-        call.answer("answer")
-        assert guest.result() == ("answer", call.nonce)
+        other = threads.submit(roll_call.answer_call, prefix.open(60.0), 1, "text", REDUCERS)
+        call = roll_call.RollCall(prefix.open(60.0))
+        assert call.gather(2, REDUCERS) == {1: "text"}
+        call.broadcast("broadcast")
+        assert other.result() == ("broadcast", call.nonce)

@@ -6,7 +6,7 @@ import pytest
 from reduction.errors import CollectiveTimeout, PeerLeft, ReducerUnavailable, WorkerLost
 
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery.nodes import Entry, Node
+from worker_plugin.discovery.nodes import Locality, Node
 from worker_plugin.hierarchy.neighbours import Ended, Kind, Note
 from worker_plugin.hierarchy.watch import WATCH_S, Watch
 
@@ -17,13 +17,13 @@ class Scene:
     """Rank 5 of 8, local rank 1 of 4; the neighbours are nobody."""
 
     def __init__(self, local_rank=1, issued=8, works=()):
-        entries = tuple(Entry(4, i, 4, "place", "host", 100 + i, "00") for i in range(4))
+        members = tuple(Locality(4, i, 4, "place", "host", 100 + i, "00") for i in range(4))
         self.told = []
         self.failures = []
         self.error = None
         self.issued = issued
         self.works = works
-        self.watch = Watch(CONFIG, Node(1, 2, local_rank, entries), self, self)
+        self.watch = Watch(CONFIG, Node(1, 2, local_rank, members), self, self)
 
     def tell(self, kind, *, number=0):
         self.told.append((kind, number))

@@ -1,0 +1,154 @@
+"""Where a job's ranks and reducers meet: the job's name and the reducers' addresses, which rank 0 chooses for all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from reduction.errors import ConfigError
+
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.addresses import configured, names_of, resolve
+from worker_plugin.discovery.embedded import EmbeddedReducer
+from worker_plugin.discovery.nodes import Locality
+from worker_plugin.transports.security import OPEN, Access, access_of, private_access
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """What rank 0 has to know of a rank before it chooses."""
+
+    #: Two ranks have the same just if they can reach each other on the loopback address.
+    host_id: str
+    #: The addresses that this rank's settings name, None if they name none.
+    reducers: list[str] | None
+    #: None if this rank has no `local_group`.
+    locality: Locality | None
+
+    @classmethod
+    def from_json(cls, text: str) -> RankInfo:
+        """Return the rank's information from a text of `to_json`."""
+        fields = json.loads(text)
+        locality = fields.pop("locality")
+        return cls(**fields, locality=None if locality is None else Locality(**locality))
+
+    def to_json(self) -> str:
+        """Return a text for the store."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingPoint:
+    """Everything that a rank needs in order to join its job at the reducers."""
+
+    job: str
+    addresses: tuple[str, ...]
+    access: Access = OPEN
+    #: The private reducer that this rank has started.
+    embedded: EmbeddedReducer | None = None
+    #: DNS names that stand for reducers. Their addresses may change while the job runs.
+    dns_names: tuple[str, ...] = ()
+    #: Those of `addresses` that the DNS names stood for at the start.
+    dns_addresses: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, text: str, config: PluginConfig) -> MeetingPoint:
+        """Return rank 0's choice on another rank, from a text of `to_json`.
+
+        Raises:
+            ConfigError: the settings do not give access to the reducers.
+        """
+        fields = json.loads(text)
+        job, token = fields["job"], fields["token"]
+        access = private_access(token) if token else access_of(config, job)
+        addresses, dns_names = tuple(fields["addresses"]), tuple(fields["dns_names"])
+        return cls(job, addresses, access, None, dns_names, tuple(fields["dns_addresses"]))
+
+    def to_json(self) -> str:
+        """Return the part that the other ranks must know."""
+        return json.dumps(
+            {
+                "job": self.job,
+                "addresses": self.addresses,
+                "dns_names": self.dns_names,
+                "dns_addresses": self.dns_addresses,
+                # Whoever can read the store could take part as a rank anyway.
+                "token": "" if self.embedded is None else self.embedded.token,
+            }
+        )
+
+    def stop(self) -> None:
+        """End the private reducer, if this rank has started one."""
+        if self.embedded is not None:
+            self.embedded.stop()
+
+
+def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
+    """Return rank 0's choice; `infos` are by rank, and empty if rank 0 is alone. Its settings count for all.
+
+    Raises:
+        ReductionError: settings contradict each other, an address cannot be resolved, or no reducer can be embedded.
+    """
+    wanted, job = configured(config), config.job or f"run-{uuid.uuid4()}"
+    named = {rank: info.reducers for rank, info in infos.items() if info.reducers is not None}
+    if wanted is None:
+        for rank, reducers in named.items():
+            raise ConfigError(
+                f"rank {rank} is told of reducers ({', '.join(reducers)}), rank 0 of none: rank 0's settings count, "
+                f"so set reducers= or REDUCTION_REDUCERS there too"
+            )
+        meeting_point = embed(job, infos, "no reducers are configured")
+        address = meeting_point.addresses[0]
+        log.info("no reducers are configured: rank 0 runs one at %s for this job", address)
+        return meeting_point
+    if different := [rank for rank, reducers in named.items() if set(reducers) != set(wanted)]:
+        log.warning(
+            "rank %d is told of other reducers (%s) than rank 0 (%s), whose settings count",
+            different[0],
+            ", ".join(named[different[0]]),
+            ", ".join(wanted),
+        )
+    access = access_of(config, job)
+    addresses, dns_addresses = resolve(wanted, config)
+    return MeetingPoint(job, addresses, access, None, names_of(wanted), dns_addresses)
+
+
+def embed(job: str, infos: Mapping[int, RankInfo], why: str) -> MeetingPoint:
+    """Start a private reducer on this host; `why` says in errors why there is no other.
+
+    Raises:
+        ReductionError: a rank runs on another host, or the reducer does not start.
+    """
+    for rank, info in infos.items():
+        if info.host_id != infos[0].host_id:
+            raise ConfigError(
+                f"{why}, and rank {rank} is on another host than rank 0: start "
+                f"`reducer serve` somewhere and pass reducers= or set REDUCTION_REDUCERS"
+            )
+    embedded = EmbeddedReducer()
+    return MeetingPoint(job, (embedded.address,), private_access(embedded.token), embedded)
+
+
+def check_without_store(config: PluginConfig) -> None:
+    """Refuse settings that leave something for the ranks to agree on, because they have no store.
+
+    Raises:
+        ConfigError: the settings do.
+    """
+    if config.fallback is not None:
+        raise ConfigError(
+            f"fallback={config.fallback!r} needs a way to tell all ranks: initialise torch.distributed"
+        )
+    if config.job is None:
+        raise ConfigError("no job name: pass job= or set REDUCTION_JOB, the same on all ranks")
+    if configured(config) is None:
+        raise ConfigError(
+            "no reducers are configured: pass reducers=, set REDUCTION_REDUCERS, or initialise "
+            "torch.distributed so that rank 0 can start one for all ranks of this host"
+        )

@@ -126,11 +126,11 @@ class Client:
             host = socket.gethostname() + (f", global rank {ranks.global_rank}" if ranks.label else "")
         self._host = host
         self._lock = threading.RLock()  # a signal handler may close
-        #: What later collectives get; set with the failure or the end.
+        #: The error that later collectives raise; set by a failure or the end.
         self._final: ReductionError | None = None
-        #: Whether the loop takes no more collectives.
+        #: Whether the loop takes no collectives any more. Written under the lock.
         self._ended = False
-        #: What every collective that comes to the loop gets.
+        #: The error that collectives get which come to the loop after a failure.
         self._failure: ReductionError | None = None
         self._issued = 0
         self._transfers: dict[int, Transfer] = {}
@@ -140,7 +140,7 @@ class Client:
         #: Where the job meets; after a fallback there is a second one.
         self._meeting_points: list[MeetingPoint] = []
         self._loop = io_loop()
-        #: Of the next tick.
+        #: The timer of the next tick.
         self._timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
         self._staging = Staging(ArenaPool(), self._on_arriving)
@@ -270,8 +270,8 @@ class Client:
                 self._ended = True
                 self._final = self._final or ClosedError(CLOSED)
             self._started.fail(self._final)
-            await asyncio.sleep(0)  # what was handed over before `_ended`
-            self._transfers.clear()  # contributions that somebody may still have needed
+            await asyncio.sleep(0)  # takes the collectives that were handed over before `_ended` was set
+            self._transfers.clear()  # contributions that other ranks might still have needed
             self._staging.finish(self._stop_embedded)
 
     def _stop_embedded(self) -> None:
@@ -321,13 +321,13 @@ class Client:
 
     def _tick(self) -> None:
         if not self._over.is_set():
-            # First, because time must go on whatever follows.
+            # The next tick is set first: time must go on even if handling this one raises.
             self._timer = self._loop.call_later(TICK_S, self._tick)
             is_asked = self._core is not None and self._core.grid.counts_losses
             self.handle(Tick(self._links.packets_lost if is_asked else 0))
 
     async def _look_up(self) -> None:
-        """Tell the core what the job's DNS names stand for now, if all of them have an answer."""
+        """Tell the core which addresses the job's DNS names have now, if all of them can be looked up."""
         with contextlib.suppress(OSError):
             self.handle(Found(await look_up(self._meeting_points[0].dns_names)))
 
@@ -349,7 +349,7 @@ class Client:
             self.handle(Issued(transfer.collective))
 
     def handle(self, event: Event) -> None:
-        """Let the core take an event, and perform what follows."""
+        """Hand an event to the core, and perform the actions that follow."""
         if self._core is None:
             self._early.append(event)
             return
@@ -368,11 +368,11 @@ class Client:
                 )
 
     def receive(self, link: int, frame: ReducerFrame) -> None:
-        """Let the core take a frame, if it is what the reducer sent."""
+        """Hand a frame to the core, unless its checksum says that it was damaged on the way."""
         if isinstance(frame, Result) and self._core is not None and self._core.epochs.checks:
             try:
                 checksum.check(frame)
-            except DataCorrupted as error:  # the next epoch brings it again
+            except DataCorrupted as error:  # the stream is given up; the next epoch brings the result again
                 self._links.forget(link)
                 self._links.shut(link)
                 self.lose(link, error)
@@ -380,9 +380,9 @@ class Client:
         self.handle(Received(link, frame))
 
     def lose(self, link: int, error: ReductionError | None) -> None:
-        """Let the core take note that a stream has ended."""
+        """Tell the core that a stream has ended."""
         if isinstance(error, MalformedFrame) and self._core is not None and self._core.epochs.checks:
-            error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # and nobody has sent them so
+            error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # no reducer sends such bytes
         self.handle(Lost(link, error))
 
     def _perform(self, action: Action) -> None:
@@ -441,12 +441,12 @@ class Client:
         self._links.push(action.link, push, destination)
 
     def _end(self, error: ReductionError) -> None:
-        """Fail without telling anybody: there is no core, or none that can."""
+        """Fail without telling the other ranks, because there is no core that could."""
         self._fail(error)
         self._over.set()
 
     def _fail(self, error: ReductionError) -> None:
-        """Give every collective that has no result the error, and every later one."""
+        """Complete every collective that has no result with the error; every later one raises it."""
         error = without_frames(self._explained(error))
         self._failure = error
         with self._lock:
@@ -459,7 +459,7 @@ class Client:
         self._transfers.clear()
 
     def _explained(self, error: ReductionError) -> ReductionError:
-        """Return an error that says more, if the process which has the job's name is this one."""
+        """Return a JobBusy error that says more, if it is this process that uses the job's name already."""
         twins = [other for other in _clients if other is not self and other.is_same_rank(self)]
         if not isinstance(error, JobBusy) or not twins:
             return error
@@ -481,5 +481,5 @@ class Client:
         return self._core.identity.job if self._core is not None else "?"
 
 
-#: Those of this process that have not ended.
+#: The clients of this process that have not ended.
 _clients: ClosedAtExit[Client] = ClosedAtExit()

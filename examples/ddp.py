@@ -20,9 +20,8 @@ STEPS, BATCH = 20, 32
 
 def main() -> None:
     """Teach a small network to add up its inputs."""
-    dist.init_process_group(
-        "gloo"
-    )  # or "nccl": it is used for meeting, and for whatever else the script does
+    # Or "nccl". The ranks find each other through it, and the script may use it for anything else.
+    dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(rank)  # every rank has data of its own; DDP gives all of them rank 0's weights
     model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)))

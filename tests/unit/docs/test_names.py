@@ -1,0 +1,71 @@
+"""The documents name files and modules. Whoever renames one has to change what they say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+#: The change log is left out: it tells what once was.
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "benchmarks/README.md",
+    "proto/README.md",
+    "docs/**/*.md",
+]
+
+#: A file with an ending that our own files have, and the folders before it as far as they are written.
+_FILE = re.compile(r"(?<![\w/.:*<-])(?:[\w-]+/)*[\w-]+\.(?:py|pyi|proto|sh|svg|yml)\b(?![\w/*-])")
+#: A folder of a package or of the tests, as in `worker_plugin/core/`.
+_FOLDER = re.compile(r"`((?:proto/|reducer/|worker_plugin/|tests/|benchmarks/|docs/|examples/)[\w/-]*)`")
+_MODULE = re.compile(
+    r"(?<![\w./-])(?:reduction|reducer|worker_plugin|benchmarks)(?:\.(?!pem|key)[A-Za-z_]\w*)+(?![\w/(])"
+)
+#: Packages, and the folders that they lie in.
+_PACKAGES = {"reduction": "proto", "reducer": ".", "worker_plugin": ".", "benchmarks": "."}
+
+
+def _tracked() -> set[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git repository")
+    return set(listed.stdout.splitlines())
+
+
+TRACKED = _tracked()
+FOLDERS = {str(parent) for path in TRACKED for parent in PurePosixPath(path).parents}
+PAGES = sorted(path.relative_to(ROOT) for pattern in DOCUMENTS for path in ROOT.glob(pattern))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_file_that_a_document_names_is_there(page):
+    """Either by its whole path, or by the end of it: a sentence may name the folder once for several files."""
+    text = (ROOT / page).read_text()
+    missing = {
+        name for name in _FILE.findall(text) if not any(f"/{path}".endswith(f"/{name}") for path in TRACKED)
+    }
+    missing |= {name for name in _FOLDER.findall(text) if name.rstrip("/") not in TRACKED | FOLDERS}
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_module_that_a_document_names_is_there(page):
+    missing = {name for name in _MODULE.findall((ROOT / page).read_text()) if not _is_there(name)}
+    assert not missing
+
+
+def _is_there(name: str) -> bool:
+    """Whether there is a module of that name, or one that has the rest of the name as an attribute."""
+    package, *parts = name.split(".")
+    place = ROOT / _PACKAGES[package] / package
+    while parts and (place / parts[0]).is_dir():
+        place /= parts.pop(0)
+    if parts and (place / f"{parts[0]}.py").is_file():
+        place /= f"{parts.pop(0)}.py"
+    source = place if place.is_file() else place / "__init__.py"
+    return not parts or (source.is_file() and re.search(rf"\b{parts[0]}\b", source.read_text()) is not None)

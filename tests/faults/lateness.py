@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-#: From the death of a rank to the error on every survivor, in seconds: a promise (design: "never a silent hang").
+#: From the death of a rank to the error on every survivor, in seconds. docs/failures.md promises it.
 PROMISED_S = 2.0
 
 

@@ -1,11 +1,11 @@
-"""Writes docs/settings.md from the code, so that the page cannot say anything else than the code does.
+"""Writes docs/settings.md from the code, so that the page says exactly what the code does.
 
     python docs/settings.py            # writes the page
     python docs/settings.py --check    # exits with 1 if the page is not what would be written
 
-A worker's settings come from their table, `PluginConfig`. `ReductionState` has arguments that are no settings, because
-they have no environment variable; their meaning comes from its docstring. A reducer's options are those of the
-`reducer` command, in the words of its `--help`.
+A worker's settings come from their table, `PluginConfig`. `ReductionState` has arguments that are
+no settings, because they have no environment variable; their meaning comes from its docstring. A
+reducer's options are those of the `reducer` command, in the words of its `--help`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ them.
 def argument_text(name: str) -> str:
     """Return what the docstring of `ReductionState` says of one argument, on one line."""
     section = (inspect.getdoc(ReductionState) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    entries = re.split(r"^    (\w+): ", section, flags=re.MULTILINE)  # "", name, text, name, text, ...
+    # This gives an empty text, and then name, text, name, text, ...
+    entries = re.split(r"^    (\w+): ", section, flags=re.MULTILINE)
     return " ".join(entries[entries.index(name) + 1].split())
 
 

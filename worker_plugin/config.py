@@ -173,7 +173,7 @@ class PluginConfig:
 
     @property
     def fixed_chunk_bytes(self) -> int | None:
-        """The size of chunks, if the settings say it. None: it is chosen after the first collectives (core/pace.py)."""
+        """The size of chunks; None: it is chosen after the first collectives (core/pace.py)."""
         if self.chunk_bytes is None and self.credit_bytes is not None:
             quarter = self.credit_bytes // 4 // limits.CHUNK_BYTES_MULTIPLE * limits.CHUNK_BYTES_MULTIPLE
             return min(max(quarter, limits.CHUNK_BYTES_MIN), limits.CHUNK_BYTES_MAX)
@@ -207,7 +207,7 @@ class PluginConfig:
 
 
 class Settings(TypedDict, total=False):
-    """What may be given for each setting but `reducers`, which has a place. None means that it is not given."""
+    """What may be given for each setting but `reducers`; None means that it is not given."""
 
     job: str | None
     rank: int | str | None
@@ -237,7 +237,7 @@ class AllSettings(Settings, total=False):
 
 
 def build(arguments: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> PluginConfig:
-    """Return the settings from explicit arguments and the environment; an argument of None is not given.
+    """Return the settings from explicit arguments, where None means not given, and the environment.
 
     Raises:
         ConfigError: a value is wrong; the message names it and where it came from.
@@ -265,7 +265,7 @@ def build(arguments: Mapping[str, object], environ: Mapping[str, str] = os.envir
 
 
 def check_files(config: PluginConfig) -> None:
-    """Return if the files that settings name are there. They are read later, when the communicator is made.
+    """Return if the files that settings name are there. They are read later, by the communicator.
 
     Raises:
         ConfigError: one is not there, or may not be read.

@@ -1,4 +1,4 @@
-"""Which ranks reduce together: those of a torch.distributed process group, or those that the user counts himself."""
+"""Which ranks reduce together: those of a process group, or those that the settings number."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from torch.distributed.distributed_c10d import (
     _get_process_group_store,
 )
 
-#: A longer list of ranks is cut and ends with its hash. Well below `limits.GROUP_BYTES_MAX`.
+#: A longer text of ranks is cut to this length and ends with a hash. Well below
+#: `limits.GROUP_BYTES_MAX`.
 LABEL_CHARS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """This rank's place in its group."""
+    """A group of ranks that reduce together, as one of them sees it."""
 
     rank: int
     size: int
-    #: Ranks of the members in torch.distributed's default group, in the order of the group; None if
-    #: the user counts.
+    #: The members' ranks in torch.distributed's default group, in the order of this group. None if
+    #: the settings number the ranks.
     global_ranks: tuple[int, ...] | None = None
-    #: Tells the groups of one job apart: "" for the default group, and where the user counts.
+    #: Tells the groups of one job apart. It is "" for the default group, and if the settings number
+    #: the ranks.
     label: str = ""
-    #: Where the members can leave each other words; None if there is no process group of just these
-    #: ranks.
+    #: The store of the group. None if there is no process group of exactly these ranks.
     store: Store | None = None
 
     @property
     def global_rank(self) -> int:
-        """This rank's number in the default group, as far as it is known."""
+        """This rank's number in the default group, or in this one if no default group is known."""
         return self.rank if self.global_ranks is None else self.global_ranks[self.rank]
 
     def __str__(self) -> str:
@@ -46,7 +47,7 @@ class RankGroup:
 
 
 def group_of(process_group: ProcessGroup) -> RankGroup:
-    """Return this rank's place in a process group.
+    """Return a process group, as this rank sees it.
 
     Raises:
         ConfigError: this rank is no member, or the group is gone.
@@ -65,17 +66,17 @@ def group_of(process_group: ProcessGroup) -> RankGroup:
 def find_group(rank: int | None, size: int | None, process_group: ProcessGroup | None) -> RankGroup:
     """Return the group that the settings `rank`, `world_size` and `process_group` mean.
 
-    Without a process group it is the default one, unless rank or size say something else.
+    Without a process group this is the default one, unless rank or size say something else.
 
     Raises:
-        ConfigError: they mean none, or contradict each other.
+        ConfigError: they mean no group, or contradict each other.
     """
     if process_group is None and not (dist.is_available() and dist.is_initialized()):
         if rank is None or size is None:
             raise ConfigError(
                 f"rank is {rank} and world_size is {size}: pass both, or call init_process_group first"
             )
-        return _counted(rank, size)
+        return _numbered(rank, size)
     group = group_of(_get_default_group() if process_group is None else process_group)
     rank = group.rank if rank is None else rank
     size = group.size if size is None else size
@@ -86,11 +87,11 @@ def find_group(rank: int | None, size: int | None, process_group: ProcessGroup |
             f"this process is rank {group.rank} of {group.size} in process_group, but rank={rank} and "
             f"world_size={size} were given: leave them out"
         )
-    return _counted(rank, size)
+    return _numbered(rank, size)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return a short text for a list of ranks that no other list has: 0-3, or 0,2, or 1-13:4 for 1,5,9,13."""
+    """Return a short text that only this list of ranks has: 0-3, or 0,2, or 1-13:4 for 1,5,9,13."""
     parts: list[str] = []
     start = 0
     while start < len(ranks):
@@ -110,7 +111,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return text
 
 
-def _counted(rank: int, size: int) -> RankGroup:
+def _numbered(rank: int, size: int) -> RankGroup:
     if not 0 <= rank < size:
         raise ConfigError(f"rank is {rank}, it must be 0 to {size - 1} (world size {size})")
     return RankGroup(rank, size)

@@ -1,8 +1,9 @@
-"""Torch is an extra of the distribution: who has none, or one that is too old, is told so at the first import."""
+"""Says at the first import of `worker_plugin` if torch, an extra, is missing or too old."""
 
 import re
 
-#: The oldest torch, as (major, minor); pyproject.toml has it too, in the extra `torch`.
+#: The oldest torch that works, as (major, minor). The extra `torch` in pyproject.toml says the
+#: same.
 OLDEST = (2, 8)
 INSTALL = 'pip install "reduction-server[torch]"'
 
@@ -11,13 +12,13 @@ def require_torch() -> None:
     """Return if torch can be imported and is not too old.
 
     Raises:
-        ImportError: it is not there, or is too old; the message says what to install.
+        ImportError: torch is missing or too old; the message says what to install.
     """
     oldest = ".".join(map(str, OLDEST))
     try:
         import torch
     except ModuleNotFoundError as error:
-        # A torch that lacks something of its own says better itself what that is.
+        # If torch itself misses a module, its own message says best which.
         if error.name != "torch":
             raise
         message = f"worker_plugin needs torch {oldest} or newer, and there is none here: {INSTALL}"
@@ -32,9 +33,9 @@ def require_torch() -> None:
 def is_too_old(version: str) -> bool:
     """Compare major and minor version only.
 
-    By the rules of packages 2.8.0a0+nv25.06 comes before 2.8, but vendors name by it what they
-    build of 2.8. A version that does not begin with two numbers is somebody's own build, and is
-    taken as new enough.
+    By the rules of packages 2.8.0a0+nv25.06 is older than 2.8, but vendors give such names to their
+    builds of 2.8. A version that does not begin with two numbers is a private build, and counts as
+    new enough.
     """
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST

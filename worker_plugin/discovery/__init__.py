@@ -1,1 +1,4 @@
-"""Finding the job's name and its reducers, before the first stream is opened. May block; own thread."""
+"""How a rank finds its job, the other ranks, the reducers and the nodes, before it opens a stream.
+
+Most of this may block, and so runs on a thread of its own.
+"""

@@ -1,4 +1,4 @@
-"""From settings and environment to a list of HOST:PORT."""
+"""The addresses of the reducers: which setting or platform names them, and DNS names among them."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ from worker_plugin.settings.address_forms import DnsName, check_addresses, dns_n
 
 log = logging.getLogger(__name__)
 
-#: How often a DNS name that has too few addresses yet is asked for again, in seconds.
+#: If a DNS name has too few addresses, it is looked up again after this many seconds.
 DNS_RETRY_S = 0.5
 
 
 def configured(config: PluginConfig, environ: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
-    """Return what the user or the platform says, or None if nobody says anything.
+    """Return the addresses that the user or the platform has given, None if there are none.
 
     Raises:
-        ConfigError: CLUSTER_SPEC is there and names reducers, but is not what Vertex AI writes.
+        ConfigError: CLUSTER_SPEC names reducers, but not in the form that Vertex AI writes.
     """
     return config.reducers or _cluster_spec(environ.get("CLUSTER_SPEC"))
 
 
 def resolve(addresses: Sequence[str], config: PluginConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return all addresses that these stand for, as HOST:PORT, and those of them that DNS names stand for.
+    """Return all addresses that these stand for, as HOST:PORT; and among them those of DNS names.
 
-    Without repetition; those of a name are sorted. Blocks while a name has too few addresses, and warns
-    after `stall_warn_s`.
+    No address is repeated, and the addresses of a name are sorted. This blocks while a name has too
+    few addresses, and warns after `stall_warn_s`.
 
     Raises:
         ReducerUnavailable: a name has too few addresses after `join_timeout_s`.
     """
-    found: dict[str, None] = {}
+    resolved: dict[str, None] = {}
     looked_up: dict[str, None] = {}
     for address in addresses:
         hosts = _lookup(dns_name(address), config) if is_dns(address) else expand(address)
-        found.update(dict.fromkeys(hosts))
+        resolved.update(dict.fromkeys(hosts))
         looked_up.update(dict.fromkeys(hosts if is_dns(address) else ()))
-    return tuple(found), tuple(looked_up)
+    return tuple(resolved), tuple(looked_up)
 
 
 async def look_up(names: Sequence[str]) -> tuple[str, ...]:
-    """Return all addresses that DNS names stand for at this moment, for the running loop.
+    """Return all addresses that DNS names stand for now, without blocking the running loop.
 
     Raises:
-        OSError: a name has none, or nobody answers.
+        OSError: a name has no address, or no server answers.
     """
-    loop, found = asyncio.get_running_loop(), dict[str, None]()
+    loop, resolved = asyncio.get_running_loop(), dict[str, None]()
     for dns in map(dns_name, names):
         answers = await loop.getaddrinfo(dns.name, dns.port, type=socket.SOCK_STREAM)
         hosts = sorted({str(answer[4][0]) for answer in answers})
-        found.update(dict.fromkeys(in_brackets(host, dns.port) for host in hosts))
-    return tuple(found)
+        resolved.update(dict.fromkeys(in_brackets(host, dns.port) for host in hosts))
+    return tuple(resolved)
 
 
 def names_of(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Return those that stand for a DNS name, whose addresses may change while the job runs."""
+    """Return the addresses that are DNS names: their reducers may change while the job runs."""
     return tuple(address for address in addresses if is_dns(address))
 
 
 def in_brackets(host: str, port: int) -> str:
-    """Return HOST:PORT for an IP address."""
+    """Return HOST:PORT for an IP address, with brackets around one of IPv6."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -1,4 +1,4 @@
-"""The one line that rank 0 shows when a communicator is ready: its job, ranks, reducers and data planes."""
+"""The line that rank 0 shows when a communicator is ready: job, ranks, reducers, data planes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ranks_text(size: int, nodes: int = 1, label: str = "") -> str:
 
 
 def line(job: str, ranks: str, reducers: Sequence[str], planes: Sequence[str], *, is_private: bool) -> str:
-    """Return the line; `ranks` is a text of `ranks_text`, `is_private` says that rank 0 has started the reducer."""
+    """Return the line; `ranks` comes from `ranks_text`, and a private reducer is rank 0's own."""
     kind = "private reducer" if is_private else "reducer"
     count = _counted(len(reducers), kind)
     return f"reduction-server: job {job}, {ranks}, {count} ({', '.join(some_of(reducers))}), {' and '.join(planes)}"

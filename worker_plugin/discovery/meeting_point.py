@@ -1,4 +1,4 @@
-"""Where a job's ranks and reducers meet: the job's name and the reducers' addresses, which rank 0 chooses for all."""
+"""Where ranks and reducers meet: a job's name and addresses, which rank 0 chooses for all."""
 
 from __future__ import annotations
 
@@ -90,10 +90,11 @@ class MeetingPoint:
 
 
 def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
-    """Return rank 0's choice; `infos` are by rank, and empty if rank 0 is alone. Its settings count for all.
+    """Return rank 0's choice; its settings count for all. `infos` are by rank, none if it is alone.
 
     Raises:
-        ReductionError: settings contradict each other, an address cannot be resolved, or no reducer can be embedded.
+        ReductionError: settings contradict each other, an address cannot be resolved, or no reducer
+            can be embedded.
     """
     wanted, job = configured(config), config.job or f"run-{uuid.uuid4()}"
     named = {rank: info.reducers for rank, info in infos.items() if info.reducers is not None}

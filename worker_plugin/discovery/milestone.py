@@ -8,7 +8,7 @@ from reduction.errors import ReductionError
 
 
 class Milestone:
-    """An event that happens once, or fails and never happens. Only its first outcome counts. Any thread."""
+    """An event that happens once, or never. Its first outcome counts. Any thread."""
 
     def __init__(self) -> None:
         self._has_outcome = threading.Event()

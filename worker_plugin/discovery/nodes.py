@@ -1,4 +1,4 @@
-"""Which ranks are a node in hierarchical mode. Every rank says where it runs, and rank 0 plans for all.
+"""Which ranks are a node in hierarchical mode: all say where they run, and rank 0 plans for all.
 
 local_group    nodes
 a number g     ranks 0 to g-1 are the first node, the next g ranks the second, and so on. ConfigError if
@@ -29,7 +29,8 @@ class Locality:
     #: The launcher's LOCAL_RANK and LOCAL_WORLD_SIZE; None if it has not set both.
     local_rank: int | None
     local_size: int | None
-    #: Two ranks have the same just if they can reach each other on loopback and see each other's processes.
+    #: Two ranks have the same just if they can reach each other on loopback and see each other's
+    #: processes.
     namespace_id: str
     host: str
     pid: int
@@ -94,10 +95,11 @@ def namespace_id() -> str:
 
 
 def plan_nodes(localities: Sequence[Locality | None]) -> NodePlan:
-    """Return the plan for all ranks. Localities are by rank; None stands for a rank without `local_group`.
+    """Return the plan for all ranks. Localities are by rank, None for one without `local_group`.
 
     Raises:
-        ConfigError: the ranks have different settings, or cannot be nodes of the size that they have set.
+        ConfigError: the ranks have different settings, or cannot be nodes of the size that they
+            have set.
     """
     wanted = None if localities[0] is None else localities[0].local_group
     for rank, locality in enumerate(localities):

@@ -1,4 +1,4 @@
-"""How the ranks of a communicator agree on the job's name, on the reducers and on the nodes, through a store."""
+"""How the ranks of a communicator agree on job, reducers and nodes, through a store."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ Choose: TypeAlias = Callable[[Mapping[int, RankInfo]], MeetingPoint]
 
 
 class Rendezvous(Protocol):
-    """How the ranks of a communicator agree on where they meet. All of them call the same methods."""
+    """How the ranks of a communicator agree on where they meet. All call the same methods."""
 
     def agree(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
-        """Return job name and reducer addresses; block until all ranks are there, or a rank is too late.
+        """Return job name and addresses; block until all ranks are there, or one is too late.
 
         Raises:
-            ReductionError: a rank did not come, settings contradict each other, or no reducer can be embedded.
+            ReductionError: a rank did not come, settings contradict each other, or no reducer can
+                be embedded.
         """
         ...
 
     def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
-        """Return the address of a reducer that rank 0 starts now, because none is left; block like `agree`.
+        """Return the address of a reducer that rank 0 starts, as none is left; block like `agree`.
 
         Raises:
             ReductionError: a rank did not come, or runs on another host.
@@ -51,12 +52,13 @@ class AgreedNodes:
     plan: NodePlan
     #: The node of this rank; None in flat mode.
     node: Node | None
-    #: For the ranks of a node to exchange their own addresses. No other communicator has used its keys.
+    #: For the ranks of a node to exchange their own addresses. No other communicator has used its
+    #: keys.
     store: Store
 
 
 class StoreRendezvous:
-    """A rendezvous through the process group's store. Rank 0 gathers, chooses for all, and broadcasts.
+    """A rendezvous through the group's store: rank 0 gathers, chooses for all, and broadcasts.
 
     Without a store, as in jobs whose user gives rank and world size, settings must say everything.
     """
@@ -64,8 +66,9 @@ class StoreRendezvous:
     def __init__(self, config: PluginConfig, store: Store | None, world_size: int) -> None:
         """Reserve store keys, if there are other ranks to meet.
 
-        On the thread of the first collective, so that all ranks reserve them in the same order. States with different
-        job names may be used first in another order on every rank, so each name has an order of its own.
+        On the thread of the first collective, so that all ranks reserve them in the same order.
+        States with different job names may be used first in another order on every rank, so each
+        name has an order of its own.
         """
         self._prefix: roll_call.StorePrefix | None = None
         if store is not None and world_size > 1:
@@ -83,10 +86,11 @@ class StoreRendezvous:
     def agree_on_nodes(
         self, config: PluginConfig, rank: int, world_size: int, locality: Locality
     ) -> AgreedNodes:
-        """Return what `agree` does, and which ranks are a node. Only with a store, and if there are other ranks.
+        """Return what `agree` does, and which ranks are a node; only with a store and other ranks.
 
         Raises:
-            ReductionError: as `agree`; or the ranks cannot be nodes as they want to, see `plan_nodes`.
+            ReductionError: as `agree`; or the ranks cannot be nodes as they want to, see
+                `plan_nodes`.
         """
         assert self._prefix is not None
         return self._meet(self._prefix, config, rank, world_size, locality)

@@ -32,9 +32,9 @@ _OK = "ok"
 #: seconds. Rank 0 knows who is missing, so its error says more than one of theirs would.
 BROADCAST_EXTRA_S = 2.0
 
-#: How many prefixes of each store were reserved for each purpose. Every process group has a store of
-#: its own. One count for the whole process would not do: it may have been in groups that other ranks
-#: were not in.
+#: How many prefixes of each store were reserved for each purpose. Every process group has a store
+#: of its own. One count for the whole process would not do: it may have been in groups that other
+#: ranks were not in.
 _counts: weakref.WeakKeyDictionary[Store, Counter[str]] = weakref.WeakKeyDictionary()
 
 
@@ -58,7 +58,8 @@ class StorePrefix:
 def reserve_prefix(store: Store, purpose: str) -> StorePrefix:
     """Return the next prefix for a purpose.
 
-    All ranks reserve prefixes for a purpose in the same order, so the n-th of each rank is the same.
+    All ranks reserve prefixes for a purpose in the same order, so the n-th of each rank is the
+    same.
     """
     counts = _counts.setdefault(store, Counter())
     counts[purpose] += 1

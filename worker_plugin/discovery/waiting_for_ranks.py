@@ -1,4 +1,4 @@
-"""Waiting for ranks through a store: how long, how often it is looked for them, and when the user hears of it."""
+"""Waiting for ranks through a store: how long, how often it is asked, when the user is warned."""
 
 from __future__ import annotations
 
@@ -13,28 +13,33 @@ from worker_plugin.core.words import ADVICE
 
 log = logging.getLogger(__name__)
 
-#: Pauses between two looks, in seconds: from the first one on each is so many times the one before, up to the last.
-FIRST_LOOK_S, LAST_LOOK_S, SLOWER = 0.01, 0.5, 1.5
-#: The second and every later warning comes after so many times `stall_warn_s`.
-PAUSES = 3
+#: The store is asked again after a pause of this length, in seconds.
+PAUSE_MIN_S = 0.01
+#: Each further pause is longer than the last by this factor.
+PAUSE_GROWTH = 1.5
+#: No pause is longer than this, in seconds.
+PAUSE_MAX_S = 0.5
+#: After the first warning, the next ones come in intervals of this many times `stall_warn_s`.
+WARN_INTERVALS = 3
 
 
 def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 0.0) -> None:
-    """Call `look` until it returns "". It asks a store, and returns whom it misses, as a text.
+    """Return when no rank is missing. `look` asks the store, and returns the missing as a text.
 
-    Warns when `stall_warn_s` have passed, and again from time to time. `extra_s` is time beyond `timeout_s`.
+    It logs a warning when `stall_warn_s` have passed, and again from time to time.
 
     Raises:
-        WorkersMissing: somebody did not come within `timeout_s`.
-        WorkerLost: the store does not answer any more; the process that serves it has ended.
+        WorkersMissing: a rank did not come within `timeout_s` and `extra_s`.
+        WorkerLost: the store does not answer any more, because the process that serves it has
+            ended.
     """
     timeout_s = config.timeout_s
     started_at = time.monotonic()
-    warn_at, pause_s = started_at + config.stall_warn_s, FIRST_LOOK_S
+    warn_at, pause_s = started_at + config.stall_warn_s, PAUSE_MIN_S
     while True:
         try:
             missing = look()
-        except RuntimeError as error:  # also of torch's DistNetworkError
+        except RuntimeError as error:  # torch's DistNetworkError is one, too
             reason = str(error).partition("\n")[0]
             raise WorkerLost(f"the store of torch.distributed does not answer any more: {reason}") from None
         if not missing:
@@ -43,8 +48,8 @@ def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 
         if now >= started_at + timeout_s + extra_s:
             raise WorkersMissing(f"{missing} did not come within {timeout_s:g} s (timeout_s): {ADVICE}")
         if now >= warn_at:
-            warn_at = now + PAUSES * config.stall_warn_s
+            warn_at = now + WARN_INTERVALS * config.stall_warn_s
             left = started_at + timeout_s - now
             log.warning("waiting for %s to issue its first collective; giving up in %.0f s", missing, left)
         time.sleep(min(pause_s, started_at + timeout_s + extra_s - now))
-        pause_s = min(pause_s * SLOWER, LAST_LOOK_S)
+        pause_s = min(pause_s * PAUSE_GROWTH, PAUSE_MAX_S)

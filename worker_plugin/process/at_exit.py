@@ -1,12 +1,13 @@
-"""Closes the communicators that are still open when a process ends, those of dropped states included.
+"""Closes the communicators that are still open when a process ends, also those of dropped states.
 
-This is more than a courtesy to the other ranks. A staging thread returns from C++ all the time, and an interpreter that
-is ending stops such a thread in a way that C++ answers with abort().
+This is more than a courtesy to the other ranks. A staging thread returns from C++ all the time, and
+an interpreter that is ending stops such a thread in a way that C++ answers with abort().
 
-An ordinary interpreter waits for all threads but daemons, and then runs what was registered with `atexit`. A child that
-multiprocessing has forked ends with os._exit instead: it first runs the finalizers of `multiprocessing.util.Finalize`,
-and then waits for the same threads. There a finalizer starts a thread that is no daemon; this thread waits for all
-others of its kind, and then closes the communicators.
+An ordinary interpreter waits for all threads but daemons, and then runs what was registered with
+`atexit`. A child that multiprocessing has forked ends with os._exit instead: it first runs the
+finalizers of `multiprocessing.util.Finalize`, and then waits for the same threads. There a
+finalizer starts a thread that is no daemon; this thread waits for all others of its kind, and then
+closes the communicators.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ _T = TypeVar("_T", bound=Closable)
 class ClosedAtExit(Generic[_T]):
     """A set of objects of this process that are closed together when it ends.
 
-    Of several such sets the one that was made last is closed first. An object that nobody else keeps drops out.
+    Of several such sets the one that was made last is closed first. An object that nobody else
+    keeps drops out.
     """
 
     def __init__(self) -> None:
         self._members: weakref.WeakSet[_T] = weakref.WeakSet()
-        # Not registered at import: functions that are registered last run first, and closing needs the I/O loop, which
-        # io_loop.py stops at exit.
+        # Not registered at import: functions that are registered last run first, and closing needs
+        # the I/O loop, which io_loop.py stops at exit.
         if not _all_sets:
             atexit.register(_close_all)
         _all_sets.append(self)
@@ -54,8 +56,8 @@ class ClosedAtExit(Generic[_T]):
         self._members.add(member)
         if not _has_finalizer and multiprocessing.parent_process() is not None:
             _has_finalizer = True
-            # Finalizers that are registered while they run do not run any more. Then it was a thread that added this
-            # member, which goes on meanwhile.
+            # Finalizers that are registered while they run do not run any more. Then it was a
+            # thread that added this member, which goes on meanwhile.
             if util.is_exiting():
                 _close_in_child()
             else:
@@ -100,7 +102,7 @@ def _close_after_other_threads() -> None:
 
 
 def _forget() -> None:
-    """Forget the copies of the parent's communicators, which a forked child must not close, and its finalizer."""
+    """Forget the parent's communicators, which a forked child must not close, and its finalizer."""
     global _has_finalizer
     _has_finalizer = False
     for members in _all_sets:

@@ -1,12 +1,13 @@
 """Forked children must not keep our connections open.
 
-A DataLoader worker inherits every descriptor of the training process. If that process is then killed, the reducers do
-not see its streams end until the child ends too, which was 3.5 s later in a trial. So the child drops the descriptors
-that it inherited. It does not shut them down, because that would end the parent's connection as well.
+A DataLoader worker inherits every descriptor of the training process. If that process is then
+killed, the reducers do not see its streams end until the child ends too, which was 3.5 s later in a
+trial. So the child drops the descriptors that it inherited. It does not shut them down, because
+that would end the parent's connection as well.
 
-A dropped descriptor is replaced by /dev/null and not closed. The Python and gRPC objects that own it were copied with
-the process, and close its number when they die. If the number were free, it could belong by then to a file that the
-child has opened since.
+A dropped descriptor is replaced by /dev/null and not closed. The Python and gRPC objects that own
+it were copied with the process, and close its number when they die. If the number were free, it
+could belong by then to a file that the child has opened since.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def _after_in_child() -> None:
 
 def _replace(numbers: list[int]) -> None:
     """Let these descriptors lead to /dev/null."""
-    # If no descriptor is left for /dev/null, nothing can be done: the connections stay open as long as the child lives.
+    # If no descriptor is left for /dev/null, nothing can be done: the connections stay open as long
+    # as the child lives.
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for number in numbers:
@@ -59,7 +61,7 @@ def _replace(numbers: list[int]) -> None:
 
 
 def _sockets_to(addresses: set[tuple[str, int]]) -> list[int]:
-    """Return the sockets that are connected to one of these addresses. gRPC does not tell which sockets it owns."""
+    """Return the sockets that lead to one of these addresses; gRPC does not tell which it owns."""
     numbers = []
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The event loop that all communicators of this process share, on a thread of its own.
 
-It is never closed. grpc.aio keeps every loop that ever used it and calls into it late, so if each communicator had a
-loop of its own, that loop would have to stay open as well.
+It is never closed. grpc.aio keeps every loop that ever used it and calls into it late, so if each
+communicator had a loop of its own, that loop would have to stay open as well.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _forget() -> None:
 
 
 def _stop() -> None:
-    """Stop the loop before the interpreter is gone. A timer or socket that woke it later would crash the process."""
+    """Stop the loop before the interpreter is gone: waking it up later would crash the process."""
     if _loop is not None and _thread is not None:
         _loop.call_soon_threadsafe(_loop.stop)
         _thread.join(STOP_S)

@@ -4,8 +4,8 @@
     not configured                   warnings and the line of `announce` go to stderr, with time and name
     REDUCTION_LOG=info|warning|error sets the level of our loggers in both cases; the line is logged at info
 
-Python's own last resort prints warnings without time or name. Each record looks anew for a handler of the user's,
-because `logging.basicConfig` may be called after a state was made.
+Python's own last resort prints warnings without time or name. Each record looks anew for a handler
+of the user's, because `logging.basicConfig` may be called after a state was made.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def is_configured(logger: logging.Logger) -> bool:
 
 
 def announce(logger: logging.Logger, text: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Log at level info, and show the line even if nobody has lowered Python's default level, which is warning."""
+    """Log at level info, and show the line even at Python's default level, which is warning."""
     if logger.isEnabledFor(logging.INFO) or environ.get(VARIABLE) or is_configured(logger):
         logger.info("%s", text)
         return

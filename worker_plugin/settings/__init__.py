@@ -1,1 +1,1 @@
-"""What users may write: types of arguments, variables of the environment, forms of addresses."""
+"""What users may set, and how: kinds of settings, their table, variables, forms of addresses."""

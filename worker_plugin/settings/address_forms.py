@@ -1,8 +1,8 @@
-"""What users may write for reducers: HOST:PORT, a range of them, or a DNS name that stands for several.
+"""The forms of a reducer's address: HOST:PORT, a range of them, or a DNS name for several.
 
 HOST:PORT                a host name, an IPv4 address, or an IPv6 address in brackets
-name-{0..3}.svc:50051    the four of them; with leading zeros, {00..11}, numbers have as many digits
-dns:NAME:PORT            all addresses of the name at the time; with ?count=K, once it has K of them
+name-{0..3}.svc:50051    four addresses; with leading zeros, {00..11}, all have as many digits
+dns:NAME:PORT            all addresses of the name at that time; with ?count=K, as soon as there are K
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ _DNS = "dns:"
 
 @dataclass(frozen=True, slots=True)
 class DnsName:
-    """A name whose addresses are reducers."""
+    """A DNS name whose addresses are reducers."""
 
     text: str
     name: str
     port: int
-    #: How many addresses it must have before it is taken.
+    #: The name is looked up again until it has at least this many addresses.
     count: int
 
 
 def is_dns(address: str) -> bool:
-    """Whether an address stands for those of a DNS name."""
+    """Whether an address is a DNS name."""
     return address.startswith(_DNS)
 
 
 def dns_name(address: str) -> DnsName:
-    """Return what `dns:NAME:PORT?count=K` says.
+    """Return the parts of `dns:NAME:PORT?count=K`.
 
     Raises:
         ConfigError: it is not of that form.
     """
-    rest, mark, query = address.removeprefix(_DNS).partition("?")
+    rest, question_mark, query = address.removeprefix(_DNS).partition("?")
     name, _, port = rest.rpartition(":")
     key, _, count = query.partition("=")
-    if mark and (key != "count" or not count.isdecimal() or not 1 <= int(count) <= ADDRESSES_MAX):
+    if question_mark and (key != "count" or not count.isdecimal() or not 1 <= int(count) <= ADDRESSES_MAX):
         raise ConfigError(
             f"reducer {address!r}: after the question mark only count=K is known, with K from 1 to {ADDRESSES_MAX}"
         )
-    return DnsName(address, name, int(port), int(count) if mark else 1)
+    return DnsName(address, name, int(port), int(count) if question_mark else 1)
 
 
 def expand(address: str) -> tuple[str, ...]:
     """Return the addresses that an address with ranges stands for.
 
     Raises:
-        ConfigError: a range is empty, or they are too many.
+        ConfigError: a range is empty, or there are too many addresses.
     """
     parts = _RANGE.split(address)  # text, first, last, text, first, last, ..., text
     choices: list[Sequence[str]] = []
@@ -75,7 +75,11 @@ def expand(address: str) -> tuple[str, ...]:
 
 
 def check_addresses(addresses: Sequence[str]) -> None:
-    """Raise ConfigError unless all are of a form that is known, without opening anything."""
+    """Return if all addresses have a known form; nothing is opened.
+
+    Raises:
+        ConfigError: one has not; or there are none, the same one twice, or too many.
+    """
     if not addresses:
         raise ConfigError("the list of reducers is empty: name at least one HOST:PORT")
     for address in addresses:
@@ -103,8 +107,8 @@ def _check(address: str) -> None:
         _check_host_and_port(dns_name_of, address)
         dns_name(address)
     else:
-        for one in expand(address):
-            _check_host_and_port(one, address)
+        for host_and_port in expand(address):
+            _check_host_and_port(host_and_port, address)
 
 
 def _check_host_and_port(text: str, address: str) -> None:

@@ -1,4 +1,4 @@
-"""Settings in environment variables, REDUCTION_<NAME>, and names of settings that were probably mistyped."""
+"""Settings in environment variables, REDUCTION_<NAME>, and names that were probably mistyped."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ log = logging.getLogger(__name__)
 
 PREFIX = "REDUCTION_"
 #: Variables with our prefix that are no settings of a state. The first says how much is logged
-#: (process/log_setup.py). The second tells a child process where it finds its packages (`reduction.process.launch`).
+#: (process/log_setup.py). The second tells a child process where it finds its packages
+#: (`reduction.process.launch`).
 OTHERS = ("REDUCTION_LOG", "REDUCTION_START_PATH")
-#: A known name that is at least this similar to an unknown one, as `difflib` measures it, is suggested instead.
+#: A known name that is at least this similar to an unknown one, as `difflib` measures it, is
+#: suggested instead.
 SIMILARITY_MIN = 0.6
 
 #: Variables that this process has warned of.

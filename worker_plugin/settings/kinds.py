@@ -1,11 +1,12 @@
 """Kinds of settings: how a value is understood that the user gave, and which values are allowed.
 
-A kind has two methods. `parse` takes what was given, of whatever type, and returns a value of the right type. Numbers
-may be text everywhere, because `os.environ["RANK"]` is text. `check` refuses a value of the right type that is not
-allowed. Both raise ConfigError with a message that names the setting, the value and what is allowed.
+A kind has two methods. `parse` takes what was given, of whatever type, and returns a value of the
+right type. Numbers may be text everywhere, because `os.environ["RANK"]` is text. `check` refuses a
+value of the right type that is not allowed. Both raise ConfigError with a message that names the
+setting, the value and what is allowed.
 
-The `name` that `parse` gets is the argument's, or the variable's if the value comes from the environment. Variables
-are in capital letters.
+The `name` that `parse` gets is the argument's, or the variable's if the value comes from the
+environment. Variables are in capital letters.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from reduction.errors import ConfigError
 
 from worker_plugin.settings.address_forms import check_addresses
 
-#: The longest time-out, in seconds: about a month. Clocks of a communicator can still add up times of this size.
+#: The longest time-out, in seconds: about a month. Clocks of a communicator can still add up times
+#: of this size.
 SECONDS_MAX = 3e6
 
 _SWITCH_POSITIONS = {"0": False, "1": True, False: False, True: True}
@@ -241,5 +243,5 @@ class Addresses:
         return addresses
 
     def check(self, name: str, value: tuple[str, ...]) -> None:
-        """Refuse addresses of unknown forms, and lists without, with repeated or with too many addresses."""
+        """Refuse unknown forms, and lists that are empty, too long, or repeat an address."""
         check_addresses(value)

@@ -4,8 +4,9 @@
     class Config:
         timeout_s: float = setting(600.0, Seconds(), "Seconds from the first push to the error.")
 
-The field's name is the setting's, its type is that of a value that was understood, and `setting` adds the default, the
-kind and the documentation. Whatever else has to know the settings asks `rows`.
+The field's name is the setting's, its type is that of a value that was understood, and `setting`
+adds the default, the kind and the documentation. Whatever else has to know the settings asks
+`rows`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Row:
 
 
 def setting(default: T, kind: Kind[T], doc: str) -> T:
-    """Return a field of the dataclass that is the table; as `dataclasses.field`, typed as its default."""
+    """Return a field for the dataclass that is the table, as `dataclasses.field` does."""
     return field(default=default, metadata={"kind": kind, "doc": doc})
 
 
@@ -63,7 +64,7 @@ def rows(config: type) -> tuple[Row, ...]:
 
 
 def document(docstring: str | None, rows: Iterable[Row]) -> str:
-    """Return a docstring in whose section Args the settings are listed, in the place of `**settings`."""
+    """Return a docstring whose section Args lists the settings in the place of `**settings`."""
     entries = [
         textwrap.fill(
             f"{row.name}: {row.doc} Default: {row.default_text}.",

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import numpy as np
-from reduction import __version__, formats
+from reduction import __version__
 from reduction.codecs import CODECS, Codec
 from reduction.codecs.interface import Array, scale
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError
@@ -254,7 +254,7 @@ class Engine:
         codec = CODECS[collective.dtype]
         accumulator = self._accumulators.pop(action.slot)
         scale(accumulator, collective.op, action.divisor)
-        nbytes = formats.result_bytes(collective.dtype, accumulator.size * collective.dtype.itemsize)
+        nbytes = collective.dtype.format.result_bytes(accumulator.size * collective.dtype.itemsize)
         payload = codec.finish(accumulator, None if codec.is_plain else self.pool.take(nbytes))
         what = action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload
         result = Result(*what, checksum.of_result(*what) if action.checksums else None)

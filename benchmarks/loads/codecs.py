@@ -7,7 +7,6 @@ from itertools import accumulate
 
 import numpy as np
 import torch
-from reduction import formats
 from reduction.codecs import CODECS
 from reduction.codecs.interface import scale
 from reduction.model import DType, ReduceOp
@@ -45,7 +44,7 @@ def fold(payloads: Sequence[memoryview], dtype: DType, span: int, op: ReduceOp) 
     for payload in payloads[1:]:
         codec.add(accumulator, payload, op)
     scale(accumulator, op, len(payloads))
-    out = None if codec.is_plain else np.empty(formats.result_bytes(dtype, span), np.uint8).data
+    out = None if codec.is_plain else np.empty(dtype.format.result_bytes(span), np.uint8).data
     return codec.finish(accumulator, out)
 
 

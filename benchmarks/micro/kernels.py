@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from reduction import formats
 from reduction.codecs import BLOCK_CODECS, CODECS
 from reduction.model import DType, ReduceOp
 
@@ -54,7 +53,7 @@ def steps(name: str | None, span: int) -> tuple[int, dict[str, Callable[[], obje
     tensors = [torch.randn(numel, generator=generator) * 1e-3 for _ in range(2)]
     first, second = (contribution(encoding_of(tensor, wire), span) for tensor in tensors)
     accumulator = np.empty(codec.elements(span), codec.accumulation)
-    out = None if codec.is_plain else np.empty(formats.result_bytes(dtype, span), np.uint8).data
+    out = None if codec.is_plain else np.empty(dtype.format.result_bytes(span), np.uint8).data
     codec.start(accumulator, first)
     codec.add(accumulator, second, ReduceOp.SUM)
     result = memoryview(bytearray(codec.finish(accumulator, out)))

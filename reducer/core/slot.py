@@ -7,7 +7,7 @@ contributions. Payloads are opaque here.
 
 from __future__ import annotations
 
-from reduction import formats, layout
+from reduction import layout
 from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder
 from reduction.model import Collective, Configuration, Push
 
@@ -96,8 +96,8 @@ def check_chunk(rank: int, push: Push, configuration: Configuration, index: int)
             f"of chunks {run.start} to {run.stop - 1} of {chunks}"
         )
     start, stop = layout.chunk_span(push.chunk, collective.numel, itemsize, configuration.chunk_bytes)
-    if not formats.is_push(collective.dtype, push.payload.nbytes, stop - start):
-        least, most = formats.push_sizes(collective.dtype, stop - start)
+    if not collective.dtype.format.is_push(push.payload.nbytes, stop - start):
+        least, most = collective.dtype.format.push_sizes(stop - start)
         raise MalformedFrame(
             f"rank {rank} pushed {push.payload.nbytes} bytes as chunk {push.chunk} of collective "
             f"{push.seq} ({collective}), the chunk has {least}"

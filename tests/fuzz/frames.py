@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from reduction import formats, limits
+from reduction import limits
 from reduction.model import (
     PROTOCOL_VERSION,
     Abort,
@@ -40,6 +40,7 @@ from reduction.model import (
     Welcome,
     WorkerFrame,
 )
+from reduction.model.formats import SCALED_BYTES, TOPK_ENTRY_BYTES
 from reduction.transports import tcp
 from reduction.wire import checksum
 from reduction.wire import frames as wire
@@ -95,9 +96,9 @@ WORKER_FRAMES: tuple[WorkerFrame, ...] = (
     Hello(Configuration(LIFE, 3, CHUNK, MEMBERS[:1], checksums=True), 0),
     replace(push(0, epoch=3), crc32c=checksum.of_push(3, 0, 0, 0, push(0).collective, push(0).payload)),
     replace(join(1), wire_dtype=DType.TOPK, local_size=2),
-    Push(1, 0, 0, _blocks(DType.INT8_BLOCK), 0, memoryview(bytes(2 * formats.SCALED_BYTES))),
-    Push(1, 0, 0, _blocks(DType.FP8_BLOCK), 0, memoryview(bytes(2 * formats.SCALED_BYTES))),
-    Push(1, 0, 0, _blocks(DType.TOPK), 0, memoryview(bytes(3 * formats.TOPK_ENTRY_BYTES))),
+    Push(1, 0, 0, _blocks(DType.INT8_BLOCK), 0, memoryview(bytes(2 * SCALED_BYTES))),
+    Push(1, 0, 0, _blocks(DType.FP8_BLOCK), 0, memoryview(bytes(2 * SCALED_BYTES))),
+    Push(1, 0, 0, _blocks(DType.TOPK), 0, memoryview(bytes(3 * TOPK_ENTRY_BYTES))),
     Ack(1),
     Goodbye(1, 1),
     Abort(12, "rank 1 is gone"),

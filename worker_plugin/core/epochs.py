@@ -10,7 +10,6 @@ minimum            forget contributions that everybody is done with, while all m
 
 from __future__ import annotations
 
-from reduction import formats
 from reduction.errors import OutOfOrder, ReducerDraining, StaleInstance
 from reduction.limits import ACK_DELAY_S
 from reduction.model import Ack, Configuration, Hello, Result
@@ -146,10 +145,10 @@ class Epochs:
             issue = self.window.issues[result.seq]
             issue.moved_at = now
             dtype = issue.collective.dtype
-            if not formats.is_result(dtype, result.payload.nbytes, push.stop - push.start):
+            if not dtype.format.is_result(result.payload.nbytes, push.stop - push.start):
                 raise OutOfOrder(
                     f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
-                    f"{result.seq}, which has {formats.result_bytes(dtype, push.stop - push.start)}"
+                    f"{result.seq}, which has {dtype.format.result_bytes(push.stop - push.start)}"
                 )
             actions.append(Store(result.seq, push.start, push.stop, result.payload))
             if self.window.take(result.seq, result.chunk):

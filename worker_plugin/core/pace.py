@@ -22,9 +22,6 @@ CHUNKS = 4
 CHUNK_BYTES_MOST = MIB
 #: Sizes that are no powers of two are multiples of this.
 _STEP_BYTES = 8 * KIB
-#: How many times larger chunks are, as the layout counts: int8 and fp8 have half the bytes on the wire, top-k a few
-#: percent, but its chunks must not become so large that reducers stand idle.
-_WIDER: dict[DType | None, int] = {DType.INT8_BLOCK: 2, DType.FP8_BLOCK: 2, DType.TOPK: 8}
 #: Bytes of results that a rate is taken from; how many rates are kept of a stream, and make a choice of all.
 RATE_BYTES = 256 * KIB
 RATES_KEPT = 32
@@ -76,7 +73,7 @@ def aim_for(aim: Aim, dtype: DType | None, world_size: int) -> Aim:
     Messages are what costs, so compressed chunks have more elements each. The first chunks of all ranks meet on the
     link of one reducer before anybody knows what it takes, so many ranks begin with smaller ones.
     """
-    wider = _WIDER.get(dtype, 1)
+    wider = 1 if dtype is None else dtype.format.chunk_scale
     shared = max(aim.first_bytes // world_size // _STEP_BYTES * _STEP_BYTES, aim.finest_chunk_bytes)
     first, least, finest = (
         min(wider * nbytes, CHUNK_BYTES_MOST)

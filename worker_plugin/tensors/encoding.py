@@ -2,7 +2,7 @@
 
 What a contribution says is decided once, when its chunk is first pushed: an epoch that asks for it
 again gets the same bytes, and a residual changes once per collective. Spans and starts are bytes as
-the layout counts them (`formats.py`).
+the layout counts them (`reduction/model/formats.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from reduction import formats
-from reduction.codecs import BLOCK_CODECS, TOPK
+from reduction.codecs import BLOCK_CODECS
 from reduction.model import DType, ReduceOp
 
 from worker_plugin.tensors.wire_dtype import WireFormat
@@ -155,11 +154,9 @@ class BlockEncoding(Encoding):
         self._borders = [0, *accumulate(counts)]
         self._count = self._borders[-1]
         self._itemsize = wire.dtype.itemsize
-        self._push_bytes = (
-            wire.k * formats.TOPK_ENTRY_BYTES if wire.dtype is DType.TOPK else formats.SCALED_BYTES
-        )
+        self._push_bytes = wire.push_block_bytes
         self.contribution_bytes = self._count * self._push_bytes
-        self.result_bytes = formats.result_bytes(wire.dtype, self.numel * self._itemsize)
+        self.result_bytes = wire.dtype.format.result_bytes(self.numel * self._itemsize)
         self._flat: torch.Tensor | None = None
         #: What is encoded at a time, and what the others will make of it.
         self._scratch = np.empty((2, 0, self._block), np.float32)
@@ -185,7 +182,7 @@ class BlockEncoding(Encoding):
         return self._blocks(start) * self._push_bytes, self._blocks(stop) * self._push_bytes
 
     def _blocks(self, span: int) -> int:
-        return formats.blocks(self._codec.dtype, span)
+        return self._codec.dtype.format.blocks(span)
 
     def encode(self, start: int, stop: int, out: memoryview) -> None:
         """See `Encoding.encode`."""
@@ -237,11 +234,8 @@ class BlockEncoding(Encoding):
 
     def store(self, start: int, stop: int, payload: memoryview, out: NDArray[np.uint8]) -> None:
         """See `Encoding.store`."""
-        begin, end = (formats.result_bytes(self._codec.dtype, span) for span in (start, stop))
-        if self._codec is TOPK:  # of any size; in memory it is spread out
-            TOPK.expand(payload, out[begin:end].view("<u2"))
-        else:
-            out[begin:end] = np.frombuffer(payload, np.uint8)
+        begin, end = (self._codec.dtype.format.result_bytes(span) for span in (start, stop))
+        self._codec.expand(payload, out[begin:end])
 
     def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
         """See `Encoding.decode`."""

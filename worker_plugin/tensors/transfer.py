@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from reduction import formats
 from reduction.model import Collective
 
 from worker_plugin.tensors.encoding import Encoding, bytes_of
@@ -71,9 +70,9 @@ class Transfer:
     def destination(self, start: int, stop: int) -> memoryview | None:
         """Return the memory for a chunk's result; None if the size of that is not known before it comes."""
         dtype = self.collective.dtype
-        if not formats.is_placed(dtype):
+        if dtype.format.may_shrink:
             return None
-        return self.result_bytes[formats.result_bytes(dtype, start) : formats.result_bytes(dtype, stop)]
+        return self.result_bytes[dtype.format.result_bytes(start) : dtype.format.result_bytes(stop)]
 
     def store(self, start: int, stop: int, payload: memoryview) -> None:
         """Put a chunk's result into the result memory, unless it was received there.

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reduction import formats
 from reduction.errors import ConfigError
-from reduction.model import DType, ReduceOp
+from reduction.model import FORMATS, DType, ReduceOp
 
-#: Of each block of 512 elements "topk" sends so many, as a share.
+#: The share of the elements of each block that "topk" sends, unless the setting names another one.
 RATIO_DEFAULT = 0.01
 _NAMES = {
-    "bf16": DType.BFLOAT16,
-    "fp16": DType.FLOAT16,
-    "fp8": DType.FP8_BLOCK,
-    "int8": DType.INT8_BLOCK,
-    "topk": DType.TOPK,
+    name: dtype
+    for name, dtype in sorted((format.setting, dtype) for dtype, format in FORMATS.items() if format.setting)
 }
 _REAL = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 _SUMS = (ReduceOp.SUM, ReduceOp.AVG)
@@ -26,8 +22,8 @@ class WireFormat:
     """What sums and averages of floating-point numbers travel as."""
 
     dtype: DType
-    #: Of TOPK: elements of each block.
-    k: int = 0
+    #: How many of the largest elements of a block are sent; 1 unless the format leaves a choice.
+    k: int = 1
 
     def applies_to(self, dtype: DType, op: ReduceOp) -> bool:
         """Whether a collective is sent in this format; all others travel as they are."""
@@ -36,10 +32,15 @@ class WireFormat:
     @property
     def block(self) -> int:
         """How many elements are encoded together."""
-        return formats.block(self.dtype)
+        return self.dtype.format.block
+
+    @property
+    def push_block_bytes(self) -> int:
+        """Bytes of one block of a contribution."""
+        return self.k * self.dtype.format.push_block_bytes
 
     def _is_smaller(self, dtype: DType) -> bool:
-        return self.block > 1 or dtype is DType.FLOAT32
+        return self.block > 1 or self.dtype.itemsize < dtype.itemsize
 
 
 def parse(text: str | None) -> WireFormat | None:
@@ -52,17 +53,18 @@ def parse(text: str | None) -> WireFormat | None:
         return None
     name, colon, ratio = text.partition(":")
     dtype = _NAMES.get(name)
-    if dtype is None or (colon and dtype is not DType.TOPK):
+    has_ratio = dtype is not None and dtype.format.push_multiple_max > 1
+    if dtype is None or (colon and not has_ratio):
         raise ConfigError(
             f"wire_dtype is {text!r}; this version knows None, {', '.join(map(repr, _NAMES))} and 'topk:RATIO'"
         )
-    if dtype is not DType.TOPK:
+    if not has_ratio:
         return WireFormat(dtype)
-    most = formats.TOPK_MAX / formats.TOPK_BLOCK
+    most = dtype.format.push_multiple_max / dtype.format.block
     try:
         share = float(ratio) if colon else RATIO_DEFAULT
     except ValueError:
         share = 0.0
     if not 0 < share <= most:
         raise ConfigError(f"wire_dtype is {text!r}; the ratio must be a number above 0, {most:g} at most")
-    return WireFormat(dtype, max(1, round(share * formats.TOPK_BLOCK)))
+    return WireFormat(dtype, max(1, round(share * dtype.format.block)))

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reduction import formats
 from reduction.model import DType, ReduceOp
 
 Array = NDArray[Any]
@@ -33,11 +32,11 @@ class Codec(ABC):
 
     def __init__(self, dtype: DType) -> None:
         self.dtype = dtype
-        self.block = formats.block(dtype)
+        self.block = dtype.format.block
 
     def elements(self, span: int) -> int:
         """Return the elements of a chunk, whole blocks."""
-        return formats.blocks(self.dtype, span) * self.block
+        return self.dtype.format.blocks(span) * self.block
 
     def check(self, payload: memoryview) -> None:  # noqa: B027  # most have nothing to check
         """Look at a contribution of the right size before it is taken.
@@ -60,7 +59,7 @@ class Codec(ABC):
 
         Args:
             accumulator: changed in place; is the result itself if `is_plain`.
-            out: memory for the result otherwise, `formats.result_bytes` of it.
+            out: memory for the result otherwise, `Format.result_bytes` of it.
         """
 
 
@@ -76,6 +75,15 @@ class BlockCodec(Codec):
     @abstractmethod
     def encode(self, values: Array, out: Array) -> None:
         """Make a contribution; `start` shows what the reducer will make of it."""
+
+    def expand(self, payload: Payload, out: Array) -> None:
+        """Write a result to `out`, which has the most bytes that a result of this chunk can have.
+
+        Raises:
+            MalformedFrame: no reducer of ours sends this.
+        """
+        # numpy gives the GIL away for this copy, a memoryview would not.
+        out[:] = np.frombuffer(payload, np.uint8)
 
     @abstractmethod
     def decode(self, payload: Payload, out: Array) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reduction.codecs.interface import Array, BlockCodec, Payload
-from reduction.formats import SCALED_BLOCK
 from reduction.model import ReduceOp
+from reduction.model.formats import SCALED_BLOCK
 
 #: Blocks at a time, so that the work stays in the cache.
 _ROWS = 128

@@ -17,8 +17,8 @@ import numpy as np
 from reduction.codecs.half import round_to_bfloat16, widen
 from reduction.codecs.interface import Array, BlockCodec, Payload
 from reduction.errors import MalformedFrame
-from reduction.formats import TOPK_BLOCK, TOPK_ENTRY_BYTES
 from reduction.model import ReduceOp
+from reduction.model.formats import TOPK_BLOCK, TOPK_ENTRY_BYTES
 
 _VALUE_BYTES = 2
 #: Blocks at a time, so that the work stays in the cache.
@@ -91,12 +91,8 @@ class TopkCodec(BlockCodec):
         widen(words, out.reshape(-1))
 
     def expand(self, payload: Payload, out: Array) -> None:
-        """Make bfloat16 patterns, one for each element, of a result.
-
-        Raises:
-            MalformedFrame: no reducer of ours sends this.
-        """
-        nbytes = payload.nbytes
+        """See `BlockCodec.expand`: a bfloat16 pattern for each element."""
+        nbytes, out = payload.nbytes, out.view("<u2")
         words = np.frombuffer(payload, "<u2", nbytes // 2)
         if nbytes == out.nbytes:
             out[:] = words

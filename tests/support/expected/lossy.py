@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.distributed as dist
-from reduction import formats
 from reduction.codecs import BLOCK_CODECS, BlockCodec
 from reduction.codecs.interface import scale
 from reduction.model import DType, ReduceOp
@@ -74,7 +73,7 @@ def fold(
         codec.add(accumulator, contribution, ReduceOp.SUM)
     scale(accumulator, ReduceOp.AVG if op == AVG else ReduceOp.SUM, len(rows) * size)
     span = count * codec.block * codec.dtype.itemsize
-    payload = codec.finish(accumulator, memoryview(bytearray(formats.result_bytes(codec.dtype, span))))
+    payload = codec.finish(accumulator, memoryview(bytearray(codec.dtype.format.result_bytes(span))))
     result = np.empty((count, codec.block), np.float32)
     codec.decode(payload, result)
     return torch.from_numpy(result).view(-1)[: rows[0].numel()].view(rows[0].shape).to(dtype)

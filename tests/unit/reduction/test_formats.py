@@ -1,11 +1,14 @@
 """How many bytes a chunk has on the wire: pure arithmetic that cores, codecs and encodings must agree on."""
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reduction import formats, limits
-from reduction.formats import TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
-from reduction.model import DType
+from reduction import limits
+from reduction.codecs import CODECS
+from reduction.model import FORMATS, DType
+from reduction.model.formats import TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
 
 SCALED = [DType.INT8_BLOCK, DType.FP8_BLOCK]
 COMPRESSED = [*SCALED, DType.TOPK]
@@ -16,10 +19,10 @@ PLAIN = [dtype for dtype in DType if dtype not in COMPRESSED]
 @pytest.mark.parametrize("numel", [0, 1, 511, 512, 513])
 def test_plain_elements_are_what_they_are(dtype, numel):
     span = numel * dtype.itemsize
-    assert formats.block(dtype) == 1
-    assert formats.blocks(dtype, span) == numel
-    assert formats.push_sizes(dtype, span) == (span, span)
-    assert formats.result_bytes(dtype, span) == span
+    assert dtype.format.block == 1
+    assert dtype.format.blocks(span) == numel
+    assert dtype.format.push_sizes(span) == (span, span)
+    assert dtype.format.result_bytes(span) == span
 
 
 @pytest.mark.parametrize(
@@ -27,7 +30,7 @@ def test_plain_elements_are_what_they_are(dtype, numel):
     [(DType.INT8_BLOCK, 256, 2), (DType.FP8_BLOCK, 256, 2), (DType.TOPK, 512, 2)],
 )
 def test_blocks_are_part_of_the_protocol(dtype, elements, itemsize):
-    assert (formats.block(dtype), dtype.itemsize) == (elements, itemsize)
+    assert (dtype.format.block, dtype.itemsize) == (elements, itemsize)
 
 
 @pytest.mark.parametrize("dtype", COMPRESSED)
@@ -36,15 +39,15 @@ def test_blocks_are_part_of_the_protocol(dtype, elements, itemsize):
     [(0, 0, 0), (0, 1, 1), (1, -1, 1), (1, 0, 1), (1, 1, 2), (7, 0, 7), (7, 1, 8)],
 )
 def test_a_block_that_begins_counts(dtype, whole, beyond, blocks):
-    assert formats.blocks(dtype, (whole * formats.block(dtype) + beyond) * dtype.itemsize) == blocks
+    assert dtype.format.blocks((whole * dtype.format.block + beyond) * dtype.itemsize) == blocks
 
 
 @pytest.mark.parametrize("dtype", SCALED)
 @pytest.mark.parametrize(("numel", "nbytes"), [(0, 0), (1, 260), (256, 260), (257, 520), (1024, 1040)])
 def test_scaled_blocks_have_their_scale_in_front(dtype, numel, nbytes):
     span = numel * dtype.itemsize
-    assert formats.push_sizes(dtype, span) == (nbytes, nbytes)
-    assert formats.result_bytes(dtype, span) == nbytes
+    assert dtype.format.push_sizes(span) == (nbytes, nbytes)
+    assert dtype.format.result_bytes(span) == nbytes
 
 
 @pytest.mark.parametrize(
@@ -53,50 +56,50 @@ def test_scaled_blocks_have_their_scale_in_front(dtype, numel, nbytes):
 )
 def test_topk_is_never_more_than_bfloat16(numel, least, most, result):
     span = numel * DType.TOPK.itemsize
-    assert formats.push_sizes(DType.TOPK, span) == (least, most)
-    assert formats.result_bytes(DType.TOPK, span) == result
+    assert DType.TOPK.format.push_sizes(span) == (least, most)
+    assert DType.TOPK.format.result_bytes(span) == result
 
 
 @pytest.mark.parametrize("dtype", [*PLAIN, *SCALED])
 def test_most_payloads_have_one_size(dtype):
-    nbytes = formats.result_bytes(dtype, 4096)
+    nbytes = dtype.format.result_bytes(4096)
     for other in (0, 1, nbytes // 2, nbytes - 1, nbytes + 1, 2 * nbytes):
-        assert not formats.is_push(dtype, other, 4096)
-        assert not formats.is_result(dtype, other, 4096)
-    assert formats.is_push(dtype, nbytes, 4096)
-    assert formats.is_result(dtype, nbytes, 4096)
+        assert not dtype.format.is_push(other, 4096)
+        assert not dtype.format.is_result(other, 4096)
+    assert dtype.format.is_push(nbytes, 4096)
+    assert dtype.format.is_result(nbytes, 4096)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_topk_push_has_the_same_number_of_elements_in_each_block(count):
     span = count * TOPK_BLOCK * DType.TOPK.itemsize
-    taken = [nbytes for nbytes in range(2 * span) if formats.is_push(DType.TOPK, nbytes, span)]
+    taken = [nbytes for nbytes in range(2 * span) if DType.TOPK.format.is_push(nbytes, span)]
     assert taken == [count * k * TOPK_ENTRY_BYTES for k in range(1, TOPK_MAX + 1)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_topk_result_is_as_large_as_it_has_to_be(count):
     span = count * TOPK_BLOCK * DType.TOPK.itemsize
-    assert formats.is_result(DType.TOPK, 0, span), "its codec finds out"
-    assert formats.is_result(DType.TOPK, span, span)
-    assert not formats.is_result(DType.TOPK, span + 1, span)
+    assert DType.TOPK.format.is_result(0, span), "its codec finds out"
+    assert DType.TOPK.format.is_result(span, span)
+    assert not DType.TOPK.format.is_result(span + 1, span)
 
 
 @pytest.mark.parametrize("dtype", DType)
 def test_an_empty_chunk_has_an_empty_push_and_result(dtype):
-    assert formats.push_sizes(dtype, 0) == (0, 0)
-    assert [formats.is_push(dtype, nbytes, 0) for nbytes in (0, 1, 4)] == [True, False, False]
-    assert [formats.is_result(dtype, nbytes, 0) for nbytes in (0, 1, 4)] == [True, False, False]
+    assert dtype.format.push_sizes(0) == (0, 0)
+    assert [dtype.format.is_push(nbytes, 0) for nbytes in (0, 1, 4)] == [True, False, False]
+    assert [dtype.format.is_result(nbytes, 0) for nbytes in (0, 1, 4)] == [True, False, False]
 
 
 @pytest.mark.parametrize("dtype", DType)
-def test_results_whose_size_is_known_are_placed(dtype):
-    assert formats.is_placed(dtype) is (dtype is not DType.TOPK)
+def test_only_a_topk_result_has_a_size_that_is_known_when_it_comes(dtype):
+    assert dtype.format.may_shrink is (dtype is DType.TOPK)
 
 
 @pytest.mark.parametrize("dtype", COMPRESSED)
 def test_chunk_borders_are_block_borders(dtype):
-    assert limits.CHUNK_BYTES_MULTIPLE % (formats.block(dtype) * dtype.itemsize) == 0
+    assert limits.CHUNK_BYTES_MULTIPLE % (dtype.format.block * dtype.itemsize) == 0
 
 
 @given(
@@ -106,12 +109,24 @@ def test_chunk_borders_are_block_borders(dtype):
 )
 def test_the_bytes_of_chunks_add_up_to_those_of_the_whole(dtype, kib, rest):
     spans = [*(number * limits.CHUNK_BYTES_MULTIPLE for number in kib), rest * dtype.itemsize]
-    for size in (formats.blocks, formats.result_bytes, lambda *what: formats.push_sizes(*what)[0]):
-        assert sum(size(dtype, span) for span in spans) == size(dtype, sum(spans))
+    fmt = dtype.format
+    for size in (fmt.blocks, fmt.result_bytes, lambda span: fmt.push_sizes(span)[0]):
+        assert sum(map(size, spans)) == size(sum(spans))
 
 
 @given(dtype=st.sampled_from(COMPRESSED), numel=st.integers(0, 1 << 20))
 def test_nothing_is_more_than_the_credit_counts(dtype, numel):
-    whole = formats.blocks(dtype, numel * dtype.itemsize) * formats.block(dtype) * dtype.itemsize
-    assert formats.push_sizes(dtype, whole)[1] <= whole
-    assert formats.result_bytes(dtype, whole) <= whole
+    whole = dtype.format.blocks(numel * dtype.itemsize) * dtype.format.block * dtype.itemsize
+    assert dtype.format.push_sizes(whole)[1] <= whole
+    assert dtype.format.result_bytes(whole) <= whole
+
+
+def test_the_table_has_a_row_for_every_dtype():
+    assert list(FORMATS) == list(DType)
+    assert list(CODECS) == list(DType)
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_a_row_does_not_change(dtype):
+    with pytest.raises(FrozenInstanceError):
+        dtype.format.block = 3

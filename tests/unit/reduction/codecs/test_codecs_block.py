@@ -6,13 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from reduction import formats
 from reduction.codecs import BLOCK_CODECS, TOPK
 from reduction.codecs.half import round_to_bfloat16, widen
 from reduction.codecs.scaled import _ROWS, e4m3_values
 from reduction.errors import MalformedFrame
-from reduction.formats import SCALED_BLOCK, SCALED_BYTES, TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
 from reduction.model import DType, ReduceOp
+from reduction.model.formats import SCALED_BLOCK, SCALED_BYTES, TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
 
 INT8, FP8 = BLOCK_CODECS[DType.INT8_BLOCK], BLOCK_CODECS[DType.FP8_BLOCK]
 SCALED = [INT8, FP8]
@@ -52,7 +51,7 @@ def started(codec, payload, count):
 
 
 def finished(codec, accumulator):
-    out = memoryview(bytearray(b"\xaa" * formats.result_bytes(codec.dtype, span_of(codec, len(accumulator)))))
+    out = memoryview(bytearray(b"\xaa" * codec.dtype.format.result_bytes(span_of(codec, len(accumulator)))))
     return codec.finish(accumulator.reshape(-1).copy(), out)
 
 
@@ -103,10 +102,10 @@ NUMBERS = {"allow_nan": False, "allow_infinity": False}
 def test_contributions_and_results_have_the_sizes_that_the_cores_expect(codec, count):
     values, span = random_rows(codec, count), span_of(codec, count)
     payload = encoded(codec, values)
-    assert formats.is_push(codec.dtype, payload.nbytes, span)
+    assert codec.dtype.format.is_push(payload.nbytes, span)
     result = finished(codec, sent(codec, values))
-    assert formats.is_result(codec.dtype, result.nbytes, span)
-    assert result.nbytes <= formats.result_bytes(codec.dtype, span)
+    assert codec.dtype.format.is_result(result.nbytes, span)
+    assert result.nbytes <= codec.dtype.format.result_bytes(span)
     assert decoded(codec, result, count).shape == values.shape
 
 
@@ -659,7 +658,7 @@ def test_a_result_of_any_bytes_is_taken_or_malformed(payload):
     )
 )
 def test_a_contribution_of_any_bytes_is_taken_or_malformed(payload):
-    is_sized = formats.is_push(DType.TOPK, len(payload), span_of(TOPK, 2))
+    is_sized = DType.TOPK.format.is_push(len(payload), span_of(TOPK, 2))
     try:
         TOPK.check(memoryview(payload))
     except MalformedFrame:
@@ -669,7 +668,7 @@ def test_a_contribution_of_any_bytes_is_taken_or_malformed(payload):
     if is_sized:  # otherwise the core refuses it
         total = started(TOPK, payload, 2)
         TOPK.add(total.reshape(-1), payload, ReduceOp.SUM)
-        assert formats.is_result(DType.TOPK, finished(TOPK, total).nbytes, span_of(TOPK, 2))
+        assert DType.TOPK.format.is_result(finished(TOPK, total).nbytes, span_of(TOPK, 2))
 
 
 def test_bfloat16_is_rounded_as_torch_rounds_it():

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reduction import formats
 from reduction.codecs import BLOCK_CODECS, CODECS
 from reduction.errors import MalformedFrame
 from reduction.model import DType, ReduceOp
+from reduction.model.formats import SCALED_BYTES, TOPK_ENTRY_BYTES
 
 from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice
 from worker_plugin.tensors.wire_dtype import parse
@@ -171,7 +171,7 @@ def expected_contribution(tensor, name, sizes, residuals=None):
     """Encode each slice as a whole; return the bytes, and what was left out."""
     wire = parse(name)
     codec = BLOCK_CODECS[wire.dtype]
-    nbytes = wire.k * formats.TOPK_ENTRY_BYTES if wire.dtype is DType.TOPK else formats.SCALED_BYTES
+    nbytes = wire.k * TOPK_ENTRY_BYTES if wire.dtype is DType.TOPK else SCALED_BYTES
     contribution, left_out = b"", []
     for number, part in enumerate(split(tensor.reshape(-1).float().numpy(), sizes)):
         values = padded(part if residuals is None else part + residuals[number], codec)
@@ -225,11 +225,11 @@ def test_nothing_is_encoded_as_nothing(name, sizes):
 @pytest.mark.parametrize("name", LOSSY)
 def test_sizes_are_those_of_the_formats(name):
     wire, encoding = parse(name), blocks_encoding(torch.zeros(sum(SIZES)), name, SIZES)
-    assert formats.is_push(wire.dtype, encoding.contribution_bytes, encoding.numel * 2)
-    assert encoding.result_bytes == formats.result_bytes(wire.dtype, encoding.numel * 2)
+    assert wire.dtype.format.is_push(encoding.contribution_bytes, encoding.numel * 2)
+    assert encoding.result_bytes == wire.dtype.format.result_bytes(encoding.numel * 2)
     for start, stop in spans(encoding.numel * 2, 3 * KIB):
         begin, end = encoding.where(start, stop)
-        assert formats.is_push(wire.dtype, end - begin, stop - start)
+        assert wire.dtype.format.is_push(end - begin, stop - start)
 
 
 @settings(max_examples=40)
@@ -343,7 +343,7 @@ def reduced(encodings, dtype, size):
         yield (
             start,
             stop,
-            codec.finish(accumulator, memoryview(bytearray(formats.result_bytes(dtype, stop - start)))),
+            codec.finish(accumulator, memoryview(bytearray(dtype.format.result_bytes(stop - start)))),
         )
 
 
@@ -360,7 +360,7 @@ def test_results_are_delivered_to_their_pieces(name, dtype, size):
         for part in parts:
             contribution, _ = expected_contribution(torch.from_numpy(part), name, (len(part),))
             codec.add(total.reshape(-1), np.frombuffer(contribution, np.uint8), ReduceOp.SUM)
-        out = memoryview(bytearray(formats.result_bytes(wire.dtype, total.size * 2)))
+        out = memoryview(bytearray(wire.dtype.format.result_bytes(total.size * 2)))
         values = np.empty_like(total)
         codec.decode(codec.finish(total, out), values)
         expected.append(values.reshape(-1)[: len(parts[0])])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from reduction import formats
 from reduction.codecs import BLOCK_CODECS
+from reduction.model.formats import TOPK_BLOCK
 
 from worker_plugin.tensors.encoding import BlockEncoding, ParameterSlice
 from worker_plugin.tensors.wire_dtype import parse
@@ -50,8 +50,8 @@ def test_a_contribution_can_be_cut_into_chunks(wire):
     codec = BLOCK_CODECS[parse(wire).dtype]
     whole = np.empty(encoding.numel, np.float32)
     codec.start(whole, payload.data)
-    for first in range(0, encoding.numel, formats.TOPK_BLOCK):
-        begin, end = encoding.where(first * 2, (first + formats.TOPK_BLOCK) * 2)
-        part = np.empty(formats.TOPK_BLOCK, np.float32)[: encoding.numel - first]
+    for first in range(0, encoding.numel, TOPK_BLOCK):
+        begin, end = encoding.where(first * 2, (first + TOPK_BLOCK) * 2)
+        part = np.empty(TOPK_BLOCK, np.float32)[: encoding.numel - first]
         codec.start(part, payload[begin:end].data)
-        np.testing.assert_array_equal(part, whole[first : first + formats.TOPK_BLOCK])
+        np.testing.assert_array_equal(part, whole[first : first + TOPK_BLOCK])

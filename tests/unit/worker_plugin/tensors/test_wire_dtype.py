@@ -18,10 +18,10 @@ def test_none_leaves_all_as_they_are():
 @pytest.mark.parametrize(
     ("text", "dtype", "k"),
     [
-        ("bf16", DType.BFLOAT16, 0),
-        ("fp16", DType.FLOAT16, 0),
-        ("fp8", DType.FP8_BLOCK, 0),
-        ("int8", DType.INT8_BLOCK, 0),
+        ("bf16", DType.BFLOAT16, 1),
+        ("fp16", DType.FLOAT16, 1),
+        ("fp8", DType.FP8_BLOCK, 1),
+        ("int8", DType.INT8_BLOCK, 1),
         ("topk", DType.TOPK, 5),
         ("topk:0.01", DType.TOPK, 5),
         ("topk:0.1", DType.TOPK, 51),

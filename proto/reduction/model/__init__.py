@@ -1,0 +1,62 @@
+"""The values of the protocol: formats of elements, parts of a job, frames, and the status of a reducer.
+
+Frames are what cores, engine and transports exchange. `reduction.wire` turns them into bytes and back, and is the only
+package that knows the schema.
+"""
+
+from reduction.model.formats import FORMATS, DType, Format, ReduceOp
+from reduction.model.frames import (
+    PROTOCOL_VERSION,
+    Abort,
+    Ack,
+    Configure,
+    Goodbye,
+    Hello,
+    Join,
+    Minimum,
+    Moved,
+    Peers,
+    Push,
+    ReducerFrame,
+    Result,
+    Start,
+    Waiting,
+    Welcome,
+    WorkerFrame,
+)
+from reduction.model.job import Collective, Configuration, Member, Peer, Presence, job_title
+from reduction.model.status import JobStatus, LastRank, ReducerStatus, WaitTimes
+
+__all__ = [
+    "FORMATS",
+    "PROTOCOL_VERSION",
+    "Abort",
+    "Ack",
+    "Collective",
+    "Configuration",
+    "Configure",
+    "DType",
+    "Format",
+    "Goodbye",
+    "Hello",
+    "JobStatus",
+    "Join",
+    "LastRank",
+    "Member",
+    "Minimum",
+    "Moved",
+    "Peer",
+    "Peers",
+    "Presence",
+    "Push",
+    "ReduceOp",
+    "ReducerFrame",
+    "ReducerStatus",
+    "Result",
+    "Start",
+    "WaitTimes",
+    "Waiting",
+    "Welcome",
+    "WorkerFrame",
+    "job_title",
+]

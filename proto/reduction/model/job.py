@@ -1,0 +1,88 @@
+"""What a job is made of: its collectives, its configuration, and its ranks as a reducer sees them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from reduction.model.formats import DType, ReduceOp
+
+
+class Presence(enum.IntEnum):
+    """How a reducer sees a rank; the numbers are those of the schema."""
+
+    PRESENT = 1
+    LOST = 2
+    LEFT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What all ranks must agree on, per seq."""
+
+    op: ReduceOp
+    dtype: DType
+    numel: int
+    fingerprint: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole collective, as the layout counts them."""
+        return self.numel * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.op.name} of {self.numel} x {self.dtype.name.lower()} (layout {self.fingerprint:016x})"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A reducer in a configuration."""
+
+    address: str
+    incarnation: bytes
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Who takes part in an epoch and on which grid; only rank 0 makes one."""
+
+    instance: bytes
+    epoch: int
+    chunk_bytes: int
+    members: tuple[Member, ...]
+    #: Whether every Push and Result has a checksum.
+    checksums: bool = False
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """The members' weights, in dealing order."""
+        return tuple(member.weight for member in self.members)
+
+    def index_of(self, incarnation: bytes) -> int | None:
+        """Return the place of a reducer in the dealing order, or None."""
+        for index, member in enumerate(self.members):
+            if member.incarnation == incarnation:
+                return index
+        return None
+
+
+def job_title(job: str, group: str) -> str:
+    """Return what messages and tables call a job: its name, and the ranks of its process group if that is not all."""
+    return f"{job} [ranks {group}]" if group else job
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A rank as one reducer sees it."""
+
+    rank: int
+    nonce: bytes
+    host: str
+    presence: Presence
+    #: How many it has had here: if there is a new one, the one before has broken.
+    streams: int = 1
+
+    def __str__(self) -> str:
+        lost = "" if self.presence is Presence.PRESENT else f", {self.presence.name.lower()}"
+        return f"rank {self.rank} ({self.host}{lost})"

@@ -1,0 +1,71 @@
+"""The answer of a Status call: a reducer and its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reduction.model.job import Peer, job_title
+
+
+@dataclass(frozen=True, slots=True)
+class LastRank:
+    """How often chunks waited for a rank, and how long in all."""
+
+    rank: int
+    chunks: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTimes:
+    """Percentiles of the time from a chunk's first push to its last, in seconds."""
+
+    p50_s: float = 0.0
+    p90_s: float = 0.0
+    p99_s: float = 0.0
+    max_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job as a reducer sees it."""
+
+    job: str
+    world_size: int
+    peers: tuple[Peer, ...]
+    epoch: int
+    started: bool
+    minimum: int
+    open_slots: int
+    reserved_bytes: int
+    received_bytes: int
+    sent_bytes: int
+    chunk_bytes: int
+    credit_bytes: int
+    #: The most that a rank has pushed and not got back, at this moment.
+    under_way_bytes: int
+    #: Ranks that were the last to push a chunk, ascending.
+    last: tuple[LastRank, ...] = ()
+    waits: WaitTimes = WaitTimes()
+    #: As in `Join`.
+    group: str = ""
+
+    @property
+    def title(self) -> str:
+        """What to call it; no other job of the reducer is called so."""
+        return job_title(self.job, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class ReducerStatus:
+    """One reducer process."""
+
+    version: str
+    incarnation: bytes
+    uptime_seconds: float
+    draining: bool
+    memory_reserved_bytes: int
+    memory_limit_bytes: int
+    jobs: tuple[JobStatus, ...]
+    #: gRPC ports of the other processes of the same `reducer serve`.
+    siblings: tuple[int, ...] = ()

@@ -1,1 +1,1 @@
-"""The machines: rank and reducer processes, hosts, shaped links, and what is known of them."""
+"""The machines of a benchmark: rank and reducer processes, hosts and shaped links."""

@@ -1,4 +1,4 @@
-"""Ranks and reducers of one shape, running."""
+"""The running rank and reducer processes of a benchmark."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from benchmarks.lab.traffic import Link, Traffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many processes, and where."""
+    """How many processes a benchmark has, and where they run."""
 
     workers: int
     reducers: int
     device: str = "cpu"
-    #: How the links of all hosts are shaped; None is loopback.
+    #: How the links of all hosts are shaped. None means that all processes share loopback.
     link: Link | None = None
-    #: GPUs only: NCCL is a ring over sockets, and ranks may share a GPU. Always so on shaped links.
+    #: On GPUs: NCCL may use nothing but sockets, and ranks may share a GPU. Shaped links imply it.
     sockets: bool = False
 
     @property
     def name(self) -> str:
-        """As in test ids."""
+        """The name that test ids have."""
         place = self.device if self.link is None else self.link.slug
         if self.device != "cpu" and (self.sockets or self.link is not None):
             place += "-shared-gpu"
@@ -38,26 +38,26 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Running processes of a shape."""
+    """The running processes of a shape."""
 
     shape: Shape
     ranks: Ranks
     reducers: Reducers
     network: Network | None = None
-    #: The network's, with what iperf3 measured.
+    #: The links of the network, with the goodput that iperf3 measured.
     link: Link | None = None
 
     def traffic(self) -> Traffic:
-        """Return what went over the links until now; loopback is not counted."""
+        """Return the traffic of all links until now. Loopback is not counted."""
         return Traffic() if self.network is None else self.network.traffic()
 
 
 @contextmanager
 def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
-    """Start the processes of a shape, and end them.
+    """Start the processes of a shape, and end them when the body ends.
 
     Raises:
-        GpuMissing: it has too few GPUs, or no NCCL.
+        GpuMissing: this machine has too few GPUs, or no NCCL.
         NetworkUnavailable: this machine cannot shape links.
     """
     sockets = shape.sockets or shape.link is not None
@@ -70,7 +70,7 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
         if shape.link is not None:
             network = stack.enter_context(Network(shape.workers, shape.reducers, shape.link))
             workers_at, reducers_at, link = network.workers, network.reducers, network.link
-            if with_goodput:  # before anything else runs
+            if with_goodput:  # iperf3 must have the links to itself
                 link = replace(link, goodput_mbit=goodput_mbit(workers_at[0], reducers_at[0]))
         reducers = stack.enter_context(closing(Reducers(shape.reducers, reducers_at)))
         ranks = Ranks(

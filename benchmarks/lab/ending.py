@@ -1,4 +1,4 @@
-"""How a tool ends that has started processes and hosts: they go with it, whatever ends it."""
+"""The end of a tool that has started processes and hosts: they end with it, whatever ends it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks.gpu.nccl_ranks import GpuMissing
 from benchmarks.lab.network import NetworkUnavailable
 from benchmarks.lab.ranks import RanksFailed
 
-#: Exit status if the machine lacks something, as argparse's for wrong usage.
+#: Exit status if the machine lacks something. argparse uses the same for wrong usage.
 MISSING = 2
 
 
 @contextmanager
 def ending_well(name: str) -> Iterator[None]:
-    """Have SIGTERM unwind the body as Ctrl-C does, and what its processes fail of be one line."""
+    """Let SIGTERM unwind the body as Ctrl-C does, and show a failure of its processes without a traceback."""
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
@@ -33,6 +33,7 @@ def ending_well(name: str) -> Iterator[None]:
 
 
 def _leave(number: int, _frame: object) -> None:
-    # timeout(1) sends it twice, to its child and to the group: the second must not cut short the cleaning up.
+    # timeout(1) sends SIGTERM twice: to its child and to the process group. The second one must not
+    # interrupt the cleaning up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""What one TCP stream carries over a shaped link, by iperf3: the ceiling of everything else."""
+"""The goodput of one TCP stream over a shaped link, measured by iperf3. Nothing else can be faster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from benchmarks.lab.hosts import Host
 
-#: Measured, after one second that does not count: TCP must find the rate first.
+#: Length of the measurement. One second before it does not count, since TCP must find the rate first.
 SECONDS = 2
 PORT = 5201
 TIMEOUT_S = 30
@@ -23,7 +23,7 @@ _READY = b"Server listening"
 def goodput_mbit(worker: Host, reducer: Host) -> float | None:
     """Return Mbit/s of payload, the better of both directions; None if iperf3 is not installed.
 
-    Links are alike, so what lies below the better one is the machine's load, and no ceiling.
+    All links have the same rate, so a slower direction was slowed by the machine's load, not by the link.
 
     Raises:
         RuntimeError: iperf3 failed.
@@ -34,7 +34,7 @@ def goodput_mbit(worker: Host, reducer: Host) -> float | None:
 
 
 def _stream(client: Host, server: Host, direction: Sequence[str]) -> float:
-    # --one-off ends the server after the client, and timeout(1) without one.
+    # --one-off ends the server after its client. timeout(1) ends it if no client comes.
     serve = [
         "timeout",
         f"{TIMEOUT_S}",
@@ -57,16 +57,16 @@ def _stream(client: Host, server: Host, direction: Sequence[str]) -> float:
                 raise RuntimeError(f"iperf3: {answer['error']}")
             return float(answer["end"]["sum_received"]["bits_per_second"]) / 1e6
         finally:
-            listening.terminate()  # timeout(1) passes it on
+            listening.terminate()  # timeout(1) passes the signal on to iperf3
 
 
 def _await_ready(process: subprocess.Popen[bytes]) -> None:
     assert process.stdout is not None
     deadline = time.monotonic() + TIMEOUT_S
-    said = b""
-    while _READY not in said:
+    output = b""
+    while _READY not in output:
         ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
         more = os.read(process.stdout.fileno(), 4096) if ready else b""
         if not more:
-            raise RuntimeError(f"iperf3's server did not start, it said {said!r}")
-        said += more
+            raise RuntimeError(f"iperf3's server did not start, its output is {output!r}")
+        output += more

@@ -1,4 +1,4 @@
-"""Where a process runs: on this machine as it is, or in a network namespace of its own."""
+"""Hosts: the network namespaces in which processes run, or the machine's own."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Where `ip netns add` puts its handles, ip-netns(8).
+#: The folder in which `ip netns add` makes a file for each namespace, see ip-netns(8).
 NETNS = Path("/run/netns")
 
-_CLONE_NEWNET = 0x40000000  # sched.h; os.setns comes with Python 3.12 only
+# From sched.h; os.setns exists from Python 3.12 on.
+_CLONE_NEWNET = 0x40000000
 _HERE = "/proc/thread-self/ns/net"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What a process needs to know about its place."""
+    """The network that a process sees."""
 
     address: str
     interface: str
-    #: None: that of whoever starts the process.
+    #: None means the namespace of the process that starts another one here.
     namespace: str | None = None
 
     @property
     def prefix(self) -> list[str]:
-        """What makes a command run here, put before it."""
+        """The words to put before a command so that it runs on this host."""
         return [] if self.namespace is None else ["ip", "netns", "exec", self.namespace]
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Move the calling thread here for a while: sockets it opens and processes it starts belong here.
+        """Move the calling thread to this host's namespace while the body runs.
 
-        A child is born in the namespace of the thread that starts it, so with all its threads, and before it
-        has imported anything. /sys stays the caller's; /proc/thread-self/net is this place's.
+        Sockets that the thread opens and processes that it starts belong to this host. A child process is
+        born in the namespace of the thread that starts it, with all its threads and before it has imported
+        anything. /sys still shows the caller's namespace, /proc/thread-self/net shows this host's.
         """
         if self.namespace is None:
             yield

@@ -9,21 +9,24 @@
     |         bridge, unlimited itself        |      in a namespace of its own, too
     +-----------------------------------------+
 
-A token bucket shapes what leaves an interface, so every link has two of them: at the host for what it sends, at
-the port for what it receives. Nothing outside these namespaces is touched.
+A token bucket shapes the packets that leave an interface, so every link has two of them: one at the host
+for what it sends, and one at the bridge's port for what it receives. Nothing outside these namespaces is
+touched.
 
-- Queue: a bucket holds what the rate carries in `latency_ms` and drops what comes beyond, like a switch or a card
-  without pause frames. Both ends have one, as a host's own queue and a switch's have.
-- Packets: TCP hands over up to 64 KiB as one packet, which on a real host the card cuts, and the other card joins
-  again. Here nothing needs to cut it: `tbf` passes it whole, for its full length on the wire, if its burst is
-  as large. That is why the burst is 128 KiB, two of them: with one, tokens overflow whenever the timer that
-  wakes the bucket is late on a busy core, and rate is lost. Smaller packets cost a machine that is all hosts at once
-  more than it has (a ring at n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at 32, 4.6 at 16).
-  But then 128 KiB pass at once after a pause, so small sums would not see the rate at all: measure them with a
-  small burst. Packets are held to half of it (`Link.packet_bytes`).
-- Congestion control: "cubic", Linux's default, where namespaces may choose it, else "reno", to which cubic
-  comes down at round trips this short (RFC 9438, section 4.3). The machine's own default may be anything.
-- TCP starts every connection afresh (tcp_no_metrics_save), whatever went over that link before.
+- Queue: a bucket holds as many bytes as the rate carries in `latency_ms`, and drops further packets, like a
+  switch or a network card without pause frames. Both ends of a link have such a queue, as a host and a
+  switch have.
+- Packets: TCP hands over up to 64 KiB as one packet. On a real host the network card cuts it into frames,
+  and the other card joins them again. Here nothing has to cut it: `tbf` passes it whole, and counts the
+  bytes that all its frames would have, if its burst is as large. The burst is 128 KiB, which is two such
+  packets. With one, tokens overflow whenever the timer that wakes the bucket is late on a busy core, and
+  bandwidth is lost. Smaller packets need more CPU than a machine has that is all hosts at once (a ring at
+  n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at 32 KiB, 4.6 at 16 KiB). With a burst of
+  128 KiB, that many bytes pass at once after a pause, so small sums would not see the rate at all. Measure
+  them with a small burst; packets then have at most half of it (`Link.packet_bytes`).
+- Congestion control: "cubic", Linux's default, where namespaces may choose it, else "reno". At round trips
+  this short cubic behaves like reno (RFC 9438, section 4.3). The machine's own default could be any.
+- TCP begins every connection without memory of earlier ones over that link (tcp_no_metrics_save).
 """
 
 from __future__ import annotations
@@ -51,11 +54,14 @@ _counter = itertools.count()
 
 
 class NetworkUnavailable(Exception):
-    """This machine cannot shape links; the message says what is missing."""
+    """This machine cannot shape links. The message names the missing part."""
 
 
 class Network:
-    """Hosts on shaped links. A context manager; ends with the process at the latest, or with the next run."""
+    """Hosts on shaped links, as a context manager.
+
+    If this process is killed, the next run removes the namespaces that it has left.
+    """
 
     def __init__(self, workers: int, reducers: int, link: Link) -> None:
         check_network()
@@ -67,7 +73,7 @@ class Network:
         atexit.register(self.close)
         try:
             self._build(link)
-            #: With the congestion control that the hosts use.
+            #: The given link, with the name of the congestion control that the hosts use.
             self.link = replace(link, congestion=_tune(self.hosts, link.congestion))
         except BaseException:
             self.close()
@@ -75,13 +81,14 @@ class Network:
 
     @property
     def hosts(self) -> list[Host]:
-        """Return all, the workers first."""
+        """Return all hosts, the workers first."""
         return [*self.workers, *self.reducers]
 
     def traffic(self) -> Traffic:
-        """Return what went over the links until now.
+        """Return the traffic of all links until now, by the counters of the token buckets.
 
-        The buckets count: unlike an interface they know the headers of every packet that they pass as one.
+        A bucket counts the headers of every frame, also where several frames pass as one packet. An
+        interface does not.
         """
         up, down = self._buckets()
         of_workers, of_reducers = slice(len(self.workers)), slice(len(self.workers), None)
@@ -96,7 +103,7 @@ class Network:
         )
 
     def close(self) -> None:
-        """Remove all; processes should have left, or the namespaces stay nameless until they do."""
+        """Remove all namespaces. One in which a process still runs loses its name now, and ends with the process."""
         atexit.unregister(self.close)
         for host in (self._bridge, *self.hosts):
             assert host.namespace is not None
@@ -112,7 +119,7 @@ class Network:
         self.close()
 
     def _build(self, link: Link) -> None:
-        # Not tbf's own `latency`: it lets the queue hold a burst more than that.
+        # tbf's own option `latency` would let the queue hold a burst more than that.
         limits = ["burst", f"{link.burst_bytes}", "limit", f"{link.queue_bytes}"]
         bucket = ["root", "tbf", "rate", f"{link.rate_mbit}mbit", *limits]
         packets = ["gso_max_size", f"{link.packet_bytes}"]
@@ -133,11 +140,12 @@ class Network:
             _run("tc", "-n", switch, "qdisc", "add", "dev", port, *bucket)
 
     def _buckets(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the counters of all links in the order of the hosts: what they sent, what they received."""
-        # All at once: one after the other takes 0.1 s for 16 hosts on a busy machine.
+        """Return the counters of all links in the order of the hosts, for sending and for receiving."""
+        # The commands run side by side. One after the other would take 0.1 s for 16 hosts on a busy
+        # machine.
         places = [self._bridge, *self.hosts]
         answers = _together([["tc", "-n", _name(place), "-s", "-j", "qdisc"] for place in places])
-        tables = [{one["dev"]: one for one in json.loads(answer)} for answer in answers]
+        tables = [{bucket["dev"]: bucket for bucket in json.loads(answer)} for answer in answers]
         up = [table[host.interface] for host, table in zip(self.hosts, tables[1:], strict=True)]
         return up, [tables[0][_port(host)] for host in self.hosts]
 
@@ -156,10 +164,10 @@ def _port(host: Host) -> str:
 
 
 def check_network() -> None:
-    """Find out whether links can be shaped here.
+    """Check that links can be shaped on this machine.
 
     Raises:
-        NetworkUnavailable: they cannot.
+        NetworkUnavailable: something is missing.
     """
     missing = [f"the command {name} (iproute2)" for name in ("ip", "tc") if shutil.which(name) is None]
     if os.geteuid() != 0:
@@ -169,7 +177,7 @@ def check_network() -> None:
 
 
 def _remove_stale() -> None:
-    """Remove what killed runs have left."""
+    """Remove the namespaces of runs that were killed."""
     for path in NETNS.glob(f"{_PREFIX}-*-*"):
         pid = path.name.removeprefix(f"{_PREFIX}-").partition("-")[0]
         if not Path("/proc", pid).exists():
@@ -207,7 +215,7 @@ def _run(*command: str) -> None:
 
 
 def _together(commands: Sequence[Sequence[str]]) -> list[str]:
-    """Run commands side by side; return what they say."""
+    """Run commands side by side, and return their outputs."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     running = [subprocess.Popen(command, text=True, **pipes) for command in commands]  # type: ignore[call-overload]
     answers = []

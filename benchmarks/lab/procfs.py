@@ -1,4 +1,4 @@
-"""What a process holds, as Linux tells it in /proc, and as glibc tells it inside."""
+"""The memory, threads and descriptors of a process: from /proc, and from glibc inside the process."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Of one process at one moment."""
+    """The resources of one process at one moment."""
 
-    #: Resident, shared libraries included.
+    #: Resident memory, shared libraries included.
     rss_bytes: int
-    #: Resident, each shared page divided by the number of its users.
+    #: Resident memory, where each shared page is divided by the number of its users.
     pss_bytes: int
     threads: int
     descriptors: int
-    #: See `heap_bytes`; None if nobody asked inside.
+    #: From the function `heap_bytes`, which only the process itself can call.
     heap_bytes: int | None = None
 
 
 def footprint(pid: int) -> Footprint:
-    """Return what a process holds now.
+    """Return the resources of a process now.
 
     Raises:
-        OSError: it is gone, or belongs to somebody else.
+        OSError: the process has ended, or belongs to another user.
     """
     process = Path("/proc", str(pid))
-    # Not VmRSS of `status`: the kernel adds that up from counters per thread, which lag (proc(5)).
+    # VmRSS of `status` would be inexact: the kernel adds it up from counters per thread, which lag
+    # behind (proc(5)).
     memory = _fields(process / "smaps_rollup")
     return Footprint(
         rss_bytes=memory["Rss"] * 1024,
@@ -47,25 +48,27 @@ class _MallocInfo(ctypes.Structure):
 
 
 def heap_bytes() -> int | None:
-    """Return the bytes that this process has allocated and not freed; None if its libc is not glibc 2.33 or newer.
+    """Return the bytes that this process has allocated and not freed.
 
-    Unlike resident memory it does not see what the allocator keeps for later, or cannot give back because of a
-    small block that lives above it. Python's own small objects are elsewhere.
+    Unlike resident memory, this leaves out memory that the allocator keeps for later, or cannot return
+    because a small block above it is in use. It also leaves out Python's own small objects. None if the C
+    library is not glibc 2.33 or newer.
     """
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:
         return None
     mallinfo2.restype = _MallocInfo
     info = mallinfo2()
-    return int(info.uordblks + info.hblkhd)  # in all arenas, and mapped one by one (mallinfo(3))
+    # The bytes in all arenas, and those in blocks that have a mapping of their own (mallinfo(3)).
+    return int(info.uordblks + info.hblkhd)
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Return the lines `Name:   12 kB` of a file; others are left out."""
-    found = {}
+    """Return the lines of a file that look like `Name:   12 kB`, as names and numbers."""
+    fields = {}
     for line in path.read_text().splitlines():
         name, _, value = line.partition(":")
         number = value.split()[:1]
         if number and number[0].isdecimal():
-            found[name] = int(number[0])
-    return found
+            fields[name] = int(number[0])
+    return fields

@@ -1,7 +1,7 @@
 """Rank processes that live for many measurements, so that no measurement pays for starting them.
 
-The test process tells all of them at once what to do, over one pipe each, and waits for all the answers. A
-rank that fails or dies ends them all: the others would wait for it.
+The test process sends every command to all ranks, over a pipe to each, and waits for all answers. If a
+rank fails or dies, all ranks are ended, since the others would wait for it.
 """
 
 from __future__ import annotations
@@ -30,46 +30,47 @@ from benchmarks.lab.hosts import LOOPBACK, Host
 from benchmarks.loads.bare import BareState
 from worker_plugin import ReductionState
 
-#: Our contenders that are compared with the ring.
+#: Our contenders that every benchmark compares with the ring.
 TRANSPORTS = ("tcp", "grpc")
-#: On the same plane with another wire dtype.
+#: Contenders on the TCP plane with another wire dtype.
 WIRES = ("bf16", "fp16", "fp8", "int8", "topk")
-#: All of ours: class and settings; a rank has a state of each, and one that is not used never connects.
+#: Class and settings of all our contenders. A rank has a state for each; a state that is not used never
+#: connects.
 OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "tcp": (ReductionState, {"transport": "tcp"}),
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
     "bare": (BareState, {"transport": "tcp"}),
-    #: Flat where every rank has a host of its own.
+    # Where every rank has a host of its own, this is the same as flat mode.
     "hierarchical": (ReductionState, {"transport": "tcp", "local_group": "auto"}),
     **{name: (ReductionState, {"transport": "tcp", "wire_dtype": name}) for name in WIRES},
 }
 
-#: Most seconds from the start of the processes until all have met.
+#: Most seconds from the start of the processes until their process group exists.
 START_TIMEOUT_S = 120.0
 #: Most seconds that a command may take.
 CALL_TIMEOUT_S = 120.0
-#: Most seconds that the ranks have to say goodbye to each other.
+#: Most seconds that the ranks may take to end.
 CLOSE_TIMEOUT_S = 60.0
 
 
 class RanksFailed(Exception):
-    """A rank raised, died or did not answer; the message says which and how. All ranks were ended."""
+    """A rank raised an error, died or did not answer. The message names it. All ranks were ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a rank process is started with."""
+    """The arguments of a rank process."""
 
     rank: int
     world_size: int
     device: str
     #: The network interface that collectives of torch.distributed use.
     interface: str
-    #: Of this run only: the ranks meet in it, and the jobs are named after it.
+    #: A folder for this run only: it holds the rendezvous file, and jobs are named after it.
     directory: str
     reducers: tuple[str, ...]
-    #: Its number on its host, and how many there are; as a launcher says.
+    #: The rank's number on its host and the number of ranks there, as a launcher sets them.
     local_rank: int = 0
     local_size: int = 1
     #: Whether NCCL may use nothing but sockets; then ranks may share a GPU.
@@ -77,30 +78,30 @@ class Setup:
 
     @property
     def nccl_log(self) -> str:
-        """Where this rank's NCCL writes."""
+        """The path of the log that this rank's NCCL writes."""
         return os.path.join(self.directory, f"nccl-{self.rank}.log")
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What a workload finds in its rank process, beside the default process group: Gloo, on GPUs also NCCL."""
+    """What a workload can use in its rank process, beside the default process group (Gloo, on GPUs also NCCL)."""
 
     rank: int
     world_size: int
     device: torch.device
-    #: By name in OURS.
+    #: The states of our contenders, by their names in OURS.
     states: dict[str, ReductionState]
     #: How many ranks its host has.
     local_size: int = 1
 
     def synchronize(self) -> None:
-        """Wait until a GPU has done what it was told; a future or a work is done before that."""
+        """Wait until the GPU has finished. A future can be done before that."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 class Ranks:
-    """`world_size` rank processes, on this host or each on its own of `hosts`."""
+    """`world_size` rank processes, on this host or each on its own host of `hosts`."""
 
     def __init__(
         self,
@@ -122,14 +123,15 @@ class Ranks:
             raise
 
     def _start(self, reducers: Sequence[str], device: str, hosts: Sequence[Host], sockets: bool) -> None:
-        context = multiprocessing.get_context("spawn")  # fork and torch's threads do not go together
-        resource_tracker.ensure_running()  # `spawn` starts it with the first child, but it belongs on no host
+        context = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads can hang
+        # `spawn` would start the resource tracker with the first child, inside that child's namespace.
+        resource_tracker.ensure_running()
         for rank, host in enumerate(hosts):
             ours, theirs = context.Pipe()
             local = (hosts[:rank].count(host), hosts.count(host)) if host.namespace else (0, 1)
             directory = self._directory.name
-            where = device, host.interface, directory
-            setup = Setup(rank, len(hosts), *where, tuple(reducers), *local, sockets)
+            network = device, host.interface, directory
+            setup = Setup(rank, len(hosts), *network, tuple(reducers), *local, sockets)
             self._setups.append(setup)
             process = context.Process(target=_main, args=(theirs, setup), name=f"rank-{rank}", daemon=True)
             with host.entered():
@@ -141,26 +143,26 @@ class Ranks:
 
     @property
     def world_size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return len(self._processes)
 
     def load(self, workload: type, *args: object) -> None:
-        """Make every rank's workload `workload(rank, *args)`, in place of the one before."""
+        """Give every rank the workload `workload(rank, *args)` in place of its present one."""
         self._tell((workload, args))
         self._gather(CALL_TIMEOUT_S)
 
     def call(self, method: str, *args: object) -> list[Any]:
-        """Call a method of every rank's workload; return what they return, in rank order."""
+        """Call a method of every rank's workload, and return the results in rank order."""
         self._tell((method, args))
         return self._gather(CALL_TIMEOUT_S)
 
     def nccl_logs(self) -> list[str]:
-        """Return what the NCCL of each rank has written; nothing where there is none."""
+        """Return the NCCL log of each rank; it is empty where NCCL was not used."""
         paths = [Path(setup.nccl_log) for setup in self._setups]
         return [path.read_text(errors="replace") if path.exists() else "" for path in paths]
 
     def close(self) -> None:
-        """Let the ranks leave; those that do not are killed, which is an error."""
+        """End the ranks. A rank that does not end in time is killed, which is an error."""
         for connection in self._connections:
             connection.close()
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
@@ -180,7 +182,7 @@ class Ranks:
         if not self._connections:
             raise RanksFailed("the ranks were ended by an earlier failure")
         for connection in self._connections:
-            with suppress(OSError):  # `_gather` finds out why
+            with suppress(OSError):  # the rank has died; `_gather` reports it
                 connection.send(command)
 
     def _gather(self, timeout_s: float) -> list[Any]:
@@ -213,7 +215,8 @@ class Ranks:
 
 
 def _main(connection: Connection, setup: Setup) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the test process's; it then ends us
+    # Ctrl-C reaches all processes of the terminal. The test process handles it, and ends the ranks.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         rank = _join(setup)
         connection.send((True, None))
@@ -222,23 +225,23 @@ def _main(connection: Connection, setup: Setup) -> None:
             state.close()
         dist.destroy_process_group()
     except Exception:
-        with suppress(OSError):  # nobody is there any more: the test process was interrupted
+        with suppress(OSError):  # the test process was interrupted and no longer reads
             connection.send((False, traceback.format_exc()))
 
 
 def _obey(connection: Connection, rank: Rank) -> None:
-    """Do what the pipe says until it closes, which it also does when the test process dies."""
+    """Execute commands until the pipe closes. It also closes when the test process dies."""
     workload: Any = None
     while True:
         try:
-            what, args = connection.recv()
+            command, args = connection.recv()
         except EOFError:
             return
-        if isinstance(what, str):
-            connection.send((True, getattr(workload, what)(*args)))
+        if isinstance(command, str):
+            connection.send((True, getattr(workload, command)(*args)))
         else:
-            workload = None  # free its memory first
-            workload = what(rank, *args)
+            workload = None  # frees its memory before the next workload allocates
+            workload = command(rank, *args)
             connection.send((True, None))
 
 
@@ -249,9 +252,9 @@ def _join(setup: Setup) -> Rank:
     os.environ["LOCAL_WORLD_SIZE"] = str(setup.local_size)
     device = torch.device("cpu")
     if setup.device == "cuda":
-        where = setup.rank, setup.interface, setup.nccl_log
+        known = setup.rank, setup.interface, setup.nccl_log
         os.environ.update(
-            nccl_ranks.variables(*where, sockets=setup.sockets, version=torch.cuda.nccl.version())
+            nccl_ranks.variables(*known, sockets=setup.sockets, version=torch.cuda.nccl.version())
         )
         device = torch.device("cuda", setup.rank % torch.cuda.device_count())
         torch.cuda.set_device(device)

@@ -1,4 +1,4 @@
-"""A link between a host and the switch, and what went over all links between two moments."""
+"""The link between a host and the switch, and the traffic of all links between two moments."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from dataclasses import astuple, dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The same for every host, and each way."""
+    """The properties of a link. All hosts have the same, in both directions."""
 
     rate_mbit: float
-    #: How long a packet may wait in the queue of a link; the queue refuses others.
+    #: Most milliseconds that a packet waits in the queue of a link. The queue drops further packets.
     latency_ms: float = 20.0
-    #: What may pass at once after a pause; see `benchmarks.lab.network`.
+    #: Bytes that may pass at once after a pause; `benchmarks.lab.network` explains why so many.
     burst_bytes: int = 128 << 10
-    #: TCP's algorithm, once it is known.
+    #: Name of TCP's congestion control; empty until it is known.
     congestion: str = ""
-    #: What one TCP stream of iperf3 carries, the slower of both directions, once it was measured.
+    #: Goodput of one TCP stream of iperf3, the better of both directions; None until it is measured.
     goodput_mbit: float | None = None
 
     @property
     def packet_bytes(self) -> int:
-        """Return how much TCP may hand over as one packet: half a burst, and no more than it ever does."""
+        """Return the largest packet that TCP may hand over: half a burst, and at most 64 KiB."""
         return min(64 << 10, self.burst_bytes // 2)
 
     @property
     def queue_bytes(self) -> int:
-        """Return the length of a queue; at least a packet, with its headers, must fit."""
+        """Return the length of a queue. A burst must fit, so that a packet with its headers does."""
         return max(int(self.rate_mbit * self.latency_ms / 8 * 1000), self.burst_bytes)
 
     @property
     def name(self) -> str:
-        """As in the table."""
+        """The name that tables have."""
         return f"{self.rate_mbit:g} Mbit/s, {self.latency_ms:g} ms"
 
     @property
     def slug(self) -> str:
-        """As in test ids."""
+        """The name that test ids have."""
         return f"{self.rate_mbit:g}mbit-queue{self.latency_ms:g}ms-burst{self.burst_bytes >> 10}KiB"
 
 
 def link_of(rate_mbit: float) -> Link:
-    """Return a link whose burst is a millisecond of the rate at least: timers may be late by as much, tc-tbf(8)."""
+    """Return a link whose burst is at least a millisecond of the rate, since timers may be that late (tc-tbf(8))."""
     usual = Link(rate_mbit=rate_mbit)
     return replace(usual, burst_bytes=max(usual.burst_bytes, int(rate_mbit * 1000 / 8)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Sums over all workers, over all reducers, and over everything."""
+    """Bytes of all workers and of all reducers, and the losses of all links."""
 
     worker_tx_bytes: int = 0
     worker_rx_bytes: int = 0
     reducer_tx_bytes: int = 0
     reducer_rx_bytes: int = 0
-    #: Refused by a full queue, on either end of a link.
+    #: Packets that a full queue has dropped, on either end of a link.
     dropped_packets: int = 0
-    #: What TCP sent once more, on all hosts.
+    #: Segments that TCP has sent again, on all hosts.
     retransmitted_segments: int = 0
 
     def __add__(self, other: Traffic) -> Traffic:

@@ -1,1 +1,1 @@
-"""What a rank does while it is measured."""
+"""The workloads that ranks run while they are measured."""

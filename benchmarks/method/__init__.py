@@ -1,1 +1,1 @@
-"""How is measured: contenders in turn, rows, records, tables."""
+"""The method of measuring: contenders in turn, rows, records and tables."""

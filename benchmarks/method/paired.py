@@ -1,7 +1,8 @@
-"""Contenders in turn on the same processes: A B C A B C ..., so that what slows the machine slows all.
+"""Contenders take turns on the same processes, A B C A B C ..., so that other load on the machine slows all of them.
 
-The ratio of two contenders is the median over the ratios of neighbouring turns. All ranks start a turn at an
-agreed moment of the clock they share, asleep until then; a turn ends when the last rank has its last result.
+The ratio of two contenders is the median over the ratios of neighbouring turns. All ranks sleep until an
+agreed reading of the clock that they share, and begin the turn then. A turn ends when the last rank has its
+last result.
 """
 
 from __future__ import annotations
@@ -18,38 +19,39 @@ from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.traffic import Traffic
 from benchmarks.method.records import Quartiles, quartiles
 
-#: From the order to run until the run, enough for every rank to be asleep again.
+#: Seconds from the command to the agreed begin of a turn, so that every rank sleeps again before it.
 LEAD_S = 0.03
-#: After the last result: acknowledgements and releases belong to the cost.
+#: Seconds after the last result in which CPU still counts, since acknowledgements and the release of
+#: buffers belong to the cost of a turn.
 SETTLE_S = 0.08
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one rank saw of one turn."""
+    """The times of one rank in one turn."""
 
-    #: Of each iteration, from the end of the one before.
+    #: Seconds of each iteration, from the end of the previous one.
     seconds: list[float]
     cpu_s: float
 
 
 @dataclass(slots=True)
 class Measurement:
-    """What one contender did in all its turns."""
+    """The times, CPU and traffic of one contender in all its turns."""
 
-    #: Of each turn, until the slowest rank was done, per iteration.
+    #: Seconds per iteration of each turn, until the slowest rank was done.
     turns: list[float] = field(default_factory=list)
-    #: Of each iteration on each rank.
+    #: Seconds of each iteration on each rank.
     iterations: list[float] = field(default_factory=list)
-    #: All ranks, all turns.
+    #: Sum over all ranks and turns.
     worker_cpu_s: float = 0.0
-    #: All reducers, all turns.
+    #: Sum over all reducers and turns.
     reducer_cpu_s: float = 0.0
-    #: All turns.
+    #: Sum over all turns.
     traffic: Traffic = field(default_factory=Traffic)
 
     def add(self, samples: Sequence[Sample], reducer_cpu_s: float, traffic: Traffic) -> None:
-        """Take in a turn."""
+        """Add a turn."""
         self.turns.append(max(sum(sample.seconds) / len(sample.seconds) for sample in samples))
         for sample in samples:
             self.iterations.extend(sample.seconds)
@@ -58,35 +60,36 @@ class Measurement:
         self.traffic += traffic
 
     def times_as_fast_as(self, other: Measurement) -> Quartiles:
-        """Return the quartiles of the other's time by this one's, over all pairs of neighbouring turns."""
+        """Return the quartiles of other time / own time, over all pairs of neighbouring turns."""
         return quartiles([theirs / own for theirs, own in zip(other.turns, self.turns, strict=True)])
 
     @property
     def p50_s(self) -> float:
-        """The median iteration."""
+        """The seconds of the median iteration."""
         return statistics.median(self.iterations)
 
     @property
     def turn_s(self) -> float:
-        """The median turn, per iteration."""
+        """The seconds per iteration of the median turn."""
         return statistics.median(self.turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much to measure."""
+    """How many turns to measure."""
 
-    #: Turns of each contender that count.
+    #: Most turns of each contender that count.
     rounds: int
-    #: No further round after so many seconds; at least `rounds_min` are run.
+    #: Seconds after which no further round begins, once there are `rounds_min`.
     budget_s: float
     rounds_min: int = 3
-    #: Rounds before, checked but not counted: memory, congestion windows and bucket layouts settle.
+    #: Rounds before the others, in which memory, congestion windows and bucket layouts settle. They are
+    #: checked, but not counted.
     warmup_rounds: int = 2
 
 
 class Processes(Protocol):
-    """What runs: see `benchmarks.lab.cluster`."""
+    """The running processes that `compare` uses, for example those of `benchmarks.lab.cluster`."""
 
     @property
     def ranks(self) -> Ranks:
@@ -95,16 +98,16 @@ class Processes(Protocol):
 
     @property
     def reducers(self) -> Reducers:
-        """Return those that the ranks use."""
+        """Return the reducers that the ranks use."""
         ...
 
     def traffic(self) -> Traffic:
-        """Return what went over the links until now."""
+        """Return the traffic of all links until now."""
         ...
 
 
 def timed(steps: Sequence[Callable[[], object]], start_at: float) -> Sample:
-    """Run the steps from `start_at` on; in a rank. On Linux all processes share perf_counter's zero."""
+    """Run the steps in a rank, from `start_at` on. On Linux perf_counter is the same clock in all processes."""
     cpu_s = time.process_time()
     time.sleep(max(0.0, start_at - time.perf_counter()))
     ends = [start_at]
@@ -117,13 +120,13 @@ def timed(steps: Sequence[Callable[[], object]], start_at: float) -> Sample:
 
 
 def compare(processes: Processes, contenders: Sequence[str], effort: Effort) -> dict[str, Measurement]:
-    """Let the contenders of the loaded workload run in turn; check every result.
+    """Let the contenders of the loaded workload take turns, and check every result.
 
     Args:
-        processes: whose ranks have a workload with `prepare()`, `run(contender, start_at) -> Sample` and
+        processes: their ranks have loaded a workload with `prepare()`, `run(contender, start_at) -> Sample` and
             `verify()`.
         contenders: names that `run` knows.
-        effort: how much.
+        effort: how many turns.
     """
     measured = {name: Measurement() for name in contenders}
     ranks, reducers = processes.ranks, processes.reducers

@@ -1,4 +1,4 @@
-"""The rows of results/latest.json, as figures and the page need them. report.py defines the format."""
+"""The rows of results/latest.json for figures and for the page. report.py defines the format."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: Of the file; the one before had two contenders a row and no network.
+#: Version of the file that this module reads.
 FORMAT = 2
 
 
 class FormatUnknown(ValueError):
-    """A file is not one that this version reads; the message says why."""
+    """A file has another format than this version reads. The message says why."""
 
 
 class Quartiles(NamedTuple):
-    """Of one quantity over the turns, or over the pairs of turns."""
+    """The quartiles of one quantity over the turns, or over the pairs of turns."""
 
     low: float
     median: float
@@ -26,7 +26,7 @@ class Quartiles(NamedTuple):
 
 
 class Network(NamedTuple):
-    """How all links of a row were shaped."""
+    """The shape of all links of a row."""
 
     rate_mbit: float
     latency_ms: float
@@ -34,22 +34,22 @@ class Network(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For titles."""
+        """The name that titles have."""
         burst = f"{self.burst_bytes / 1024:g} KiB bursts"
         return f"{self.rate_mbit:g} Mbit/s links, {self.latency_ms:g} ms queues, {burst}"
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """What one contender did in a row."""
+    """The measurement of one contender in a row."""
 
-    #: Seconds of the turns, per iteration.
+    #: Seconds per iteration of the turns.
     turn_s: Quartiles
-    #: Of GB/s = 1e9 bytes/s.
+    #: Bandwidth in GB/s = 1e9 bytes/s: the size of the tensor by the time of a turn.
     algbw_gb_s: Quartiles
-    #: The ring's time by this one's; None for the ring.
+    #: Ring's time / own time; None for the ring itself.
     ratio: Quartiles | None
-    #: Everything, as in the file.
+    #: The contender as in the file.
     plain: dict[str, Any]
 
 
@@ -63,21 +63,21 @@ class Record:
     reducers: int
     ring: str
     device: str
-    #: None is loopback.
+    #: None for loopback.
     network: Network | None
-    #: Mbit/s that iperf3 reached on such a link.
+    #: Goodput of iperf3 on such a link; None if it was not measured.
     goodput_mbit: float | None
     contenders: dict[str, Contender]
 
     @property
     def shape(self) -> str:
-        """For titles."""
+        """Workers and reducers, for titles."""
         on = "" if self.device == "cpu" else f", {self.device}"
         return f"n={self.workers}, k={self.reducers}{on}"
 
     @property
     def place(self) -> str:
-        """For titles."""
+        """Where the row was measured, for titles."""
         return "loopback" if self.network is None else self.network.name
 
 
@@ -85,8 +85,8 @@ def load(path: Path) -> dict[str, Any]:
     """Return the document of a file.
 
     Raises:
-        FormatUnknown: it is none.
-        OSError: it cannot be read.
+        FormatUnknown: the file holds no JSON object.
+        OSError: the file cannot be read.
     """
     try:
         document = json.loads(path.read_text())
@@ -101,7 +101,7 @@ def records(document: dict[str, Any]) -> list[Record]:
     """Return the rows of a document.
 
     Raises:
-        FormatUnknown: it has another format than FORMAT.
+        FormatUnknown: the document has another format than FORMAT.
     """
     if document.get("format") != FORMAT:
         raise FormatUnknown(f"the format is {document.get('format')!r}, this version reads {FORMAT}")
@@ -133,7 +133,7 @@ _RATIO = ("low_quartile", "median", "high_quartile")
 
 
 def quartiles(values: Sequence[float]) -> Quartiles:
-    """Return those of at least one value."""
+    """Return the quartiles of one or more values."""
     if len(values) == 1:
         return Quartiles(values[0], values[0], values[0])
     return Quartiles(*statistics.quantiles(values, n=4, method="inclusive"))

@@ -1,11 +1,11 @@
-"""One row per comparison: the table at the end of the run, and the JSON file. README.md defines the columns.
+"""The report of a run: the table that is printed and the JSON file. README.md defines the columns.
 
 {"format": 2, "environment": {...}, "rows": [{
     "what": "all-reduce", "size_bytes": ..., "workers": n, "reducers": k, "iterations": per turn,
     "ring": "Gloo" or "NCCL", "device": "cpu" or "cuda",
     "network": "loopback" or {"rate_mbit", "latency_ms", "burst_bytes", "congestion",
                               "goodput_mbit": what iperf3 reaches, or null},
-    "nccl": null or what NCCL's log said, see nccl_log.py,
+    "nccl": null or the contents of NCCL's log, see nccl_log.py,
     "contenders": {"tcp" | "grpc" | "ring" | "noop": {
         "turns": [seconds of each, per iteration], "p50_s": median of all iterations on all ranks,
         "algbw_gb_s", "per_s": iterations per second, "goodput_fraction": or null,
@@ -13,8 +13,8 @@
         "ratio": {"low_quartile", "median", "high_quartile"} of ring's time / own time; null for "ring",
         "wire": null on loopback, else {"worker_tx", "worker_rx", "reducer_tx", "reducer_rx": bytes of one
                 process and iteration / size_bytes, "dropped_packets", "retransmitted_segments": all turns},
-        "unshaped_s": median turn of the same on links that are not shaped, or null,
-        "doubts": [why this is no figure of the network]
+        "unshaped_s": median turn on links that are not shaped, or null,
+        "doubts": [reasons why this time says nothing about the network]
     }}}]}
 """
 
@@ -33,7 +33,7 @@ from benchmarks.method.table import markdown, without_empty_columns
 
 LATEST = Path(__file__).parents[1] / "results" / "latest.json"
 
-#: Of the JSON; raised when a field changes its meaning.
+#: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 2
 
 
@@ -45,7 +45,7 @@ class Report:
     rows: list[Row] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """Return the table as text, in Markdown, and how time grows with the workers."""
+        """Return the table in Markdown, and how time grows with the number of workers."""
         cells = [_cells(row, name) for row in self.rows for name in row.measured]
         table = markdown(*without_empty_columns(_HEAD, cells))
         notes = [step.line() for step in scaling(self.rows)]
@@ -64,22 +64,22 @@ class Report:
 
 
 def nccl_notes(row: Row) -> list[str]:
-    """Return what must be said of a row on GPUs: what NCCL was, and which figures are not the network's."""
+    """Return the notes of a row on GPUs: which NCCL was used, and which times say nothing about the network."""
     if row.nccl is None:
         return []
     case = f"{row.what}, n={row.workers}, {'loopback' if row.link is None else row.link.name}"
-    found = [f"{case}: {row.nccl.summary()}"]
+    notes = [f"{case}: {row.nccl.summary()}"]
     for name in row.measured:
         label = row.ring if name == "ring" else name
         if (unshaped_s := row.unshaped_s.get(name)) is not None:
             both = f"{1e3 * row.measured[name].turn_s:.0f} ms, {1e3 * unshaped_s:.0f} ms unshaped"
-            found.append(f"{case}, {label}: {both}, {row.times_as_fast_unshaped(name):.2f} times as fast")
-        found += [f"(*) {case}, {label}: no figure of the network: {doubt}" for doubt in row.doubts(name)]
-    return found
+            notes.append(f"{case}, {label}: {both}, {row.times_as_fast_unshaped(name):.2f} times as fast")
+        notes += [f"(*) {case}, {label}: no figure of the network: {doubt}" for doubt in row.doubts(name)]
+    return notes
 
 
 _HEAD = [
-    "what",
+    "load",
     "size",
     "n",
     "k",

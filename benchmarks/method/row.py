@@ -1,4 +1,4 @@
-"""One comparison: what was measured, and what follows from it. README.md defines the columns."""
+"""One comparison of contenders, and the quantities that follow from it. README.md defines the columns."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from benchmarks.lab.ranks import OURS
 from benchmarks.lab.traffic import Link
 from benchmarks.method.paired import Measurement
 
-#: Ranks that share a GPU take turns on it: their time on shaped links tells of the links only if they are so many
-#: times as fast without.
+#: Ranks that share a GPU take turns on it. Their time on shaped links says something about the links only
+#: if they are this many times as fast without them.
 CLEARLY_FASTER = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What was compared, and what came out, by contender: names of OURS, "ring", "noop"."""
+    """The measurements of one comparison, by contender: names of OURS, "ring" and "noop"."""
 
     what: str
     size_bytes: int
     workers: int
     reducers: int
     device: str
-    #: None on loopback.
+    #: None for loopback.
     link: Link | None
     iterations: int
     measured: dict[str, Measurement]
-    #: Seconds of the median turn of the same on links that are not shaped, per iteration, by contender.
+    #: Seconds per iteration of the median turn on links that are not shaped, by contender.
     unshaped_s: Mapping[str, float] = field(default_factory=dict)
-    #: What NCCL said, on GPUs.
+    #: The contents of NCCL's log; None without GPUs.
     nccl: NcclLog | None = None
 
     @classmethod
@@ -47,7 +47,7 @@ class Row:
         unshaped_s: Mapping[str, float] | None = None,
         nccl: NcclLog | None = None,
     ) -> Row:
-        """Return what was measured on a cluster."""
+        """Return the row of a comparison on a cluster."""
         return cls(
             what=what,
             size_bytes=size_bytes,
@@ -63,41 +63,41 @@ class Row:
 
     @property
     def ring(self) -> str:
-        """What carries the ring."""
+        """The library whose ring was compared."""
         return "NCCL" if self.device == "cuda" else "Gloo"
 
     def quartiles(self, name: str) -> tuple[float, float, float] | None:
-        """Return those of the ring's time by this contender's, over all pairs of neighbouring turns."""
+        """Return the quartiles of ring's time / own time, over all pairs of neighbouring turns."""
         ring = self.measured.get("ring")
         if name == "ring" or ring is None:
             return None
         return self.measured[name].times_as_fast_as(ring)
 
     def times_as_fast_unshaped(self, name: str) -> float | None:
-        """Return the time by that on links that are not shaped, if that was measured."""
+        """Return time / time on links that are not shaped, or None if the latter was not measured."""
         unshaped_s = self.unshaped_s.get(name)
         return None if unshaped_s is None else self.measured[name].turn_s / unshaped_s
 
     def doubts(self, name: str) -> list[str]:
-        """Return why this is no figure of the network, although links are shaped."""
-        found = []
+        """Return the reasons why a time on shaped links says nothing about the network."""
+        reasons = []
         factor = self.times_as_fast_unshaped(name)
         if factor is not None and factor < CLEARLY_FASTER:
-            found.append(f"unshaped it is only {factor:.2f} times as fast, {CLEARLY_FASTER:g} is wanted")
+            reasons.append(f"unshaped it is only {factor:.2f} times as fast, {CLEARLY_FASTER:g} is wanted")
         if name == "ring" and self.nccl is not None and self.link is not None:
-            found += self.nccl.problems(self.workers)
-        return found
+            reasons += self.nccl.problems(self.workers)
+        return reasons
 
     def algbw_gb_s(self, name: str) -> float:
-        """Return bytes per second, in GB/s = 1e9 bytes/s."""
+        """Return the bandwidth in GB/s = 1e9 bytes/s."""
         return self.size_bytes / self.measured[name].turn_s / 1e9
 
     def algbw_mbit_s(self, name: str) -> float:
-        """Return the same in the unit of networks, 1e6 bits/s."""
+        """Return the bandwidth in Mbit/s = 1e6 bits/s."""
         return self.algbw_gb_s(name) * 8e3
 
     def goodput_fraction(self, name: str) -> float | None:
-        """Return the algbw by what one TCP stream reaches on such a link: each byte goes each way once."""
+        """Return bandwidth / goodput of one TCP stream. Reducers send each byte once each way, so 1 is the bound."""
         if self.link is None or self.link.goodput_mbit is None or name == "noop":
             return None
         return self.algbw_mbit_s(name) / self.link.goodput_mbit
@@ -111,7 +111,7 @@ class Row:
         return self.measured[name].reducer_cpu_s / self._bytes(name) * 1e9 if name in OURS else None
 
     def wire(self, name: str) -> dict[str, float] | None:
-        """Return what went over the links: bytes of one process by those of its tensors, and losses."""
+        """Return the bytes of one process on its link, by those of its tensors, and the losses of all links."""
         if self.link is None:
             return None
         traffic = self.measured[name].traffic
@@ -126,7 +126,7 @@ class Row:
         }
 
     def json(self) -> dict[str, Any]:
-        """Return it as in the file."""
+        """Return the row as in the file."""
         return {
             "what": self.what,
             "size_bytes": self.size_bytes,
@@ -162,7 +162,7 @@ class Row:
 
 
 def size(count: int) -> str:
-    """Return bytes for people."""
+    """Return bytes in KiB or MiB, as text."""
     for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit:
             return f"{count / unit:.3g} {name}"

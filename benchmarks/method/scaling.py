@@ -1,7 +1,7 @@
 """How the time of one collective grows with the workers, on the same links, with as many reducers.
 
-A ring's grows as 2(n-1)/n; over reducers it should not. The times are of different turns on different processes,
-unlike all other ratios: on a busy machine look at both rows.
+The time of a ring grows as 2(n-1)/n. The time over reducers should not grow. Unlike in all other ratios,
+the two times come from different processes at different moments: on a busy machine look at both rows.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 from benchmarks.lab.traffic import Link
 from benchmarks.method.row import Row, size
 
-#: What the others are compared with.
+#: The number of workers that larger numbers are compared with.
 BASE_WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """From BASE_WORKERS to more workers."""
+    """The growth from BASE_WORKERS to more workers."""
 
     size_bytes: int
     workers: int
     link: Link
-    #: Time by that of BASE_WORKERS, by contender.
+    #: Time / time with BASE_WORKERS, by contender.
     growth: dict[str, float]
 
     def line(self) -> str:
-        """Return a sentence."""
+        """Return the growth as a sentence."""
         growth = ", ".join(f"{name} {factor:.2f}" for name, factor in self.growth.items())
         case = f"{size(self.size_bytes)}, {self.link.name}"
         return f"time(n={self.workers}) / time(n={BASE_WORKERS}) with k=n, {case}: {growth}"
 
     def json(self) -> dict[str, Any]:
-        """Return it as in the file."""
+        """Return the growth as in the file."""
         return {
             "size_bytes": self.size_bytes,
             "workers": self.workers,
@@ -45,7 +45,7 @@ class Step:
 
 
 def scaling(rows: Sequence[Row]) -> list[Step]:
-    """Return what the rows of all-reduce on shaped links tell."""
+    """Return the growth between rows of all-reduce on the same shaped links."""
     square = [row for row in rows if row.what == "all-reduce" and row.link and row.workers == row.reducers]
     bases = {_case(row): row for row in square if row.workers == BASE_WORKERS}
     steps = []

@@ -1,11 +1,12 @@
-"""Long runs go in slices: the parent says how many units come next, so all ranks agree when to stop."""
+"""Slices of long runs: the parent sets how many steps come next, so all ranks agree when to stop."""
 
 from __future__ import annotations
 
-#: Most by which a slice may be longer than the one before, so that one fast slice makes no endless next one.
+#: A slice has at most this many times the steps of the previous one, so that the slice after a fast one
+#: is not endless.
 LONGER_MAX = 2.0
 
 
 def following(count: int, seconds: float, wanted_s: float) -> int:
-    """Return how many units make a slice of `wanted_s` after one of `count` took `seconds`."""
+    """Return how many steps take `wanted_s`, after `count` steps took `seconds`."""
     return max(1, int(count * min(LONGER_MAX, wanted_s / seconds)))

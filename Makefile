@@ -31,7 +31,7 @@ install: $(STAMP) ## Make .venv and install everything into it.
 demo: $(RUNTIME) ## Train a small model: 2 reducers, 4 workers, compared with plain DDP.
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 
-demo-network: $(RUNTIME) ## As root: train on links of 200 Mbit/s, ours and Gloo's ring side by side; about 30 s.
+demo-network: $(RUNTIME) ## As root: train on links of 200 Mbit/s, ours and Gloo's ring side by side; under a minute.
 	$(BIN)/python -m benchmarks.demo.network $(ARGS)
 
 test: $(STAMP) ## Run all tests, and check what tests/unit covers.

@@ -27,6 +27,7 @@ def ending_well(name: str) -> Iterator[None]:
     except RanksFailed as error:
         sys.exit(f"{name}: {error}")
     except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, before)

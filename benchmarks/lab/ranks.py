@@ -12,8 +12,8 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import resource_tracker
@@ -134,7 +134,7 @@ class Ranks:
             setup = Setup(rank, len(hosts), *network, tuple(reducers), *local, sockets)
             self._setups.append(setup)
             process = context.Process(target=_main, args=(theirs, setup), name=f"rank-{rank}", daemon=True)
-            with host.entered():
+            with host.entered(), _interrupts_ignored():
                 process.start()
             theirs.close()
             self._connections.append(ours)
@@ -148,13 +148,11 @@ class Ranks:
 
     def load(self, workload: type, *args: object) -> None:
         """Give every rank the workload `workload(rank, *args)` in place of its present one."""
-        self._tell((workload, args))
-        self._gather(CALL_TIMEOUT_S)
+        self._command(workload, args)
 
     def call(self, method: str, *args: object) -> list[Any]:
         """Call a method of every rank's workload, and return the results in rank order."""
-        self._tell((method, args))
-        return self._gather(CALL_TIMEOUT_S)
+        return self._command(method, args)
 
     def nccl_logs(self) -> list[str]:
         """Return the NCCL log of each rank; it is empty where NCCL was not used."""
@@ -177,6 +175,15 @@ class Ranks:
         self._directory.cleanup()
         if late:
             raise RanksFailed(f"did not end within {CLOSE_TIMEOUT_S:g} s: {', '.join(late)}")
+
+    def _command(self, command: object, args: tuple[object, ...]) -> list[Any]:
+        try:
+            self._tell((command, args))
+            return self._gather(CALL_TIMEOUT_S)
+        except (KeyboardInterrupt, SystemExit):
+            # Some ranks may not have got the command, and the others would wait for them.
+            self._kill()
+            raise
 
     def _tell(self, command: object) -> None:
         if not self._connections:
@@ -214,9 +221,20 @@ class Ranks:
         self.close()
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Let processes that are started in the body ignore Ctrl-C, which reaches all processes of the terminal.
+
+    The parent handles it, and ends the ranks.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _main(connection: Connection, setup: Setup) -> None:
-    # Ctrl-C reaches all processes of the terminal. The test process handles it, and ends the ranks.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         rank = _join(setup)
         connection.send((True, None))

@@ -71,15 +71,15 @@ def test_a_second_sigterm_does_not_cut_short_the_cleaning_up() -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("tool", ["shaped", "hierarchy", "hierarchy --train", "wires", "time_to_loss"])
+@pytest.mark.parametrize("tool", ["", ".hierarchy", ".hierarchy --train", ".wires", ".time_to_loss"])
 def test_no_host_is_left(tool: str, tmp_path: Path) -> None:
     """As timeout(1) ends it, once itself and once with its group, while its processes start."""
     try:
         check_network()
     except NetworkUnavailable as error:
         pytest.skip(str(error))
-    name, *options = tool.split()
-    command = [sys.executable, "-m", f"benchmarks.{name}", *options]
+    name, *options = tool.split(" ")
+    command = [sys.executable, "-m", f"benchmarks.shaped{name}", *options]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -1,8 +1,8 @@
-"""Which ranks are a node: what rank 0 makes of what all say, and how they hear of it."""
+"""Which ranks are a node: the plan that rank 0 makes, and how all ranks learn it."""
 
 import json
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
@@ -16,13 +16,14 @@ from worker_plugin.discovery.roll_call import StorePrefix
 
 
 def localities(*nodes, setting="auto"):
-    """Return what ranks say, given the sizes of their nodes in order; 0 is a rank that nobody has told."""
-    said = []
+    """Return the ranks of nodes of these sizes, in order; 0 stands for one rank without a launcher."""
+    ranks = []
     for number, size in enumerate(nodes):
         for local_rank in range(size or 1):
-            told = (local_rank, size) if size else (None, None)
-            said.append(Locality(setting, *told, f"place{number}", f"h{number}", 100 + len(said), "00"))
-    return said
+            launched = (local_rank, size) if size else (None, None)
+            pid = 100 + len(ranks)
+            ranks.append(Locality(setting, *launched, f"namespace{number}", f"h{number}", pid, "00"))
+    return ranks
 
 
 def test_a_launchers_even_nodes():
@@ -30,12 +31,12 @@ def test_a_launchers_even_nodes():
     assert plan_nodes(localities(4, 4, 4)) == NodePlan(4)
 
 
-def moved(said, rank, **changes):
-    return [replace(locality, **changes) if i == rank else locality for i, locality in enumerate(said)]
+def moved(ranks, rank, **changes):
+    return [replace(locality, **changes) if i == rank else locality for i, locality in enumerate(ranks)]
 
 
 @pytest.mark.parametrize(
-    ("said", "why", "is_odd"),
+    ("ranks", "reason", "is_unexpected"),
     [
         (localities(0, 0, 0), "no launcher says LOCAL_RANK and LOCAL_WORLD_SIZE", False),
         (localities(2, 0, 0), "rank 2 has no LOCAL_RANK and LOCAL_WORLD_SIZE", True),
@@ -52,10 +53,10 @@ def moved(said, rank, **changes):
         ),
     ],
 )
-def test_auto_is_flat_where_it_does_not_fit(said, why, is_odd):
-    plan = plan_nodes(said)
-    assert (plan.size, plan.is_unexpected) == (1, is_odd)
-    assert plan.reason.startswith(why)
+def test_auto_is_flat_where_it_does_not_fit(ranks, reason, is_unexpected):
+    plan = plan_nodes(ranks)
+    assert (plan.size, plan.is_unexpected) == (1, is_unexpected)
+    assert plan.reason.startswith(reason)
 
 
 def test_a_number_counts_whatever_the_launcher_says():
@@ -64,20 +65,20 @@ def test_a_number_counts_whatever_the_launcher_says():
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("ranks", "text"),
     [
         (localities(3, setting=2), "local_group is 2, but the world size 3 is no multiple of it"),
         (localities(1, 1, setting=2), "local_group is 2, but ranks 0 (h0) and 1 (h1) are on different hosts"),
         (moved(localities(2, 2), 3, local_group=2), "local_group is 'auto' on rank 0 and 2 on rank 3"),
     ],
 )
-def test_what_cannot_be_is_an_error(said, text):
+def test_what_cannot_be_is_an_error(ranks, text):
     with pytest.raises(ConfigError) as caught:
-        plan_nodes(said)
+        plan_nodes(ranks)
     assert str(caught.value).startswith(text)
 
 
-def test_what_a_rank_says_of_itself():
+def test_where_a_process_runs():
     locality = own_locality("auto", "aa", {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
     assert (locality.local_rank, locality.local_size, locality.namespace_id, locality.address) == (
         1,
@@ -89,26 +90,26 @@ def test_what_a_rank_says_of_itself():
     assert own_locality(2, "aa", {"LOCAL_RANK": "-1", "LOCAL_WORLD_SIZE": "x"}).local_rank is None
 
 
-def agree(said, timeout_s=20.0, store=None, absent=()):
-    """Let all ranks agree, each on a thread; return what each hears. One that says None has no local_group."""
-    store = store or dist.HashStore()  # see test_rendezvous for why no TCPStore
+def agree(ranks, timeout_s=20.0, store=None, absent=()):
+    """Let all ranks agree, each on a thread; return the outcome of each. None has no local_group."""
+    store = store or dist.HashStore()  # test_rendezvous says why it is no TCPStore
     config = PluginConfig(timeout_s=timeout_s, reducers=("127.0.0.1:1",))
-    answers = [None] * len(said)
+    answers = [None] * len(ranks)
 
     def run(rank):
-        rendezvous = StoreRendezvous(config, store, len(said))
+        rendezvous = StoreRendezvous(config, store, len(ranks))
         rendezvous._prefix = StorePrefix(store, "prefix")  # as in the first communicator of each process
         ask = (
             rendezvous.agree
-            if said[rank] is None
-            else partial(rendezvous.agree_on_nodes, locality=said[rank])
+            if ranks[rank] is None
+            else partial(rendezvous.agree_on_nodes, locality=ranks[rank])
         )
         try:
-            answers[rank] = ask(config, rank, len(said))
+            answers[rank] = ask(config, rank, len(ranks))
         except Exception as error:
             answers[rank] = error
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(said)) if rank not in absent]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(ranks)) if rank not in absent]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -117,15 +118,15 @@ def agree(said, timeout_s=20.0, store=None, absent=()):
 
 
 def test_all_ranks_hear_the_same_and_know_their_node():
-    said = localities(2, 2, 2)
-    answers = agree(said)
+    ranks = localities(2, 2, 2)
+    answers = agree(ranks)
     for rank, nodes in enumerate(answers):
         node = nodes.node
         assert nodes.plan == NodePlan(2)
         assert nodes.meeting_point.job == answers[0].meeting_point.job
         assert nodes.meeting_point.addresses == ("127.0.0.1:1",)
         assert (node.index, node.local_rank, node.count, node.size) == (rank // 2, rank % 2, 3, 2)
-        assert list(node.members) == said[rank // 2 * 2 : rank // 2 * 2 + 2]
+        assert list(node.members) == ranks[rank // 2 * 2 : rank // 2 * 2 + 2]
         assert node.name(1) == f"rank {rank // 2 * 2 + 1} (h{rank // 2})"
 
 
@@ -151,15 +152,15 @@ def test_all_ranks_hear_the_error():
     ],
 )
 def test_who_has_no_local_group_is_named(which, text):
-    said = localities(2, 2, setting=2)
-    answers = agree([None if rank == which else locality for rank, locality in enumerate(said)])
+    ranks = localities(2, 2, setting=2)
+    answers = agree([None if rank == which else locality for rank, locality in enumerate(ranks)])
     assert [type(answer) for answer in answers] == [ConfigError] * 4
     assert {str(answer) for answer in answers} == {f"{text}: it must be the same on all ranks"}
 
 
 def test_who_does_not_come_is_named():
-    said = localities(2, setting=2)
-    first, _ = agree(said, 0.5, absent=[1])
+    ranks = localities(2, setting=2)
+    first, _ = agree(ranks, 0.5, absent=[1])
     assert type(first) is WorkersMissing
     assert "rank 1 did not come within 0.5 s" in str(first)
 
@@ -167,12 +168,10 @@ def test_who_does_not_come_is_named():
 def test_a_life_does_not_hear_the_one_before():
     store = dist.HashStore()
     agree(localities(2, 2), store=store)
-    said = localities(1, 1, 1, 1, setting=1)
-    assert plans(agree(said, store=store)) == [(NodePlan(1), None)] * 4
+    ranks = localities(1, 1, 1, 1, setting=1)
+    assert plans(agree(ranks, store=store)) == [(NodePlan(1), None)] * 4
 
 
-def test_what_is_said_is_text():
-    said = localities(2)[1]
-    assert (
-        Locality(*json.loads(json.dumps([getattr(said, name) for name in said.__dataclass_fields__]))) == said
-    )
+def test_a_locality_survives_json():
+    locality = localities(2)[1]
+    assert Locality(**json.loads(json.dumps(asdict(locality)))) == locality

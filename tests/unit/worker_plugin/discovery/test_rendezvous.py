@@ -18,7 +18,7 @@ REDUCERS = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=5.0)
 
 @pytest.fixture
 def store():
-    """Not a TCPStore: its server asks DNS for the name of who connects, and stands still for seconds if none comes."""
+    """Not a TCPStore: its server looks up the name of every client, and stands still for seconds if DNS has none."""
     return HashStore()
 
 
@@ -33,13 +33,14 @@ def host(monkeypatch):
 
 
 def live(store, configs, ranks=None):
-    """Have ranks meet, as one life of a script would; return what each got."""
-    each = [StoreRendezvous(config, store, len(configs)) for config in configs]
-    for one in each:
-        one._prefix = StorePrefix(store, "reduction-server/0")  # as in the first communicator of each process
+    """Let all ranks agree, as in one life of a script; return the meeting point or the error of each."""
+    by_rank = [StoreRendezvous(config, store, len(configs)) for config in configs]
+    for ours in by_rank:
+        # Each rank stands for a process, in which this is the first communicator.
+        ours._prefix = StorePrefix(store, "reduction-server/0")
     with ThreadPoolExecutor(len(configs)) as threads:
         futures = {
-            rank: threads.submit(each[rank].agree, configs[rank], rank, len(configs))
+            rank: threads.submit(by_rank[rank].agree, configs[rank], rank, len(configs))
             for rank in ranks or range(len(configs))
         }
         return {rank: future.exception() or future.result() for rank, future in futures.items()}
@@ -59,7 +60,7 @@ def test_a_life_does_not_meet_the_one_before(store):
 
 @pytest.mark.parametrize("written", [1, 2, 3])
 def test_a_life_does_not_meet_one_that_died_while_meeting(store, written):
-    """The new rank 1 comes before rank 0, and finds what two ranks of a dead life have said so far."""
+    """The new rank 1 comes before rank 0, and finds the keys that two ranks of a dead life have written."""
     old = roll_call.RollCall(store)
     store.set("arrived/1", "old")
     if written > 1:
@@ -126,13 +127,13 @@ def test_who_is_waited_for_is_said_after_a_while_and_then_less_often(store, capl
 
 def test_a_late_rank_is_waited_for_beyond_the_time_that_reducers_have(store):
     config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=20.0, join_timeout_s=0.1)
-    each = [StoreRendezvous(config, store, 2) for _ in range(2)]
-    each[1]._prefix = each[0]._prefix
+    by_rank = [StoreRendezvous(config, store, 2) for _ in range(2)]
+    by_rank[1]._prefix = by_rank[0]._prefix
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(each[0].agree, config, 0, 2)
+        first = threads.submit(by_rank[0].agree, config, 0, 2)
         with pytest.raises(TimeoutError):
             first.result(0.5)
-        assert threads.submit(each[1].agree, config, 1, 2).result().job == first.result().job
+        assert threads.submit(by_rank[1].agree, config, 1, 2).result().job == first.result().job
 
 
 def test_a_store_that_is_gone_is_not_waited_for():
@@ -177,15 +178,15 @@ def test_states_of_several_jobs_may_meet_in_another_order_on_every_rank(store):
     with ThreadPoolExecutor(4) as threads:
         # The second rank is another process: it reserves prefixes of a store object of its own.
         one, other = store, PrefixStore("", store)
-        meetings = [
+        tasks = [
             (rank, job, StoreRendezvous(config(job), [one, other][rank], 2))
             for rank, order in enumerate((("a", "b"), ("b", "a")))
             for job in order
         ]
-        for _, _, each in meetings:
-            each._prefix = StorePrefix(store, each._prefix.prefix)
-        found = [(job, threads.submit(each.agree, config(job), rank, 2)) for rank, job, each in meetings]
-        assert all(future.result().job == job for job, future in found)
+        for _, _, ours in tasks:
+            ours._prefix = StorePrefix(store, ours._prefix.prefix)
+        agreed = [(job, threads.submit(ours.agree, config(job), rank, 2)) for rank, job, ours in tasks]
+        assert all(future.result().job == job for job, future in agreed)
 
 
 def test_without_reducers_rank_0_starts_one_for_all(store, host):
@@ -213,11 +214,11 @@ def test_reducers_that_only_another_rank_is_told_of_are_not_used_in_silence(stor
 
 def test_a_fallback_meets_below_the_same_prefix(store, host):
     config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), fallback="embedded", timeout_s=5.0)
-    each = [StoreRendezvous(config, store, 2) for _ in range(2)]
-    each[1]._prefix = each[0]._prefix
+    by_rank = [StoreRendezvous(config, store, 2) for _ in range(2)]
+    by_rank[1]._prefix = by_rank[0]._prefix
     with ThreadPoolExecutor(2) as threads:
         for _ in range(2):  # again later
-            futures = [threads.submit(each[rank].fall_back, config, rank, 2) for rank in range(2)]
+            futures = [threads.submit(by_rank[rank].fall_back, config, rank, 2) for rank in range(2)]
             assert [future.result().addresses for future in futures] == [("127.0.0.1:2",)] * 2
 
 

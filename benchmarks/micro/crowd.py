@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reduction import wire
 from reduction.model import Hello
-from reduction.wire import frames as wire
 
 from reducer.core import actions as reducer_actions
 from reducer.core import events as reducer_events

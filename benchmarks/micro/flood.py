@@ -17,9 +17,8 @@ import time
 from collections import Counter
 
 import grpc
-from reduction import limits
+from reduction import limits, wire
 from reduction.model import Collective, DType, Push, ReduceOp
-from reduction.wire import frames as wire
 
 from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ending import ending_well

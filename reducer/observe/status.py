@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import grpc
+from reduction import wire
 from reduction.errors import MalformedFrame
 from reduction.model import ReducerStatus
 from reduction.security.tls import TlsFiles
 from reduction.security.tls_refusal import why_refused
 from reduction.security.tokens import TokenTable, read_tokens, to_metadata
-from reduction.wire import frames as wire
 
 from reducer.observe.summary import Process
 from reducer.transports.grpc_server import SERVICE

@@ -1,6 +1,6 @@
 """The gRPC plane, reducer side: grpc.aio on the engine's own loop, one reader and one writer per stream.
 
-Messages are bytes in and out: the schema is kept by `reduction.wire.frames`, without protobuf's payload copies. A
+Messages are bytes in and out: the schema is kept by `reduction.wire`, without protobuf's payload copies. A
 stream may leave for the data port (`outbox.py`); its call then stays open as its life line, and either ends
 with the other: so both planes notice a lost peer in the same way.
 
@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
+from reduction import wire
 from reduction.errors import ReducerUnavailable, ReductionError, ResourceExhausted
 from reduction.limits import (
     CALLS_MAX,
@@ -37,7 +38,6 @@ from reduction.limits import (
 )
 from reduction.security.tokens import TokenTable
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire import frames as wire
 
 from reducer.binding import check_address
 from reducer.config import split_address

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from reduction import wire
 from reduction.errors import OutOfOrder, ReductionError
 from reduction.limits import CHUNK_BYTES_MAX, DATA_KEY_S, UNREAD_CONTROL_BYTES_MAX, UNREAD_NEWS_BYTES
 from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
-from reduction.wire import frames as wire
 
 from reducer.engine import Engine
 from reducer.transports.tcp_server import DataPort, DataSession

@@ -14,11 +14,11 @@ import secrets
 import socket
 from collections.abc import Callable
 
+from reduction import wire
 from reduction.errors import MalformedFrame
 from reduction.limits import DATA_KEY_BYTES, DATA_KEY_S, DATA_STRANGERS_MAX
 from reduction.model import Push, ReducerFrame, Result
 from reduction.transports import tcp
-from reduction.wire import frames as wire
 
 from reducer.resources.buffers import BufferPool
 

@@ -9,7 +9,7 @@ import asyncio
 
 import grpc
 import numpy as np
-from reduction import layout, limits
+from reduction import layout, limits, wire
 from reduction.errors import ReductionError
 from reduction.model import (
     Abort,
@@ -31,7 +31,6 @@ from reduction.model import (
 from reduction.security.tokens import TokenTable
 from reduction.transports import tcp
 from reduction.transports.interface import ReducerEndpoint, ReducerStream
-from reduction.wire import frames as wire
 from support.network.channels import NO_PROXY
 
 from reducer.engine import Engine

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import grpc
-from reduction import limits
+from reduction import limits, wire
 from reduction.model import Join, Moved, Welcome
 from reduction.transports import tcp
-from reduction.wire import frames as wire
 
 from reducer.transports.grpc_server import SERVICE
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream

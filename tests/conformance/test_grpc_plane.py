@@ -8,11 +8,10 @@ import pytest
 from conformance.places import CHUNK, L, P, Recorder, cut_off_a_deaf_rank
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from reduction import limits
+from reduction import limits, wire
 from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable, Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Abort
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire import frames as wire
 from support.network.channels import NO_PROXY
 from support.network.relays import StrangePort
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from conformance.places import GrpcPlace, TcpPlace
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from reduction import wire
 from reduction.errors import ReducerUnavailable, ResourceExhausted
 from reduction.limits import STREAMS_PER_CONNECTION_MAX
 from reduction.model import Abort, Join, Welcome
-from reduction.wire import frames as wire
 from support.network.channels import NO_PROXY
 
 from reducer.transports.grpc_server import Limits

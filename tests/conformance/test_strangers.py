@@ -8,10 +8,9 @@ import grpc
 import pytest
 from conformance.places import GrpcPlace
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from reduction import limits
+from reduction import limits, wire
 from reduction.model import Collective, DType, Goodbye, Push, ReduceOp, Welcome
 from reduction.security.tokens import TokenTable, to_metadata
-from reduction.wire import frames as wire
 
 from reducer.transports.grpc_server import Limits
 from reducer.transports.outbox import Outbox

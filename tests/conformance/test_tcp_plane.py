@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 from conformance.places import CHUNK, DataConnection, G, L, P, cut_off_a_deaf_rank
-from reduction import limits
+from reduction import limits, wire
 from reduction.errors import MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
@@ -25,7 +25,6 @@ from reduction.model import (
     Welcome,
 )
 from reduction.transports import tcp
-from reduction.wire import frames as wire
 from support.network.relays import BAD_PORTS, Relay
 
 from reducer.transports import outbox, tcp_server

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from conformance.places import Arena, Recorder
 from conformance.scripted import CREDIT, ScriptedReducer
-from reduction import limits
+from reduction import limits, wire
 from reduction.errors import MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
@@ -21,7 +21,6 @@ from reduction.model import (
     Welcome,
 )
 from reduction.transports import tcp
-from reduction.wire import frames as wire
 
 from worker_plugin.transports import tcp_client
 

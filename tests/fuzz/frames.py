@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from reduction import limits
+from reduction import limits, wire
 from reduction.model import (
     PROTOCOL_VERSION,
     Abort,
@@ -42,8 +42,8 @@ from reduction.model import (
 )
 from reduction.model.formats import SCALED_BYTES, TOPK_ENTRY_BYTES
 from reduction.transports import tcp
+from reduction.transports.tcp import connection, messages
 from reduction.wire import checksum
-from reduction.wire import frames as wire
 
 INCARNATION, OTHER = b"this reducer....", b"another reducer."
 LIFE, NEXT_LIFE = b"the first life..", b"the second life."
@@ -179,9 +179,9 @@ REDUCER_BYTES = tuple(map(wire.reducer_frame_to_wire, REDUCER_FRAMES))
 @contextmanager
 def believed_headers() -> Iterator[None]:
     """Have headers of the TCP plane taken for undamaged: no mutation would ever get past their checksums."""
-    checked = tcp.parse_header
-    tcp.parse_header = lambda data: tcp.Header._make(tcp._FIELDS.unpack(data[: tcp._FIELDS.size]))
+    checked, fields = connection.parse_header, messages._FIELDS
+    connection.parse_header = lambda data: tcp.Header._make(fields.unpack(data[: fields.size]))
     try:
         yield
     finally:
-        tcp.parse_header = checked
+        connection.parse_header = checked

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reduction import model
+from reduction import model, wire
 from reduction.errors import MalformedFrame
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire import frames as wire
 
 
 def worker_frame(data: bytes) -> None:

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 
 from fuzz import frames, scripts
 from fuzz.bugs import HANG_S, Bugs, run
+from reduction import wire
 from reduction.errors import ReductionError
 from reduction.limits import JOB_FIXED_BYTES
 from reduction.model import Join, Moved, Welcome
 from reduction.transports import tcp
-from reduction.wire import frames as wire
 
 from reducer.engine import Engine
 from reducer.transports.outbox import Encoder, Outbox

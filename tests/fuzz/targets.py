@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fuzz import frames, parsers, reducer_side, worker_side
 from fuzz.scripts import Record, encode
+from reduction import wire
 from reduction.model import Goodbye, Hello, Minimum, Peers, Start
-from reduction.wire import frames as wire
 
 CORPUS = Path(__file__).parent / "corpus"
 FINDINGS = Path(__file__).parent / "findings"

@@ -11,8 +11,9 @@ from fuzz import frames, scripts
 from fuzz.mutate import mutate
 from fuzz.targets import CORPUS, TARGETS, corpus
 from google.protobuf.message import DecodeError
+from reduction import wire
 from reduction.errors import ReductionError
-from reduction.wire import frames as wire
+from reduction.wire import reducer_frames, worker_frames
 
 from reducer.core.job import Job
 from worker_plugin.core.communicator import Communicator
@@ -57,9 +58,9 @@ def _raise(error: Exception) -> Callable[..., object]:
 @pytest.mark.parametrize(
     ("name", "owner", "method"),
     [
-        ("worker_frame", wire, "_join_from_pb"),
-        ("reducer_frame", wire, "_welcome_from_pb"),
-        ("status", wire, "_peer_from_pb"),
+        ("worker_frame", worker_frames, "_join_from_pb"),
+        ("reducer_frame", reducer_frames, "_welcome_from_pb"),
+        ("status", wire.status, "peer_from_pb"),
         ("reducer_session", Job, "_on_push"),
         ("reducer_data_port", Job, "_on_hello"),
         ("worker_core", Communicator, "_on_frame"),
@@ -78,10 +79,14 @@ def test_a_bug_is_found(name: str, owner: object, method: str, monkeypatch: pyte
     assert found
 
 
-@pytest.mark.parametrize("name", ["worker_frame", "reducer_frame"])
-def test_an_error_that_is_not_documented_is_a_bug(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "owner"), [("worker_frame", worker_frames), ("reducer_frame", reducer_frames)]
+)
+def test_an_error_that_is_not_documented_is_a_bug(
+    name: str, owner: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for error in (DecodeError("raw"), ReductionError("some error")):
-        monkeypatch.setattr(wire, "_parse", _raise(error))
+        monkeypatch.setattr(owner, "parse", _raise(error))
         with pytest.raises(type(error), match=str(error)):
             TARGETS[name].run(TARGETS[name].seeds[0])
 

@@ -13,12 +13,11 @@ from typing import Any
 
 from fuzz import frames, scripts
 from fuzz.bugs import HANG_S, Bugs, run
-from reduction import limits
+from reduction import limits, wire
 from reduction.errors import MalformedFrame, ReductionError
 from reduction.limits import LINKS_MAX
 from reduction.model import Moved, ReducerFrame, Welcome, WorkerFrame
 from reduction.transports import tcp
-from reduction.wire import frames as wire
 
 from worker_plugin.core.actions import (
     Action,

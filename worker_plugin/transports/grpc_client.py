@@ -19,13 +19,12 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
-from reduction import limits
+from reduction import limits, wire
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.model import WorkerFrame
 from reduction.security.tls_refusal import why_refused
 from reduction.transports.interface import Sink
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire import frames as wire
 
 from worker_plugin.transports.security import OPEN, Access
 

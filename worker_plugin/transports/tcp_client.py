@@ -18,11 +18,11 @@ import logging
 import socket
 from typing import Any
 
+from reduction import wire
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.transports import tcp
 from reduction.transports.interface import ResultSink
-from reduction.wire import frames as wire
 
 from worker_plugin.transports.grpc_client import GrpcEndpoint
 from worker_plugin.transports.security import OPEN, Access

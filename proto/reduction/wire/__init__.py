@@ -1,1 +1,18 @@
-"""Frames as bytes: the schema's encoding, its bounds, and checksums."""
+"""Frames as bytes and back; the only package that knows the schema.
+
+Push and Result go through `payload.py`, which keeps protobuf from copying their payload.
+"""
+
+from reduction.wire.reducer_frames import reducer_frame_from_wire, reducer_frame_to_wire
+from reduction.wire.status import status_from_wire, status_to_wire
+from reduction.wire.worker_frames import collective, worker_frame_from_wire, worker_frame_to_wire
+
+__all__ = [
+    "collective",
+    "reducer_frame_from_wire",
+    "reducer_frame_to_wire",
+    "status_from_wire",
+    "status_to_wire",
+    "worker_frame_from_wire",
+    "worker_frame_to_wire",
+]

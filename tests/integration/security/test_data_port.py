@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reduction import layout, limits
+from reduction import layout, limits, wire
 from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder
 from reduction.model import (
     Abort,
@@ -34,7 +34,6 @@ from reduction.model import (
     Welcome,
 )
 from reduction.transports import tcp
-from reduction.wire import frames as wire
 from support.network.raw import ID, DataConnection, MovedRank, RawStream, join
 
 KIB, MIB = 1 << 10, 1 << 20

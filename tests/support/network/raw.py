@@ -8,12 +8,11 @@ import socket
 from collections.abc import Iterator
 
 import grpc
-from reduction import limits
+from reduction import limits, wire
 from reduction.errors import ReductionError, from_code
 from reduction.model import Abort, Hello, Join, Moved, Push, ReducerFrame, Result, Start, Welcome
 from reduction.transports import tcp
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire import frames as wire
 from support.network.channels import NO_PROXY
 
 ID = bytes(range(16))

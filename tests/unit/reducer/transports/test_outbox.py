@@ -2,9 +2,9 @@
 
 import asyncio
 
+from reduction import wire
 from reduction.limits import UNREAD_NEWS_BYTES
 from reduction.model import Peer, Peers, Presence, Result, Start, Welcome
-from reduction.wire import frames as wire
 
 from reducer.transports import outbox
 from reducer.transports.outbox import Encoder, Outbox

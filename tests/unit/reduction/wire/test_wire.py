@@ -1,9 +1,9 @@
-"""Every frame against the generated classes, both ways: the hand-made framing writes their very bytes."""
+"""Every frame against the generated classes, both ways: the hand-made encoding writes their very bytes."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reduction import limits, model
+from reduction import limits, model, wire
 from reduction.model import (
     Abort,
     Ack,
@@ -28,7 +28,6 @@ from reduction.model import (
     Welcome,
 )
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire import frames as wire
 
 U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)

@@ -4,6 +4,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+from reduction import wire
 from reduction.errors import MalformedFrame
 from reduction.model import (
     Abort,
@@ -28,7 +29,6 @@ from reduction.model import (
     Welcome,
 )
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire import frames as wire
 
 ID = b"0123456789abcdef"
 CONFIGURATION = Configuration(ID, 1, 1024, (Member("a:1", ID, 2), Member("b:1", ID[::-1])))

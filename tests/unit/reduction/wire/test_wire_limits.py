@@ -3,12 +3,11 @@
 import math
 
 import pytest
-from reduction import limits
+from reduction import limits, wire
 from reduction.errors import MalformedFrame
 from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, Moved, Peer, Presence, ReduceOp, Welcome
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire import frames as wire
-from reduction.wire import framing
+from reduction.wire import payload as payloads
 
 ID = b"0123456789abcdef"
 KEY = bytes(range(limits.DATA_KEY_BYTES))
@@ -277,8 +276,8 @@ def test_a_push_of_very_many_fields_is_left_to_the_generated_parser():
     small = push(payload=b"1234").push.SerializeToString()
     few = small + b"\x30\x00" * (limits.FRAME_FIELDS_MAX - 2)
     more = few + b"\x30\x00"
-    assert framing.split(framed(few), 3) is not None
-    assert framing.split(framed(more), 3) is None
+    assert payloads.split(framed(few), 3) is not None
+    assert payloads.split(framed(more), 3) is None
     assert wire.worker_frame_from_wire(framed(more)) == wire.worker_frame_from_wire(framed(few))
     with pytest.raises(MalformedFrame, match="length of a worker frame that is no Push is"):
         wire.worker_frame_from_wire(framed(small + b"\x30\x00" * limits.WORKER_CONTROL_BYTES_MAX))

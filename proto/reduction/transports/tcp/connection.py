@@ -1,11 +1,6 @@
-"""The TCP plane's connection, the same for both sides: fixed headers, and payloads straight from and into the
-memory where they belong.
+"""The TCP plane's connection, the same for both sides.
 
-A message is a header of HEADER_BYTES, little-endian, and `length` bytes. Push and Result have their payload
-there and everything else in the header; all other frames are there as in the schema (`wire.py`). The header
-ends with a checksum of itself, so that damage on the way is found before anything in it is believed, the
-length of what follows above all. A connection begins with PREAMBLE and the key of the offer; the other side
-answers PREAMBLE, and with another PREAMBLE the stream moves (proto/README.md, "Data planes").
+Payloads go straight from and into the memory where they belong.
 """
 
 from __future__ import annotations
@@ -14,163 +9,21 @@ import asyncio
 import contextlib
 import os
 import socket
-import struct
-import sys
 from collections import deque
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from crc32c import crc32c
-
-from reduction.errors import DataCorrupted, MalformedFrame, ReductionError
-from reduction.limits import CHUNK_BYTES_MAX, REDUCER_CONTROL_BYTES_MAX
-from reduction.model import Push, Result
-
-PREAMBLE = b"RDSTCP2\n"
-HEADER_BYTES = 60
-
-CONTROL, PUSH, RESULT = 1, 2, 3
-HAS_CRC = 1
-_FIELDS = struct.Struct("<BBBBIIIQQQQQ")
-_SEAL = struct.Struct("<I")
-assert _FIELDS.size + _SEAL.size == HEADER_BYTES
+from reduction.errors import ReductionError
+from reduction.transports.tcp.messages import HEADER_BYTES, Header, parse_header
+from reduction.transports.tcp.sockets import packets_lost
 
 #: Messages that one connection may take in a row while others wait.
 MESSAGES_PER_WAKE = 8
 #: Most bytes to wait for before the kernel wakes us again within a payload. A frame that comes in packets of
 #: 1.4 KB would otherwise cost a wake-up and a hand-over of the GIL for every few of them.
 WAKE_BYTES_MAX = 1 << 20
-#: Silence after which the kernel sends a probe, in seconds.
-KEEPALIVE_S = 30
-#: Many senders to one link fill its queue, and the tail of a burst is lost. The kernel's least retransmission time,
-#: 200 ms, then stalls everybody; it waits that long because a receiver may delay its acknowledgement (Vasudevan et
-#: al., "Safe and Effective Fine-grained TCP Retransmissions for Datacenter Communication", SIGCOMM 2009). Ours does
-#: not. The time follows the path's round trip all the same: this is only the least. Linux 6.15 can do it; include/
-#: uapi/linux/tcp.h has the numbers, Python's socket module not yet.
-TCP_RTO_MIN_US, TCP_DELACK_MAX_US = 45, 46
-_LINUX_OPTIONS = {TCP_RTO_MIN_US: 20_000, TCP_DELACK_MAX_US: 5_000} if sys.platform == "linux" else {}
-#: Of struct tcp_info: tcpi_total_retrans and tcpi_dsack_dups. Probes of the tail are sent again for nothing when the
-#: peer is busy (one in 200 chunks, n=8 on two cores); the peer then says that it has had them before.
-_TCP_INFO = struct.Struct("=100xI112xI")
 _BUFFERS_PER_SEND = 64
 _NOTHING = memoryview(b"")
-
-
-class Header(NamedTuple):
-    """What every message begins with; fields that its kind does not use are 0."""
-
-    kind: int
-    op: int
-    dtype: int
-    #: HAS_CRC, or 0.
-    flags: int
-    length: int
-    chunk: int
-    #: Means nothing without HAS_CRC.
-    crc: int
-    epoch: int
-    seq: int
-    #: `held` of a Push, `minimum` of a Result.
-    mark: int
-    numel: int
-    fingerprint: int
-
-    @property
-    def checksum(self) -> int | None:
-        """Of a Push or Result, if it has one."""
-        return self.crc if self.flags & HAS_CRC else None
-
-
-def pack_header(*fields: int) -> bytes:
-    """Return the bytes of a header with the fields of `Header`."""
-    head = _FIELDS.pack(*fields)
-    return head + _SEAL.pack(crc32c(head, 0, 0))
-
-
-def parse_header(data: bytes | memoryview) -> Header:
-    """Return what HEADER_BYTES bytes say.
-
-    Raises:
-        DataCorrupted: they are not what the peer sent.
-    """
-    head = data[: _FIELDS.size]
-    (seal,) = _SEAL.unpack_from(data, _FIELDS.size)
-    if crc32c(head, 0, 0) != seal:  # with the GIL: it takes less time than getting it back
-        raise DataCorrupted("a header arrived damaged: its checksum is of other bytes")
-    return Header._make(_FIELDS.unpack(head))
-
-
-def push_header(push: Push) -> bytes:
-    """Return the header of a Push, whose payload follows."""
-    what = push.collective
-    return pack_header(
-        PUSH,
-        what.op,
-        what.dtype,
-        0 if push.crc32c is None else HAS_CRC,
-        push.payload.nbytes,
-        push.chunk,
-        push.crc32c or 0,
-        push.epoch,
-        push.seq,
-        push.held,
-        what.numel,
-        what.fingerprint,
-    )
-
-
-def result_header(result: Result) -> bytes:
-    """Return the header of a Result, whose payload follows."""
-    return pack_header(
-        RESULT,
-        0,
-        0,
-        0 if result.crc32c is None else HAS_CRC,
-        result.payload.nbytes,
-        result.chunk,
-        result.crc32c or 0,
-        result.epoch,
-        result.seq,
-        result.minimum,
-        0,
-        0,
-    )
-
-
-def control_header(length: int) -> bytes:
-    """Return the header of any other frame, encoded in `length` bytes."""
-    return pack_header(CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
-
-
-def prepare(sock: socket.socket) -> None:
-    """Set what every data connection needs."""
-    sock.setblocking(False)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # The call's pings notice lost peers. These are for firewalls that forget a connection without traffic.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    with contextlib.suppress(AttributeError):  # other systems have another name for it
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
-    for option, value_us in _LINUX_OPTIONS.items():
-        with contextlib.suppress(OSError):  # an older kernel
-            sock.setsockopt(socket.IPPROTO_TCP, option, value_us)
-
-
-async def receive_exactly(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, count: int, ended: str
-) -> bytes:
-    """Return `count` bytes, of what comes before the messages.
-
-    Raises:
-        ConnectionResetError: the peer ended the connection; its text is `ended`.
-        OSError: it broke.
-    """
-    data = b""
-    while len(data) < count:
-        more = await loop.sock_recv(sock, count - len(data))
-        if not more:
-            raise ConnectionResetError(ended)
-        data += more
-    return data
 
 
 class Handler(Protocol):
@@ -209,11 +62,7 @@ class Connection:
     @property
     def lost(self) -> int:
         """Packets that were lost on their way to the peer, as far as the kernel knows; 0 where it does not tell."""
-        with contextlib.suppress(AttributeError, OSError, struct.error):
-            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-            sent_again, seen_twice = _TCP_INFO.unpack(info)
-            return int(max(0, sent_again - seen_twice))
-        return 0
+        return packets_lost(self._socket)
 
     def fileno(self) -> int:
         """Return the socket's descriptor, -1 when it is closed."""
@@ -361,24 +210,3 @@ class Connection:
         if count != self._wake_bytes:
             self._wake_bytes = count
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-
-
-def check_payload(header: Header, frame: str) -> None:
-    """Raise MalformedFrame if the payload of a Push or Result is longer than any chunk."""
-    if header.length > CHUNK_BYTES_MAX:
-        raise MalformedFrame(
-            f"length of {frame}.payload is {header.length}, allowed are 0 to {CHUNK_BYTES_MAX}"
-        )
-
-
-def control_payload(header: Header) -> memoryview:
-    """Return memory for a frame that is neither Push nor Result.
-
-    Raises:
-        MalformedFrame: of another kind, or too long.
-    """
-    if header.kind != CONTROL:
-        raise MalformedFrame(f"a message of kind {header.kind}, which this side does not take")
-    if header.length > REDUCER_CONTROL_BYTES_MAX:
-        raise MalformedFrame(f"a frame of {header.length} bytes, allowed are {REDUCER_CONTROL_BYTES_MAX}")
-    return memoryview(bytearray(header.length))

@@ -1,0 +1,136 @@
+"""What a message of the TCP plane looks like: a fixed header, and `length` bytes of payload.
+
+The header has HEADER_BYTES, little-endian. A Push or Result has its payload after it and everything
+else in it; all other frames are the payload, as in the schema (`reduction.wire`). The header ends
+with a checksum of itself, so that damage on the way is found before anything in it is believed, the
+length of what follows above all. A connection begins with PREAMBLE and the key of the offer; the
+other side answers PREAMBLE, and with another PREAMBLE the stream moves (proto/README.md, "Data
+planes").
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from reduction.errors import DataCorrupted, MalformedFrame
+from reduction.limits import CHUNK_BYTES_MAX, REDUCER_CONTROL_BYTES_MAX
+from reduction.model import Push, Result
+
+PREAMBLE = b"RDSTCP2\n"
+HEADER_BYTES = 60
+
+CONTROL, PUSH, RESULT = 1, 2, 3
+HAS_CRC = 1
+_FIELDS = struct.Struct("<BBBBIIIQQQQQ")
+_SEAL = struct.Struct("<I")
+assert _FIELDS.size + _SEAL.size == HEADER_BYTES
+
+
+class Header(NamedTuple):
+    """What every message begins with; fields that its kind does not use are 0."""
+
+    kind: int
+    op: int
+    dtype: int
+    #: HAS_CRC, or 0.
+    flags: int
+    length: int
+    chunk: int
+    #: Means nothing without HAS_CRC.
+    crc: int
+    epoch: int
+    seq: int
+    #: `held` of a Push, `minimum` of a Result.
+    mark: int
+    numel: int
+    fingerprint: int
+
+    @property
+    def checksum(self) -> int | None:
+        """Of a Push or Result, if it has one."""
+        return self.crc if self.flags & HAS_CRC else None
+
+
+def pack_header(*fields: int) -> bytes:
+    """Return the bytes of a header with the fields of `Header`."""
+    head = _FIELDS.pack(*fields)
+    return head + _SEAL.pack(crc32c(head, 0, 0))
+
+
+def parse_header(data: bytes | memoryview) -> Header:
+    """Return what HEADER_BYTES bytes say.
+
+    Raises:
+        DataCorrupted: they are not what the peer sent.
+    """
+    head = data[: _FIELDS.size]
+    (seal,) = _SEAL.unpack_from(data, _FIELDS.size)
+    if crc32c(head, 0, 0) != seal:  # with the GIL: it takes less time than getting it back
+        raise DataCorrupted("a header arrived damaged: its checksum is of other bytes")
+    return Header._make(_FIELDS.unpack(head))
+
+
+def push_header(push: Push) -> bytes:
+    """Return the header of a Push, whose payload follows."""
+    what = push.collective
+    return pack_header(
+        PUSH,
+        what.op,
+        what.dtype,
+        0 if push.crc32c is None else HAS_CRC,
+        push.payload.nbytes,
+        push.chunk,
+        push.crc32c or 0,
+        push.epoch,
+        push.seq,
+        push.held,
+        what.numel,
+        what.fingerprint,
+    )
+
+
+def result_header(result: Result) -> bytes:
+    """Return the header of a Result, whose payload follows."""
+    return pack_header(
+        RESULT,
+        0,
+        0,
+        0 if result.crc32c is None else HAS_CRC,
+        result.payload.nbytes,
+        result.chunk,
+        result.crc32c or 0,
+        result.epoch,
+        result.seq,
+        result.minimum,
+        0,
+        0,
+    )
+
+
+def control_header(length: int) -> bytes:
+    """Return the header of any other frame, encoded in `length` bytes."""
+    return pack_header(CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
+
+
+def check_payload(header: Header, frame: str) -> None:
+    """Raise MalformedFrame if the payload of a Push or Result is longer than any chunk."""
+    if header.length > CHUNK_BYTES_MAX:
+        raise MalformedFrame(
+            f"length of {frame}.payload is {header.length}, allowed are 0 to {CHUNK_BYTES_MAX}"
+        )
+
+
+def control_payload(header: Header) -> memoryview:
+    """Return memory for a frame that is neither Push nor Result.
+
+    Raises:
+        MalformedFrame: of another kind, or too long.
+    """
+    if header.kind != CONTROL:
+        raise MalformedFrame(f"a message of kind {header.kind}, which this side does not take")
+    if header.length > REDUCER_CONTROL_BYTES_MAX:
+        raise MalformedFrame(f"a frame of {header.length} bytes, allowed are {REDUCER_CONTROL_BYTES_MAX}")
+    return memoryview(bytearray(header.length))

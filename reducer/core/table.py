@@ -192,7 +192,8 @@ class Table:
             return False
         if job.is_present(join.rank):
             raise RankTaken(
-                f"{who} is already taken by a live process on {known.host}; {join.host} wants it too"
+                f"{who} is already taken by a live process on {known.host}; {join.host} wants it too: "
+                f"give each job a name of its own, or stop the other process"
             )
         if job.is_present(0):
             raise JobBusy(f"job {title!r} is live, and {who} was another process, on {known.host}")

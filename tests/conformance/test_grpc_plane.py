@@ -106,13 +106,19 @@ async def test_an_address_where_nobody_listens(grpc_place):
     assert str(error) == f"127.0.0.1:{grpc_place.port}: Failed to connect to remote host: Connection refused"
 
 
-async def test_an_address_where_somebody_else_listens_is_not_called_absent():
+async def test_a_dial_that_fails_is_not_called_absent_and_says_why():
+    """At a metrics port, for example, and with a host name that is wrong."""
     port = StrangePort(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    endpoint = GrpcEndpoint(f"127.0.0.1:{port.port}")
-    sink = Recorder()
-    endpoint.open(sink)
-    assert type(await sink.closed) is ReducerUnavailable
-    await endpoint.close()
+    reasons = {
+        f"127.0.0.1:{port.port}": "something answers there, but it is no reducer",
+        "no-such-host.invalid:1": "the host name does not resolve",
+    }
+    for address, reason in reasons.items():
+        endpoint, sink = GrpcEndpoint(address), Recorder()
+        endpoint.open(sink)
+        error = await sink.closed
+        assert (type(error), str(error)) == (ReducerUnavailable, f"{address}: {reason}")
+        await endpoint.close()
     port.cut()
 
 

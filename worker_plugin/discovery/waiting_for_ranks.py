@@ -50,6 +50,7 @@ def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 
         if now >= warn_at:
             warn_at = now + WARN_INTERVALS * config.stall_warn_s
             left = started_at + timeout_s - now
-            log.warning("waiting for %s to issue its first collective; giving up in %.0f s", missing, left)
+            text = "waiting for %s to issue its first collective; giving up in %.0f s; %s"
+            log.warning(text, missing, left, ADVICE)
         time.sleep(min(pause_s, started_at + timeout_s + extra_s - now))
         pause_s = min(pause_s * PAUSE_GROWTH, PAUSE_MAX_S)

@@ -59,6 +59,12 @@ _REFUSED = os.strerror(errno.ECONNREFUSED)
 #: What gRPC says before the reason why it could not connect. Our message has the address already.
 _NOISE = re.compile(r"failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?")
 
+#: What gRPC's reason contains, and what the user reads instead of it.
+_PLAIN = (
+    ("errors resolving", "the host name does not resolve"),
+    ("Failed parsing HTTP/2", "something answers there, but it is no reducer"),
+)
+
 
 class GrpcEndpoint:
     """A remote reducer at HOST:PORT, which is shown `access`. All methods are for the loop's thread."""
@@ -184,6 +190,9 @@ class GrpcStream:
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return Unauthenticated(f"{self._address}: {details}")
         words, is_dial = _NOISE.subn("", details or "", count=1)
+        for part, plain in _PLAIN:
+            if part in words:
+                return ReducerUnavailable(f"{self._address}: {plain}")
         text = f"{self._address}: {words}" if is_dial else f"{self._address}: {code.name}: {details}"
         # gRPC gives the reason of a connection that failed as text only, in the words of
         # strerror(3). Words that are not found cost the grace that any lost stream has

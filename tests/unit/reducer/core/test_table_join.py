@@ -184,7 +184,8 @@ def test_a_rank_that_is_taken():
     table = make_table()
     receive(table, 11, join(1))
     error = RankTaken(
-        "rank 1 of job 'job' is already taken by a live process on host1; elsewhere wants it too"
+        "rank 1 of job 'job' is already taken by a live process on host1; elsewhere wants it too: "
+        "give each job a name of its own, or stop the other process"
     )
     assert receive(table, 21, join(1, life=1, host="elsewhere")) == refused(21, error)
 

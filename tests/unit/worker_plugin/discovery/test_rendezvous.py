@@ -120,7 +120,8 @@ def test_who_is_waited_for_is_said_after_a_while_and_then_less_often(store, capl
     live(store, [config] * 12, ranks=[0])
     texts = [record.getMessage() for record in caplog.records]
     assert texts[0] == (
-        "waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8, 3 more to issue its first collective; giving up in 1 s"
+        "waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8, 3 more to issue its first collective; giving up in 1 s; "
+        "see whether all ranks have started, have the hook registered, and issue the same collectives"
     )
     assert 2 <= len(texts) <= 3
 

@@ -34,8 +34,8 @@ INTRODUCTION = """\
 
 Every row is an argument of `ReductionState`. `attach` takes the same arguments, apart from the
 process group, which is the module's. A setting that has a variable can also be given through the
-environment; an explicit argument wins over it. Where the text says that rank 0's counts, the other
-ranks take over the value that rank 0 has.
+environment; an explicit argument wins over it. Where the text says that rank 0's value counts, the
+other ranks take it over.
 
 [Operating](operating.md#addresses) lists all forms of an address, [failures](failures.md#time-outs)
 explains how the time-outs work together, and

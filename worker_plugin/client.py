@@ -99,8 +99,8 @@ class Client:
         rendezvous: asked once, on a thread of its own.
         local_size: of how many processes each contribution is the sum.
         host: how other ranks' errors call this one.
-        who: how rank 0 calls all ranks in the line about this communicator; empty if another one
-            has that line.
+        announced_ranks: how rank 0 calls all ranks when it announces this communicator. Empty if
+            another communicator is announced instead.
     """
 
     def __init__(
@@ -111,10 +111,12 @@ class Client:
         *,
         local_size: int = 1,
         host: str | None = None,
-        who: str | None = None,
+        announced_ranks: str | None = None,
     ) -> None:
         self.error: ReductionError | None = None
-        self._who = announcement.ranks_text(ranks.size, label=ranks.label) if who is None else who
+        if announced_ranks is None:
+            announced_ranks = announcement.ranks_text(ranks.size, label=ranks.label)
+        self._announced_ranks = announced_ranks
         self._started = Milestone()
         self._config = config
         self._rank = ranks.rank
@@ -420,10 +422,12 @@ class Client:
                 log.log(level, "job %s rank %d: %s", self._job, self._rank, text)
 
     def _announce(self, reducers: tuple[str, ...]) -> None:
-        if self._rank == 0 and self._who:
+        if self._rank == 0 and self._announced_ranks:
             is_private = self._meeting_points[0].embedded is not None
             planes = self._links.planes
-            text = announcement.line(self.job or "?", self._who, reducers, planes, is_private=is_private)
+            text = announcement.line(
+                self.job or "?", self._announced_ranks, reducers, planes, is_private=is_private
+            )
             log_setup.announce(log, text)
 
     def _push(self, action: PushChunk) -> None:

@@ -18,7 +18,16 @@ from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 from reduction.security.tls import TlsFiles, tls_files
 
 from worker_plugin.settings.environment import nearest, warn_of_unknown
-from worker_plugin.settings.kinds import Addresses, Choice, FilePath, LocalGroup, Seconds, Switch, Text, Whole
+from worker_plugin.settings.kinds import (
+    Addresses,
+    Choice,
+    FilePath,
+    LocalGroup,
+    Seconds,
+    Switch,
+    Text,
+    WholeNumber,
+)
 from worker_plugin.settings.table import rows, setting
 from worker_plugin.tensors.wire_dtype import WireFormat
 from worker_plugin.tensors.wire_dtype import parse as parse_wire_dtype
@@ -43,12 +52,12 @@ class PluginConfig:
     )
     rank: int | None = setting(
         None,
-        Whole(0, limits.WORLD_SIZE_MAX - 1),
+        WholeNumber(0, limits.WORLD_SIZE_MAX - 1),
         "Number of this rank. It comes from the process group if it is not given.",
     )
     world_size: int | None = setting(
         None,
-        Whole(1, limits.WORLD_SIZE_MAX),
+        WholeNumber(1, limits.WORLD_SIZE_MAX),
         "Number of ranks. It comes from the process group if it is not given.",
     )
     transport: str = setting(
@@ -99,14 +108,14 @@ class PluginConfig:
     )
     chunk_bytes: int | None = setting(
         None,
-        Whole(limits.CHUNK_BYTES_MIN, limits.CHUNK_BYTES_MAX, "bytes", limits.CHUNK_BYTES_MULTIPLE),
+        WholeNumber(limits.CHUNK_BYTES_MIN, limits.CHUNK_BYTES_MAX, "bytes", limits.CHUNK_BYTES_MULTIPLE),
         f"Bytes per message, a multiple of {limits.CHUNK_BYTES_MULTIPLE}. Without it the size is chosen "
         "once, after the first collectives; with `credit_bytes` alone it is a quarter of that. Rank 0's "
         "value counts.",
     )
     credit_bytes: int | None = setting(
         None,
-        Whole(limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX, "bytes"),
+        WholeNumber(limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX, "bytes"),
         "Bytes that may be pushed to one reducer ahead of its results. Without it the number is adapted "
         "all the time.",
     )
@@ -273,4 +282,4 @@ def check_files(config: PluginConfig) -> None:
     for row in rows(PluginConfig):
         path = getattr(config, row.name)
         if isinstance(row.kind, FilePath) and path is not None:
-            row.kind.find(row.name, path)
+            row.kind.require_readable(row.name, path)

@@ -42,7 +42,7 @@ def resolve(addresses: Sequence[str], config: PluginConfig) -> tuple[tuple[str, 
     resolved: dict[str, None] = {}
     looked_up: dict[str, None] = {}
     for address in addresses:
-        hosts = _lookup(dns_name(address), config) if is_dns(address) else expand(address)
+        hosts = _wait_for_name(dns_name(address), config) if is_dns(address) else expand(address)
         resolved.update(dict.fromkeys(hosts))
         looked_up.update(dict.fromkeys(hosts if is_dns(address) else ()))
     return tuple(resolved), tuple(looked_up)
@@ -58,21 +58,21 @@ async def look_up(names: Sequence[str]) -> tuple[str, ...]:
     for dns in map(dns_name, names):
         answers = await loop.getaddrinfo(dns.name, dns.port, type=socket.SOCK_STREAM)
         hosts = sorted({str(answer[4][0]) for answer in answers})
-        resolved.update(dict.fromkeys(in_brackets(host, dns.port) for host in hosts))
+        resolved.update(dict.fromkeys(host_and_port(host, dns.port) for host in hosts))
     return tuple(resolved)
 
 
-def names_of(addresses: Sequence[str]) -> tuple[str, ...]:
+def dns_names_in(addresses: Sequence[str]) -> tuple[str, ...]:
     """Return the addresses that are DNS names: their reducers may change while the job runs."""
     return tuple(address for address in addresses if is_dns(address))
 
 
-def in_brackets(host: str, port: int) -> str:
+def host_and_port(host: str, port: int) -> str:
     """Return HOST:PORT for an IP address, with brackets around one of IPv6."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _lookup(dns: DnsName, config: PluginConfig) -> list[str]:
+def _wait_for_name(dns: DnsName, config: PluginConfig) -> list[str]:
     started_at = time.monotonic()
     warn_at = started_at + config.stall_warn_s
     while True:
@@ -83,7 +83,7 @@ def _lookup(dns: DnsName, config: PluginConfig) -> list[str]:
         except socket.gaierror as error:
             reason = str(error)
         if len(hosts) >= dns.count:
-            return [in_brackets(host, dns.port) for host in sorted(hosts)]
+            return [host_and_port(host, dns.port) for host in sorted(hosts)]
         now = time.monotonic()
         text = f"{dns.text}: {dns.name!r} has {len(hosts)} of {dns.count} addresses"
         if now >= started_at + config.join_timeout_s:

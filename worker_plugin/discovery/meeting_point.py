@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from reduction.errors import ConfigError
 
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery.addresses import configured, names_of, resolve
+from worker_plugin.discovery.addresses import configured, dns_names_in, resolve
 from worker_plugin.discovery.embedded import EmbeddedReducer
 from worker_plugin.discovery.nodes import Locality
 from worker_plugin.transports.security import OPEN, Access, access_of, private_access
@@ -117,7 +117,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
         )
     access = access_of(config, job)
     addresses, dns_addresses = resolve(wanted, config)
-    return MeetingPoint(job, addresses, access, None, names_of(wanted), dns_addresses)
+    return MeetingPoint(job, addresses, access, None, dns_names_in(wanted), dns_addresses)
 
 
 def embed(job: str, infos: Mapping[int, RankInfo], why: str) -> MeetingPoint:

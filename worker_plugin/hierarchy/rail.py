@@ -52,5 +52,5 @@ def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, meeting_poin
     host = f"{socket.gethostname()}, global rank {ranks.global_rank}"
     patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))
     nodes = RankGroup(node.index, node.count, label=ranks.label)
-    who = "" if node.local_rank else ranks_text(ranks.size, node.count, ranks.label)
-    return Client(patient, nodes, agreed, local_size=node.size, host=host, who=who)
+    announced_ranks = "" if node.local_rank else ranks_text(ranks.size, node.count, ranks.label)
+    return Client(patient, nodes, agreed, local_size=node.size, host=host, announced_ranks=announced_ranks)

@@ -53,7 +53,7 @@ class Kind(Protocol[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeNumber:
     """A whole number within bounds."""
 
     least: int
@@ -162,9 +162,9 @@ class FilePath:
         raise ConfigError(f"{name} is {value!r}; it must be the path of a file")
 
     def check(self, name: str, value: str) -> None:
-        """Allow every path. The file is looked for when a state is made: see `find`."""
+        """Allow every path. The file is looked for when a state is made: see `require_readable`."""
 
-    def find(self, name: str, path: str) -> None:
+    def require_readable(self, name: str, path: str) -> None:
         """Return if the file is there.
 
         Raises:

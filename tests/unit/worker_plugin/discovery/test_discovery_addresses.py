@@ -9,7 +9,7 @@ from reduction.errors import ConfigError, ReducerUnavailable
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import addresses
-from worker_plugin.discovery.addresses import DNS_RETRY_S, configured, look_up, names_of, resolve
+from worker_plugin.discovery.addresses import DNS_RETRY_S, configured, dns_names_in, look_up, resolve
 
 NOTHING = PluginConfig()
 
@@ -153,7 +153,7 @@ def test_a_name_that_never_has_enough_is_named_with_the_time_waited(dns, script,
 
 
 def test_what_may_change_later_are_names():
-    assert names_of(("a:1", "dns:b:2", "c-{0..1}:3", "dns:d:4?count=2")) == ("dns:b:2", "dns:d:4?count=2")
+    assert dns_names_in(("a:1", "dns:b:2", "c-{0..1}:3", "dns:d:4?count=2")) == ("dns:b:2", "dns:d:4?count=2")
 
 
 def loop_of(*script):

@@ -13,7 +13,7 @@ import pytest
 from support.processes.children import environment
 from support.processes.reducers import status_of
 
-from worker_plugin import client
+from worker_plugin import driver
 from worker_plugin.core import roster, verdict
 from worker_plugin.discovery import addresses
 
@@ -41,24 +41,24 @@ def sum_over_a_name(rank, tables, job, settings):
     """Each rank has a name server of its own; tell when it is time, and go on."""
     ask = name_server(Path(tables[rank.number]))
     verdict.ABSENT_S, roster.LOOK_UP_S = 0.5, 0.2
-    keep = addresses.socket.getaddrinfo, client.look_up
+    keep = addresses.socket.getaddrinfo, driver.look_up
 
     async def look_up(names):
         found = [ask(dns.name, dns.port) for dns in map(addresses.dns_name, names)]
         return tuple(f"{answer[4][0]}:{answer[4][1]}" for answers in found for answer in answers)
 
     def restore():
-        addresses.socket.getaddrinfo, client.look_up = keep
+        addresses.socket.getaddrinfo, driver.look_up = keep
 
     rank.cleanup.callback(restore)
-    addresses.socket.getaddrinfo, client.look_up = ask, look_up
+    addresses.socket.getaddrinfo, driver.look_up = ask, look_up
     port = settings.pop("port")
     state = rank.state([f"dns:reducers:{port}"], job, **settings)
     step = 0
     while True:
         rank.round(state, step=step)
         step += 1
-        rank.tell(sorted(link.address for link in state._communicator._core.roster if link.is_up))
+        rank.tell(sorted(link.address for link in state._communicator._driver._core.roster if link.is_up))
         if rank.hear() == "stop":
             return None
 
@@ -166,7 +166,7 @@ def left_out(rank, reducers, job):
         for number in range(10):
             rank.round(state, step=number)
             time.sleep(0.05)  # a reducer is taken in between collectives
-        return len(state._communicator._core.epochs.configuration.members)
+        return len(state._communicator._driver._core.epochs.configuration.members)
 
 
 def test_a_reducer_that_is_not_there_at_the_start_is_left_out_and_taken_in_later(

@@ -152,7 +152,7 @@ def lose_a_payload(rank, addresses, job):
         tensor = rank.values(0, (5_000,))
         future = state.all_reduce(tensor)
         deadline = time.monotonic() + 30
-        links = state._communicator._links
+        links = state._communicator._driver.links
         while not any(is_receiving(stream) for stream in links._streams.values()):
             assert time.monotonic() < deadline
             time.sleep(0.001)

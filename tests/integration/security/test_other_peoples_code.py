@@ -36,7 +36,7 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 with ReductionState(join_timeout_s=60) as state:
     tensor = torch.arange(3.0)
     state.all_reduce(tensor).wait()
-    assert state._communicator._places[0].embedded is not None
+    assert state._communicator._meeting_points[0].embedded is not None
     print(tensor.tolist())
 """
 

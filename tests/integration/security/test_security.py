@@ -51,7 +51,7 @@ def lend_embedded(rank, job):
     with rank.state(None, job) as state:
         rank.round(state)
         if rank.number == 0:
-            embedded = state._communicator._places[0].embedded
+            embedded = state._communicator._meeting_points[0].embedded
             command = Path(f"/proc/{embedded._process.pid}/cmdline").read_bytes()
             rank.tell((embedded.address, embedded.token, command))
             rank.hear()

@@ -38,7 +38,7 @@ def train(rank, way, has_returned, is_gone, pids):
         else:
             step()
             if way == "embedded":
-                pids.put(state._communicator._places[0].embedded._process.pid)
+                pids.put(state._communicator._meeting_points[0].embedded._process.pid)
     else:
         if way == "in a thread":
             assert has_returned.wait(60)

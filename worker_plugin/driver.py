@@ -1,0 +1,242 @@
+"""The I/O loop's part in a communicator: it performs what the core decides, and tells it what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from reduction.errors import DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
+from reduction.model import Push, ReducerFrame, Result
+from reduction.wire import checksum
+
+from worker_plugin.core.actions import (
+    Action,
+    Began,
+    Closed,
+    Deliver,
+    Divert,
+    Embed,
+    Fail,
+    Log,
+    LookUp,
+    Open,
+    PushChunk,
+    Release,
+    Send,
+    Shut,
+    Store,
+)
+from worker_plugin.core.communicator import Communicator
+from worker_plugin.core.events import Broke, Event, Found, Issued, Lost, Received, Tick
+from worker_plugin.discovery.addresses import look_up
+from worker_plugin.tensors.staging import Staging
+from worker_plugin.tensors.transfer import Transfer
+from worker_plugin.transports.links import Links
+
+log = logging.getLogger(__name__)
+
+#: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
+TICK_S = 0.04
+
+
+class DriverOwner(Protocol):
+    """The communicator that a `Driver` belongs to. Called on the loop's thread."""
+
+    @property
+    def final(self) -> ReductionError:
+        """The error of collectives that come after the end."""
+
+    def on_started(self, reducers: tuple[str, ...]) -> None:
+        """Take note that all ranks and these reducers have met."""
+
+    def on_failed(self, error: ReductionError) -> ReductionError:
+        """Take note of the error that ended the communicator, and return the one that futures get."""
+
+    def fall_back(self) -> None:
+        """Look for a reducer with the other ranks, without blocking; `FellBack` or `NoFallback` follows."""
+
+
+class Driver:
+    """Has the core, the streams and the table of collectives of one communicator. For the loop's thread only.
+
+    Args:
+        owner: is told of the start and of failures, until `release`.
+        staging: copies between tensors and the memory of collectives.
+        transport: the setting.
+    """
+
+    def __init__(self, owner: DriverOwner, staging: Staging, transport: str) -> None:
+        self._owner = owner
+        self._staging = staging
+        self.links = Links(transport)
+        self._core: Communicator | None = None
+        #: Events that came before there was a core.
+        self._early: list[Event] = []
+        #: The DNS names among the job's addresses.
+        self._dns_names: Sequence[str] = ()
+        #: The collectives that are not released, by number.
+        self._transfers: dict[int, Transfer] = {}
+        #: The error of collectives that come after a failure.
+        self._failure: ReductionError | None = None
+        #: The timer of the next tick.
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the communicator has ended."""
+        return self._over.is_set()
+
+    async def run(self, core: Communicator, dns_names: Sequence[str]) -> None:
+        """Drive the core until the communicator has ended, and all streams with it."""
+        self._core = core
+        self._dns_names = dns_names
+        early, self._early = self._early, []
+        for event in early:
+            self.handle(event)
+        self._tick()
+        await self._over.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self.links.close()
+
+    def release(self) -> None:
+        """Free the contributions that other ranks might still have needed. Nothing is issued after this."""
+        self._transfers.clear()
+        del self._owner  # it refers to this object: a cycle
+
+    def issue(self, transfer: Transfer) -> None:
+        """Take a collective whose turn has come: hand it to the core, or complete it with the error."""
+        if transfer.ready is None:
+            try:
+                self._staging.begin(transfer)
+            except Exception:  # out of memory, perhaps
+                log.exception("no private memory for a collective")
+        if self._over.is_set() or self._failure is not None:
+            self._staging.fail(transfer, self._failure or self._owner.final)
+            return
+        self._transfers[transfer.seq] = transfer
+        if transfer.contribution is None:
+            self.handle(
+                Broke(LocalProtocolError(f"collective {transfer.seq} could not be copied; see the log"))
+            )
+        else:
+            self.handle(Issued(transfer.collective))
+
+    def handle(self, event: Event) -> None:
+        """Hand an event to the core, and perform the actions that follow."""
+        if self._core is None:
+            self._early.append(event)
+            return
+        try:
+            for action in self._core.handle(event, time.monotonic()):
+                self._perform(action)
+        except MalformedFrame as error:  # a result that cannot be decoded
+            self.handle(Broke(error))
+        except Exception as error:  # a bug of ours: fail everywhere, with a cause
+            log.exception("job %s rank %d: event failed", *self._names)
+            if isinstance(event, Broke):
+                self.end(event.error)
+            else:
+                self.handle(
+                    Broke(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
+                )
+
+    def receive(self, link: int, frame: ReducerFrame) -> None:
+        """Hand a frame to the core, unless its checksum says that it was damaged on the way."""
+        if isinstance(frame, Result) and self._core is not None and self._core.epochs.checks:
+            try:
+                checksum.check(frame)
+            except DataCorrupted as error:  # the stream is given up; the next epoch brings the result again
+                self.links.forget(link)
+                self.links.shut(link)
+                self.lose(link, error)
+                return
+        self.handle(Received(link, frame))
+
+    def lose(self, link: int, error: ReductionError | None) -> None:
+        """Tell the core that a stream has ended."""
+        if isinstance(error, MalformedFrame) and self._core is not None and self._core.epochs.checks:
+            error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # no reducer sends such bytes
+        self.handle(Lost(link, error))
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case PushChunk():
+                self._push(action)
+            case Store(seq, start, stop, payload):
+                self._transfers[seq].store(start, stop, payload)
+            case Divert(link):
+                self.links.divert(link)
+            case Deliver(seq):
+                self._staging.deliver(self._transfers[seq])
+            case Release(seq):
+                self._staging.release(self._transfers.pop(seq))
+            case Send(link, frame):
+                self.links.send(link, frame)
+            case Open(link, address, join):
+                self.links.open(link, address, join, self)
+            case Shut(link):
+                self.links.shut(link)
+            case Fail(error, is_over):
+                self._fail(error)
+                if is_over:
+                    self._over.set()
+            case Embed():
+                self._owner.fall_back()
+            case LookUp():
+                self.links.run(self._look_up())
+            case Began(reducers):
+                self._owner.on_started(reducers)
+            case Closed():
+                self._over.set()
+            case Log(level, text):
+                log.log(level, "job %s rank %d: %s", *self._names, text)
+
+    def _tick(self) -> None:
+        if not self._over.is_set():
+            # The next tick is set first: time must go on even if handling this one raises.
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+            is_asked = self._core is not None and self._core.grid.counts_losses
+            self.handle(Tick(self.links.packets_lost if is_asked else 0))
+
+    async def _look_up(self) -> None:
+        """Tell the core which addresses the job's DNS names have now, if all of them can be looked up."""
+        with contextlib.suppress(OSError):
+            self.handle(Found(await look_up(self._dns_names)))
+
+    def _push(self, action: PushChunk) -> None:
+        transfer = self._transfers[action.seq]
+        payload = transfer.payload(action.start, action.stop)
+        crc = None
+        if self._core is not None and self._core.epochs.checks:
+            what = action.epoch, action.seq, action.chunk, action.held, action.collective
+            crc = checksum.of_push(*what, payload)
+        push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)
+        destination = None
+        if action.is_awaited:
+            self._staging.prepare_result(transfer)
+            destination = transfer.destination(action.start, action.stop)
+        self.links.push(action.link, push, destination)
+
+    def end(self, error: ReductionError) -> None:
+        """Fail without telling the other ranks, because there is no core that could."""
+        self._fail(error)
+        self._over.set()
+
+    def _fail(self, error: ReductionError) -> None:
+        """Complete every collective that has no result with the error; every later one gets it as well."""
+        self._failure = self._owner.on_failed(error)
+        for transfer in self._transfers.values():
+            self._staging.fail(transfer, self._failure)
+        self._transfers.clear()
+
+    @property
+    def _names(self) -> tuple[str, int]:
+        """Job and rank, for lines of the log."""
+        return ("?", -1) if self._core is None else (self._core.identity.job, self._core.identity.rank)

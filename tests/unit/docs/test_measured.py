@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support import bench_document as made
+from support.fakes import bench_document as made
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -1,4 +1,4 @@
-"""The documents name files and modules. Whoever renames one has to change what they say."""
+"""The documents name files, modules and other documents. After a renaming they have to follow."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ _FOLDER = re.compile(r"`((?:proto/|reducer/|worker_plugin/|tests/|benchmarks/|do
 _MODULE = re.compile(
     r"(?<![\w./-])(?:reduction|reducer|worker_plugin|benchmarks)(?:\.(?!pem|key)[A-Za-z_]\w*)+(?![\w/(])"
 )
+#: The path in a Markdown link; links to other sites have a colon.
+_LINK = re.compile(r"\]\(([^):#]+)(?:#[\w-]*)?\)")
 #: Packages, and the folders that they lie in.
 _PACKAGES = {"reduction": "proto", "reducer": ".", "worker_plugin": ".", "benchmarks": "."}
 
@@ -57,6 +59,13 @@ def test_every_file_that_a_document_names_is_there(page):
 def test_every_module_that_a_document_names_is_there(page):
     missing = {name for name in _MODULE.findall((ROOT / page).read_text()) if not _is_there(name)}
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_link_of_a_document_leads_to_a_file(page):
+    """The site's own check reads the pages of docs/ only."""
+    links = _LINK.findall((ROOT / page).read_text())
+    assert not {link for link in links if not (ROOT / page.parent / link).exists()}
 
 
 def _is_there(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The two trainings of chaos.py: one whose reducers are struck, and as many steps of one that nobody disturbs.
+"""The two trainings of `benchmarks.chaos`: one whose reducers are struck, and one that is undisturbed.
 
 Both follow the same slices: the parent says how many steps come next, so all ranks agree when to stop. Between two
 slices all ranks are idle for a moment, in both trainings alike.

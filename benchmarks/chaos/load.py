@@ -1,4 +1,4 @@
-"""The workload of chaos.py, run by every rank: the demo's CNN learns digits under DDP, with a clock on every step.
+"""What every rank of `benchmarks.chaos` runs: the demo's CNN learns digits under DDP, every step timed.
 
 Everything a step computes follows from the seed and the number of the step, so two trainings of as many steps must
 end with the same bits, whatever happened to the reducers meanwhile.

@@ -1,4 +1,4 @@
-"""What comes out of a course of chaos.py: how long every strike was felt, the goodput, the text and the JSON.
+"""What comes out of a course of `benchmarks.chaos`: how long every strike was felt, the goodput, the text and the JSON.
 
 A strike is felt in two ways:
 

@@ -1,4 +1,4 @@
-"""The figure of the GIL benchmark, from the document that gil.py writes."""
+"""The figure of the GIL benchmark, from the document that `benchmarks.gil` writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workload of gil.py, run by every rank: all-reduces in flight while the main thread computes in Python."""
+"""What every rank of `benchmarks.gil` runs: all-reduces while the main thread computes in Python."""
 
 from __future__ import annotations
 

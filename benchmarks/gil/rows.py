@@ -1,4 +1,4 @@
-"""What follows from the turns of gil.py. README.md defines the columns."""
+"""What follows from the turns of `benchmarks.gil`. README.md defines the columns."""
 
 from __future__ import annotations
 

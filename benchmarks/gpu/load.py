@@ -1,4 +1,4 @@
-"""The workload of gpu_training.py, run by every rank: one model under DDP per contender, from the same weights.
+"""The workload of training.py, run by every rank: one model under DDP per contender, from the same weights.
 
 All contenders see the same batches. DDP's own control traffic goes over Gloo unless the contender is NCCL, so that
 nothing else needs NCCL.

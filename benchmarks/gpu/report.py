@@ -1,4 +1,4 @@
-"""What a training on a GPU came to: the table, the file, and whether the weights are right. See `gpu_training.py`."""
+"""What a training on a GPU came to: the table, the file, and whether the weights are right. See `training.py`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.plots [FILE.json] [--out DIR]
 
-`make bench` does the same for results/latest.json. What gil.py, soak.py, accuracy.py, convergence.py and
+`make bench` does the same for results/latest.json. What `gil`, `soak`, `accuracy.py`, `convergence.py` and
 time_to_loss.py have written beside that file is taken in, too. A figure whose rows were not measured is left out.
 """
 

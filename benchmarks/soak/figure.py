@@ -1,4 +1,4 @@
-"""The figure of a soak: memory of every process over time, from the document that soak.py writes."""
+"""The figure of a soak: memory of every process over time, from the document that `benchmarks.soak` writes."""
 
 from __future__ import annotations
 

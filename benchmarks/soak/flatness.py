@@ -1,4 +1,4 @@
-"""Whether what a process holds stays the same over time: the judgement of soak.py."""
+"""Whether what a process holds stays the same over time: the judgement of `benchmarks.soak`."""
 
 from __future__ import annotations
 

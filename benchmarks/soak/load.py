@@ -1,4 +1,4 @@
-"""The workload of soak.py, run by every rank: all-reduces of random sizes and dtypes, several in flight, all checked.
+"""What every rank of `benchmarks.soak` runs: all-reduces of random sizes and dtypes, all checked.
 
 All ranks draw the same plan from one seed. Contributions are cut out of random integers that differ by rank, so
 the sum over all ranks is known, and exact in every dtype and in any order of adding. The tensors lie in memory

@@ -1,4 +1,4 @@
-"""The documents name files, modules and other documents. After a renaming they have to follow."""
+"""Documents and comments name files and modules. After a renaming they have to follow."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ _FOLDER = re.compile(r"`((?:proto/|reducer/|worker_plugin/|tests/|benchmarks/|do
 _MODULE = re.compile(
     r"(?<![\w./-])(?:reduction|reducer|worker_plugin|benchmarks)(?:\.(?!pem|key)[A-Za-z_]\w*)+(?![\w/(])"
 )
+#: Files that our sources name and that belong to others: to torch, to grpc, to click.
+_FOREIGN = {
+    "torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py",
+    "powerSGD_hook.py",
+    "grpc.py",
+    "click.py",
+}
 #: The path in a Markdown link; links to other sites have a colon.
 _LINK = re.compile(r"\]\(([^):#]+)(?:#[\w-]*)?\)")
 #: Packages, and the folders that they lie in.
@@ -42,11 +49,32 @@ def _tracked() -> set[str]:
 TRACKED = _tracked()
 FOLDERS = {str(parent) for path in TRACKED for parent in PurePosixPath(path).parents}
 PAGES = sorted(path.relative_to(ROOT) for pattern in DOCUMENTS for path in ROOT.glob(pattern))
+SOURCES = sorted(
+    path
+    for path in TRACKED
+    if path.startswith(("proto/", "reducer/", "worker_plugin/", "benchmarks/", "examples/"))
+    and path.endswith((".py", ".proto"))
+    and not path.endswith("_pb2.py")
+)
+
+
+def _unknown_files(text: str) -> set[str]:
+    """Return the files that a text names and that are not there.
+
+    A name may be the end of a path: a sentence may name the folder once for several files.
+    """
+    return {
+        name for name in _FILE.findall(text) if not any(f"/{path}".endswith(f"/{name}") for path in TRACKED)
+    }
+
+
+def test_every_file_that_a_comment_names_is_there():
+    missing = {path: _unknown_files((ROOT / path).read_text()) - _FOREIGN for path in SOURCES}
+    assert not {path: names for path, names in missing.items() if names}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_every_file_that_a_document_names_is_there(page):
-    """Either by its whole path, or by the end of it: a sentence may name the folder once for several files."""
     text = (ROOT / page).read_text()
     missing = {
         name for name in _FILE.findall(text) if not any(f"/{path}".endswith(f"/{name}") for path in TRACKED)

@@ -200,8 +200,8 @@ class Engine:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case Fold(slot, collective, payloads, span):
-                self._fold(slot, collective, payloads, span)
+            case Fold(slot, collective, payloads, layout_bytes):
+                self._fold(slot, collective, payloads, layout_bytes)
             case Publish():
                 self._publish(action)
             case Send(stream, frame):
@@ -230,21 +230,21 @@ class Engine:
             self._journal.on_start(owner[0])
 
     def _fold(
-        self, slot: SlotKey, collective: Collective, payloads: tuple[memoryview, ...], span: int
+        self, slot: SlotKey, collective: Collective, payloads: tuple[memoryview, ...], layout_bytes: int
     ) -> None:
         codec = CODECS[collective.dtype]
         accumulator = self._accumulators.get(slot)
         if accumulator is None:
-            accumulator = self._accumulators[slot] = self._accumulator(codec, span, payloads[0])
+            accumulator = self._accumulators[slot] = self._accumulator(codec, layout_bytes, payloads[0])
             payloads = payloads[1:]
         for payload in payloads:
             codec.add(accumulator, payload, collective.op)
 
-    def _accumulator(self, codec: Codec, span: int, first: memoryview) -> Array:
+    def _accumulator(self, codec: Codec, layout_bytes: int, first: memoryview) -> Array:
         """Return the first contribution in the accumulation dtype; in its own memory if that is ours."""
         if codec.is_plain and is_leased(first):
             return np.frombuffer(first, codec.accumulation)
-        nbytes = codec.elements(span) * codec.accumulation.itemsize
+        nbytes = codec.elements(layout_bytes) * codec.accumulation.itemsize
         accumulator = np.frombuffer(self.pool.take(nbytes), codec.accumulation)
         codec.start(accumulator, first)
         return accumulator

@@ -20,38 +20,41 @@ def reduced(tensors: Sequence[torch.Tensor], wire_dtype: str, op: ReduceOp = Red
     """Return what every rank gets for these flat float32 tensors, in rank order; without error feedback."""
     wire = parse(wire_dtype)
     assert wire is not None
-    span = tensors[0].numel() * wire.dtype.itemsize
+    layout_bytes = tensors[0].numel() * wire.dtype.itemsize
     payload = fold(
-        [contribution(encoding_of(tensor, wire), span) for tensor in tensors], wire.dtype, span, op
+        [contribution(encoding_of(tensor, wire), layout_bytes) for tensor in tensors],
+        wire.dtype,
+        layout_bytes,
+        op,
     )
-    return delivered(encoding_of(torch.empty_like(tensors[0]), wire), span, payload)
+    return delivered(encoding_of(torch.empty_like(tensors[0]), wire), layout_bytes, payload)
 
 
-def contribution(encoding: Encoding, span: int) -> memoryview:
+def contribution(encoding: Encoding, layout_bytes: int) -> memoryview:
     """Return what a rank pushes, as one chunk."""
     payload = np.empty(encoding.contribution_bytes, np.uint8).data
     encoding.open()
-    encoding.encode(0, span, payload)
+    encoding.encode(0, layout_bytes, payload)
     encoding.close()
     return payload
 
 
-def fold(payloads: Sequence[memoryview], dtype: DType, span: int, op: ReduceOp) -> memoryview:
+def fold(payloads: Sequence[memoryview], dtype: DType, layout_bytes: int, op: ReduceOp) -> memoryview:
     """Return what a reducer makes of the contributions to one chunk."""
     codec = CODECS[dtype]
-    accumulator = np.empty(codec.elements(span), codec.accumulation)
+    accumulator = np.empty(codec.elements(layout_bytes), codec.accumulation)
     codec.start(accumulator, payloads[0])
     for payload in payloads[1:]:
         codec.add(accumulator, payload, op)
     scale(accumulator, op, len(payloads))
-    out = None if codec.is_plain else np.empty(dtype.format.result_bytes(span), np.uint8).data
+    out = None if codec.is_plain else np.empty(dtype.format.result_bytes(layout_bytes), np.uint8).data
     return codec.finish(accumulator, out)
 
 
-def delivered(encoding: Encoding, span: int, payload: memoryview) -> torch.Tensor:
+def delivered(encoding: Encoding, layout_bytes: int, payload: memoryview) -> torch.Tensor:
     """Return an encoding's tensor with the result in it."""
     result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
-    encoding.store(0, span, payload, result.numpy())
+    encoding.store(0, layout_bytes, payload, result.numpy())
     encoding.decode(result)
     return encoding.tensor
 

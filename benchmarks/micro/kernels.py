@@ -44,32 +44,32 @@ def seconds(call: Callable[[], object]) -> float:
         repeats *= 2
 
 
-def steps(name: str | None, span: int) -> tuple[int, dict[str, Callable[[], object]]]:
+def steps(name: str | None, layout_bytes: int) -> tuple[int, dict[str, Callable[[], object]]]:
     """Return the elements of a chunk, and what is done with them."""
     wire = parse(name) if name is not None else None
     dtype = DType.FLOAT32 if wire is None else wire.dtype
-    codec, numel = CODECS[dtype], span // dtype.itemsize
+    codec, numel = CODECS[dtype], layout_bytes // dtype.itemsize
     generator = torch.Generator().manual_seed(1)
     tensors = [torch.randn(numel, generator=generator) * 1e-3 for _ in range(2)]
-    first, second = (contribution(encoding_of(tensor, wire), span) for tensor in tensors)
-    accumulator = np.empty(codec.elements(span), codec.accumulation)
-    out = None if codec.is_plain else np.empty(dtype.format.result_bytes(span), np.uint8).data
+    first, second = (contribution(encoding_of(tensor, wire), layout_bytes) for tensor in tensors)
+    accumulator = np.empty(codec.elements(layout_bytes), codec.accumulation)
+    out = None if codec.is_plain else np.empty(dtype.format.result_bytes(layout_bytes), np.uint8).data
     codec.start(accumulator, first)
     codec.add(accumulator, second, ReduceOp.SUM)
     result = memoryview(bytearray(codec.finish(accumulator, out)))
     target = encoding_of(torch.empty(numel), wire)
-    if name is not None and not torch.equal(delivered(target, span, result), reduced(tensors, name)):
+    if name is not None and not torch.equal(delivered(target, layout_bytes, result), reduced(tensors, name)):
         raise AssertionError(f"{name}: wrong result")
     todo: dict[str, Callable[[], object]] = {
-        "encode": lambda: contribution(encoding_of(tensors[0], wire), span),
+        "encode": lambda: contribution(encoding_of(tensors[0], wire), layout_bytes),
         "start": lambda: codec.start(accumulator, first),
         "add": lambda: codec.add(accumulator, second, ReduceOp.SUM),
         "finish": lambda: codec.finish(accumulator, out),
-        "deliver": lambda: delivered(target, span, result),
+        "deliver": lambda: delivered(target, layout_bytes, result),
     }
     if wire is not None and dtype in BLOCK_CODECS:
         residual = np.zeros(numel, np.float32)
-        todo["encode+EF"] = lambda: contribution(_with_feedback(tensors[0], wire, residual), span)
+        todo["encode+EF"] = lambda: contribution(_with_feedback(tensors[0], wire, residual), layout_bytes)
     return numel, todo
 
 

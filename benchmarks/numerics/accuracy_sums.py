@@ -148,14 +148,14 @@ def ours(gradients: Gradients, wire: str, op: ReduceOp) -> Summed:
     dtype = DType.FLOAT32 if found is None else found.dtype
     codec = CODECS[dtype]
     numel = encodings[0].numel if isinstance(encodings[0], BlockEncoding) else gradients.values.shape[1]
-    span = numel * dtype.itemsize
-    payloads = [contribution(encoding, span) for encoding in encodings]
+    layout_bytes = numel * dtype.itemsize
+    payloads = [contribution(encoding, layout_bytes) for encoding in encodings]
     decoded = np.empty(numel, np.float32)
     encoded_sum = np.zeros(gradients.values.shape[1])
     for payload in payloads:
         codec.start(decoded, payload)
         encoded_sum += _without_filling(decoded, gradients.sizes, codec.block)
-    result = delivered(encodings[0], span, fold(payloads, dtype, span, op))
+    result = delivered(encodings[0], layout_bytes, fold(payloads, dtype, layout_bytes, op))
     return Summed(result.numpy(), encoded_sum)
 
 

@@ -42,7 +42,7 @@ def chunk_count(numel: int, itemsize: int, chunk_bytes: int) -> int:
     return max(1, -(-total // grid_bytes(total, chunk_bytes)))
 
 
-def chunk_span(chunk: int, numel: int, itemsize: int, chunk_bytes: int) -> tuple[int, int]:
+def chunk_range(chunk: int, numel: int, itemsize: int, chunk_bytes: int) -> tuple[int, int]:
     """Return the byte range [start, stop) of a chunk within its collective."""
     total = numel * itemsize
     size = grid_bytes(total, chunk_bytes)

@@ -41,7 +41,7 @@ class Fold:
     collective: Collective
     payloads: tuple[memoryview, ...]
     #: Bytes of the chunk as the layout counts them.
-    span: int
+    layout_bytes: int
 
 
 @dataclass(slots=True, unsafe_hash=True)

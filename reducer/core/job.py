@@ -258,10 +258,10 @@ class Job:
         nbytes = push.payload.nbytes
         if slot is None or not slot.expects(push.collective, nbytes):
             assert self.configuration is not None  # our own state: `started` implies it
-            span = check_chunk(rank, push, self.configuration, self.index)
+            layout_bytes = check_chunk(rank, push, self.configuration, self.index)
         else:
-            span = slot.span
-        cost = layout.charge(span)
+            layout_bytes = slot.layout_bytes
+        cost = layout.charge(layout_bytes)
         if view.outstanding and view.outstanding + cost > self.credit_bytes:
             raise OutOfOrder(
                 f"rank {rank} pushed {view.outstanding + cost} bytes ahead of the results, "
@@ -269,7 +269,7 @@ class Job:
             )
         if slot is None:
             slot = self.slots[push.seq, push.chunk] = Slot(
-                push.collective, span, nbytes, rank, self.world_size, now
+                push.collective, layout_bytes, nbytes, rank, self.world_size, now
             )
         try:
             payloads = slot.on_push(rank, push.collective, push.payload)
@@ -284,7 +284,7 @@ class Job:
         actions: list[Action] = []
         key = SlotKey(self.id, push.seq, push.chunk)
         if payloads:
-            actions.append(Fold(key, push.collective, payloads, span))
+            actions.append(Fold(key, push.collective, payloads, layout_bytes))
         if slot.is_complete:
             del self.slots[push.seq, push.chunk]
             self.stragglers.note(rank, now - slot.opened_at)

@@ -15,12 +15,21 @@ from reduction.model import Collective, Configuration, Push
 class Slot:
     """Who has contributed to one chunk of one collective."""
 
-    __slots__ = ("collective", "first_rank", "folded", "kept", "nbytes", "opened_at", "span", "world_size")
+    __slots__ = (
+        "collective",
+        "first_rank",
+        "folded",
+        "kept",
+        "layout_bytes",
+        "nbytes",
+        "opened_at",
+        "world_size",
+    )
 
     def __init__(
         self,
         collective: Collective,
-        span: int,
+        layout_bytes: int,
         nbytes: int,
         first_rank: int,
         world_size: int,
@@ -28,7 +37,7 @@ class Slot:
     ) -> None:
         self.collective = collective
         #: Bytes of the chunk as the layout counts them, and of the first contribution.
-        self.span = span
+        self.layout_bytes = layout_bytes
         self.nbytes = nbytes
         self.first_rank = first_rank
         self.world_size = world_size
@@ -95,7 +104,7 @@ def check_chunk(rank: int, push: Push, configuration: Configuration, index: int)
             f"rank {rank} pushed chunk {push.chunk} of collective {push.seq} ({collective}) to the reducer "
             f"of chunks {run.start} to {run.stop - 1} of {chunks}"
         )
-    start, stop = layout.chunk_span(push.chunk, collective.numel, itemsize, configuration.chunk_bytes)
+    start, stop = layout.chunk_range(push.chunk, collective.numel, itemsize, configuration.chunk_bytes)
     if not collective.dtype.format.is_push(push.payload.nbytes, stop - start):
         least, most = collective.dtype.format.push_sizes(stop - start)
         raise MalformedFrame(

@@ -224,7 +224,7 @@ class Rank:
         if self.is_started:
             collective = self.game.collectives[seq]
             for chunk in self._run(seq):
-                span = layout.chunk_span(
+                span = layout.chunk_range(
                     chunk, collective.numel, collective.dtype.itemsize, self.configuration.chunk_bytes
                 )
                 self.todo.append((seq, chunk, *span))

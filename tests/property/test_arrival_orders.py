@@ -48,7 +48,7 @@ def contributions(wire_dtype):
         pushed = np.empty(encoding.contribution_bytes, np.uint8).data
         chunks = []
         for chunk in range(layout.chunk_count(numel, 2, CHUNK_BYTES)):
-            start, stop = layout.chunk_span(chunk, numel, 2, CHUNK_BYTES)
+            start, stop = layout.chunk_range(chunk, numel, 2, CHUNK_BYTES)
             begin, end = encoding.where(start, stop)
             encoding.encode(start, stop, pushed[begin:end])
             chunks.append(pushed[begin:end])

@@ -119,7 +119,7 @@ class World:
         seq, chunk, start, stop, *_ = push
         assert chunk in self.run(index, seq), "another member's chunk"
         numel = self.collectives[seq].numel
-        assert (start, stop) == layout.chunk_span(chunk, numel, 8, self.configuration.chunk_bytes)
+        assert (start, stop) == layout.chunk_range(chunk, numel, 8, self.configuration.chunk_bytes)
         assert rank.pushed[index] == [] or rank.pushed[index][-1][:2] < (seq, chunk), "in order, and once"
         place = len(rank.pushed[index])
         for other in self.ranks:

@@ -1,8 +1,8 @@
 """How a tensor becomes a contribution, and a result the tensor again; one object per collective.
 
 What a contribution says is decided once, when its chunk is first pushed: an epoch that asks for it
-again gets the same bytes, and a residual changes once per collective. Spans and starts are bytes as
-the layout counts them (`reduction/model/formats.py`).
+again gets the same bytes, and a residual changes once per collective. Starts and stops are
+bytes as the layout counts them (`reduction/model/formats.py`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from reduction.model import DType, ReduceOp
 
 from worker_plugin.tensors.wire_dtype import WireFormat
 
-#: Elements that are worked on at a time where a whole tensor is: whole blocks, and they stay in the
-#: cache.
-_SLICE = 1 << 15
-#: Elements that a GPU converts at a time: some MiB, and the copies are still long.
-_PART = 1 << 22
+#: A tensor is encoded and decoded in batches of this many elements. They stay in the processor's
+#: cache, and they are whole blocks.
+BATCH_ELEMENTS = 1 << 15
+#: A GPU converts this many elements at a time. They take only some MiB of its memory, and are enough
+#: for long copies.
+GPU_BATCH_ELEMENTS = 1 << 22
 _TORCH = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
 
 
@@ -53,16 +54,16 @@ class Encoding:
         self._bytes = memoryview(b"")
 
     def where(self, start: int, stop: int) -> tuple[int, int]:
-        """Return where a span's bytes lie in the contribution."""
+        """Return where the bytes of a range lie in the contribution."""
         return start, stop
 
     def encode(self, start: int, stop: int, out: memoryview) -> None:
-        """Fill a span's part of the contribution, if that is still to be done."""
+        """Fill the part of a range of the contribution, if that is still to be done."""
         if self._bytes:  # again in another epoch: harmless, the tensor is as it was
             out[:] = self._bytes[start:stop]
 
     def elements(self, stop: int) -> int:
-        """Return how many of the tensor's elements, from its first, the spans up to `stop` say something of."""
+        """Return how many of the tensor's elements, from its first, the ranges up to `stop` cover."""
         return -(-stop // self.tensor.element_size())
 
     def fetch(self, host: torch.Tensor, first: int, stop: int) -> None:
@@ -118,8 +119,8 @@ class CastEncoding(Encoding):
     def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
         """See `Encoding.decode`; on a GPU torch copies first, to memory as large, and then converts: so in parts."""
         flat, values = self.tensor.view(-1), result.view(self._dtype)
-        for first in range(0, flat.numel(), _PART):
-            part = slice(first, first + _PART)
+        for first in range(0, flat.numel(), GPU_BATCH_ELEMENTS):
+            part = slice(first, first + GPU_BATCH_ELEMENTS)
             flat[part].copy_(values[part], non_blocking=True)
 
 
@@ -170,7 +171,9 @@ class BlockEncoding(Encoding):
     def open(self, source: torch.Tensor | None = None) -> None:
         """See `Encoding.open`."""
         self._flat = (self.tensor if source is None else source).reshape(-1)
-        self._scratch = np.empty((2, min(self._count, _SLICE // self._block), self._block), np.float32)
+        self._scratch = np.empty(
+            (2, min(self._count, BATCH_ELEMENTS // self._block), self._block), np.float32
+        )
 
     def close(self) -> None:
         """See `Encoding.close`."""
@@ -181,8 +184,8 @@ class BlockEncoding(Encoding):
         """See `Encoding.where`."""
         return self._blocks(start) * self._push_bytes, self._blocks(stop) * self._push_bytes
 
-    def _blocks(self, span: int) -> int:
-        return self._codec.dtype.format.blocks(span)
+    def _blocks(self, layout_bytes: int) -> int:
+        return self._codec.dtype.format.blocks(layout_bytes)
 
     def encode(self, start: int, stop: int, out: memoryview) -> None:
         """See `Encoding.encode`."""
@@ -190,7 +193,7 @@ class BlockEncoding(Encoding):
         first = base
         while self._flat is not None and (first := self._is_encoded.find(0, first, end)) >= 0:
             slice_ = bisect_right(self._borders, first) - 1
-            last = min(end, self._borders[slice_ + 1], first + _SLICE // self._block)
+            last = min(end, self._borders[slice_ + 1], first + BATCH_ELEMENTS // self._block)
             encoded = self._is_encoded.find(1, first, last)
             last = last if encoded < 0 else encoded
             part = np.frombuffer(out, np.uint8)[
@@ -234,7 +237,7 @@ class BlockEncoding(Encoding):
 
     def store(self, start: int, stop: int, payload: memoryview, out: NDArray[np.uint8]) -> None:
         """See `Encoding.store`."""
-        begin, end = (self._codec.dtype.format.result_bytes(span) for span in (start, stop))
+        begin, end = (self._codec.dtype.format.result_bytes(border) for border in (start, stop))
         self._codec.expand(payload, out[begin:end])
 
     def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
@@ -248,10 +251,13 @@ class BlockEncoding(Encoding):
             flat.copy_(decoded, non_blocking=True)
 
     def _decode_blocks(self, encoded: NDArray[np.uint8], flat: torch.Tensor) -> None:
-        size, scratch = self.result_bytes // max(1, self._count), torch.empty(_SLICE, dtype=torch.float32)
+        size, scratch = (
+            self.result_bytes // max(1, self._count),
+            torch.empty(BATCH_ELEMENTS, dtype=torch.float32),
+        )
         for slice_, first, stop in zip(self._slices, self._borders[:-1], self._borders[1:], strict=True):
             elements = flat[slice_.offset : slice_.offset + slice_.numel]
-            step = _SLICE // self._block
+            step = BATCH_ELEMENTS // self._block
             for begin in range(first, stop, step):
                 end = min(begin + step, stop)
                 values = scratch[: (end - begin) * self._block]

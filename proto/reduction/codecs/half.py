@@ -18,7 +18,7 @@ from reduction.codecs.interface import Array, Codec, Payload
 from reduction.codecs.plain import UFUNCS
 from reduction.model import ReduceOp
 
-_BLOCK = 1 << 14
+BATCH_ELEMENTS = 1 << 14
 _BFLOAT16_NAN = 0x7FC0
 
 
@@ -33,12 +33,12 @@ class _HalfCodec(Codec):
     def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
         """See `Codec.add`."""
         values = np.frombuffer(payload, "<u2")
-        scratch = np.empty(min(_BLOCK, len(values)), np.float32)
-        for begin in range(0, len(values), _BLOCK):
-            block = values[begin : begin + _BLOCK]
+        scratch = np.empty(min(BATCH_ELEMENTS, len(values)), np.float32)
+        for begin in range(0, len(values), BATCH_ELEMENTS):
+            block = values[begin : begin + BATCH_ELEMENTS]
             wide = scratch[: len(block)]
             self._widen(block, wide)
-            target = accumulator[begin : begin + _BLOCK]
+            target = accumulator[begin : begin + BATCH_ELEMENTS]
             UFUNCS[op](target, wide, out=target)
 
 
@@ -83,16 +83,16 @@ def widen(values: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
 def round_to_bfloat16(values: NDArray[np.float32], out: NDArray[np.uint16]) -> None:
     """Round to nearest, ties to even: add 0x7fff plus the lowest kept bit, then cut."""
     bits = values.view(np.uint32)
-    scratch = np.empty(min(_BLOCK, len(bits)), np.uint32)
-    for begin in range(0, len(bits), _BLOCK):
-        block = bits[begin : begin + _BLOCK]
+    scratch = np.empty(min(BATCH_ELEMENTS, len(bits)), np.uint32)
+    for begin in range(0, len(bits), BATCH_ELEMENTS):
+        block = bits[begin : begin + BATCH_ELEMENTS]
         rounded = scratch[: len(block)]
         np.right_shift(block, 16, out=rounded)
         np.bitwise_and(rounded, 1, out=rounded)
         np.add(rounded, 0x7FFF, out=rounded)
         np.add(rounded, block, out=rounded)
         np.right_shift(rounded, 16, out=rounded)
-        target = out[begin : begin + _BLOCK]
+        target = out[begin : begin + BATCH_ELEMENTS]
         np.copyto(target, rounded, casting="unsafe")
         # The addition turns some NaNs into infinities or numbers.
-        target[np.isnan(values[begin : begin + _BLOCK])] = _BFLOAT16_NAN
+        target[np.isnan(values[begin : begin + BATCH_ELEMENTS])] = _BFLOAT16_NAN

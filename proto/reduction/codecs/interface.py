@@ -34,9 +34,9 @@ class Codec(ABC):
         self.dtype = dtype
         self.block = dtype.format.block
 
-    def elements(self, span: int) -> int:
+    def elements(self, layout_bytes: int) -> int:
         """Return the elements of a chunk, whole blocks."""
-        return self.dtype.format.blocks(span) * self.block
+        return self.dtype.format.blocks(layout_bytes) * self.block
 
     def check(self, payload: memoryview) -> None:  # noqa: B027  # most have nothing to check
         """Look at a contribution of the right size before it is taken.

@@ -19,7 +19,7 @@ from reduction.model import ReduceOp
 from reduction.model.formats import SCALED_BLOCK
 
 #: Blocks at a time, so that the work stays in the cache.
-_ROWS = 128
+BATCH_BLOCKS = 128
 _SMALLEST = 2.0**-110
 #: Places in the table of noise: as many as 16 bits can say.
 _NOISES = 1 << 16
@@ -50,10 +50,10 @@ class _ScaledCodec(BlockCodec):
     def _encode(self, values: Array, out: Array, *, is_result: bool) -> None:
         blocks = np.frombuffer(out, self.layout)
         scales, elements = blocks["scale"], blocks["elements"]
-        scratch = np.empty((min(_ROWS, len(blocks)), SCALED_BLOCK), np.float32)
+        scratch = np.empty((min(BATCH_BLOCKS, len(blocks)), SCALED_BLOCK), np.float32)
         largest = np.float32(self.largest)
-        for first in range(0, len(blocks), _ROWS):
-            rows = values[first : first + _ROWS]
+        for first in range(0, len(blocks), BATCH_BLOCKS):
+            rows = values[first : first + BATCH_BLOCKS]
             scaled = scratch[: len(rows)]
             np.abs(rows, out=scaled)
             most = np.maximum.reduce(scaled, axis=1)
@@ -61,25 +61,25 @@ class _ScaledCodec(BlockCodec):
             factor = np.divide(largest, most, out=np.zeros(len(rows), np.float32), where=most > _SMALLEST)
             scale[most <= _SMALLEST] = 0
             scale[~np.isfinite(most)] = np.nan
-            scales[first : first + _ROWS] = scale
+            scales[first : first + BATCH_BLOCKS] = scale
             np.multiply(rows, factor[:, None], out=scaled)
             if is_result and self.dithers_results:
                 scaled += _noise(rows)
-            self._quantise(scaled, elements[first : first + _ROWS])
+            self._quantise(scaled, elements[first : first + BATCH_BLOCKS])
 
     def start(self, accumulator: Array, payload: Payload) -> None:
         """See `Codec.start`."""
         blocks, target = np.frombuffer(payload, self.layout), accumulator.reshape(-1, SCALED_BLOCK)
-        for first in range(0, len(blocks), _ROWS):
-            some = blocks[first : first + _ROWS]
-            self._values(some["elements"], some["scale"][:, None], target[first : first + _ROWS])
+        for first in range(0, len(blocks), BATCH_BLOCKS):
+            some = blocks[first : first + BATCH_BLOCKS]
+            self._values(some["elements"], some["scale"][:, None], target[first : first + BATCH_BLOCKS])
 
     def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
         """See `Codec.add`."""
         blocks, target = np.frombuffer(payload, self.layout), accumulator.reshape(-1, SCALED_BLOCK)
-        scratch = np.empty((min(_ROWS, len(blocks)), SCALED_BLOCK), np.float32)
-        for first in range(0, len(blocks), _ROWS):
-            some, rows = blocks[first : first + _ROWS], target[first : first + _ROWS]
+        scratch = np.empty((min(BATCH_BLOCKS, len(blocks)), SCALED_BLOCK), np.float32)
+        for first in range(0, len(blocks), BATCH_BLOCKS):
+            some, rows = blocks[first : first + BATCH_BLOCKS], target[first : first + BATCH_BLOCKS]
             values = scratch[: len(some)]
             self._values(some["elements"], some["scale"][:, None], values)
             np.add(rows, values, out=rows)

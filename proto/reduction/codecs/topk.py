@@ -22,7 +22,7 @@ from reduction.model.formats import TOPK_BLOCK, TOPK_ENTRY_BYTES
 
 _VALUE_BYTES = 2
 #: Blocks at a time, so that the work stays in the cache.
-_ROWS = 64
+BATCH_BLOCKS = 64
 #: Up to so many, looking for the largest k times is faster than sorting: 1.6 against 5.6 ns per element for k = 5.
 _MOST_PASSES = 16
 
@@ -42,8 +42,8 @@ class TopkCodec(BlockCodec):
             return
         k = len(indices) // len(values)
         best = np.empty((len(values), k), np.intp)
-        for first in range(0, len(values), _ROWS):
-            best[first : first + _ROWS] = _largest(values[first : first + _ROWS], k)
+        for first in range(0, len(values), BATCH_BLOCKS):
+            best[first : first + BATCH_BLOCKS] = _largest(values[first : first + BATCH_BLOCKS], k)
         best.sort(axis=1)
         indices[:] = best.ravel()
         round_to_bfloat16(np.take_along_axis(values, best, axis=1).ravel(), chosen)

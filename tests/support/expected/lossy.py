@@ -72,8 +72,8 @@ def fold(
     for contribution in contributions[1:]:
         codec.add(accumulator, contribution, ReduceOp.SUM)
     scale(accumulator, ReduceOp.AVG if op == AVG else ReduceOp.SUM, len(rows) * size)
-    span = count * codec.block * codec.dtype.itemsize
-    payload = codec.finish(accumulator, memoryview(bytearray(codec.dtype.format.result_bytes(span))))
+    layout_bytes = count * codec.block * codec.dtype.itemsize
+    payload = codec.finish(accumulator, memoryview(bytearray(codec.dtype.format.result_bytes(layout_bytes))))
     result = np.empty((count, codec.block), np.float32)
     codec.decode(payload, result)
     return torch.from_numpy(result).view(-1)[: rows[0].numel()].view(rows[0].shape).to(dtype)

@@ -83,7 +83,7 @@ class CrowdMember:
     def push(self, seq: int) -> None:
         data = memoryview(values(self.job, self.rank, seq)).cast("B")
         for chunk in range(CHUNKS):
-            start, stop = layout.chunk_span(chunk, COLLECTIVE.numel, 4, CHUNK)
+            start, stop = layout.chunk_range(chunk, COLLECTIVE.numel, 4, CHUNK)
             self.stream.send(Push(1, seq, chunk, COLLECTIVE, 0, data[start:stop]))
 
     async def next(self, kind: type):
@@ -97,7 +97,7 @@ class CrowdMember:
         for chunk in range(CHUNKS):
             frame = await self.next(Result)
             assert (frame.seq, frame.chunk) == (seq, chunk)
-            start, stop = layout.chunk_span(chunk, COLLECTIVE.numel, 4, CHUNK)
+            start, stop = layout.chunk_range(chunk, COLLECTIVE.numel, 4, CHUNK)
             total[start // 4 : stop // 4] = np.frombuffer(frame.payload, np.float32)
         return total
 

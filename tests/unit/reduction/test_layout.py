@@ -28,14 +28,14 @@ def test_chunk_count(numel, itemsize, chunk_bytes, chunks):
 
 
 def test_span_of_full_last_and_empty_chunks():
-    assert layout.chunk_span(0, 600, 4, 1024) == (0, 1024)
-    assert layout.chunk_span(1, 600, 4, 1024) == (1024, 2048)
-    assert layout.chunk_span(2, 600, 4, 1024) == (2048, 2400)
-    assert layout.chunk_span(0, 0, 4, 1024) == (0, 0)
+    assert layout.chunk_range(0, 600, 4, 1024) == (0, 1024)
+    assert layout.chunk_range(1, 600, 4, 1024) == (1024, 2048)
+    assert layout.chunk_range(2, 600, 4, 1024) == (2048, 2400)
+    assert layout.chunk_range(0, 0, 4, 1024) == (0, 0)
 
 
 def test_span_beyond_the_end_is_empty():
-    assert layout.chunk_span(7, 600, 4, 1024) == (2400, 2400)
+    assert layout.chunk_range(7, 600, 4, 1024) == (2400, 2400)
 
 
 @given(numel=st.integers(0, 1 << 20), itemsize=st.sampled_from([2, 4, 8]), kib=st.integers(1, 4096))
@@ -43,7 +43,7 @@ def test_spans_follow_each_other_and_cover_everything(numel, itemsize, kib):
     chunk_bytes = kib * limits.CHUNK_BYTES_MULTIPLE
     count = layout.chunk_count(numel, itemsize, chunk_bytes)
     some = range(count) if count < 50 else (*range(25), *range(count - 25, count))
-    spans = [layout.chunk_span(chunk, numel, itemsize, chunk_bytes) for chunk in some]
+    spans = [layout.chunk_range(chunk, numel, itemsize, chunk_bytes) for chunk in some]
     assert spans[0][0] == 0
     assert spans[-1][1] == numel * itemsize
     size = layout.grid_bytes(numel * itemsize, chunk_bytes)

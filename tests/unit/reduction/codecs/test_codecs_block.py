@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from reduction.codecs import BLOCK_CODECS, TOPK
 from reduction.codecs.half import round_to_bfloat16, widen
-from reduction.codecs.scaled import _ROWS, e4m3_values
+from reduction.codecs.scaled import BATCH_BLOCKS, e4m3_values
 from reduction.errors import MalformedFrame
 from reduction.model import DType, ReduceOp
 from reduction.model.formats import SCALED_BLOCK, SCALED_BYTES, TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
@@ -18,8 +18,8 @@ SCALED = [INT8, FP8]
 CODECS = [INT8, FP8, TOPK]
 INF, NAN = np.inf, np.nan
 FLOAT32 = np.finfo(np.float32)
-#: Blocks; the scaled codecs work on _ROWS at a time.
-COUNTS = [0, 1, 2, 3, _ROWS - 1, _ROWS, _ROWS + 1, 2 * _ROWS + 5]
+#: Blocks; the scaled codecs work on BATCH_BLOCKS at a time.
+COUNTS = [0, 1, 2, 3, BATCH_BLOCKS - 1, BATCH_BLOCKS, BATCH_BLOCKS + 1, 2 * BATCH_BLOCKS + 5]
 FEW = settings(max_examples=30)
 
 
@@ -32,7 +32,7 @@ def push_bytes(codec, count, k=5):
     return count * (SCALED_BYTES if codec is not TOPK else k * TOPK_ENTRY_BYTES)
 
 
-def span_of(codec, count):
+def layout_bytes_of(codec, count):
     return count * codec.block * codec.dtype.itemsize
 
 
@@ -51,7 +51,9 @@ def started(codec, payload, count):
 
 
 def finished(codec, accumulator):
-    out = memoryview(bytearray(b"\xaa" * codec.dtype.format.result_bytes(span_of(codec, len(accumulator)))))
+    out = memoryview(
+        bytearray(b"\xaa" * codec.dtype.format.result_bytes(layout_bytes_of(codec, len(accumulator))))
+    )
     return codec.finish(accumulator.reshape(-1).copy(), out)
 
 
@@ -100,12 +102,12 @@ NUMBERS = {"allow_nan": False, "allow_infinity": False}
 @pytest.mark.parametrize("codec", CODECS, ids=name_of)
 @pytest.mark.parametrize("count", COUNTS)
 def test_contributions_and_results_have_the_sizes_that_the_cores_expect(codec, count):
-    values, span = random_rows(codec, count), span_of(codec, count)
+    values, layout_bytes = random_rows(codec, count), layout_bytes_of(codec, count)
     payload = encoded(codec, values)
-    assert codec.dtype.format.is_push(payload.nbytes, span)
+    assert codec.dtype.format.is_push(payload.nbytes, layout_bytes)
     result = finished(codec, sent(codec, values))
-    assert codec.dtype.format.is_result(result.nbytes, span)
-    assert result.nbytes <= codec.dtype.format.result_bytes(span)
+    assert codec.dtype.format.is_result(result.nbytes, layout_bytes)
+    assert result.nbytes <= codec.dtype.format.result_bytes(layout_bytes)
     assert decoded(codec, result, count).shape == values.shape
 
 
@@ -121,7 +123,7 @@ def test_what_begins_a_block_has_a_whole_one(codec, blocks, beyond):
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
 def test_every_byte_of_a_scaled_contribution_is_written(codec):
-    values = random_rows(codec, _ROWS + 3)
+    values = random_rows(codec, BATCH_BLOCKS + 3)
     ones, twos = np.full((2, push_bytes(codec, len(values))), [[1], [2]], np.uint8)
     codec.encode(values, ones)
     codec.encode(values, twos)
@@ -140,17 +142,17 @@ def odd_rows(codec, count):
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=name_of)
-@pytest.mark.parametrize("cut", [1, 2, 7, _ROWS, _ROWS + 1, 150])
+@pytest.mark.parametrize("cut", [1, 2, 7, BATCH_BLOCKS, BATCH_BLOCKS + 1, 150])
 def test_pieces_are_encoded_as_the_whole_is(codec, cut):
-    values = odd_rows(codec, 2 * _ROWS + 30)
+    values = odd_rows(codec, 2 * BATCH_BLOCKS + 30)
     parts = [encoded(codec, values[:cut]), encoded(codec, values[cut:])]
     assert bits(np.concatenate(parts)) == bits(encoded(codec, values))
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=name_of)
-@pytest.mark.parametrize("cut", [1, 2, 7, _ROWS, _ROWS + 1, 150])
+@pytest.mark.parametrize("cut", [1, 2, 7, BATCH_BLOCKS, BATCH_BLOCKS + 1, 150])
 def test_pieces_are_summed_as_the_whole_is(codec, cut):
-    count = 2 * _ROWS + 30
+    count = 2 * BATCH_BLOCKS + 30
     ranks = [odd_rows(codec, count), random_rows(codec, count, 1), random_rows(codec, count, 2)]
 
     def result(rows):
@@ -165,9 +167,9 @@ def test_pieces_are_summed_as_the_whole_is(codec, cut):
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
-@pytest.mark.parametrize("cut", [1, 7, _ROWS, 150])
+@pytest.mark.parametrize("cut", [1, 7, BATCH_BLOCKS, 150])
 def test_the_bytes_of_results_do_not_depend_on_the_grid(codec, cut):
-    total = odd_rows(codec, 2 * _ROWS + 30)
+    total = odd_rows(codec, 2 * BATCH_BLOCKS + 30)
     parts = bytes(finished(codec, total[:cut])) + bytes(finished(codec, total[cut:]))
     assert parts == bytes(finished(codec, total))
 
@@ -185,7 +187,7 @@ def test_the_same_contributions_make_the_same_bits(codec):
 
 @pytest.mark.parametrize("codec", CODECS, ids=name_of)
 def test_contributions_are_added_in_float32_and_in_their_order(codec):
-    ranks = [random_rows(codec, _ROWS + 3, seed) for seed in range(4)]
+    ranks = [random_rows(codec, BATCH_BLOCKS + 3, seed) for seed in range(4)]
     total, expected = sent(codec, ranks[0]), sent(codec, ranks[0])
     for values in ranks[1:]:
         codec.add(total.reshape(-1), encoded(codec, values), ReduceOp.AVG)
@@ -658,7 +660,7 @@ def test_a_result_of_any_bytes_is_taken_or_malformed(payload):
     )
 )
 def test_a_contribution_of_any_bytes_is_taken_or_malformed(payload):
-    is_sized = DType.TOPK.format.is_push(len(payload), span_of(TOPK, 2))
+    is_sized = DType.TOPK.format.is_push(len(payload), layout_bytes_of(TOPK, 2))
     try:
         TOPK.check(memoryview(payload))
     except MalformedFrame:
@@ -668,7 +670,7 @@ def test_a_contribution_of_any_bytes_is_taken_or_malformed(payload):
     if is_sized:  # otherwise the core refuses it
         total = started(TOPK, payload, 2)
         TOPK.add(total.reshape(-1), payload, ReduceOp.SUM)
-        assert DType.TOPK.format.is_result(finished(TOPK, total).nbytes, span_of(TOPK, 2))
+        assert DType.TOPK.format.is_result(finished(TOPK, total).nbytes, layout_bytes_of(TOPK, 2))
 
 
 def test_bfloat16_is_rounded_as_torch_rounds_it():

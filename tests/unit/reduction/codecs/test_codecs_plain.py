@@ -10,7 +10,7 @@ from reduction.codecs import BLOCK_CODECS, CODECS, half
 from reduction.codecs.interface import scale
 from reduction.model import DType, ReduceOp
 
-BLOCK = half._BLOCK
+BLOCK = half.BATCH_ELEMENTS
 FLOATS = [DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16]
 INTS = [DType.INT32, DType.INT64, DType.UINT8, DType.INT8]
 DTYPES = [*FLOATS, *INTS, DType.BOOL]

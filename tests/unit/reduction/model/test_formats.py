@@ -18,11 +18,11 @@ PLAIN = [dtype for dtype in DType if dtype not in COMPRESSED]
 @pytest.mark.parametrize("dtype", PLAIN)
 @pytest.mark.parametrize("numel", [0, 1, 511, 512, 513])
 def test_plain_elements_are_what_they_are(dtype, numel):
-    span = numel * dtype.itemsize
+    layout_bytes = numel * dtype.itemsize
     assert dtype.format.block == 1
-    assert dtype.format.blocks(span) == numel
-    assert dtype.format.push_sizes(span) == (span, span)
-    assert dtype.format.result_bytes(span) == span
+    assert dtype.format.blocks(layout_bytes) == numel
+    assert dtype.format.push_sizes(layout_bytes) == (layout_bytes, layout_bytes)
+    assert dtype.format.result_bytes(layout_bytes) == layout_bytes
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_a_block_that_begins_counts(dtype, whole, beyond, blocks):
 @pytest.mark.parametrize("dtype", SCALED)
 @pytest.mark.parametrize(("numel", "nbytes"), [(0, 0), (1, 260), (256, 260), (257, 520), (1024, 1040)])
 def test_scaled_blocks_have_their_scale_in_front(dtype, numel, nbytes):
-    span = numel * dtype.itemsize
-    assert dtype.format.push_sizes(span) == (nbytes, nbytes)
-    assert dtype.format.result_bytes(span) == nbytes
+    layout_bytes = numel * dtype.itemsize
+    assert dtype.format.push_sizes(layout_bytes) == (nbytes, nbytes)
+    assert dtype.format.result_bytes(layout_bytes) == nbytes
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_scaled_blocks_have_their_scale_in_front(dtype, numel, nbytes):
     [(0, 0, 0, 0), (1, 4, 1024, 1024), (512, 4, 1024, 1024), (513, 8, 2048, 2048), (5120, 40, 10240, 10240)],
 )
 def test_topk_is_never_more_than_bfloat16(numel, least, most, result):
-    span = numel * DType.TOPK.itemsize
-    assert DType.TOPK.format.push_sizes(span) == (least, most)
-    assert DType.TOPK.format.result_bytes(span) == result
+    layout_bytes = numel * DType.TOPK.itemsize
+    assert DType.TOPK.format.push_sizes(layout_bytes) == (least, most)
+    assert DType.TOPK.format.result_bytes(layout_bytes) == result
 
 
 @pytest.mark.parametrize("dtype", [*PLAIN, *SCALED])
@@ -72,17 +72,17 @@ def test_most_payloads_have_one_size(dtype):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_topk_push_has_the_same_number_of_elements_in_each_block(count):
-    span = count * TOPK_BLOCK * DType.TOPK.itemsize
-    taken = [nbytes for nbytes in range(2 * span) if DType.TOPK.format.is_push(nbytes, span)]
+    layout_bytes = count * TOPK_BLOCK * DType.TOPK.itemsize
+    taken = [nbytes for nbytes in range(2 * layout_bytes) if DType.TOPK.format.is_push(nbytes, layout_bytes)]
     assert taken == [count * k * TOPK_ENTRY_BYTES for k in range(1, TOPK_MAX + 1)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_topk_result_is_as_large_as_it_has_to_be(count):
-    span = count * TOPK_BLOCK * DType.TOPK.itemsize
-    assert DType.TOPK.format.is_result(0, span), "its codec finds out"
-    assert DType.TOPK.format.is_result(span, span)
-    assert not DType.TOPK.format.is_result(span + 1, span)
+    layout_bytes = count * TOPK_BLOCK * DType.TOPK.itemsize
+    assert DType.TOPK.format.is_result(0, layout_bytes), "its codec finds out"
+    assert DType.TOPK.format.is_result(layout_bytes, layout_bytes)
+    assert not DType.TOPK.format.is_result(layout_bytes + 1, layout_bytes)
 
 
 @pytest.mark.parametrize("dtype", DType)
@@ -110,7 +110,7 @@ def test_chunk_borders_are_block_borders(dtype):
 def test_the_bytes_of_chunks_add_up_to_those_of_the_whole(dtype, kib, rest):
     spans = [*(number * limits.CHUNK_BYTES_MULTIPLE for number in kib), rest * dtype.itemsize]
     fmt = dtype.format
-    for size in (fmt.blocks, fmt.result_bytes, lambda span: fmt.push_sizes(span)[0]):
+    for size in (fmt.blocks, fmt.result_bytes, lambda layout_bytes: fmt.push_sizes(layout_bytes)[0]):
         assert sum(map(size, spans)) == size(sum(spans))
 
 

@@ -1,6 +1,6 @@
 """Faults in real processes: the harness of the integration tests, and ways to a reducer that can be broken.
 
-detour(reducer)   a way to that reducer through relays, for a rank that is to suffer
+detour(reducer)   a way to that reducer through relays, for the rank that meets the fault
 faulty_reducer()  a reducer that detours can lead to
 """
 

@@ -1,4 +1,4 @@
-"""What a test may demand of time: the promise, and how late this machine is."""
+"""The promised time until an error, and how late this machine wakes threads. Tests allow for both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PROMISED_S = 2.0
 
 
 class Lateness:
-    """How much later than asked this machine lets a thread go on, at worst: no promise of ours can be better."""
+    """Measures how much later than asked this machine wakes a thread, at worst. No promise can be kept more exactly."""
 
     def __init__(self) -> None:
         self.worst_s = 0.0

@@ -1,4 +1,4 @@
-"""The way between a worker and a reducer does what boxes in between do: it cuts, trickles, delays, repeats."""
+"""Faults on the path between a worker and a reducer, as boxes in between cause them: cut, trickle, delay, repeat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNK = 4096
 
 
 def step_by_step(rank, addresses, job, settings):
-    """Check so many sums as the test says, each time it says so; return the error that ended it, if one did."""
+    """Check as many sums as the test asks for, each time it asks; return the error that ended this, if any."""
     with rank.state(addresses[rank.number], job, chunk_bytes=CHUNK, **settings) as state:
         step = 0
         rank.tell("there")
@@ -41,7 +41,7 @@ class Pair:
         assert [self.call.hear(0), self.call.hear(1)] == ["there", "there"]
 
     def steps(self, count: int) -> list[str]:
-        """Let both check so many sums; return how it went."""
+        """Let both ranks check `count` sums; return their answers."""
         for rank in range(2):
             self.call.tell(rank, count)
         heard = [self.call.hear(rank) for rank in range(2)]
@@ -49,7 +49,7 @@ class Pair:
         return heard
 
     def end(self) -> list[ReductionError | None]:
-        """Let both leave that have not; return their errors."""
+        """Let the ranks leave that are still there; return the errors of both."""
         for rank in range(2):
             if rank not in self.ended:
                 self.call.tell(rank, 0)
@@ -95,7 +95,7 @@ def test_a_way_that_trickles_is_only_slow(pair):
 
 @pytest.mark.usefixtures("plane")
 def test_a_way_that_lets_next_to_nothing_pass_is_an_error_in_time(pair):
-    """A few bytes a second: not even a ping comes through, or a chunk never ends. Nobody hangs, nobody crashes."""
+    """At a few bytes per second no ping comes through, or a chunk never ends. No rank hangs or crashes."""
     both = pair(timeout_s=6.0, join_timeout_s=6.0)
     assert both.steps(3) == ["done", "done"]
     both.way.set(up=Fault(bytes_per_s=100), down=Fault(bytes_per_s=100))
@@ -121,7 +121,7 @@ def test_bytes_that_come_twice_never_make_a_wrong_sum(pair, direction, count):
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("at", [0, 1, 4, 6, 9, 17, 25, 33, 41, 49, 57, 60, 61, CHUNK - 1])
 def test_one_bit_that_flips_on_a_data_connection_costs_time_only(pair, monkeypatch, direction, at):
-    """In a header or in a payload: with checksums it is found, and what was damaged is sent again."""
+    """The damage is in a header or in a payload. With checksums it is found, and the data is sent again."""
     monkeypatch.setattr(Ranks, "plane", "tcp")
     both = pair(checksums=True)
     assert both.steps(3) == ["done", "done"]
@@ -144,7 +144,7 @@ def test_one_bit_that_flips_on_a_call_costs_time_only(pair, monkeypatch, directi
 
 
 def lose_a_payload(rank, addresses, job):
-    """Lose a reducer in the middle of a result; return what the other one's sum has left of it."""
+    """Lose a reducer in the middle of a result; return what is left of that result in the sum of the other reducer."""
     with rank.state(addresses, job, chunk_bytes=CHUNK, transport="tcp") as state:
         rank.round(state, 5_000)
         rank.tell("there")

@@ -16,7 +16,7 @@ from benchmarks.lab.hosts import Host
 from benchmarks.lab.network import Network, NetworkUnavailable
 from benchmarks.lab.traffic import Link
 
-#: A silent host is noticed after about this long, in seconds; not before, and not much later.
+#: The time after which a silent host is noticed, in seconds: not before, and not much later.
 NOTICED_S = (8.0, 20.0)
 SHORT_CUT_S = 3.0
 
@@ -114,7 +114,7 @@ class Course:
         return self._call.answers()
 
     def stop(self):
-        """End it; return what both have seen. Rank 1 hears of it by rank 0's goodbye."""
+        """End the sums; return what both ranks have seen. Rank 1 is told by rank 0's goodbye."""
         self._call.tell(0, "stop")
         return self._call.answers()
 
@@ -155,7 +155,7 @@ def test_a_reducer_that_is_cut_off_is_left_out(wires, serve_there, job):
 
 
 def test_a_reducer_that_one_rank_cannot_reach_is_left_out(wires, serve_there, job):
-    """Rank 0 reaches it, rank 1 does not: no reducer of the job may be one that not all can use."""
+    """Rank 0 reaches the reducer, rank 1 does not. The job must do without it, because all ranks have to use it."""
     course = Course(wires, serve_there, job)
     namespace = wires.network.workers[1].namespace
     route = [f"{wires.network.reducers[1].address}/32"]

@@ -1,4 +1,4 @@
-"""States of process groups: each sums over its own ranks, or says on every rank why it does not."""
+"""States of process groups. Each sums over its own ranks, or fails on every rank with the reason."""
 
 from __future__ import annotations
 

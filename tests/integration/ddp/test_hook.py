@@ -1,4 +1,4 @@
-"""Who calls the hook, and what becomes of all ranks when it fails on one."""
+"""The hook under DDP: who may call it, and what all ranks get when it fails on one of them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from support.fakes.fake_gpu import pretend
 from worker_plugin.tensors import gpu
 
 KIB = 1024
-#: So small that each tensor comes in many, and so slow that chunks are asked for before they are there.
+#: Batches so small that each tensor has many, and copies so slow that chunks are wanted before they are there.
 BATCH, DELAY_S = 4 * KIB, 0.001
 SIZES = (0, 1, 255, 513, 20_003)
 
@@ -61,7 +61,7 @@ def returns_at_once(rank, reducers, job):
 
 
 def one_cannot_copy(rank, reducers, job):
-    """Its GPU fails with the second collective: everybody hears of it."""
+    """The GPU of one rank fails with the second collective. All ranks get the error."""
     pretend(0.0, BATCH)
     with rank.state(reducers, job) as state:
         rank.round(state)
@@ -79,7 +79,7 @@ def one_cannot_copy(rank, reducers, job):
 
 
 def one_fails_on_the_way(rank, reducers, job):
-    """Its GPU fails when the first segments are pushed already."""
+    """The GPU of one rank fails after the first segments have been pushed."""
     pretend(0.0, BATCH)
     with rank.state(reducers, job, chunk_bytes=4 * KIB, credit_bytes=8 * KIB) as state:
         rank.round(state)

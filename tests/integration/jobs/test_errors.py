@@ -1,4 +1,4 @@
-"""Bad input: each a typed error that names the value, while the reducers go on serving a healthy job."""
+"""Bad input of every kind is a typed error that names the value. The reducers go on serving a healthy job."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_ranks_disagree(healthy, ranks, reducers, job, name, good):
 
 
 def test_one_of_three_disagrees(ranks, reducers, job):
-    """All three hear of it, also the two that agree."""
+    """All three ranks get the error, also the two that agree."""
     arguments = [(0,), (0,), (3,)], [F32] * 3, [SUM] * 3
     errors = ranks.run(3, disagree, reducers(3), job, 1, *arguments, group=False)
     assert [type(error) for error in errors] == [CollectiveMismatch] * 3
@@ -275,7 +275,7 @@ def test_one_rank_issues_more(healthy, ranks, reducers, job):
 
 
 def bad_arguments(rank, reducers, job):
-    """Only rank 1 gets them wrong; they raise at the call and count no seq."""
+    """Only rank 1 passes bad arguments. They raise at the call, and the collective gets no number."""
     calls = [
         (torch.eye(3).to_sparse(), SUM),
         (torch.ones(4, 4).t()[:, :2], SUM),

@@ -63,7 +63,7 @@ def sum_until_one_is_killed(rank, reducers, job, victim):
         error = None
         for future in futures:
             error = error or rank.error_of(lambda future=future: rank.wait(future))
-        # Those that were whole before the loss are right, and nothing is after it.
+        # Collectives that were complete before the loss are right; none is complete after it.
         error = error or rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
         assert state.error is error
         return error
@@ -138,7 +138,7 @@ def test_name_again_after_a_crash(ranks, fresh_ranks, reducers, job):
     ids=["same-name-twice", "other-world-size"],
 )
 def test_an_intruder_is_turned_away(ranks, reducers, job, k, identities, kinds, texts):
-    """By name, within seconds; the job that it wanted does not even notice, and the name is free afterwards."""
+    """It is refused by name within seconds. The running job does not notice, and its name is free afterwards."""
     answers = ranks.run(4, intrude, reducers(k), job, identities)
     assert [type(error) for error in answers] == [type(None), type(None), *kinds]
     for text, error in zip(texts, answers[2:], strict=True):
@@ -149,7 +149,7 @@ def test_an_intruder_is_turned_away(ranks, reducers, job, k, identities, kinds, 
 
 @pytest.mark.parametrize("claimed", [(0, 1, 1), (0, 1, 0)], ids=["rank-1-twice", "rank-0-twice"])
 def test_a_rank_is_claimed_twice_at_the_start(ranks, reducers, job, claimed):
-    """Nobody waits for ever, and nobody gets a sum of three; at least one process hears what is wrong."""
+    """No process waits for ever or gets a sum of three ranks. At least one of them gets the reason."""
     answers = ranks.run(3, claim, reducers(2), job, claimed)
     assert any(isinstance(answer, JobBusy | StaleInstance) for answer in answers), answers
     assert all(answer == [2.0, 2.0, 2.0] for answer in answers if isinstance(answer, list)), answers
@@ -159,7 +159,7 @@ def test_a_rank_is_claimed_twice_at_the_start(ranks, reducers, job, claimed):
 
 
 def two_states(rank, reducers, job):
-    """As of a script with two models, whose job name comes from the environment."""
+    """A script with two models does this if the job name comes from the environment."""
     with rank.state(reducers, job) as first, rank.state(reducers, job) as second:
         rank.round(first)
         error = rank.error_of(lambda: rank.wait(second.all_reduce(torch.ones(3))))

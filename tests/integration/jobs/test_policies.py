@@ -1,4 +1,4 @@
-"""What a job does when reducers are lost, by `on_reducer_loss` and `fallback`, with real processes."""
+"""How a job goes on when reducers are lost, for each value of `on_reducer_loss` and `fallback`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.training.checked import train_until_told
 
 
 def go_on(call, steps=20):
-    """Wait until the training is that many steps further."""
+    """Wait until the training has done `steps` more steps."""
     first = call.hear(0)
     while call.hear(0) < first + steps:
         pass

@@ -1,4 +1,4 @@
-"""Processes with few descriptors, or with many: as many as the links need are asked for, and no way ends at 1024."""
+"""Processes with few descriptors and with many: they ask for as many as the links need, and work beyond 1024."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def many(serve):
 
 
 def test_a_worker_raises_its_soft_limit(many):
-    """Of two descriptors per link it may have one when it starts."""
+    """A link needs two descriptors. The soft limit at the start allows one."""
     output = run(WORKER, many.address, str(LINKS), "soft", "reshard")
     assert output.startswith("[0.0, 1.0, 2.0] ")
     assert int(output.split()[3]) >= LINKS

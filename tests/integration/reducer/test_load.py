@@ -20,9 +20,9 @@ JOBS, CONNECTIONS, ROUNDS = 8, 64, 3
 ADMITTED = 5
 RESERVED = reservation(CONNECTIONS, crowd.CREDIT)
 LIMIT = ADMITTED * RESERVED + RESERVED // 2
-#: What the others' pushes of one round hold while rank 0 of every job is late.
+#: Memory that the other ranks' pushes of one round hold while rank 0 of every job is late.
 KEPT = ADMITTED * (CONNECTIONS - 1) * crowd.CREDIT
-#: What a stream may take beside what was reserved for its job; about 30 KiB were seen.
+#: Memory that a stream may take beside its job's reservation. About 30 KiB were seen.
 STREAM_BYTES = 64 << 10
 
 
@@ -58,7 +58,7 @@ def run_multitude(rank, address, plane, job, count):
 
 @pytest.mark.parametrize("count", [512, 1024])
 def test_all_ranks_of_a_large_job_come_at_once_and_are_let_in(ranks, serve, plane, job, count):
-    """None of them tries again, as a worker would."""
+    """The ranks that are refused do not try again, as a worker would."""
     reducer = serve("--memory-limit", str(1 << 40), "--log-level", "warning")
     [(running, refusals)] = ranks.run(1, run_multitude, reducer.address, plane, job, count, group=False)
     assert (running, refusals) == ([0], {})

@@ -37,12 +37,12 @@ from reduction.transports import tcp
 from support.network.raw import ID, DataConnection, MovedRank, RawStream, join
 
 KIB, MIB = 1 << 10, 1 << 20
-#: What a reducer may have more after bad input than before: what its pool keeps of a few chunks, and noise.
+#: By how much a reducer's memory may grow over bad input: its pool keeps a few chunks, and there is noise.
 GROWTH_BYTES_MAX = 24 * MIB
 #: See `tcp_server`.
 KEY_S, STRANGERS_MAX = 10.0, 256
 CHUNK = 256 * KIB
-#: Large enough not to be cut finer.
+#: A collective so large that its chunks have full size.
 NUMEL = layout.SMALL_BYTES // 4
 WHAT = Collective(ReduceOp.SUM, DType.FLOAT32, NUMEL, 7)
 
@@ -51,7 +51,7 @@ WHAT = Collective(ReduceOp.SUM, DType.FLOAT32, NUMEL, 7)
 
 
 def step_until_told(rank, reducers, job):
-    """Do one all-reduce after the other, each checked; answer how many there were until the test says stop."""
+    """Check one all-reduce after the other until the test says stop; tell how many there were whenever it asks."""
     with rank.state(reducers, job, transport="tcp", chunk_bytes=64 * KIB) as state:
         steps, stop = 0, torch.zeros(1)
         while not stop:
@@ -299,7 +299,7 @@ def test_a_lie_ends_its_job_with_a_reason_that_all_hear(victim, pair, name, unti
 
 
 def test_another_collective_than_the_others(pair):
-    """That is no lie: ranks disagree. All of them hear it."""
+    """The ranks disagree, which is no malformed input. All of them get the error."""
     for rank, numel in zip(pair, (NUMEL, 2 * NUMEL), strict=True):
         what = Collective(ReduceOp.SUM, DType.FLOAT32, numel, 7)
         rank.send(Push(1, 0, 0, what, 0, memoryview(bytes(CHUNK))))
@@ -323,7 +323,7 @@ def test_an_end_in_the_middle_of_a_frame(victim, pair, sent, ends, until):
 
 
 def test_a_rank_that_only_pushes(victim, pair, until):
-    """It never reads a result: what waits for it has a limit, and the other rank gets its own until then."""
+    """The rank never reads a result. Its outbox has a limit, and the other rank gets its results until then."""
     zero, one = pair
     payload = memoryview(bytes(CHUNK))
     for seq in range(1000):
@@ -357,7 +357,7 @@ def test_a_rank_that_pushes_more_than_its_credit_and_reads_nothing(victim, pair,
 
 
 def test_a_rank_that_does_nothing_any_more(victim, pair, until):
-    """It is late, not lost: nobody closes it. It costs its credit, and the others nothing."""
+    """The rank is late, not lost, so its stream stays open. It costs the reducer its credit, and the others nothing."""
     zero, one = pair
     payload = memoryview(bytes(CHUNK))
     for seq in range(MIB // CHUNK):

@@ -17,7 +17,7 @@ from support.processes.reducers import READY, status_of
 
 import reducer
 
-#: Modules that a reducer imports; each of these files leaves a mark when it is.
+#: Modules that a reducer imports. A file of that name in the user's folder leaves a trace if it is run.
 NAMES = ("reducer", "click", "reduction", "grpc", "logging", "sitecustomize")
 POISON = """
 import pathlib

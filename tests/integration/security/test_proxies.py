@@ -1,4 +1,4 @@
-"""A proxy in the environment, as in many companies, is not for us: nothing listens at this one."""
+"""The environment of many companies names a proxy. We must ignore it; nothing listens at the one of these tests."""
 
 from __future__ import annotations
 

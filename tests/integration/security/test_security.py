@@ -23,7 +23,7 @@ from support.processes.children import environment
 from support.processes.reducers import reducer_command, status_of
 from support.training.checked import train_until_told
 
-#: Longer than any test: whoever is refused must not wait for it.
+#: Longer than any test: a rank that is refused must fail without waiting for it.
 JOIN_TIMEOUT_S = 600
 OURS, THEIRS, ANYBODYS = "0urs" * 8, "the1rs" * 6, "anyb0dys" * 4
 SECRETS = (OURS, THEIRS, ANYBODYS)
@@ -210,7 +210,7 @@ def test_a_rank_with_the_wrong_token(ranks, serve, token_file, job):
 
 @pytest.mark.usefixtures("plane")
 def test_strangers_do_not_disturb_a_job_with_a_token(ranks, serve, token_file, job):
-    """Nor learn anything from it; the log names them, and has no secret, theirs neither."""
+    """A stranger learns nothing from the reducer. The log names strangers, and contains no secret of either side."""
     reducer = serve("--token-file", token_file(**{job: OURS, "other": THEIRS}), "--log-level", "debug")
     call = ranks.begin(2, train_until_told, [reducer.address], job, {"token_file": token_file(**{job: OURS})})
     call.hear(0)

@@ -1,4 +1,4 @@
-"""What strangers cost a reducer: a bounded peak of memory, of which nothing stays."""
+"""Connections of strangers cost a reducer a bounded peak of memory, of which nothing stays."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.processes.children import environment
 
-#: More than an idle reducer has, at the worst moment. 45 to 115 MiB were seen, 1.5 to 3.6 GiB before there were bounds.
+#: Peak of memory above an idle reducer's. 45 to 115 MiB were seen, and 1.5 to 3.6 GiB before there were bounds.
 PEAK_BYTES = 140 << 20
-#: And 10 s after; 2 to 8 MiB were seen.
+#: Memory above an idle reducer's 10 s after the strangers are gone. 2 to 8 MiB were seen.
 LEFT_BYTES = 32 << 20
 GIVE_BACK_S = 10.0
 

@@ -325,7 +325,7 @@ def freed_without_gc(rank, reducers, job):
 
 @pytest.mark.usefixtures("plane")
 def test_a_closed_communicator_is_freed_without_the_garbage_collector(ranks, reducers, job):
-    """It holds as much memory as the gradients; a reference cycle would keep that for long."""
+    """A communicator holds as much memory as the gradients. A reference cycle would keep that for long."""
     assert ranks.run(2, freed_without_gc, reducers(2), job, group=False) == [True, True]
 
 
@@ -359,7 +359,7 @@ def test_many_in_flight_under_little_credit(ranks, reducers, job):
 
 
 def test_bits_are_the_same_for_all_planes_chunk_sizes_reducer_counts_and_runs(ranks, reducers, job):
-    """And for ranks that use different planes."""
+    """The same holds for ranks that use different planes."""
     ways = [(1, 512), (1, 1), (2, 64), (2, 64), (3, 7), (5, 16)]
     seen = {
         digest
@@ -373,7 +373,7 @@ def test_bits_are_the_same_for_all_planes_chunk_sizes_reducer_counts_and_runs(ra
 
 
 def test_the_order_of_adding_shows_in_those_bits():
-    """Otherwise the test above could not fail. (16-bit types are added in fp32, which hides it from them.)"""
+    """Without this the test of the fold order could not fail. 16-bit types are added in fp32, which hides the order."""
     rows = [Rank.values(rank, (50_003,), torch.float32) for rank in range(4)]
     assert not torch.equal(Rank.fold(rows), Rank.fold(rows[::-1]))
 

@@ -78,7 +78,7 @@ def special_values(rank, reducers, job):
 
 
 def two_ratios(rank, reducers, job):
-    """The share is each rank's own business."""
+    """Each rank may choose the share of top-k by itself."""
     ratio = ("topk:0.25", "topk:0.5")[rank.number]
     row = rank.values(rank.number, (2000,))
     with rank.state(reducers, job, wire_dtype=ratio) as state:
@@ -153,7 +153,7 @@ def test_a_sum_is_what_the_codecs_make_of_it(ranks, reducers, job):
 
 @pytest.mark.parametrize(("k", "chunk_bytes"), [(1, KIB), (3, 64 * KIB)])
 def test_a_sum_is_the_same_however_it_is_cut_and_dealt(ranks, reducers, job, k, chunk_bytes):
-    """As all are what the codecs make of the whole."""
+    """All results are what the codecs make of the whole tensor."""
     ranks.run(3, sums, reducers(k), job, WIRES, SIZES[-2:], {"chunk_bytes": chunk_bytes}, group=False)
 
 

@@ -15,7 +15,7 @@ from support.expected.hierarchical import be_launched, of_nodes
 
 from worker_plugin import ReductionState
 
-#: Longest that something may take which happens by itself, in seconds.
+#: The longest time that a state may take to leave by itself, in seconds.
 WAIT_S = 30.0
 #: Threads that belong to one communicator.
 OF_A_STATE = ("reduction-staging", "reduction-scatter", "reduction-gather", "reduction-watch")
@@ -62,7 +62,7 @@ def ours():
 
 
 def drop(rank, reducers, job, size, is_met):
-    """The last rank issues when all others have dropped theirs; all get the sums, and are gone in the end."""
+    """The last rank issues after all others have dropped their states. All get the sums, and no state is left."""
     gc.disable()  # it must not depend on that
     try:
         state = state_of(rank, reducers, job, size)

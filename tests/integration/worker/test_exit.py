@@ -52,7 +52,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", list(WAYS))
 def test_no_thread_of_ours_outlives_the_script(way, plane, reducer, job, child_environment):
-    """One that comes back from C++ while the interpreter ends aborts the process: torchrun would start it again."""
+    """A thread that returns from C++ while the interpreter ends aborts the process, and torchrun would restart it."""
     end_well(
         SCRIPT.replace("LEAVE", WAYS[way]),
         (reducer.address, job),
@@ -62,7 +62,7 @@ def test_no_thread_of_ours_outlives_the_script(way, plane, reducer, job, child_e
 
 @pytest.mark.parametrize("way", list(WAYS))
 def test_nor_does_one_of_hierarchical_mode(way, reducer, job, child_environment, tmp_path):
-    """Nor do a forked child and its copies of Gloo's groups, whose threads it does not have."""
+    """A forked child has copies of Gloo's groups without their threads. It must end without an abort, too."""
     script = SCRIPT.replace("LEAVE", IN_A_NODE + WAYS[way].replace("train", "in_a_node"))
     end_well(script, (reducer.address, job), child_environment(), str(tmp_path / "store"))
 

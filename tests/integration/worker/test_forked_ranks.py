@@ -1,4 +1,4 @@
-"""Ranks that multiprocessing has forked end with os._exit, without what `atexit` knows, and yet say goodbye."""
+"""Ranks that multiprocessing has forked end with os._exit, without running `atexit`, and say goodbye all the same."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def lines_of(way, store, *arguments, environment):
 
 @pytest.mark.parametrize("way", ["flat", "in a node", "in a thread"])
 def test_a_rank_that_ends_says_goodbye(way, reducer, job, tmp_path, child_environment):
-    """Another one is told that it has closed, and not that it is gone."""
+    """The other rank is told that this one has closed, not that it is lost."""
     lines, log = lines_of(
         way, tmp_path / "store", reducer.address, job, environment=child_environment(REDUCTION_LOG="warning")
     )

@@ -1,4 +1,4 @@
-"""What a communicator held is free when it is over, although somebody keeps the state, a future or an error of it.
+"""A communicator frees its memory at its end, even if the user keeps its state, a future or an error.
 
 And without the garbage collector, which may not come for a long time.
 """
@@ -18,7 +18,7 @@ from support.expected.hierarchical import be_launched
 from worker_plugin import ReductionState
 
 NUMEL = 300_000
-#: Longest that something may take which happens by itself, in seconds.
+#: The longest time until memory is freed by itself, in seconds.
 WAIT_S = 10.0
 
 
@@ -40,7 +40,7 @@ def others(*known):
 
 
 def settle(count):
-    """Return the last value of something that becomes 0 by itself, if all is well."""
+    """Poll a number that should become 0 by itself; return its last value."""
     deadline = time.monotonic() + WAIT_S
     while (number := count()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -75,7 +75,7 @@ def after(rank, reducers, job, size, way):
 
 
 def close(rank, state, tensors):
-    """All is well."""
+    """Close after successful collectives."""
     futures = [state.all_reduce(tensor) for tensor in tensors]
     for future in futures:
         rank.wait(future)

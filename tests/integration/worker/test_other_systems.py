@@ -1,4 +1,4 @@
-"""macOS has no affinity, no /proc and no /sys, and fewer socket options: what is on by default does without."""
+"""macOS has no affinity, no /proc, no /sys, and fewer socket options. The defaults must work without them."""
 
 from __future__ import annotations
 

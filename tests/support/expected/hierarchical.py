@@ -1,4 +1,4 @@
-"""Nodes that are not there: ranks of one host that say they are on several, and what hierarchical sums must be."""
+"""Pretended nodes: ranks of one host that claim to be on several, and the sums that hierarchical mode must give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def be_launched(rank: Any, size: int | None) -> None:
-    """Have the environment that a launcher gives to this rank, on a node of `size` ranks."""
+    """Set the environment variables that a launcher gives to this rank on a node of `size` ranks."""
     told = {} if size is None else {"LOCAL_RANK": rank.number % size, "LOCAL_WORLD_SIZE": size}
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)

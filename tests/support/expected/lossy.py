@@ -1,4 +1,4 @@
-"""What compressed formats must become of contributions, worked out on one place and without any worker.
+"""The sums that compressed formats must give, computed in one place and without any worker.
 
 Written from the formats' description (codecs/*.py): pad each piece to whole blocks, encode it, add in rank order,
 divide, encode the result, decode it. Only the codecs are the product's own.
@@ -17,7 +17,7 @@ from support.processes.rank_main import Rank
 
 SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-#: Format, and bytes of a block's contribution.
+#: Of each wire dtype the format, and the bytes of one block's contribution.
 _BLOCKS = {
     "int8": (DType.INT8_BLOCK, 4 + 256),
     "fp8": (DType.FP8_BLOCK, 4 + 256),
@@ -119,7 +119,7 @@ class Feedback:
 
 
 def assert_same(result: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """Check every bit, but of NaNs only where they are."""
+    """Check that all bits are equal; of NaNs only the positions have to be."""
     assert result.dtype == expected.dtype, what
     assert torch.equal(result.isnan(), expected.isnan()), what
     assert torch.equal(result.nan_to_num(nan=7.0), expected.nan_to_num(nan=7.0)), what

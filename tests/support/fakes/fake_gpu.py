@@ -1,4 +1,4 @@
-"""A GPU that is none: tensors on the CPU that are said to be written late, and copies that take their time."""
+"""A fake GPU: tensors on the CPU that count as written only later, and copies that take time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from worker_plugin.tensors.arena import ArenaPool
 
 
 class FakeEvent:
-    """Of a stream."""
+    """An event of a fake stream."""
 
     def __init__(self) -> None:
         self._is_over = threading.Event()
         self._error: BaseException | None = None
 
     def happen(self, error: BaseException | None = None) -> None:
-        """Let who waits for it go on."""
+        """Let all threads that wait for the event go on."""
         self._error = error
         self._is_over.set()
 
@@ -37,7 +37,7 @@ class FakeEvent:
 
 
 class FakeStream:
-    """Does one thing after the other, each after `delay_s`, on a thread of its own; holds what comes if told to."""
+    """Runs functions one after the other on a thread of its own, each after `delay_s`. It can be held."""
 
     def __init__(self, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
@@ -47,7 +47,7 @@ class FakeStream:
         threading.Thread(target=self._run, name="fake-stream", daemon=True).start()
 
     def put(self, step: Callable[[], Any]) -> FakeEvent:
-        """Do it later."""
+        """Run a function later."""
         event = FakeEvent()
         self._queue.put((step, event))
         return event

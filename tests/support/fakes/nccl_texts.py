@@ -47,5 +47,5 @@ AllReduce: 67108864 Bytes -> Algo RING proto SIMPLE channel{{Lo..Hi}}={{0..1}}
 
 
 def socket_log(rank: int) -> str:
-    """Of a rank of four, each on a host of its own."""
+    """Return the log of one of four ranks, each on a host of its own."""
     return "".join(f"{_INFO}{line}\n" for line in _LINES.format(rank=rank, host=rank + 1).splitlines())

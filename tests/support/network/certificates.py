@@ -7,7 +7,7 @@ from reduction.security.tls import TlsFiles
 
 
 class Authority:
-    """A CA, and the files of those whom it knows."""
+    """A certification authority, and the files of the certificates that it has issued."""
 
     def __init__(self, directory: Path, name: str = "ca") -> None:
         self._directory = directory
@@ -17,7 +17,7 @@ class Authority:
         self._ca.cert_pem.write_to_path(self.ca)
 
     def files(self, *identities: str) -> TlsFiles:
-        """Return the files of somebody with a certificate for these names or addresses."""
+        """Return the files of a new certificate for these names or addresses."""
         made = self._ca.issue_cert(*identities or ("worker.example",))
         stem = f"{self._name}-{'-'.join(identities) or 'worker'}"
         cert, key = self._directory / f"{stem}.pem", self._directory / f"{stem}.key"

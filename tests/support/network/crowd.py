@@ -1,4 +1,4 @@
-"""Many ranks of many jobs in one process, each connection with a stream of every job; they only push and compare."""
+"""Many ranks of many jobs in one process. Each connection carries a stream of every job. They push and compare."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from worker_plugin.transports.tcp_client import TcpEndpoint
 
 CHUNK = 64 << 10
 CHUNKS = 4
-#: What every rank pushes at once.
+#: Bytes that every rank pushes at once.
 CREDIT = CHUNK * CHUNKS
 NUMEL = CREDIT // 4
-#: Large enough not to be cut finer; only its first chunks are pushed.
+#: A collective so large that its chunks have full size. Only the first chunks are pushed.
 COLLECTIVE = Collective(ReduceOp.SUM, DType.FLOAT32, layout.SMALL_BYTES // 4, 7)
 
 

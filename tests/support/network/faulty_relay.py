@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from support.network.relays import Way, reset
 
-#: What is read at once; a fault at a byte is exact whatever this is.
+#: Bytes that are read at once. Faults at a certain byte are exact for any value.
 _PIECE_BYTES = 1 << 16
 #: How often a trickle drips, in seconds.
 _DRIP_S = 0.05
@@ -18,22 +18,22 @@ _DRIP_S = 0.05
 class Fault:
     """What happens to the bytes of one way from now on, counted over all connections together."""
 
-    #: Nothing passes. What is held is lost if the relay is cut meanwhile.
+    #: Whether bytes are held back. They are lost if the relay is cut meanwhile.
     holds: bool = False
-    #: Every piece is this late.
+    #: Seconds by which all bytes are delayed.
     delay_s: float = 0.0
-    #: Not more than this many bytes a second, a few at a time; None: as fast as it goes.
+    #: The most bytes per second, passed on a few at a time. None is no limit.
     bytes_per_s: int | None = None
-    #: So many bytes still pass; then their connection is reset, both ways, and from then on all is well.
+    #: After this many bytes their connection is reset in both directions. Then the fault is over.
     truncate_after: int | None = None
-    #: So many bytes pass; then they are sent again, as if a box had lost count, and from then on all is well.
+    #: After this many bytes the same bytes are sent again, as by a box that lost count. Then the fault is over.
     repeat_first: int | None = None
-    #: So many bytes pass; then one bit of the next is flipped, and from then on all is well.
+    #: After this many bytes one bit of the next byte is flipped. Then the fault is over.
     flip_at: int | None = None
 
     @property
     def border(self) -> int | None:
-        """At which byte something happens once."""
+        """Return the byte at which the fault happens that happens only once."""
         return next(
             (at for at in (self.truncate_after, self.repeat_first, self.flip_at) if at is not None), None
         )
@@ -43,7 +43,7 @@ NO_FAULT = Fault()
 
 
 class _Direction:
-    """One way, of all connections."""
+    """One direction of all connections."""
 
     def __init__(self) -> None:
         self.fault = NO_FAULT
@@ -111,7 +111,7 @@ class FaultyRelay(Way):
             asyncio.create_task(self._pass_on(there, writer, self._down)),
         ]
         try:
-            # The first that breaks ends the other; an end without error leaves the other half open.
+            # If one direction breaks, the other ends, too. An end without error leaves the other direction open.
             await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
             if any(way.done() and way.exception() is not None for way in ways):
                 for end in (writer, back):

@@ -16,7 +16,7 @@ from reduction.v1 import reduction_pb2 as pb
 from support.network.channels import NO_PROXY
 
 ID = bytes(range(16))
-#: Longest that anything here waits for a reducer, in seconds.
+#: Every wait for a reducer in this module ends after this time, in seconds.
 WAIT_S = 20.0
 
 
@@ -100,14 +100,14 @@ class DataConnection:
         self.socket.sendall(data)
 
     def receive(self, count: int) -> bytes:
-        """Return exactly so many bytes; fewer at the end."""
+        """Return exactly `count` bytes, or fewer if the stream ends before."""
         data = b""
         while len(data) < count and (more := self.socket.recv(count - len(data))):
             data += more
         return data
 
     def rest(self) -> bytes:
-        """Return all until the end, which must come; a reset is one."""
+        """Return all bytes until the stream ends. It must end; a reset is an end, too."""
         data = b""
         try:
             while more := self.socket.recv(1 << 16):
@@ -166,7 +166,7 @@ class MovedRank:
         self.read_until(Start)
 
     def error(self) -> ReductionError | None:
-        """Wait for the end of both halves; return the error of the Abort, on whichever of them it came."""
+        """Wait until call and data connection have ended; return the error of the Abort, which comes on either."""
         data = self.data.rest()
         self.data.close()
         while len(data) >= tcp.HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""What may lie between a worker and a reducer: a relay that holds bytes back or cuts, and ports that are no data port.
+"""Obstacles between a worker and a reducer: a relay that holds bytes back or cuts, and ports that are no data port.
 
 Each runs on a loop and a thread of its own, so that a test may use it from wherever it is.
 """
@@ -17,7 +17,7 @@ ANSWER_S = 10.0
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection by RST; what was written and is not gone yet is lost."""
+    """End a connection by RST. Bytes that were written but not sent yet are lost."""
     with contextlib.suppress(OSError):  # it is closed already
         linger = struct.pack("ii", 1, 0)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -108,7 +108,7 @@ class Relay(Way):
 
 
 class StrangePort(Way):
-    """Says the same to everybody; None stands for nothing, b"" for the end."""
+    """Sends the same bytes to every client. None sends nothing; b"" closes the connection."""
 
     def __init__(self, answer: bytes | None) -> None:
         self._answer = answer
@@ -125,7 +125,7 @@ class StrangePort(Way):
 
 
 class ClosedPort:
-    """Refuses, and nobody else can take it meanwhile: bound, and not listening."""
+    """A port that refuses connections and that nobody else can take: it is bound, but does not listen."""
 
     count = 0
 
@@ -135,7 +135,7 @@ class ClosedPort:
         self.port: int = self._held.getsockname()[1]
 
     def cut(self) -> None:
-        """Let go of it."""
+        """Release the port."""
         self._held.close()
 
 

@@ -41,7 +41,7 @@ class Recorder:
         self.placed = []
         self.messages = []
         self.ends = []
-        #: Where the next payloads go; memory of its own when there is none.
+        #: Memory for the next payloads. If it is empty, each payload gets memory of its own.
         self.memory = []
         self.on_place = self.on_payload = lambda header: None
         self._changed = asyncio.Event()
@@ -70,7 +70,7 @@ class Recorder:
             await self._changed.wait()
 
     async def count(self, number):
-        """Wait for so many messages; return their seqs and payloads."""
+        """Wait for `number` messages; return their sequence numbers and payloads."""
         await self.until(lambda own: len(own.messages) >= number)
         return [(header.seq, bytes(payload)) for header, payload in self.messages]
 
@@ -117,7 +117,7 @@ def connected(make=unix_pair, **settings):
 
 
 async def until(is_so):
-    """Let the loop run until something is so that has no event."""
+    """Let the loop run until a condition holds for which there is no event."""
     while not is_so():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -132,7 +132,7 @@ async def send_all(peer, data):
 
 
 async def receive(peer, count):
-    """Return exactly so many bytes, or fewer at the end of the stream."""
+    """Return exactly `count` bytes, or fewer if the stream ends before."""
     data = bytearray()
     while len(data) < count:
         more = await asyncio.get_running_loop().sock_recv(peer, count - len(data))
@@ -149,7 +149,7 @@ def reset(peer):
 
 
 def pattern(count, start=0):
-    """Bytes that show where they belong."""
+    """Return bytes whose values show their position."""
     return bytes((start + index * 7) % 251 for index in range(count))
 
 

@@ -1,13 +1,13 @@
-"""What all child processes of the integration tests have: an environment, and a log that must show no bug."""
+"""The environment and the log of all child processes of the integration tests. The log must show no bug."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-#: What no process of ours may write to its log, whatever happens to it.
+#: Text that shows a bug: no process of ours may write it to its log, whatever happens to the process.
 OUR_BUGS = ("Traceback", "never retrieved", "level=ERROR", "Fatal Python error", "terminate called")
-#: Longest that a process may take to start or to end, in seconds.
+#: The longest time that a process may take to start or to end, in seconds.
 START_S = 30.0
 
 
@@ -36,7 +36,7 @@ class Log:
         return self.path.read_text(errors="replace")
 
     def spare(self) -> None:
-        """Do not complain any more: the process is to be killed, and its children cry out."""
+        """Accept everything from now on: the process will be killed, and its children log errors then."""
         self._is_spared = True
 
     def check(self) -> None:

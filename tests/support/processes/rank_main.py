@@ -27,17 +27,17 @@ import torch.distributed as dist
 
 from worker_plugin import ReductionState
 
-#: Longest that a rank waits for a future, for the parent or for the process group, in seconds.
+#: Every wait of a rank ends after this time: for a future, the parent or the process group; in seconds.
 WAIT_S = 60.0
 
 
 class Rank:
-    """What a function may use in a rank process."""
+    """The rank that a test's function gets as its first argument."""
 
     def __init__(self, number: int, world_size: int, connection: Connection, kept: dict[str, Any]) -> None:
         self.number = number
         self.world_size = world_size
-        #: Survives from call to call.
+        #: Objects that a function keeps for later calls in the same process.
         self.kept = kept
         self.cleanup = contextlib.ExitStack()
         self._connection = connection
@@ -144,7 +144,7 @@ def main() -> None:
     """Serve calls until the test process is gone."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
-    # Test modules import their helpers from there.
+    # Test modules import their helpers from the folder `tests`.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
     connection = Connection(int(sys.argv[1]))
     modules: dict[str, Any] = {}

@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 from support.processes.children import START_S, Log, environment
 
-#: How long ranks may take after one of them has failed, in seconds.
+#: After one rank has failed, the others have this long to answer, in seconds.
 GRACE_S = 15.0
 
 
 class Died:
-    """What a rank process that ended instead of answering has said."""
+    """Stands for the answer of a rank process that ended instead of answering; has its exit code."""
 
     def __init__(self, code: int | None) -> None:
         self.code = code
@@ -57,7 +57,7 @@ class Call:
         return self._news[index].pop(0)
 
     def tell(self, index: int, value: Any) -> None:
-        """Send a value to a rank that waits for one, or will."""
+        """Send a value to a rank, which takes it with `hear`."""
         self._processes[index].connection.send_bytes(pickle.dumps(value))
 
     def wait_for(self, *indices: int) -> None:
@@ -86,7 +86,7 @@ class Call:
         for index in sorted({open_ones[source] for source in ready}):  # type: ignore[index]
             process = self._processes[index]
             try:
-                # Its end need not show on the connection: a forked child, a DataLoader's for one, may outlive it.
+                # The connection may outlive the process: a forked child, a DataLoader's for example, holds it.
                 if not process.connection.poll(0):
                     raise EOFError
                 kind, value = pickle.loads(process.connection.recv_bytes())
@@ -134,7 +134,7 @@ class RankProcess:
         self.pidfd = os.pidfd_open(self.process.pid)
 
     def dump_stacks(self) -> None:
-        """Have it write where its threads are to its log."""
+        """Have the process write the stacks of all its threads to its log."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGUSR1)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -154,9 +154,9 @@ class RankProcess:
 
 
 class Ranks:
-    """Processes that run functions of test modules; they stay for the next call, and so does torch."""
+    """Processes that run functions of test modules. They stay for the next call, because torch loads slowly."""
 
-    #: Data plane of states that ask for none; None is the product's default.
+    #: Data plane of states whose settings name none. None is the product's default.
     plane: str | None = None
 
     def __init__(self, directory: Path) -> None:

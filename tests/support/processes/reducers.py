@@ -56,7 +56,7 @@ class Reducer:
             self.kill()
             pytest.fail(f"no reducer: {line!r}, exit code {self.process.returncode}, log:\n{self.log.text}")
         self.address = line.removeprefix(READY).strip()
-        #: Whether the test means it to be gone.
+        #: Whether the test has ended the process on purpose.
         self.is_over = False
 
     @property
@@ -87,7 +87,7 @@ class Reducer:
         return self.process.returncode, self.process.stdout.read()
 
     def kill(self) -> None:
-        """Kill it like a crash would; nothing if it is over already."""
+        """Kill the process as a crash would. Does nothing if it has ended."""
         self.is_over = True
         self.process.kill()
         self.process.wait()

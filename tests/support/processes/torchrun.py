@@ -15,7 +15,7 @@ from support.processes.children import environment
 
 
 class Torchrun:
-    """`torchrun` with `count` processes of a script, and all processes that come out of it.
+    """`torchrun` with `count` processes of a script, and all processes that these start.
 
     `place` is where its node stands among others.
     """
@@ -62,7 +62,7 @@ class Torchrun:
         return self._process.poll() is None
 
     def processes(self) -> dict[int, str]:
-        """Return the command lines of all processes that inherited our mark and still run."""
+        """Return the command lines of all running processes that inherited our variable INTEGRATION_MARK."""
         found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():

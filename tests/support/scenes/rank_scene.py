@@ -56,7 +56,7 @@ def epoch(number, reducers="ab", *, chunk_bytes=CHUNK, instance=INSTANCE):
 
 
 def of_kib(kib):
-    """A collective of so many KiB: as many chunks."""
+    """Return a collective of that many KiB, which has as many chunks."""
     return Collective(ReduceOp.SUM, DType.FLOAT32, kib * 256, 7)
 
 
@@ -133,7 +133,7 @@ class Scene:
         return self.handle(Close(), now)
 
     def leave(self, issued, now=0.0):
-        """Nobody can issue more than so many collectives any more."""
+        """Tell the core that no collective beyond the first `issued` ones will come."""
         return self.handle(Leave(issued), now)
 
     # ---- several at once ----
@@ -153,7 +153,7 @@ class Scene:
         return self.receive(self.reducers[0], Configure(configuration))
 
     def run(self):
-        """Come to where pushes go out."""
+        """Go through all steps up to the first push."""
         self.meet()
         if self.identity.rank:
             self.enter()

@@ -62,7 +62,7 @@ def refused(stream, error):
 
 
 def running(table, *, job="job", instance=OLD, first_stream=10):
-    """Bring a job of two ranks to where pushes count, and return its configuration."""
+    """Take a job of two ranks through all steps up to the first push; return its configuration."""
     configuration = Configuration(instance, 1, 1024, (Member("a:1", REDUCER),))
     for rank in (0, 1):
         receive(table, first_stream + rank, join(rank, job=job, instance=instance))

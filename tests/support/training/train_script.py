@@ -1,4 +1,4 @@
-"""A training script as users have it, for torchrun: nothing in it is about tests but what it saves.
+"""A training script as users write it, for torchrun. Only the weights that it saves are for the tests.
 
 The two lines of README are marked. Usage: torchrun ... train_script.py FOLDER EPOCHS
 """

@@ -1,12 +1,13 @@
 """Cut first, then deal: which bytes are a chunk, and which reducer owns it.
 
-A collective is cut into chunks on a grid that depends on nothing but its size and the configuration's
-`chunk_bytes`, finer if it is small; the chunks are then dealt to the reducers in contiguous runs, the shards.
-Losing a reducer changes owners and never a chunk's borders, so results from before and after fit together.
+A collective is cut into chunks of equal size. The size depends on nothing but the collective's own
+size and the configuration's `chunk_bytes`. The chunks are then dealt to the reducers in contiguous
+runs, the shards. Losing a reducer changes owners and never a chunk's borders, so results from before
+and after fit together.
 
-Dealing starts at member `seq mod k`. So chunk 0 of every collective, and an empty collective has just that
-one, goes to a member that all ranks know from seq alone: two ranks that disagree on size or type always
-meet there and get an error, and small collectives spread over all reducers.
+Dealing starts at member `seq mod k`. So chunk 0 of every collective goes to a member that all ranks
+know from seq alone, and an empty collective has just that chunk. Two ranks that disagree on size or
+type always meet at that member and get an error, and small collectives spread over all reducers.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from functools import lru_cache
 
 from reduction.limits import CHARGE_BYTES_MIN, CHUNK_BYTES_MULTIPLE, KIB, MIB
 
-#: A smaller collective is cut finer: else it would go to few reducers, whose links then carry n times what they could,
-#: and no result would come back while the rest is on its way. Into as many pieces as there are chunks in so much,
+#: A collective smaller than this is cut finer than `chunk_bytes`, into as many chunks as a
+#: collective of this size has. Otherwise it would go to few reducers, whose links would carry
+#: several times their share, and no result would come back while the rest is still on its way.
 SMALL_BYTES = 2 * MIB
-#: or into so many, if that is more. But each message costs CPU: no finer than a chunk by so much, because chunks are as
-#: large as the links are fast,
-PIECES = 4
-#: and no finer than this.
-PIECE_BYTES_MIN = 16 * KIB
+#: A small collective is cut into at least this many chunks if they are large enough, but no chunk
+#: is smaller than `chunk_bytes` by more than this factor: each message costs CPU, and `chunk_bytes`
+#: was chosen to be as large as the links are fast.
+SMALL_CHUNKS = 4
+#: A small collective is not cut into chunks smaller than this, whatever `chunk_bytes` is.
+SMALL_CHUNK_BYTES_MIN = 16 * KIB
 
 
-@lru_cache(maxsize=4096)  # asked for with every chunk
+@lru_cache(maxsize=4096)  # called for every chunk
 def grid_bytes(nbytes: int, chunk_bytes: int) -> int:
     """Return the chunk size of a collective of `nbytes`: `chunk_bytes`, or less if it is small."""
-    least = max(PIECE_BYTES_MIN, chunk_bytes // PIECES)
-    pieces = max(1, min(nbytes // least, max(SMALL_BYTES // chunk_bytes, PIECES)))
-    units = max(1, -(-nbytes // (pieces * CHUNK_BYTES_MULTIPLE)))
+    least = max(SMALL_CHUNK_BYTES_MIN, chunk_bytes // SMALL_CHUNKS)
+    chunks = max(1, min(nbytes // least, max(SMALL_BYTES // chunk_bytes, SMALL_CHUNKS)))
+    units = max(1, -(-nbytes // (chunks * CHUNK_BYTES_MULTIPLE)))
     return min(chunk_bytes, units * CHUNK_BYTES_MULTIPLE)
 
 
@@ -59,7 +62,7 @@ def deal(chunks: int, weights: tuple[int, ...], seq: int) -> tuple[range, ...]:
     return _deal(chunks, weights, seq % len(weights))
 
 
-@lru_cache(maxsize=4096)  # asked for once per push, and a training run repeats the same few collectives
+@lru_cache(maxsize=4096)  # called for every push; a training run repeats the same few collectives
 def _deal(chunks: int, weights: tuple[int, ...], first: int) -> tuple[range, ...]:
     total = sum(weights)
     runs = [range(0)] * len(weights)

@@ -164,7 +164,7 @@ class DataSession:
             data = wire.reducer_frame_to_wire(frame)
             self.connection.send(tcp.control_header(len(data)), data)
 
-    def place(self, header: tcp.Header) -> memoryview:
+    def payload_memory(self, header: tcp.Header) -> memoryview:
         """See `tcp.Handler`."""
         if header.kind != tcp.PUSH:
             return tcp.control_payload(header)
@@ -176,7 +176,15 @@ class DataSession:
         if header.kind == tcp.PUSH:
             what = wire.collective(header.op, header.dtype, header.numel, header.fingerprint)
             self._receive(
-                Push(header.epoch, header.seq, header.chunk, what, header.mark, payload, header.checksum)
+                Push(
+                    header.epoch,
+                    header.seq,
+                    header.chunk,
+                    what,
+                    header.held_or_minimum,
+                    payload,
+                    header.checksum,
+                )
             )
         else:
             self._receive(wire.worker_frame_from_wire(bytes(payload)))

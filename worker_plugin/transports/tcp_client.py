@@ -133,7 +133,7 @@ class TcpStream:
     @property
     def packets_lost(self) -> int:
         """Packets lost on the connection, as far as is known."""
-        return 0 if self._connection is None else self._connection.lost
+        return 0 if self._connection is None else self._connection.packets_lost
 
     @property
     def descriptor(self) -> int:
@@ -263,7 +263,7 @@ class TcpStream:
 
     # ---- from the connection ----
 
-    def place(self, header: tcp.Header) -> memoryview:
+    def payload_memory(self, header: tcp.Header) -> memoryview:
         """See `tcp.Handler`."""
         if header.kind != tcp.RESULT:
             return tcp.control_payload(header)
@@ -277,7 +277,9 @@ class TcpStream:
         """See `tcp.Handler`."""
         if header.kind == tcp.RESULT:
             self._sink.on_frame(
-                Result(header.epoch, header.seq, header.chunk, header.mark, payload, header.checksum)
+                Result(
+                    header.epoch, header.seq, header.chunk, header.held_or_minimum, payload, header.checksum
+                )
             )
         else:
             self._sink.on_frame(wire.reducer_frame_from_wire(bytes(payload)))

@@ -151,7 +151,7 @@ class MovedRank:
         head = tcp.parse_header(self.data.receive(tcp.HEADER_BYTES))
         payload = self.data.receive(head.length)
         if head.kind == tcp.RESULT:
-            return Result(head.epoch, head.seq, head.chunk, head.mark, memoryview(payload))
+            return Result(head.epoch, head.seq, head.chunk, head.held_or_minimum, memoryview(payload))
         return wire.reducer_frame_from_wire(payload)
 
     def read_until(self, kind: type) -> ReducerFrame:

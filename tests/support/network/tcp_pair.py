@@ -46,7 +46,7 @@ class Recorder:
         self.on_place = self.on_payload = lambda header: None
         self._changed = asyncio.Event()
 
-    def place(self, header):
+    def payload_memory(self, header):
         assert not self.ends, "on_end is the last call"
         self.placed.append(header)
         self._changed.set()

@@ -86,7 +86,7 @@ def test_the_grid_of_a_collective_is_a_grid(nbytes, kib):
     size = layout.grid_bytes(nbytes, chunk_bytes)
     assert limits.CHUNK_BYTES_MIN <= size <= chunk_bytes
     assert size % limits.CHUNK_BYTES_MULTIPLE == 0
-    most = max(layout.PIECES, -(-max(nbytes, layout.SMALL_BYTES) // chunk_bytes))
+    most = max(layout.SMALL_CHUNKS, -(-max(nbytes, layout.SMALL_BYTES) // chunk_bytes))
     assert layout.chunk_count(nbytes, 1, chunk_bytes) <= most
 
 

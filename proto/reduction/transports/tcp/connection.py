@@ -17,30 +17,32 @@ from reduction.errors import ReductionError
 from reduction.transports.tcp.messages import HEADER_BYTES, Header, parse_header
 from reduction.transports.tcp.sockets import packets_lost
 
-#: Messages that one connection may take in a row while others wait.
+#: A connection receives at most this many messages before the event loop serves others.
 MESSAGES_PER_WAKE = 8
-#: Most bytes to wait for before the kernel wakes us again within a payload. A frame that comes in packets of
-#: 1.4 KB would otherwise cost a wake-up and a hand-over of the GIL for every few of them.
+#: Within a payload the kernel wakes us only when this many bytes have come, or the rest. Otherwise
+#: a frame in packets of 1.4 KB would cost a wake-up, and a hand-over of the GIL, for every few
+#: packets.
 WAKE_BYTES_MAX = 1 << 20
+#: Buffers that one system call sends.
 _BUFFERS_PER_SEND = 64
 _NOTHING = memoryview(b"")
 
 
 class Handler(Protocol):
-    """The owner of a connection. All calls on the loop's thread."""
+    """The owner of a connection. All calls come on the event loop's thread."""
 
-    def place(self, header: Header) -> memoryview:
+    def payload_memory(self, header: Header) -> memoryview:
         """Return writable memory of exactly `header.length` bytes, or raise ReductionError to end it all."""
 
     def on_message(self, header: Header, payload: memoryview) -> None:
-        """Take a whole message; `payload` is what `place` returned. ReductionError ends the connection."""
+        """Take a whole message; `payload` is what `payload_memory` returned. ReductionError ends the connection."""
 
     def on_end(self, error: Exception | None) -> None:
         """Learn that the connection is closed, once, as the last call; None is an end between two messages."""
 
 
 class Connection:
-    """Messages over a connected, non-blocking socket, which it owns. One thread: the loop's."""
+    """Messages over a connected, non-blocking socket, which it owns. Use it on the loop's thread only."""
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, handler: Handler) -> None:
         self.queued_bytes = 0
@@ -55,12 +57,12 @@ class Connection:
         self._head = memoryview(bytearray(HEADER_BYTES))
         self._head_count = 0
         self._header: Header | None = None
-        #: Of the message under way: all of its payload, and what has not come yet.
+        #: The payload of the message that is arriving, and the part of it that has not come yet.
         self._payload = self._rest = _NOTHING
         self._wake_bytes = 1
 
     @property
-    def lost(self) -> int:
+    def packets_lost(self) -> int:
         """Packets that were lost on their way to the peer, as far as the kernel knows; 0 where it does not tell."""
         return packets_lost(self._socket)
 
@@ -105,7 +107,7 @@ class Connection:
         self._handler.on_end(error)
 
     def divert(self) -> None:
-        """Go on with the message under way in memory of our own: the owner needs what it gave for something else."""
+        """Receive the rest of the arriving message in new memory, because its destination is needed elsewhere."""
         count = len(self._payload) - len(self._rest)
         fresh = memoryview(bytearray(self._payload))
         self._payload, self._rest = fresh, fresh[count:]
@@ -120,12 +122,12 @@ class Connection:
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                # Not now: our caller may be at work on what ends with this connection.
+                # Close later: the caller may be using what ends with this connection.
                 self._loop.call_soon(self.close, error)
                 self._queue.clear()
                 return
             self.queued_bytes -= sent
-            if not self.queued_bytes:  # nearly always
+            if not self.queued_bytes:  # the usual case
                 self._queue.clear()
                 break
             for buffer in buffers:
@@ -141,13 +143,13 @@ class Connection:
             self._waits_to_write = False
             self._loop.remove_writer(self._fd)
         if self._is_finishing:
-            with contextlib.suppress(OSError):  # the peer was faster
+            with contextlib.suppress(OSError):  # the peer has closed it already
                 self._socket.shutdown(socket.SHUT_WR)
 
     # ---- receiving ----
 
     def _on_readable(self) -> None:
-        """Receive what there is. Whatever ends the connection ends it here."""
+        """Receive what has come. An error of any kind closes the connection here."""
         try:
             for _ in range(MESSAGES_PER_WAKE):
                 if self.is_closed or not self._receive():
@@ -157,15 +159,15 @@ class Connection:
             return
         except (OSError, ReductionError) as error:
             self.close(error)
-        except Exception as error:  # a bug of ours must cost one connection, and not be met again and again
+        except Exception as error:  # a bug must cost one connection, and not repeat for ever
             self.close(error)
             raise
 
     def _end_if_reset(self) -> None:
-        """Take what came before a reset, and raise it.
+        """If the peer reset the connection, deliver what came before, then raise the error.
 
-        A reset that came together with data is reported once, with the data, and never again: libuv, under uvloop,
-        polls a socket with an error no more (github.com/libuv/libuv/pull/3797).
+        A reset that comes together with data is reported only once, with that data: libuv, which is
+        below uvloop, does not poll a socket with an error again (github.com/libuv/libuv/pull/3797).
         """
         number = 0 if self.is_closed else self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:
@@ -193,7 +195,7 @@ class Connection:
             return False
         self._head_count = 0
         self._header = parse_header(self._head)
-        self._payload = self._rest = self._handler.place(self._header)
+        self._payload = self._rest = self._handler.payload_memory(self._header)
         if not self._header.length:
             self._deliver()
         return True

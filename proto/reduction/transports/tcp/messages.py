@@ -30,27 +30,27 @@ assert _FIELDS.size + _SEAL.size == HEADER_BYTES
 
 
 class Header(NamedTuple):
-    """What every message begins with; fields that its kind does not use are 0."""
+    """The beginning of every message. Fields that its kind does not use are 0."""
 
     kind: int
     op: int
     dtype: int
-    #: HAS_CRC, or 0.
+    #: HAS_CRC if `crc` is a checksum of the payload, else 0.
     flags: int
     length: int
     chunk: int
-    #: Means nothing without HAS_CRC.
+    #: Undefined unless `flags` has HAS_CRC.
     crc: int
     epoch: int
     seq: int
-    #: `held` of a Push, `minimum` of a Result.
-    mark: int
+    #: `held` of a Push, or `minimum` of a Result.
+    held_or_minimum: int
     numel: int
     fingerprint: int
 
     @property
     def checksum(self) -> int | None:
-        """Of a Push or Result, if it has one."""
+        """The checksum of a Push or Result; None if it has none."""
         return self.crc if self.flags & HAS_CRC else None
 
 
@@ -61,25 +61,26 @@ def pack_header(*fields: int) -> bytes:
 
 
 def parse_header(data: bytes | memoryview) -> Header:
-    """Return what HEADER_BYTES bytes say.
+    """Decode a header of HEADER_BYTES.
 
     Raises:
         DataCorrupted: they are not what the peer sent.
     """
     head = data[: _FIELDS.size]
     (seal,) = _SEAL.unpack_from(data, _FIELDS.size)
-    if crc32c(head, 0, 0) != seal:  # with the GIL: it takes less time than getting it back
+    # The last argument keeps the GIL, because getting it back takes longer than this checksum.
+    if crc32c(head, 0, 0) != seal:
         raise DataCorrupted("a header arrived damaged: its checksum is of other bytes")
     return Header._make(_FIELDS.unpack(head))
 
 
 def push_header(push: Push) -> bytes:
     """Return the header of a Push, whose payload follows."""
-    what = push.collective
+    collective = push.collective
     return pack_header(
         PUSH,
-        what.op,
-        what.dtype,
+        collective.op,
+        collective.dtype,
         0 if push.crc32c is None else HAS_CRC,
         push.payload.nbytes,
         push.chunk,
@@ -87,8 +88,8 @@ def push_header(push: Push) -> bytes:
         push.epoch,
         push.seq,
         push.held,
-        what.numel,
-        what.fingerprint,
+        collective.numel,
+        collective.fingerprint,
     )
 
 
@@ -111,7 +112,7 @@ def result_header(result: Result) -> bytes:
 
 
 def control_header(length: int) -> bytes:
-    """Return the header of any other frame, encoded in `length` bytes."""
+    """Return the header of a frame other than Push and Result, which takes `length` bytes."""
     return pack_header(CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -127,7 +128,7 @@ def control_payload(header: Header) -> memoryview:
     """Return memory for a frame that is neither Push nor Result.
 
     Raises:
-        MalformedFrame: of another kind, or too long.
+        MalformedFrame: the frame is a Push, a Result, of an unknown kind, or too long.
     """
     if header.kind != CONTROL:
         raise MalformedFrame(f"a message of kind {header.kind}, which this side does not take")

@@ -8,37 +8,42 @@ import socket
 import struct
 import sys
 
-#: Silence after which the kernel sends a probe, in seconds.
+#: After this many seconds of silence the kernel sends a probe.
 KEEPALIVE_S = 30
-#: Many senders to one link fill its queue, and the tail of a burst is lost. The kernel's least retransmission time,
-#: 200 ms, then stalls everybody; it waits that long because a receiver may delay its acknowledgement (Vasudevan et
-#: al., "Safe and Effective Fine-grained TCP Retransmissions for Datacenter Communication", SIGCOMM 2009). Ours does
-#: not. The time follows the path's round trip all the same: this is only the least. Linux 6.15 can do it; include/
-#: uapi/linux/tcp.h has the numbers, Python's socket module not yet.
+#: Socket options of Linux 6.15 and later. include/uapi/linux/tcp.h defines the numbers, and
+#: Python's socket module does not have them yet.
 TCP_RTO_MIN_US, TCP_DELACK_MAX_US = 45, 46
+#: The least retransmission time and the longest delay of an acknowledgement, in microseconds. Many
+#: senders to one link fill its queue, and the tail of a burst is lost. The kernel's least
+#: retransmission time of 200 ms then stalls all ranks. The kernel waits that long because a
+#: receiver may delay its acknowledgement (Vasudevan et al., "Safe and Effective Fine-grained TCP
+#: Retransmissions for Datacenter Communication", SIGCOMM 2009); our receivers delay it by less. The
+#: retransmission time still follows the path's round trip: only its lower bound changes.
 _LINUX_OPTIONS = {TCP_RTO_MIN_US: 20_000, TCP_DELACK_MAX_US: 5_000} if sys.platform == "linux" else {}
-#: Of struct tcp_info: tcpi_total_retrans and tcpi_dsack_dups. Probes of the tail are sent again for nothing when the
-#: peer is busy (one in 200 chunks, n=8 on two cores); the peer then says that it has had them before.
+#: The fields tcpi_total_retrans and tcpi_dsack_dups of struct tcp_info. If the peer is busy, TCP
+#: retransmits the tail of a burst although nothing was lost (one in 200 chunks, n=8 on two cores).
+#: The peer then reports a duplicate, which is subtracted.
 _TCP_INFO = struct.Struct("=100xI112xI")
 
 
 def prepare(sock: socket.socket) -> None:
-    """Set what every data connection needs."""
+    """Set the options of a data connection."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # The call's pings notice lost peers. These are for firewalls that forget a connection without traffic.
+    # Probes keep firewalls from forgetting a connection without traffic. A lost peer is noticed by
+    # the pings of the gRPC call.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    with contextlib.suppress(AttributeError):  # other systems have another name for it
+    with contextlib.suppress(AttributeError):  # only Linux calls it so
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
     for option, value_us in _LINUX_OPTIONS.items():
-        with contextlib.suppress(OSError):  # an older kernel
+        with contextlib.suppress(OSError):  # the kernel is older
             sock.setsockopt(socket.IPPROTO_TCP, option, value_us)
 
 
 async def receive_exactly(
     loop: asyncio.AbstractEventLoop, sock: socket.socket, count: int, ended: str
 ) -> bytes:
-    """Return `count` bytes, of what comes before the messages.
+    """Return `count` bytes that come before the first message.
 
     Raises:
         ConnectionResetError: the peer ended the connection; its text is `ended`.

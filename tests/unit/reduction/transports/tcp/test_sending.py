@@ -280,19 +280,19 @@ class TcpInfo:
 
 @pytest.mark.parametrize(("sent_again", "for_nothing", "lost"), [(0, 0, 0), (7, 2, 5), (2, 3, 0)])
 def test_what_was_sent_again_in_vain_was_not_lost(sent_again, for_nothing, lost):
-    assert tcp.Connection(TcpInfo(sent_again, for_nothing), None, None).lost == lost
+    assert tcp.Connection(TcpInfo(sent_again, for_nothing), None, None).packets_lost == lost
 
 
 def test_an_old_kernel_tells_nothing():
-    assert tcp.Connection(TcpInfo(7, 2, length=192), None, None).lost == 0
+    assert tcp.Connection(TcpInfo(7, 2, length=192), None, None).packets_lost == 0
 
 
 @pytest.mark.parametrize("make", [unix_pair, tcp_pair])
 def test_nothing_is_lost_on_the_way_to_this_process(make):
     async def test():
         with connected(make) as (connection, _, _):
-            assert connection.lost == 0
+            assert connection.packets_lost == 0
             connection.close()
-            assert connection.lost == 0
+            assert connection.packets_lost == 0
 
     run(test())

@@ -1,8 +1,8 @@
-"""Names of rails: the jobs into which a job falls apart in hierarchical mode, one per local rank of its nodes.
+"""Names of rails. In hierarchical mode a job runs as several jobs, one per local rank of its nodes: its rails.
 
-Rail i of job NAME is a job of its own, `NAME@i`, whose ranks are the nodes. To a reducer it is a job like any other;
-only tokens know that it belongs to NAME. So that nobody else can be called like that, a worker takes no job name that
-looks like a rail's.
+Rail i of job NAME is a job of its own, `NAME@i`, whose ranks are the nodes. To a reducer it is a job
+like any other; only tokens take into account that it belongs to NAME. A worker accepts no job name
+that looks like a rail's, so that no other job can have the name of a rail.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 
 from reduction.limits import WORLD_SIZE_MAX
 
-#: Longest ending, in bytes.
+#: Bytes of the longest ending that makes a rail's name of a job's.
 SUFFIX_BYTES_MAX = len(f"@{WORLD_SIZE_MAX - 1}")
-# As `rail_name` writes it, and in no other way: a job has one name for each of its rails.
+# This matches only what `rail_name` writes, without leading zeros: each rail of a job has one name.
 _RAIL = re.compile(r"(.+)@(0|[1-9][0-9]{0,3})", re.DOTALL)
 
 
@@ -28,6 +28,6 @@ def is_rail(name: str) -> bool:
 
 
 def job_of(name: str) -> str:
-    """Return the job that a rail belongs to; any other name as it is."""
+    """Return the job that a rail belongs to; return any other name unchanged."""
     rail = _RAIL.fullmatch(name)
     return name if rail is None else rail[1]

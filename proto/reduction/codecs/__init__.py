@@ -1,4 +1,4 @@
-"""All wire dtypes, by their number in the schema. One file per kind; `interface.py` says what they have in common."""
+"""The codec of each wire dtype. There is one file per kind; `interface.py` defines what a codec can do."""
 
 from __future__ import annotations
 

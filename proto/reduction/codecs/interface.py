@@ -1,7 +1,8 @@
-"""What a wire dtype can do: become sums on a reducer, and values on a worker. Vectorised numpy, one thread, no state.
+"""What a codec can do: add contributions on a reducer, and encode and decode on a worker.
 
-16-bit and smaller types are accumulated in float32 and rounded once, after scaling. Inf and NaN are data: they go
-through as torch would have it, or turn a block into NaN.
+Codecs are vectorised numpy, run on one thread and have no state. Types of 16 bits and less are
+accumulated in float32 and rounded once, after scaling. Inf and NaN are data: they go through as they
+do in torch, or turn a block into NaN.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from reduction.model import DType, ReduceOp
 Array = NDArray[Any]
 Payload = memoryview | Array
 
-# `np.errstate` around every sum would cost more than half of one of 64 KiB.
+# Overflow in data is no reason for a warning. `np.errstate` around every sum would cost more than
+# half of the time that a sum of 64 KiB takes.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"reduction\.codecs")
 
 
 class Codec(ABC):
-    """One wire dtype. Arrays have whole blocks; payloads need no alignment."""
+    """The codec of one wire dtype. Arrays have whole blocks; payloads need no alignment."""
 
-    #: In which contributions are added.
+    #: The dtype in which contributions are added.
     accumulation: np.dtype[Any] = np.dtype("<f4")
-    #: Whether the accumulator's bytes are the payload of a contribution, and of the result.
+    #: Whether contributions and results have the very bytes of the accumulator.
     is_plain = False
 
     def __init__(self, dtype: DType) -> None:
@@ -35,11 +37,11 @@ class Codec(ABC):
         self.block = dtype.format.block
 
     def elements(self, layout_bytes: int) -> int:
-        """Return the elements of a chunk, whole blocks."""
+        """Return the number of elements of a chunk, filled up to whole blocks."""
         return self.dtype.format.blocks(layout_bytes) * self.block
 
-    def check(self, payload: memoryview) -> None:  # noqa: B027  # most have nothing to check
-        """Look at a contribution of the right size before it is taken.
+    def check(self, payload: memoryview) -> None:  # noqa: B027  # most codecs have nothing to check
+        """Check a contribution of the right size before it is accepted.
 
         Raises:
             MalformedFrame: it cannot be added.
@@ -58,37 +60,37 @@ class Codec(ABC):
         """Round once and return the payload of the result.
 
         Args:
-            accumulator: changed in place; is the result itself if `is_plain`.
-            out: memory for the result otherwise, `Format.result_bytes` of it.
+            accumulator: changed in place. If `is_plain`, it is the result.
+            out: memory for the result unless `is_plain`; has `Format.result_bytes`.
         """
 
 
 def scale(accumulator: Array, op: ReduceOp, divisor: int) -> None:
-    """Make an average of a sum, if that is wanted."""
+    """Divide a sum by the number of contributions if the op is AVG."""
     if op is ReduceOp.AVG:
         np.divide(accumulator, divisor, out=accumulator, casting="unsafe")
 
 
 class BlockCodec(Codec):
-    """A lossy one that encodes float32 block by block; arrays of values have a row per block."""
+    """A lossy codec that encodes float32 block by block; arrays of values have a row per block."""
 
     @abstractmethod
     def encode(self, values: Array, out: Array) -> None:
-        """Make a contribution; `start` shows what the reducer will make of it."""
+        """Make a contribution of values. `start` returns the values that a reducer will read in it."""
 
     def expand(self, payload: Payload, out: Array) -> None:
         """Write a result to `out`, which has the most bytes that a result of this chunk can have.
 
         Raises:
-            MalformedFrame: no reducer of ours sends this.
+            MalformedFrame: the payload is no result.
         """
-        # numpy gives the GIL away for this copy, a memoryview would not.
+        # numpy releases the GIL for this copy, a memoryview would not.
         out[:] = np.frombuffer(payload, np.uint8)
 
     @abstractmethod
     def decode(self, payload: Payload, out: Array) -> None:
-        """Make values of a result.
+        """Decode a result to values.
 
         Raises:
-            MalformedFrame: no reducer of ours sends this.
+            MalformedFrame: the payload is no result.
         """

@@ -1,4 +1,7 @@
-"""Elements as they are, added in their own dtype. Integers wrap around as in torch; NaN propagates through all ops."""
+"""Elements as they are, added in their own dtype.
+
+Integers wrap around as in torch, and NaN propagates through all ops.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class PlainCodec(Codec):
 
 
 class BoolCodec(PlainCodec):
-    """One byte each, 0 or 1. As NCCL has it for torch: SUM and MAX are "or", PRODUCT and MIN are "and"."""
+    """One byte per element, 0 or 1. SUM and MAX are "or", PRODUCT and MIN are "and", as with NCCL in torch."""
 
     def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
         """See `Codec.add`."""

@@ -1,9 +1,10 @@
 """One byte per element and a scale per block: int8, and fp8 (e4m3).
 
-A block is a float32 scale and SCALED_BLOCK elements, whose value is element times scale. The scale makes the block's
-largest magnitude the largest that a byte can show (127; 448), so the error of an element is at most 1/254 of the
-block's largest value, or 1/16 of its own. A block with Inf or NaN has the scale NaN, and so becomes NaN as a whole: a
-gradient scaler sees it. Blocks below 2^-110 become 0.
+A block is a float32 scale and SCALED_BLOCK elements, whose value is element times scale. The scale
+maps the block's largest magnitude to the largest number of a byte: 127 for int8, 448 for fp8. So the
+error of an element is at most 1/254 of the block's largest value for int8, or 1/16 of its own value
+for fp8. A block with Inf or NaN has the scale NaN, and so becomes NaN as a whole; a gradient scaler
+notices that. A block whose values are all below 2^-110 becomes 0.
 """
 
 from __future__ import annotations
@@ -18,30 +19,33 @@ from reduction.codecs.interface import Array, BlockCodec, Payload
 from reduction.model import ReduceOp
 from reduction.model.formats import SCALED_BLOCK
 
-#: Blocks at a time, so that the work stays in the cache.
+#: Blocks that are worked on at a time, so that they stay in the cache.
 BATCH_BLOCKS = 128
+#: A block whose largest magnitude is not above this becomes 0.
 _SMALLEST = 2.0**-110
-#: Places in the table of noise: as many as 16 bits can say.
+#: Starting points in the table of noise; a hash of 16 bits chooses one.
 _NOISES = 1 << 16
-#: A step, less what the rounding of 127 times a quotient can add.
+#: Width of the noise in steps of an element. It is less than a whole step by what rounding can add
+#: to 127 times a quotient, so that no element leaves the range of a byte.
 _NOISE_WIDTH = np.float32(1 - 2.0**-12)
 
 
 class _ScaledCodec(BlockCodec):
     #: Largest magnitude of an element.
     largest: float
-    #: Whether noise makes the rounding of results right on the average, where nobody makes up for what it loses (Gray
-    #: and Stockham, "Dithered quantizers", 1993).
+    #: Whether noise is added before results are rounded, so that their mean is right (Gray and
+    #: Stockham, "Dithered quantizers", 1993). Contributions need none: error feedback corrects
+    #: them.
     dithers_results = False
     layout: np.dtype[np.void]
 
     @abstractmethod
     def _quantise(self, scaled: NDArray[np.float32], out: Array) -> None:
-        """Round values within `largest` to elements; the values may be changed."""
+        """Round values of magnitude up to `largest` to elements; `scaled` may be changed."""
 
     @abstractmethod
     def _values(self, elements: Array, scales: Array, out: NDArray[np.float32]) -> None:
-        """Make values of elements."""
+        """Write the values of elements."""
 
     def encode(self, values: Array, out: Array) -> None:
         """See `BlockCodec.encode`."""
@@ -71,17 +75,17 @@ class _ScaledCodec(BlockCodec):
         """See `Codec.start`."""
         blocks, target = np.frombuffer(payload, self.layout), accumulator.reshape(-1, SCALED_BLOCK)
         for first in range(0, len(blocks), BATCH_BLOCKS):
-            some = blocks[first : first + BATCH_BLOCKS]
-            self._values(some["elements"], some["scale"][:, None], target[first : first + BATCH_BLOCKS])
+            batch = blocks[first : first + BATCH_BLOCKS]
+            self._values(batch["elements"], batch["scale"][:, None], target[first : first + BATCH_BLOCKS])
 
     def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
         """See `Codec.add`."""
         blocks, target = np.frombuffer(payload, self.layout), accumulator.reshape(-1, SCALED_BLOCK)
         scratch = np.empty((min(BATCH_BLOCKS, len(blocks)), SCALED_BLOCK), np.float32)
         for first in range(0, len(blocks), BATCH_BLOCKS):
-            some, rows = blocks[first : first + BATCH_BLOCKS], target[first : first + BATCH_BLOCKS]
-            values = scratch[: len(some)]
-            self._values(some["elements"], some["scale"][:, None], values)
+            batch, rows = blocks[first : first + BATCH_BLOCKS], target[first : first + BATCH_BLOCKS]
+            values = scratch[: len(batch)]
+            self._values(batch["elements"], batch["scale"][:, None], values)
             np.add(rows, values, out=rows)
 
     def finish(self, accumulator: Array, out: memoryview | None) -> memoryview:
@@ -96,10 +100,11 @@ class _ScaledCodec(BlockCodec):
 
 
 class Int8Codec(_ScaledCodec):
-    """Whole numbers from -127 to 127, rounded to nearest, ties to even; a result's are dithered.
+    """Whole numbers from -127 to 127, rounded to nearest, ties to even; results are dithered.
 
-    Without that an element of the average below half a step of its block would always become 0. Error feedback makes a
-    rank send a step of such elements now and then; of 8 ranks' steps, each 1/8 of one in the average, 1 % arrived.
+    Without dithering, an element of the average below half a step of its block would always become 0.
+    Error feedback makes a rank send a whole step of a small element now and then. With 8 ranks such a
+    step is 1/8 of a step in the average, and without dithering only 1 % of them arrived.
     """
 
     largest = 127.0
@@ -121,11 +126,12 @@ class Fp8Codec(_ScaledCodec):
     layout = np.dtype([("scale", "<f4"), ("elements", "u1", (SCALED_BLOCK,))])
 
     def _quantise(self, scaled: NDArray[np.float32], out: Array) -> None:
-        # The upper half of a float32, its last bit set if anything was cut off ("round to odd"), rounds to 3 bits of
-        # mantissa as the whole would (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+        # "Round to odd": the upper half of a float32, with its last bit set if anything was cut
+        # off, rounds to 3 bits of mantissa as the whole number would (Boldo and Melquiond,
+        # "Emulation of a FMA and correctly rounded sums", 2008).
         bits = scaled.view(np.uint32)
         odd = bits & np.uint32(0xFFFF)
-        odd += np.uint32(0xFFFF)  # carries into the last bit of the upper half if anything is to be cut off
+        odd += np.uint32(0xFFFF)  # carries into the last bit of the upper half if any lower bit is set
         np.bitwise_or(bits, odd, out=odd)
         odd >>= np.uint32(16)
         np.take(_codes(), odd, out=out, mode="clip")
@@ -136,10 +142,10 @@ class Fp8Codec(_ScaledCodec):
 
 
 def _noise(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return uniform noise within half a step for every element, never so much that the largest would leave a byte.
+    """Return uniform noise of at most half a step for every element, so that none leaves the range of a byte.
 
-    Which noise depends on the block's own bits and on nothing else: not on seq, chunk or place in a bucket, which are
-    others after a restart from a checkpoint. A block that differs in one bit gets other noise.
+    The noise depends on the block's own bits and on nothing else. Seq, chunk and position in a bucket
+    would differ after a restart from a checkpoint. A block that differs in one bit gets other noise.
     """
     folded = np.bitwise_xor.reduce(values.view(np.uint32), axis=1)
     # Multiply-shift hashing (Dietzfelbinger et al., 1997).
@@ -149,7 +155,7 @@ def _noise(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @cache
 def _noises() -> NDArray[np.float32]:
-    """Return a block of numbers from -0.5 to 0.5 for every place in one table; without a copy."""
+    """Return a block of numbers from -0.5 to 0.5 for every starting point; all are views of one table."""
     table = np.random.Generator(np.random.Philox(1)).random(_NOISES + SCALED_BLOCK - 1, np.float32)
     return np.lib.stride_tricks.sliding_window_view((table - np.float32(0.5)) * _NOISE_WIDTH, SCALED_BLOCK)
 
@@ -166,14 +172,18 @@ def e4m3_values() -> NDArray[np.float32]:
 
 @cache
 def _codes() -> NDArray[np.uint8]:
-    """Return the nearest pattern of each upper half of a float32; ties to even, one NaN for all that is no number."""
+    """Return the nearest e4m3 pattern of every upper half of a float32.
+
+    Ties go to even. Inf and NaN become one NaN.
+    """
     halves = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
-    with np.errstate(invalid="ignore"):  # some are signalling NaNs
+    with np.errstate(invalid="ignore"):  # some of the patterns are signalling NaNs
         magnitude = np.abs(halves).astype(np.float64)
     values = e4m3_values()[:127].astype(np.float64)
     borders = (values[1:] + values[:-1]) / 2
     below, above = np.searchsorted(borders, magnitude, "left"), np.searchsorted(borders, magnitude, "right")
-    code = np.where(below % 2 == 0, below, above)  # both are the same but for a tie
+    code = np.where(below % 2 == 0, below, above)  # the two differ only for a tie
     code |= np.where(np.signbit(halves), 128, 0)
-    code[~np.isfinite(magnitude)] = 127  # whatever its sign, which depends on where the SIMD unit met it
+    # NaN loses its sign, because that depends on which lane of the SIMD unit computed it.
+    code[~np.isfinite(magnitude)] = 127
     return code.astype(np.uint8)

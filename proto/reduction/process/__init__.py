@@ -1,1 +1,1 @@
-"""What processes of both sides need of their system: descriptors, how to start a reducer, memory that is used again."""
+"""Processes of both sides: file descriptors, how to start a reducer, and reuse of memory."""

@@ -1,4 +1,7 @@
-"""How many descriptors this process may have: shells and services begin with 1024 or less, and it may ask for more."""
+"""How many file descriptors this process has and may have.
+
+Shells and services start processes with a limit of 1024 or less, which a process may raise.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import resource
 
 
 def in_use() -> int:
-    """Return how many are open; all that may be if there is none left to look with."""
+    """Return how many descriptors are open. If none is left to count with, return the limit."""
     try:
         return len(os.listdir("/dev/fd"))  # on Linux a link to /proc/self/fd
     except FileNotFoundError:
@@ -17,13 +20,17 @@ def in_use() -> int:
 
 
 def allow(count: int) -> int:
-    """Have at least `count` be allowed, as far as the hard limit lets us; return how many of them are."""
+    """Raise the limit to `count` descriptors, as far as the hard limit allows.
+
+    Returns:
+        How many of `count` are allowed now.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return count
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # macOS has one more limit, which it does not tell here
+    except (OSError, ValueError):  # macOS has another limit, which getrlimit does not show
         return soft
     return wanted

@@ -1,8 +1,9 @@
-"""How either side starts a reducer process: of the same code, and with nobody else's.
+"""How either side starts a reducer process, with our code and the installed packages.
 
-`python -m reducer` would import from the working directory first, and PYTHONPATH comes before the installed packages:
-a user's `click.py` or `grpc.py` would run in our process, or end it. So it is started by its path, without PYTHONPATH;
-what that had comes last in the process's `sys.path` (`reducer/__main__.py`), for packages that are nowhere else.
+`python -m reducer` would import from the working directory first, and PYTHONPATH comes before the
+installed packages: a user's `click.py` or `grpc.py` would run in our process, or end it. So the
+process is started by its path and without PYTHONPATH. The folders of PYTHONPATH come last in its
+`sys.path` (`reducer/__main__.py`), for packages that are found nowhere else.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-#: Folders for the end of the process's `sys.path`; the first is the one that has this package.
+#: Name of the environment variable with the folders for the end of the process's `sys.path`. The
+#: first of them is the one that has this package.
 VARIABLE = "REDUCTION_START_PATH"
 
 
@@ -19,7 +21,7 @@ def reducer_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str
     """Return the beginning of a command, up to the name of the subcommand, and its environment.
 
     Args:
-        folder: what the package `reducer` is in.
+        folder: the folder that has the package `reducer`.
     """
     ours = [str(Path(__file__).resolve().parents[2]), os.path.abspath(folder)]
     handed = _entries(os.environ.get(VARIABLE, "")) + _entries(os.environ.get("PYTHONPATH", ""))
@@ -29,6 +31,6 @@ def reducer_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str
 
 
 def _entries(path: str) -> list[str]:
-    """Return the folders of a search path, but not the working directory, which an empty entry stands for too."""
+    """Return the folders of a search path but the working directory, which an empty entry means as well."""
     folders = [os.path.abspath(entry) for entry in path.split(os.pathsep) if entry]
     return [folder for folder in folders if os.path.realpath(folder) != os.path.realpath(os.curdir)]

@@ -1,37 +1,42 @@
 """Which free buffers are worth keeping; the rules that the memory pools of both sides share.
 
-Buffers are found again by their exact size. A size that comes again should find one, so that a pattern of sizes that
-repeats allocates nothing; sizes that never come again must not pile up. Time is counted in takes.
+Buffers are reused for requests of exactly their size. A pattern of sizes that repeats should allocate
+nothing, and sizes that never come again must not pile up. Time is counted in takes.
 
-1. In use and free together are no more than was in use at once lately. Beyond that, the free buffer that was unused for
-   longest goes, before a new one is allocated. So the buffers of DDP's first step, which has the whole model in one
-   bucket, make room for those of the second, and a user who comes with a new size each time leaves nothing behind.
-2. That alone would fail where large and small collectives take turns: 4 bytes more than ever were in use at once would
-   cost the buffer of 96 MiB, in each round. So a size that has to be allocated although one of its buffers has gone
-   lately is taken for a part of a pattern: its buffers stay, whatever rule 1 says. A buffer is only allocated while all
-   others of its size are in use, so there are as many as the pattern has in use at once, of each size: for collectives
-   of G bytes, 2 G at the most. What no take has used for PATTERN_TAKES takes goes.
-3. Sizes may also come again by chance, as lengths of texts do, and all of them together could be far more than is ever
-   in use. So while everything is more than PATTERN_TIMES as much as was in use at once, "lately" in rule 2 is the last
-   PEAK_TAKES takes, and not the last PATTERN_TAKES. A pattern that is shorter than that may be as large as it likes.
+1. Buffers in use and free buffers together have no more bytes than were recently in use at once. If
+   they have more, the free buffer that was unused for longest is dropped before a new one is
+   allocated. So the buffers of DDP's first step, which has the whole model in one bucket, make room
+   for those of the second step, and a user who needs a new size each time leaves nothing behind.
+2. Rule 1 alone would fail if large and small collectives take turns: 4 bytes more than were ever in
+   use at once would cost the buffer of 96 MiB, in each round. So if a size has to be allocated
+   although one of its buffers was dropped recently, it is taken for a part of a pattern: its buffers
+   stay, whatever rule 1 says. A buffer is allocated only while all others of its size are in use, so
+   each size has as many buffers as the pattern uses at once: for collectives of G bytes, 2 G at the
+   most. A buffer that was not used for PATTERN_TAKES takes is dropped.
+3. Sizes may also come again by chance, as lengths of texts do, and all of them together could be far
+   more than is ever in use. So while all buffers have more than PATTERN_TIMES the bytes that were in
+   use at once, "recently" in rule 2 means the last PEAK_TAKES takes, and not the last PATTERN_TAKES.
+   A pattern that is shorter than PEAK_TAKES has no limit.
 """
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-#: Over how many takes, to twice as many, the most that was in use at once is remembered.
+#: The most bytes that were in use at once are remembered for this many takes, or up to twice as
+#: many.
 PEAK_TAKES = 256
-#: How many takes a pattern may be long.
+#: A pattern of sizes may take this many takes until it repeats.
 PATTERN_TAKES = 4096
-#: How many times as much as was in use at once a pattern may be, if it is longer than PEAK_TAKES.
+#: A pattern that is longer than PEAK_TAKES may have this many times the bytes that were in use at
+#: once.
 PATTERN_TIMES = 8
 
 B = TypeVar("B")
 
 
 class _Peak:
-    """The highest of the values lately: since the turn before the last one."""
+    """The highest recent value: the highest since the turn before the last one."""
 
     def __init__(self, value: int = 0) -> None:
         self.since_turn = value
@@ -46,10 +51,10 @@ class _Peak:
 
 
 class Shelf(Generic[B]):
-    """The free buffers of a pool, and what is known of those in use. One thread at a time.
+    """The free buffers of a pool, and the number of bytes in use. For one thread at a time.
 
     Args:
-        extra_bytes_max: the most that rule 2 may keep beyond rule 1; None, as much as the pattern needs.
+        extra_bytes_max: the most bytes that rule 2 may keep beyond rule 1; None for no limit.
     """
 
     def __init__(self, extra_bytes_max: int | None = None) -> None:
@@ -57,19 +62,23 @@ class Shelf(Generic[B]):
         self.free_bytes = 0
         self._extra_bytes_max = extra_bytes_max
         self._takes = 0
-        #: By size: when it came back, and the buffer; the one that is unused for longest comes first.
+        #: By size, the free buffers and the takes at which they came back. The buffer that was
+        #: unused for longest comes first.
         self._free: dict[int, list[tuple[int, B]]] = {}
-        #: Of those, the bytes that rule 2 does not protect.
+        #: Bytes of the free buffers that rule 2 does not protect.
         self._loose_bytes = 0
-        #: When a buffer of this size went by rule 1; oldest first.
+        #: By size, the take at which rule 1 dropped a buffer; oldest first.
         self._gone: dict[int, int] = {}
-        #: Sizes that rule 2 protects, and when they were last asked for.
+        #: By size that rule 2 protects, the take that last requested it.
         self._recurring: dict[int, int] = {}
         self._peak = _Peak()
         self._long_peak = _Peak()
 
     def take(self, nbytes: int) -> B | None:
-        """Return a free buffer of this size; None: one is to be allocated, and counts as in use already."""
+        """Return a free buffer of this size. If there is none, return None: the caller must allocate one.
+
+        Either way it counts as in use.
+        """
         self._takes += 1
         self.used_bytes += nbytes
         if self.used_bytes > self._peak.since_turn:
@@ -91,7 +100,7 @@ class Shelf(Generic[B]):
         return None
 
     def give(self, nbytes: int, buffer: B) -> None:
-        """Take a buffer back."""
+        """Accept a buffer that is not used any more."""
         self.used_bytes -= nbytes
         self.free_bytes += nbytes
         if nbytes not in self._recurring:
@@ -100,11 +109,11 @@ class Shelf(Generic[B]):
         self._trim()
 
     def cancel(self, nbytes: int) -> None:
-        """Take note that a buffer could not be allocated."""
+        """Stop counting a buffer as in use, because it could not be allocated."""
         self.used_bytes -= nbytes
 
     def clear(self) -> None:
-        """Let go of all free buffers, and forget which sizes there were."""
+        """Drop all free buffers, and forget which sizes there were."""
         self._free.clear()
         self._gone.clear()
         self._recurring.clear()
@@ -113,7 +122,7 @@ class Shelf(Generic[B]):
 
     @property
     def _since(self) -> int:
-        """The take at which "lately" begins in rule 2."""
+        """The take at which "recently" begins in rule 2."""
         is_too_much = self.used_bytes + self.free_bytes > PATTERN_TIMES * self._long_peak.value
         return max(0, self._takes - (PEAK_TAKES if is_too_much else PATTERN_TAKES))
 
@@ -124,7 +133,7 @@ class Shelf(Generic[B]):
         self._forget()
 
     def _forget(self) -> None:
-        """Let go of what was not used lately."""
+        """Drop what was not used recently."""
         since = self._since
         for nbytes in list(self._free):
             while self._free[nbytes] and self._free[nbytes][0][0] < since:
@@ -147,7 +156,8 @@ class Shelf(Generic[B]):
             else:
                 return
             oldest = min(
-                (nbytes for nbytes in sizes if self._free[nbytes]), key=lambda one: self._free[one][0][0]
+                (nbytes for nbytes in sizes if self._free[nbytes]),
+                key=lambda nbytes: self._free[nbytes][0][0],
             )
             self._drop(oldest)
             self._gone.pop(oldest, None)

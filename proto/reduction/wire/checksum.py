@@ -13,32 +13,34 @@ from crc32c import crc32c
 from reduction.errors import DataCorrupted
 from reduction.model import Collective, Push, Result
 
-_WHAT = struct.Struct("<QQQI")
+#: Epoch, seq, `held` or `minimum`, and chunk.
+_CHUNK = struct.Struct("<QQQI")
+#: Op, dtype, numel and fingerprint.
 _COLLECTIVE = struct.Struct("<BBQQ")
 
 
 def of_push(epoch: int, seq: int, chunk: int, held: int, collective: Collective, payload: memoryview) -> int:
     """Return the checksum of a Push with these fields."""
-    what = _COLLECTIVE.pack(collective.op, collective.dtype, collective.numel, collective.fingerprint)
-    return _crc(_WHAT.pack(epoch, seq, held, chunk) + what, payload)
+    head = _COLLECTIVE.pack(collective.op, collective.dtype, collective.numel, collective.fingerprint)
+    return _crc(_CHUNK.pack(epoch, seq, held, chunk) + head, payload)
 
 
 def of_result(epoch: int, seq: int, chunk: int, minimum: int, payload: memoryview) -> int:
     """Return the checksum of a Result with these fields."""
-    return _crc(_WHAT.pack(epoch, seq, minimum, chunk), payload)
+    return _crc(_CHUNK.pack(epoch, seq, minimum, chunk), payload)
 
 
 def check(frame: Push | Result) -> None:
     """Compare a frame with its checksum.
 
     Raises:
-        DataCorrupted: it has none, or another one.
+        DataCorrupted: the frame has no checksum, or a wrong one.
     """
-    what = frame.epoch, frame.seq, frame.chunk
+    chunk = frame.epoch, frame.seq, frame.chunk
     if isinstance(frame, Push):
-        crc = of_push(*what, frame.held, frame.collective, frame.payload)
+        crc = of_push(*chunk, frame.held, frame.collective, frame.payload)
     else:
-        crc = of_result(*what, frame.minimum, frame.payload)
+        crc = of_result(*chunk, frame.minimum, frame.payload)
     if crc != frame.crc32c:
         seen = "none" if frame.crc32c is None else f"{frame.crc32c:08x}"
         raise DataCorrupted(
@@ -47,6 +49,7 @@ def check(frame: Push | Result) -> None:
         )
 
 
-def _crc(what: bytes, payload: memoryview) -> int:
-    # With the GIL: 5 us per 64 KiB, and getting it back from a training loop in pure Python can take 5 ms.
-    return crc32c(payload, crc32c(what, 0, 0), 0)
+def _crc(head: bytes, payload: memoryview) -> int:
+    # The last argument keeps the GIL. The checksum takes 5 us per 64 KiB, and getting the GIL back
+    # from a training loop in pure Python can take 5 ms.
+    return crc32c(payload, crc32c(head, 0, 0), 0)

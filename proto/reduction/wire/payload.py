@@ -1,9 +1,9 @@
-"""Push and Result frames by hand: the generated classes copy a payload twice each way.
+"""Push and Result frames, encoded by hand: the generated classes copy a payload twice each way.
 
-The encoding is the schema's own: the small fields come from the generated classes, only the tag and length of
-`payload`, and of the message around it, are written here. Decoding walks the fields
-(https://protobuf.dev/programming-guides/encoding) and gives the payload out as a view of the received bytes.
-tests/unit/reduction/wire/test_wire.py holds both against the generated classes.
+The encoding is the schema's own. The generated classes encode the small fields; only the tag and the
+length of `payload`, and of the message around it, are written here. Decoding walks the fields
+(https://protobuf.dev/programming-guides/encoding) and returns the payload as a view of the received
+bytes. tests/unit/reduction/wire/test_wire.py compares both with the generated classes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,25 @@ _PAYLOAD_TAG = bytes([_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED])
 
 
 def join(field: int, head: bytes, payload: memoryview) -> bytes:
-    """Return the frame whose one field `field` is a message of `head`, its other fields encoded, and a payload."""
-    # A payload of zero bytes is left out, as proto3 does.
+    """Return a frame with one field, a message.
+
+    Args:
+        field: the number of the field.
+        head: all fields of the message but the payload, encoded.
+        payload: the payload of the message.
+    """
+    # proto3 leaves out a payload of zero bytes.
     tail = _PAYLOAD_TAG + _varint(payload.nbytes) if payload.nbytes else b""
     size = _varint(len(head) + len(tail) + payload.nbytes)
     return b"".join((bytes([field << 3 | _LENGTH_DELIMITED]), size, head, tail, payload))
 
 
 def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
-    """Return (fields other than payload, payload) of a frame that is nothing but `field`, else None.
+    """Return (fields other than payload, payload) of a frame that is nothing but `field`.
 
-    None also stands for bytes that are damaged: the generated parser says best what is wrong with them. And for
-    more than FRAME_FIELDS_MAX fields, which it walks faster.
+    Returns None for any other frame. It also returns None for damaged bytes, because the generated
+    parser can tell best what is wrong with them, and for more than FRAME_FIELDS_MAX fields, which that
+    parser walks faster.
     """
     if not data or data[0] != field << 3 | _LENGTH_DELIMITED:
         return None
@@ -60,7 +67,7 @@ def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
                 case _:
                     return None
             head.append(data[start:position])
-    except IndexError:  # a varint ran over the end: let the generated parser say what is wrong
+    except IndexError:  # a varint ran over the end; the generated parser reports it
         return None
     return None
 

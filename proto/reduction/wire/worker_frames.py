@@ -101,7 +101,7 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
             raise MalformedFrame(f"a worker frame of {len(data)} bytes has no body that this version knows")
 
 
-@lru_cache(maxsize=1024)  # asked for with every push, and a training run repeats the same few
+@lru_cache(maxsize=1024)  # called for every push; a training run repeats the same few
 def collective(op: int, dtype: int, numel: int, fingerprint: int) -> model.Collective:
     """Return the collective with these numbers, which a worker sent.
 
@@ -123,7 +123,8 @@ def collective(op: int, dtype: int, numel: int, fingerprint: int) -> model.Colle
 
 
 def _join_from_pb(join: pb.Join) -> model.Join:
-    # The version comes first: another version's limits may differ, and it must hear "version".
+    # Another version may have other limits, so its fields are not checked: it has to hear
+    # UNSUPPORTED_VERSION.
     if join.protocol == model.PROTOCOL_VERSION:
         require("Join.world_size", join.world_size, 1, limits.WORLD_SIZE_MAX)
         if join.rank >= join.world_size:

@@ -131,8 +131,8 @@ def record(
     benchmark = request.getfixturevalue("benchmark")
 
     def take(what: str, size_bytes: int, iterations: int, measured: dict[str, Measurement]) -> None:
-        said = nccl_log.read(cluster.ranks.nccl_logs()) if cluster.shape.device == "cuda" else None
-        row = Row.of(cluster, what, size_bytes, iterations, measured, nccl=said)
+        log = nccl_log.read(cluster.ranks.nccl_logs()) if cluster.shape.device == "cuda" else None
+        row = Row.of(cluster, what, size_bytes, iterations, measured, nccl=log)
         request.config.stash[_REPORT].rows.append(row)
         ours = TRANSPORTS[0]
         turns = measured[ours].turns

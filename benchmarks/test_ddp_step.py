@@ -11,8 +11,8 @@ from benchmarks.lab.ranks import TRANSPORTS
 from benchmarks.loads.ddp_step import DdpStep, gradient_bytes
 from benchmarks.method.paired import Effort, compare
 
-#: Width of the layers and batch per rank. In `tiny` the cost of the hook itself shows; `mlp` is 17 MB of
-#: gradients on about 20 ms of computing, sized for two cores.
+#: Width of the layers and batch per rank. In `tiny` the cost of the hook itself shows; `mlp` is 17
+#: MB of gradients on about 20 ms of computing, sized for two cores.
 MODELS = {"tiny": (32, 8), "mlp": (1024, 32)}
 
 

@@ -13,8 +13,8 @@ from benchmarks.lab.traffic import Link
 from benchmarks.loads.training import Training, gradient_bytes
 from benchmarks.method.paired import Effort, compare
 
-#: So slow that communication is nearly all of a step also when all ranks share two cores: without it a step takes less
-#: than a tenth of Gloo's.
+#: So slow that communication is nearly all of a step also when all ranks share two cores: without
+#: it a step takes less than a tenth of Gloo's.
 SHAPES = [
     Shape(workers=4, reducers=4, link=Link(rate_mbit=200)),
     Shape(workers=8, reducers=8, link=Link(rate_mbit=100)),

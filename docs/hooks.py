@@ -1,7 +1,7 @@
 """Shows documents that lie outside of docs/ as pages of the site.
 
-In the repository such a page is one line with a link. On the site it has the text of the document itself, whose
-links are turned into links between pages.
+In the repository such a page is one line with a link. On the site it has the text of the document
+itself, whose links are turned into links between pages.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python docs/measured.py --check                  # exits with 1 if a table is not what would be written
     python docs/measured.py --keep NAME=FILE.json    # takes a benchmark's result in, and writes the tables
 
-A result is the JSON file that a benchmark writes, without the samples that no table needs. NAME is its path in
-docs/measured/, for example `shaped/links`. A table of the page stands between `<!-- table: NAME -->` and
-`<!-- end -->`; NAME is one of `measured_tables.TABLES`.
+A result is the JSON file that a benchmark writes, without the samples that no table needs. NAME is
+its path in docs/measured/, for example `shaped/links`. A table of the page stands between `<!--
+table: NAME -->` and `<!-- end -->`; NAME is one of `measured_tables.TABLES`.
 """
 
 from __future__ import annotations

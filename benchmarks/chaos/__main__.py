@@ -1,13 +1,14 @@
-"""Chaos: reducers are killed, stopped or terminated all the time, and the training must not show it but in time.
+"""Chaos: reducers are killed, stopped or terminated all the time. A training may get slower by it, but not different.
 
     python -m benchmarks.chaos --kills 200 --every 1.0
     python -m benchmarks.chaos --kills 200 --every 2.0 --reducers 1
     python -m benchmarks.chaos --kills 10 --every 15 --signal STOP
 
-Worker processes train a small model under DDP over reducer processes on loopback. At random instants a reducer gets
-a signal; a supervisor starts it again on the same address, as systemd would. Then the same steps are trained without
-any of that. Exit codes: 0 all ranks and both trainings ended with the same bits, and no step took 60 s; 1 they did
-not, or a process failed; 130 interrupted.
+Worker processes train a small model under DDP over reducer processes on loopback. At random
+instants a reducer gets a signal, and a supervisor starts it again on the same address, as systemd
+would. Then the same steps are trained without any signals. The exit code is 0 if all ranks and both
+trainings ended with the same bits and no step took 60 s, 1 if not, or if a process failed, and 130
+if it was interrupted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ SIGNALS = ("KILL", "STOP", "TERM")
 
 def main() -> None:
     settings, out = _arguments()
-    # `timeout` and supervisors end us as Ctrl-C does, with the processes; a shell's background jobs ignore Ctrl-C.
+    # SIGTERM, which `timeout` and supervisors send, ends this process as Ctrl-C does, so that its
+    # children end, too. SIGINT is set as well, because a shell's background jobs ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     say(f"seed {settings.seed}: {settings.strikes} x SIG{settings.signal}, one every {settings.every_s:g} s")

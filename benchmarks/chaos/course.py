@@ -1,7 +1,7 @@
-"""The two trainings of `benchmarks.chaos`: one whose reducers are struck, and one that is undisturbed.
+"""The two trainings of the chaos tool: one whose reducers get signals, and one of as many steps without signals.
 
-Both follow the same slices: the parent says how many steps come next, so all ranks agree when to stop. Between two
-slices all ranks are idle for a moment, in both trainings alike.
+Both have the same slices: the parent sets how many steps come next, so all ranks agree when to
+stop. In both trainings all ranks are idle for a moment between two slices.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from benchmarks.chaos.schedule import schedule
 from benchmarks.lab.ranks import Ranks, RanksFailed
 from benchmarks.method.slices import following
 
-#: Steps before anything is struck or timed: connections, DDP's own second set of buckets, the choice of the grid.
+#: Number of first steps without signals, which are not timed: connections are made, DDP makes its
+#: second set of buckets, and the chunk size settles.
 WARMUP_STEPS = 20
 #: Length of a slice, in seconds.
 SLICE_S = 2.0
-#: Steps after the last reducer is back.
+#: Number of steps after the last reducer serves again.
 SETTLE_STEPS = 20
 
 
 class ChaosFailed(Exception):
-    """A promise was broken; the message says which."""
+    """The training broke a promise. The message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,32 +46,32 @@ class Settings:
 
 @dataclass(slots=True)
 class Training:
-    """What all ranks did together, slice by slice. A step of the job begins with its first rank, ends with its last."""
+    """The steps of a training. A step begins when its first rank begins, and ends when its last rank ends."""
 
     counts: list[int] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
     begun_s: list[float] = field(default_factory=list)
     done_s: list[float] = field(default_factory=list)
-    #: Without the warm-up, and without the pauses between slices.
+    #: The time of all steps after the warm-up, without the pauses between slices.
     seconds: float = 0.0
 
     @property
     def steps(self) -> int:
-        """Those that are timed."""
+        """The number of steps that are timed."""
         return sum(self.counts[1:])
 
     def add(self, slices: list[Slice]) -> None:
-        """Take what the ranks did in a slice.
+        """Add a slice, as each rank reports it.
 
         Raises:
             ChaosFailed: the ranks have different weights, or a step was a hang.
         """
         done = sum(self.counts)
-        if len({one.digest for one in slices}) != 1:
-            digests = ", ".join(f"rank {rank} {one.digest[:16]}" for rank, one in enumerate(slices))
+        if len({part.digest for part in slices}) != 1:
+            digests = ", ".join(f"rank {rank} {part.digest[:16]}" for rank, part in enumerate(slices))
             raise ChaosFailed(f"after step {done + len(slices[0].done_s)} the weights differ: {digests}")
-        begun_s = [min(times) for times in zip(*(one.begun_s for one in slices), strict=True)]
-        done_s = [max(times) for times in zip(*(one.done_s for one in slices), strict=True)]
+        begun_s = [min(times) for times in zip(*(part.begun_s for part in slices), strict=True)]
+        done_s = [max(times) for times in zip(*(part.done_s for part in slices), strict=True)]
         for number, (begun, end) in enumerate(zip(begun_s, done_s, strict=True), done):
             if end - begun > HANG_S:
                 raise ChaosFailed(f"step {number} took {end - begun:.1f} s; more than {HANG_S:g} s is a hang")
@@ -84,7 +85,7 @@ class Training:
 
 @dataclass(slots=True)
 class Course:
-    """The whole of it."""
+    """Both trainings, and the signals that were sent."""
 
     disturbed: Training = field(default_factory=Training)
     reference: Training = field(default_factory=Training)
@@ -93,11 +94,11 @@ class Course:
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> Course:
-    """Train twice, and compare.
+    """Train with and without signals, and compare the weights.
 
     Raises:
         ChaosFailed: ranks or trainings ended with different weights, or a step was a hang.
-        RanksFailed: a rank raised, or did not answer.
+        RanksFailed: a rank raised an error, or did not answer.
         ReducersFailed: a reducer ended, and no strike was the reason.
     """
     course = Course()
@@ -114,7 +115,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> Course:
             try:
                 _disturb(settings, course, reducers, ranks)
             except RanksFailed:
-                reducers.check()  # a better reason, if there is one
+                reducers.check()  # a reducer that failed is the better reason
                 raise
             finally:
                 course.struck, course.restarts = list(reducers.struck), reducers.restarts

@@ -1,7 +1,7 @@
-"""What every rank of `benchmarks.chaos` runs: the demo's CNN learns digits under DDP, every step timed.
+"""The workload of the chaos tool, run by every rank: the demo's CNN learns digits under DDP, and every step is timed.
 
-Everything a step computes follows from the seed and the number of the step, so two trainings of as many steps must
-end with the same bits, whatever happened to the reducers meanwhile.
+The data of a step follow from the seed and the number of the step. So two trainings of the same
+number of steps must end with the same bits, whatever happened to the reducers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from benchmarks.demo.digits import BATCH, cnn
 from benchmarks.lab.ranks import Rank
 from worker_plugin import ReductionState, reduction_hook
 
-#: A step that takes longer is a hang, in seconds: all threads' stacks go to stderr then.
+#: A step that takes more seconds than this is a hang. Then the stacks of all threads are written to
+#: stderr.
 HANG_S = 60.0
-#: The CNN's 0.6 MB of gradients in four buckets, so that a kill may meet several collectives.
+#: With this the CNN's 0.6 MB of gradients are four buckets, so that a kill can interrupt several
+#: collectives.
 BUCKET_MB = 0.2
 _LEARNING_RATE = 0.05
 
 
 class Slice(NamedTuple):
-    """What one rank did in a row of steps. Times are the monotonic clock's, which all processes share."""
+    """Consecutive steps of one rank. Times are those of the monotonic clock, which all processes share."""
 
     begun_s: list[float]
     done_s: list[float]
@@ -40,10 +42,10 @@ class Slice(NamedTuple):
 
 
 class ChaosTraining:
-    """A training from the same start, as often as it is begun."""
+    """A training that can be repeated from the same start."""
 
     def __init__(self, rank: Rank, seed: int) -> None:
-        # A lost reducer is the purpose here, and each costs a line on every rank.
+        # Losing reducers is intended here, and every loss would be logged by every rank.
         logging.getLogger("worker_plugin").setLevel(logging.ERROR)
         self._rank, self._seed = rank, seed
         digits = load_digits()
@@ -52,7 +54,7 @@ class ChaosTraining:
         self._state: ReductionState | None = None
 
     def begin(self, reducers: Sequence[str], transport: str, job: str) -> None:
-        """Start from the beginning, with a communicator of its own."""
+        """Start from the beginning, with a new communicator."""
         self.end()
         torch.manual_seed(self._seed)
         self._model = cnn()
@@ -69,7 +71,7 @@ class ChaosTraining:
             self._state = None
 
     def run(self, count: int) -> Slice:
-        """Train that many steps more."""
+        """Train `count` more steps."""
         begun_s, done_s = [], []
         for _ in range(count):
             faulthandler.dump_traceback_later(HANG_S, file=sys.__stderr__ or sys.stderr)

@@ -1,4 +1,4 @@
-"""Reducers that are struck by signals after a schedule, and a supervisor that starts them again, as systemd would.
+"""Reducers that get signals by a schedule, and a supervisor that starts them again, as systemd would.
 
 state of a reducer   left by
 starting             its line on stdout: serving
@@ -7,7 +7,7 @@ stopped              after `stop_for_s` SIGCONT: serving
 ending               its end: down
 down                 after `restart_after_s` it is started on the same address: starting
 
-One thread does all of it. An end that no strike caused is a failure.
+One thread does all of this. If a reducer ends without a strike, that is a failure.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from benchmarks.chaos.schedule import Strike
 from benchmarks.lab.hosts import LOOPBACK
 from benchmarks.lab.reducers import READY, START_TIMEOUT_S, STOP_TIMEOUT_S, start
 
-#: Below the ports that Linux gives to outgoing connections. One of those could take the port of a reducer that is
-#: down; even the dial to it could, and TCP would then connect that socket to itself.
+#: Ports for reducers, below those that Linux gives to outgoing connections. Otherwise an outgoing
+#: connection could take the port of a reducer that is down. Even the connection attempt to that
+#: reducer could, and TCP would then connect the socket to itself.
 PORTS = range(20_000, 32_000)
-#: Most seconds between two looks at the clock.
+#: Most seconds until the supervisor reads the clock again.
 _LOOK_S = 0.1
 
 
 class ReducersFailed(Exception):
-    """A reducer ended or did not start, and no strike was the reason."""
+    """A reducer ended or did not start, and no strike caused it."""
 
 
 class State(enum.Enum):
-    """Of one reducer; see the table above."""
+    """The state of a reducer, see the table in the module's docstring."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -57,9 +58,9 @@ class Struck:
     #: On the monotonic clock, which all processes of a machine share.
     at_s: float
     reducer: int
-    #: How many others served at that moment.
+    #: Number of other reducers that served at that moment.
     others: int
-    #: When it served again.
+    #: The time at which the reducer served again.
     back_s: float = math.inf
 
 
@@ -67,14 +68,15 @@ class _Reducer:
     def __init__(self, port: int) -> None:
         self.port = port
         self.state = State.DOWN
-        #: When `state` ends by itself: the restart, the SIGCONT, or the latest moment to have started or ended.
+        #: The time at which `state` ends by itself: at the restart, at the SIGCONT, or when
+        #: starting or ending has taken too long.
         self.due_s = 0.0
         self.process: subprocess.Popen[str] | None = None
-        #: The strike that it has not come back from.
+        #: The strike after which it does not serve yet.
         self.struck: Struck | None = None
 
     def serves(self, now: float) -> None:
-        """It is there, for the first time or again."""
+        """Note that it serves, for the first time or again."""
         self.state, self.due_s = State.SERVING, math.inf
         if self.struck is not None:
             self.struck.back_s, self.struck = now, None
@@ -90,11 +92,12 @@ class ChaosReducers:
         self._reducers = [_Reducer(port) for port in _free_ports(count)]
         #: HOST:PORT of each, the same after every restart.
         self.addresses = [f"{LOOPBACK.address}:{reducer.port}" for reducer in self._reducers]
-        #: What was carried out so far; to be read when `is_over`.
+        #: The strikes that were carried out. Read it when `is_over`.
         self.struck: list[Struck] = []
         self.restarts = 0
         self._planned: list[Strike] = []
-        #: Seconds of the schedule that have passed, None before it, and the last look at the clock.
+        #: Seconds of the schedule that have passed, None before it begins; and the last reading of
+        #: the clock.
         self._passed_s: float | None = None
         self._looked_s = 0.0
         self._selector = selectors.DefaultSelector()
@@ -104,14 +107,14 @@ class ChaosReducers:
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
-        """Start all, and wait until they serve."""
+        """Start all reducers, and wait until they serve."""
         self._thread.start()
         while any(reducer.state is not State.SERVING for reducer in self._reducers):
             self.check()
             time.sleep(0.02)
 
     def strike(self, planned: Sequence[Strike]) -> None:
-        """Begin a schedule now."""
+        """Begin a schedule."""
         self._over.clear()
         self._planned = list(planned)
         self._looked_s = time.monotonic()
@@ -123,7 +126,7 @@ class ChaosReducers:
         return self._over.is_set()
 
     def check(self) -> None:
-        """Raise what the supervisor has found.
+        """Raise the failure that the supervisor has seen, if any.
 
         Raises:
             ReducersFailed: a reducer ended by itself.
@@ -132,7 +135,7 @@ class ChaosReducers:
             raise self._failure
 
     def close(self) -> None:
-        """End all, also those that are stopped."""
+        """End all reducers, also stopped ones."""
         self._ends.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -156,7 +159,7 @@ class ChaosReducers:
                     self._on_output(key.data, time.monotonic())
         except ReducersFailed as failure:
             self._failure = failure
-        except Exception as error:  # nobody else would see it, and all would wait
+        except Exception as error:  # without this the other threads would wait for ever
             self._failure = ReducersFailed(f"the supervisor failed: {error!r}")
 
     def _next_due_s(self) -> float:
@@ -188,7 +191,7 @@ class ChaosReducers:
         reducer.state, reducer.due_s = State.STARTING, now + START_TIMEOUT_S
 
     def _on_output(self, reducer: _Reducer, now: float) -> None:
-        """Its first line says that it serves; after that only the end comes."""
+        """Handle output. The first line says that the reducer serves; after it comes only the end of the file."""
         assert reducer.process is not None
         assert reducer.process.stdout is not None
         line = reducer.process.stdout.readline()
@@ -219,7 +222,7 @@ class ChaosReducers:
             return
         self._planned.pop(0)
         count = len(self._reducers)
-        index = min(serving, key=lambda one: (one - strike.reducer) % count)
+        index = min(serving, key=lambda candidate: (candidate - strike.reducer) % count)
         reducer = self._reducers[index]
         assert reducer.process is not None
         reducer.struck = Struck(time.monotonic(), index, len(serving) - 1)
@@ -232,7 +235,7 @@ class ChaosReducers:
 
     @property
     def _serving(self) -> list[int]:
-        return [index for index, one in enumerate(self._reducers) if one.state is State.SERVING]
+        return [index for index, reducer in enumerate(self._reducers) if reducer.state is State.SERVING]
 
     def _reap(self, reducer: _Reducer) -> None:
         process, reducer.process = reducer.process, None
@@ -247,10 +250,10 @@ class ChaosReducers:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
-    found: list[int] = []
-    while len(found) < count:
+    """Return ports on which no process listens."""
+    ports: list[int] = []
+    while len(ports) < count:
         port = random.SystemRandom().choice(PORTS)
         with contextlib.suppress(OSError), socket.create_server((LOOPBACK.address, port)):
-            found += [port] if port not in found else []
-    return found
+            ports += [port] if port not in ports else []
+    return ports

@@ -1,12 +1,13 @@
-"""What comes out of a course of `benchmarks.chaos`: how long every strike was felt, the goodput, the text and the JSON.
+"""The report of the chaos tool: how long the job felt every strike, the goodput, the text and the JSON.
 
-A strike is felt in two ways:
+Two times say how long a strike is felt:
 
-next step     from the signal to the next end of a step of the job (its last rank's). A step that had its results
-              already ends as if nothing had happened, so this may be short
-whole step    from the signal to the end of the first step that began after it: never less than what it cost
+next step     from the signal to the next end of a step on its last rank. A step that had its results already is not
+              delayed, so this may be short
+whole step    from the signal to the end of the first step that began after it. This includes all that the signal cost
 
-To be read against the time until the reducer served again, which the job has to wait for if it was the only one.
+Compare them with the time until the reducer served again. The job has to wait for that if it was
+the only reducer.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from benchmarks.method.table import markdown
 
 _COLUMNS = {"next step": "next_step_s", "whole step": "whole_step_s", "reducer back": "back_s"}
 
-#: Of the JSON; raised when a field changes its meaning.
+#: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
 
 
 class Felt(NamedTuple):
-    """One strike, in seconds."""
+    """How long the job felt one strike, in seconds."""
 
-    #: Since the first one.
+    #: Seconds since the first strike.
     at_s: float
     reducer: int
-    #: How many other reducers served at that moment.
+    #: Number of other reducers that served at that moment.
     others: int
     next_step_s: float
     whole_step_s: float
@@ -41,7 +42,7 @@ class Felt(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Of some seconds."""
+    """Median, 95th percentile and maximum of some seconds."""
 
     median: float
     p95: float
@@ -49,7 +50,7 @@ class Spread(NamedTuple):
 
 
 def felt(course: Course) -> list[Felt]:
-    """Return how each strike was felt. The last steps come after the last strike, so none is without an end."""
+    """Return how long each strike was felt. The last steps come after the last strike, so each has an end."""
     training, first = course.disturbed, course.struck[0].at_s if course.struck else 0.0
     rows = []
     for strike in course.struck:
@@ -68,12 +69,12 @@ def spread(seconds: Sequence[float]) -> Spread:
 
 
 def goodput(course: Course) -> float:
-    """Return what share of the undisturbed speed was left."""
+    """Return disturbed speed / undisturbed speed."""
     return course.reference.seconds / course.disturbed.seconds
 
 
 def lines(settings: Settings, course: Course) -> list[str]:
-    """Return what is printed."""
+    """Return the printed report."""
     rows = felt(course)
     table = []
     groups = [("all strikes", rows)]
@@ -88,7 +89,7 @@ def lines(settings: Settings, course: Course) -> list[str]:
             cells += [f"{value:.3f}" for value in spread([getattr(row, column) for row in group])]
         table.append([name, *cells])
     head = ["s from the signal", "count"]
-    head += [f"{what}: {which}" for what in _COLUMNS for which in ("median", "p95", "max")]
+    head += [f"{column}: {quantile}" for column in _COLUMNS for quantile in ("median", "p95", "max")]
     disturbed, reference = course.disturbed, course.reference
     return [
         f"{len(rows)} x SIG{settings.signal}, one every {settings.every_s:g} s on average, {course.restarts} restarts "
@@ -104,7 +105,7 @@ def lines(settings: Settings, course: Course) -> list[str]:
 
 
 def document(settings: Settings, course: Course | None, failure: str) -> dict[str, Any]:
-    """Return everything, ready for JSON; without a course if it failed."""
+    """Return the report as JSON; `course` is None if it failed."""
     plain: dict[str, Any] = {
         "format": FORMAT,
         "environment": environment.describe(),

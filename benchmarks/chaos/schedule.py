@@ -1,11 +1,11 @@
-"""Which reducer is struck when: drawn from one seed, so that the same seed strikes the same ones again."""
+"""The schedule of strikes: which reducer gets a signal when. The same seed gives the same schedule."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-#: A pause between two strikes is the mean pause times a number of this range, drawn evenly.
+#: The pause between two strikes is the mean pause times a random number of this range.
 JITTER = (0.5, 1.5)
 
 
@@ -13,15 +13,16 @@ JITTER = (0.5, 1.5)
 class Strike:
     """One signal to one reducer."""
 
-    #: Seconds since the schedule began in which at least one reducer served. So a kill of the only one never waits
-    #: for it to be back: it would hit in the first moment of its new life, again and again.
+    #: Seconds since the schedule began, without those in which no reducer served. Otherwise strikes
+    #: at an only reducer would pile up while it is down, and each would hit it at the moment when
+    #: it serves again.
     at_s: float
-    #: Index of the reducer. If that one is down at the moment, the next one that serves is struck in its place.
+    #: Index of the reducer. If it is down at that moment, the next one that serves gets the signal.
     reducer: int
 
 
 def schedule(seed: int, strikes: int, every_s: float, reducers: int) -> list[Strike]:
-    """Return that many strikes, in order of time."""
+    """Return the strikes in the order of their times."""
     draw = random.Random(seed)
     at_s = 0.0
     planned = []

@@ -1,1 +1,1 @@
-"""What a newcomer runs first: `make demo`, and as root `make demo-network`."""
+"""The demonstrations for newcomers: `make demo`, and as root `make demo-network`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.demo`; apart, because what a spawned process gets cannot be of a package's `__main__`."""
+"""`python -m benchmarks.demo`. A class of `__main__` cannot be sent to a spawned process, so the code is elsewhere."""
 
 from benchmarks.demo.digits import main
 

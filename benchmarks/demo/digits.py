@@ -2,15 +2,16 @@
 
     make demo        or        python -m benchmarks.demo [--epochs N]
 
-Four workers train three times from the same start, on the same batches: over 2 reducers, over 3 reducers with
-another chunk size, and without any. The demo fails unless
+Four workers train three times from the same start, on the same batches: over 2 reducers, over 3
+reducers with another chunk size, and without any. The demo fails unless
 
-- all four workers end with the same bits, and both runs over reducers with the same ones;
-- the loss follows that of Gloo within LOSS_TOLERANCE. Not bit by bit: a ring adds in another order, and
-  training carries the rounding on.
+- all four workers end with the same bits, and both trainings over reducers end with the same bits;
+- the loss follows that of Gloo within LOSS_TOLERANCE. It is not the same to the last bit, because a
+  ring adds in another order, and training carries the rounding on.
 
-Everything runs on this machine over loopback, where no network is waited for: the times show that it works,
-not what it gains. `benchmarks.demo.network` shows that, `make bench` measures.
+Everything runs on this machine over loopback, where nobody waits for a network. So the times show
+that reducers work, not what they gain. `benchmarks.demo.network` shows the gain, and `make bench`
+measures it.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ from worker_plugin import ReductionState, reduction_hook
 WORKERS = 4
 EPOCHS = 5
 BATCH = 30
-#: Of 1797 images; the others are for the test. Divides evenly into batches of all workers.
+#: Images for training, of 1797; the others are for the test. The batches of all workers divide this
+#: number.
 TRAINING_IMAGES = 1440
-#: Largest difference of a step's loss from Gloo's, in a loss that begins at 2.3. Seen: 2.4e-7, one rounding;
-#: the rest is room for what training may make of it on other machines.
+#: Largest allowed difference of a step's loss from Gloo's. The loss begins at 2.3, and differences
+#: of 2.4e-7 were seen, which is one rounding. Training on other machines may make more of such a
+#: rounding.
 LOSS_TOLERANCE = 1e-4
 
 ONE_MACHINE = """
@@ -51,11 +54,11 @@ network is waited for. `make demo-network` (as root) trains on links of 200 Mbit
 
 
 class DemoFailed(Exception):
-    """A promise was not kept; the message says which."""
+    """The demonstration found a promise broken. The message names it."""
 
 
 class Plan(NamedTuple):
-    """One of the three trainings; without reducers it is DDP's own all-reduce."""
+    """One of the three trainings. Without reducers it uses DDP's own all-reduce."""
 
     name: str
     reducers: tuple[str, ...] = ()
@@ -63,7 +66,7 @@ class Plan(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one worker says after a training: loss of each step (mean over the workers), hash of the weights."""
+    """The outcome of a training on one worker: loss of each step (mean over the workers), hash of the weights."""
 
     seconds: float
     losses: list[float]
@@ -72,7 +75,7 @@ class Report(NamedTuple):
 
 
 class Training:
-    """The work of one rank process; see `benchmarks.lab.ranks`."""
+    """The workload of a rank process, see `benchmarks.lab.ranks`."""
 
     def __init__(self, rank: Rank) -> None:
         digits = load_digits()
@@ -80,7 +83,8 @@ class Training:
         labels = torch.tensor(digits.target)
         self._training = TensorDataset(images[:TRAINING_IMAGES], labels[:TRAINING_IMAGES])
         self._test = images[TRAINING_IMAGES:], labels[TRAINING_IMAGES:]
-        cnn()(images[:BATCH]).sum().backward()  # torch's own first time, so that no training pays for it
+        # torch's first backward pass is slow, so none of the trainings should be the first.
+        cnn()(images[:BATCH]).sum().backward()
 
     def run(self, plan: Plan, epochs: int) -> Report:
         """Train from the beginning."""
@@ -144,10 +148,10 @@ def show(plans: Sequence[Plan], reports: Sequence[Report], epochs: int) -> None:
 
 
 def check(plans: Sequence[Plan], by_rank: Sequence[Sequence[Report]]) -> None:
-    """Print what was compared.
+    """Compare weights and losses, and print the outcome.
 
     Raises:
-        DemoFailed: a difference that must not be.
+        DemoFailed: they differ where they must not.
     """
     for plan, reports in zip(plans, by_rank, strict=True):
         if len({report.digest for report in reports}) != 1:

@@ -2,10 +2,10 @@
 
     sudo make demo-network        or, as root,        python -m benchmarks.demo.network
 
-Four workers and four reducers have a host of their own each (a network namespace), with links of 200 Mbit/s in each
-direction. The same processes train the model in both ways, step by step in turn, so that other load on the machine
-slows both. Every gradient is checked: over reducers it must have the bits of the sum in rank order. Needs root,
-iproute2 and Linux.
+Four workers and four reducers have a host of their own each (a network namespace), with links of
+200 Mbit/s in each direction. The same processes train the model in both ways, step by step in turn,
+so that other load on the machine slows both. Every gradient is checked: over reducers it must have
+the bits of the sum in rank order. Needs root, iproute2 and Linux.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ WARMUP_STEPS = 2
 NAMES = {"tcp": "reducers", "ring": "Gloo's ring", "noop": "no communication"}
 #: Characters of the longest bar.
 WIDTH = 48
-#: If the quartiles of our steps differ by more than this factor, other processes use the cores. Without other load
-#: a factor of 1.01 was seen.
+#: If the quartiles of our steps differ by more than this factor, other processes use the cores.
+#: Without other load a factor of 1.01 was seen.
 BUSY_FACTOR = 1.15
 
 

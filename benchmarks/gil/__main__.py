@@ -1,12 +1,13 @@
-"""What all-reduces in flight cost a training loop that computes in Python, and what it costs them.
+"""How much all-reduces in flight slow a training loop that computes in Python, and how much it slows them.
 
     python -m benchmarks.gil                    # two workers, one reducer, 16 MiB; about 2 minutes
     python -m benchmarks.gil --workers 4 --reducers 2 --size-mib 64
 
-Our data path needs Python's GIL on the worker now and then; Gloo's does not. In turn: the main thread of every
-rank computes with nothing in flight; computes with all-reduces in flight, over each transport and over Gloo's
-ring; waits for such all-reduces without computing. All sums are checked. Prints a table, columns as in README.md,
-and writes results/gil.json.
+Our data path on the worker needs Python's GIL now and then, Gloo's does not. The main thread of
+every rank does three things in turn: it computes with nothing in flight, it computes with
+all-reduces in flight (over each transport and over Gloo's ring), and it waits for such all-reduces
+without computing. All sums are checked. Prints a table, whose columns README.md defines, and writes
+results/gil.json.
 """
 
 from __future__ import annotations
@@ -30,32 +31,32 @@ from benchmarks.method.table import markdown
 
 RESULTS = Path(__file__).parents[1] / "results"
 
-#: Of the JSON; raised when a field changes its meaning.
+#: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
 CONTENDERS = (*TRANSPORTS, "ring")
 
-#: Seconds that a turn should take.
+#: Wanted seconds of a turn.
 TURN_S = 1.0
-#: Collectives of a turn, least and most; they all have memory of their own.
+#: Least and most collectives of a turn. Each has memory of its own.
 COUNT_MIN, COUNT_MAX = 2, 16
-#: Rounds that are checked, but not counted.
+#: Number of first rounds that are checked, but not counted.
 WARMUP_ROUNDS = 1
-#: No further round after so many seconds, once there are ROUNDS_MIN.
+#: Seconds after which no further round begins, once there are ROUNDS_MIN.
 BUDGET_S = 150.0
 ROUNDS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line says."""
+    """The settings of the command line."""
 
     workers: int
     reducers: int
     size_bytes: int
-    #: In flight at once.
+    #: Most collectives in flight at once.
     depth: int
     rounds: int
-    #: sys.setswitchinterval in the ranks; None is Python's own.
+    #: Seconds for sys.setswitchinterval in the ranks; None for Python's default.
     switch_s: float | None
 
 
@@ -64,7 +65,8 @@ def measure(cluster: Cluster, settings: Settings) -> tuple[list[list[Turn]], dic
     ranks = cluster.ranks
     numel = settings.size_bytes // 4
     ranks.load(BusyMain, numel, COUNT_MAX, settings.depth, settings.switch_s)
-    # Collectives of a turn, from the turn before: contenders differ a hundredfold.
+    # The number of collectives of a turn follows from the previous turn, since contenders differ a
+    # hundredfold.
     counts = {(name, spins): COUNT_MIN for name in CONTENDERS for spins in (True, False)}
 
     def fly(name: str, spins: bool) -> list[Turn]:
@@ -95,7 +97,7 @@ def measure(cluster: Cluster, settings: Settings) -> tuple[list[list[Turn]], dic
 
 def main() -> None:
     settings, path = _arguments()
-    # Slow is what is measured here; the warnings that name who is slow would bury the table.
+    # Slow ranks are intended here. Warnings about them would hide the table.
     os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
     shape = Shape(workers=settings.workers, reducers=settings.reducers)
     with ending_well("gil"), running(shape) as cluster:

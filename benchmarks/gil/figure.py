@@ -1,4 +1,4 @@
-"""The figure of the GIL benchmark, from the document that `benchmarks.gil` writes."""
+"""The figure of the GIL benchmark, from its JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.plots.style import log_scale, look, panels, size_text, styled, v
 
 
 def gil(document: dict[str, Any]) -> Figure | None:
-    """Return what the main thread loses, and what the collectives lose; None without rows."""
+    """Return a panel with the speed of the loop and one with that of the collectives; None without rows."""
     rows = document["rows"]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""What every rank of `benchmarks.gil` runs: all-reduces while the main thread computes in Python."""
+"""The workload of the GIL benchmark, run by every rank: all-reduces while the main thread computes in Python."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ import torch.distributed as dist
 from benchmarks.lab.ranks import Rank
 from benchmarks.loads.all_reduce import AllReduce
 
-#: Additions between two looks at the collectives: about 50 us, a hundredth of the interval after which the
-#: main thread must hand over the GIL to one that asks for it (sys.getswitchinterval).
+#: Number of additions after which the main thread checks the collectives. They take about 50 us, a
+#: hundredth of the interval after which a thread must hand over the GIL (sys.getswitchinterval).
 ADDITIONS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What the main thread of one rank did in one turn."""
+    """The main thread of one rank in one turn."""
 
     seconds: float
-    #: That came back as sums.
+    #: Bytes of all tensors that were reduced.
     tensor_bytes: int
-    #: ADDITIONS each.
+    #: Number of loops of ADDITIONS.
     loops: int
-    #: Running.
+    #: Seconds on a core.
     cpu_s: float
-    #: Ready to run, without a core; 0 if the kernel does not tell.
+    #: Seconds in which it was ready to run, but had no core; 0 if the kernel does not tell.
     queued_s: float
 
     @property
     def blocked_s(self) -> float:
-        """Neither running nor ready: without the GIL, if it was not waiting by itself."""
+        """Seconds in which it neither ran nor was ready. A thread that computes then waits for the GIL."""
         return max(0.0, self.seconds - self.cpu_s - self.queued_s)
 
 
 class BusyMain(AllReduce):
-    """Up to `count` tensors of `numel` float32 each; at most `depth` of them in flight."""
+    """Up to `count` tensors of `numel` float32 each, at most `depth` of them in flight."""
 
     def __init__(self, rank: Rank, numel: int, count: int, depth: int, switch_s: float | None) -> None:
         super().__init__(rank, numel, count)
@@ -51,7 +51,7 @@ class BusyMain(AllReduce):
             sys.setswitchinterval(switch_s)
 
     def take(self, count: int) -> None:
-        """Reduce so many tensors from now on."""
+        """Set how many tensors a turn reduces."""
         self._tensors = self._all[:count]
 
     def idle(self, start_at: float, seconds: float) -> Turn:
@@ -61,7 +61,7 @@ class BusyMain(AllReduce):
         return clock.turn(loops, 0)
 
     def fly(self, contender: str, spins: bool, start_at: float) -> Turn:
-        """Reduce all tensors; meanwhile compute, or wait."""
+        """Reduce all tensors, and compute or wait until they are reduced."""
         issue = self._issuer(contender)
         queued = deque(self._tensors)
         in_flight: deque[torch.futures.Future[object]] = deque()
@@ -82,32 +82,33 @@ class BusyMain(AllReduce):
 
 
 def _compute(is_over: Callable[[], bool]) -> int:
-    """Add integers until it is over, without ever leaving the interpreter."""
+    """Add integers in the interpreter until `is_over` returns true, and return the number of loops."""
     loops = 0
     while not is_over():
         total = 0
         for number in range(ADDITIONS):
-            total = (total + number) & 0xFFFF  # stays a small integer: no allocation
+            total = (total + number) & 0xFFFF  # small integers need no allocation
         loops += 1
     return loops
 
 
 class _Clock:
-    """Of the calling thread, from `start_at` on; sleeps until then."""
+    """The clocks of the calling thread, read at `start_at`. It sleeps until then."""
 
     def __init__(self, start_at: float) -> None:
         time.sleep(max(0.0, start_at - time.perf_counter()))
         self._start = time.perf_counter(), time.thread_time(), _queued_s()
 
     def turn(self, loops: int, tensor_bytes: int) -> Turn:
-        """Return what passed since then."""
+        """Return the turn that ends now."""
         now = time.perf_counter(), time.thread_time(), _queued_s()
         seconds, cpu_s, queued_s = (end - start for end, start in zip(now, self._start, strict=True))
         return Turn(seconds=seconds, tensor_bytes=tensor_bytes, loops=loops, cpu_s=cpu_s, queued_s=queued_s)
 
 
 def _queued_s() -> float:
-    # Linux, Documentation/scheduler/sched-stats.rst: ns on a core, ns waiting for one, time slices.
+    # The file has three numbers: ns on a core, ns in which the thread waited for a core, and time
+    # slices (Linux, Documentation/scheduler/sched-stats.rst).
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:

@@ -1,4 +1,4 @@
-"""What follows from the turns of `benchmarks.gil`. README.md defines the columns."""
+"""The rows of the GIL benchmark's table. README.md defines the columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Measured:
 
 
 def row(name: str, idle: Rounds, kept: Measured) -> dict[str, Any]:
-    """Return what follows from the turns of a contender; a round is compared with itself only."""
+    """Return the row of a contender. Turns are compared only within a round."""
     rounds = list(zip(idle, kept.spinning, kept.waiting, strict=True))
 
     def over(function: Callable[[Sequence[Turn], Sequence[Turn], Sequence[Turn]], float]) -> Quartiles:
@@ -62,7 +62,7 @@ def _lost_s(free: Sequence[Turn], spin: Sequence[Turn]) -> float:
 
 
 def _gb(turns: Sequence[Turn]) -> float:
-    """Return what one rank reduced, in GB = 1e9 bytes."""
+    """Return the GB (1e9 bytes) that one rank reduced."""
     return turns[0].tensor_bytes / 1e9
 
 

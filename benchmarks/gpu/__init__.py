@@ -1,1 +1,1 @@
-"""Tools for GPUs."""
+"""Benchmarks of tensors on a GPU."""

@@ -1,7 +1,7 @@
-"""The workload of training.py, run by every rank: one model under DDP per contender, from the same weights.
+"""The workload of gpu/training.py, run by every rank: one model under DDP for each contender.
 
-All contenders see the same batches. DDP's own control traffic goes over Gloo unless the contender is NCCL, so that
-nothing else needs NCCL.
+All contenders see the same batches. DDP's own control traffic goes over Gloo unless the contender
+is NCCL, so that nothing else needs NCCL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEARNING_RATE = 1e-3
 
 
 class GpuTraining:
-    """Copies of one model that train side by side."""
+    """Copies of one model that train side by side from the same weights."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class GpuTraining:
             self._models[OURS].register_comm_hook(rank.states["tcp"], reduction_hook)
         if NOOP in contenders:
             self._models[NOOP].register_comm_hook(None, noop_hook)
-        # No momentum: the optimizer has nothing that needs memory or hides an error of the sums.
+        # There is no momentum, which would need memory and hide errors of the sums.
         self._optimizers = {
             name: torch.optim.SGD(one.parameters(), lr=_LEARNING_RATE) for name, one in self._models.items()
         }
@@ -70,20 +70,20 @@ class GpuTraining:
         self._loss = torch.zeros(())
 
     def prepare(self) -> None:
-        """See `benchmarks.method.paired`: batches belong to steps."""
+        """Do nothing, since `run` makes the batch of its step."""
 
     def run(self, contender: str, start_at: float) -> Sample:
-        """Do one training step, from a batch that is on the GPU."""
+        """Do one training step with a batch that is on the GPU already."""
         batch = self._batch(contender)
         return timed([lambda: self._step(contender, batch)], start_at)
 
     def verify(self) -> None:
-        """Check the last loss; weights are compared at the end."""
+        """Check that the last loss is finite. Weights are compared at the end."""
         if not math.isfinite(float(self._loss)):
             raise AssertionError(f"rank {self._rank.rank}: the loss is {float(self._loss)}")
 
     def profile(self, contender: str, count: int, folder: str) -> None:
-        """Do so many steps more, and write what ran on the GPU; rank 0 also what ran on the CPU, and our threads."""
+        """Do `count` more steps, and write a trace of the GPU; on rank 0 also of the CPU and of our threads."""
         on_gpu, is_first = self._rank.device.type == "cuda", self._rank.rank == 0
         wanted = ([ProfilerActivity.CUDA] if on_gpu else []) + ([ProfilerActivity.CPU] if is_first else [])
         path = Path(folder, f"rank-{self._rank.rank}.json")
@@ -103,17 +103,17 @@ class GpuTraining:
             path.write_text(json.dumps(document))
 
     def digest(self, contender: str) -> str:
-        """Return a name of the bits of all weights."""
-        found = hashlib.sha256()
+        """Return a hash of all weights."""
+        weights = hashlib.sha256()
         for parameter in self._models[contender].parameters():
             if not bool(parameter.isfinite().all()):
                 raise AssertionError(f"rank {self._rank.rank}, {contender}: a weight is not finite")
-            found.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        return found.hexdigest()
+            weights.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return weights.hexdigest()
 
     @torch.no_grad()
     def apart(self, contender: str, other: str) -> float:
-        """Return how far the weights of two are from each other, by how far the other's have come."""
+        """Return the distance between the weights of two contenders / the distance from the start to the other's."""
         distance = way = 0.0
         pairs = zip(self._models[contender].parameters(), self._models[other].parameters(), strict=True)
         for (mine, theirs), begin in zip(pairs, self._start.parameters(), strict=True):
@@ -133,7 +133,8 @@ class GpuTraining:
         device = self._rank.device.type
         optimizer = self._optimizers[contender]
         optimizer.zero_grad()
-        # As such models are trained: 16 bits on the GPU's tensor cores, gradients and sums in float32.
+        # Such models are usually trained so: 16 bits on the tensor cores, gradients and sums in
+        # float32.
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss = self._recipe.loss(self._models[contender], batch)
         loss.backward()

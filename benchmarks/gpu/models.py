@@ -1,6 +1,6 @@
-"""Models of the sizes that people train, in plain torch.nn with random weights, and batches of random data.
+"""Models of realistic sizes in plain torch.nn with random weights, and batches of random data.
 
-`tiny` is the same code with few and narrow layers, for tests.
+TINY has the same models with few and narrow layers, for tests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Bert(nn.Module):
         self.positions = nn.Embedding(positions, width)
         self.types = nn.Embedding(2, width)
         self.norm = nn.LayerNorm(width)
-        # No dropout, so that all contenders compute the same.
+        # Without dropout all contenders compute the same.
         blocks = [
             nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, nn.functional.gelu, batch_first=True)
             for _ in range(layers)
@@ -32,7 +32,7 @@ class Bert(nn.Module):
         self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         for embedding in (self.words, self.positions, self.types):
-            # As BERT; with torch's 1 the tied head's loss is huge.
+            # BERT has this deviation. With torch's 1 the loss of the tied head would be huge.
             nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -89,12 +89,12 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A model, and what it is trained on."""
+    """A model, and the batches on which it is trained."""
 
     build: Callable[[], nn.Module]
-    #: So many examples; targets are classes, one for each row of logits.
+    #: Returns a batch of a number of examples. Targets are classes, one for each row of logits.
     batch: Callable[[int, torch.Generator], Batch]
-    #: Examples of each rank.
+    #: Examples per rank and step.
     examples: int
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -136,4 +136,4 @@ TINY = {
 def gradient_bytes(recipe: Recipe) -> int:
     """Return the bytes of all gradients of a step."""
     with torch.device("meta"):
-        return sum(one.numel() * one.element_size() for one in recipe.build().parameters())
+        return sum(parameter.numel() * parameter.element_size() for parameter in recipe.build().parameters())

@@ -1,14 +1,17 @@
-"""NCCL's ring against ours on shaped links, on GPU tensors; several ranks may share a GPU.
+"""NCCL's ring against reducers on shaped links, with tensors on a GPU that several ranks may share.
 
     python -m benchmarks.gpu.nccl --workers 4 --rate 500 --size 64MiB
 
-NCCL has nothing but sockets here (`benchmarks.gpu.nccl_ranks`), one network namespace per rank. Its logs are read: what
-they say is printed, and a figure is marked (*) if they do not say ring, Simple and NET/Socket.
+NCCL may use nothing but sockets here (`benchmarks.gpu.nccl_ranks`), and every rank has a network
+namespace. The logs of NCCL are read and printed. A time is marked (*) if they do not show a ring,
+the protocol Simple and the transport NET/Socket.
 
-Ranks that share a GPU take turns on it, also NCCL's kernels, which wait for the network on the GPU. So the same runs
-on loopback first, where no link limits it. A figure on shaped links is one of the network only if that took at most
-half as long (`row.CLEARLY_FASTER`); else it is marked, too. Both contenders run in turn on the same processes, and
-every result is compared as a whole with the exact sum. Needs a GPU, root and iproute2; exit code 2 without.
+Ranks that share a GPU take turns on it, and NCCL's kernels wait for the network on the GPU. So the
+same comparison runs on loopback first, where no link limits it. A time on shaped links says
+something about the network only if the time on loopback was at most half as long
+(`row.CLEARLY_FASTER`); otherwise it is marked, too. Both contenders take turns on the same
+processes, and every result is compared as a whole with the exact sum. Needs a GPU, root and
+iproute2, and exits with 2 without them.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ HEAD = ["", "ms", "ms unshaped", "times as fast unshaped", "Mbit/s", "x NCCL (qu
 
 
 def compare(shape: Shape, effort: Effort, size_bytes: int) -> Row:
-    """Let both reduce tensors on loopback, then on the links of the shape, if it has any.
+    """Compare both contenders on loopback, and then on the links of the shape if it has any.
 
     Raises:
         GpuMissing: there is no GPU, or no NCCL.
@@ -46,23 +49,28 @@ def compare(shape: Shape, effort: Effort, size_bytes: int) -> Row:
     """
     check_gpus(1)
     if shape.link is not None:
-        check_network()  # before minutes on loopback
+        check_network()  # fails now, not after minutes on loopback
     unshaped = _row(replace(shape, link=None, sockets=True), effort, size_bytes, {})
     if shape.link is None:
         return unshaped
-    return _row(shape, effort, size_bytes, {name: one.turn_s for name, one in unshaped.measured.items()})
+    return _row(
+        shape,
+        effort,
+        size_bytes,
+        {name: measurement.turn_s for name, measurement in unshaped.measured.items()},
+    )
 
 
 def _row(shape: Shape, effort: Effort, size_bytes: int, unshaped_s: Mapping[str, float]) -> Row:
     with running(shape) as cluster:
         cluster.ranks.load(AllReduce, size_bytes // 4, 1)
         measured = in_turn(cluster, CONTENDERS, effort)
-        said = nccl_log.read(cluster.ranks.nccl_logs())
-        return Row.of(cluster, "all-reduce", size_bytes, 1, measured, unshaped_s=unshaped_s, nccl=said)
+        log = nccl_log.read(cluster.ranks.nccl_logs())
+        return Row.of(cluster, "all-reduce", size_bytes, 1, measured, unshaped_s=unshaped_s, nccl=log)
 
 
 def lines(row: Row) -> list[str]:
-    """Return the table, and what NCCL was."""
+    """Return the table, the notes and rank 0's log of NCCL."""
     cells = []
     for name, measurement in row.measured.items():
         quartiles, factor = row.quartiles(name), row.times_as_fast_unshaped(name)

@@ -1,8 +1,9 @@
-"""What NCCL is told in a rank, and what it needs.
+"""The environment of NCCL in a rank, and what NCCL needs of the machine.
 
-NCCL refuses two ranks on one GPU if host and bus id are the same (init.cc, up to 2.29), so each rank is given a host id
-of its own: then sockets are the only way from one to the other, which is what shaped links are to carry. From 2.30 on
-a variable allows it. Without all this, ranks with GPUs of their own would talk past the links, over NVLink or memory.
+NCCL up to 2.29 refuses two ranks on one GPU if their host and bus ids are the same (init.cc), so
+each rank gets a host id of its own. Then sockets are the only transport between ranks, and sockets
+use the shaped links. From 2.30 on, a variable allows several ranks on a GPU. Without these
+settings, ranks with GPUs of their own would use NVLink or shared memory instead of the links.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-#: From this version on several ranks on one GPU are allowed explicitly.
+#: From this version on, a variable allows several ranks on one GPU.
 MULTI_RANK_VERSION = (2, 30)
 ALGORITHM, PROTOCOL = "Ring", "Simple"
 _SOCKETS_ONLY = {
@@ -26,14 +27,14 @@ _SOCKETS_ONLY = {
 
 
 class GpuMissing(Exception):
-    """This machine cannot run NCCL that way; the message says what is missing."""
+    """This machine cannot run NCCL as it is needed. The message names the missing part."""
 
 
 def check_gpus(gpus: int) -> None:
-    """Find out whether NCCL can run here.
+    """Check that NCCL can run on this machine.
 
     Raises:
-        GpuMissing: it cannot.
+        GpuMissing: something is missing.
     """
     if not torch.cuda.is_available():
         raise GpuMissing(f"NCCL needs a GPU, torch {torch.__version__} sees none")
@@ -49,21 +50,21 @@ def variables(
     """Return the environment of a rank's NCCL.
 
     Args:
-        rank: its number.
-        interface: what sockets use.
-        log: file that it writes; `nccl_log` reads it.
-        sockets: whether it is to be a ring over nothing but sockets; else it chooses by itself.
-        version: NCCL's.
+        rank: the rank.
+        interface: the network interface for sockets.
+        log: the file that NCCL writes, and `nccl_log` reads.
+        sockets: whether NCCL may use nothing but a ring over sockets. Otherwise NCCL chooses.
+        version: that of NCCL.
     """
-    found = {
+    environment = {
         "NCCL_SOCKET_IFNAME": interface,
         "NCCL_DEBUG": "INFO",
-        # ENV says what it was told, TUNING what it has chosen for each collective.
+        # ENV logs the variables that NCCL reads, TUNING its choice for each collective.
         "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,TUNING",
         "NCCL_DEBUG_FILE": log,
     }
     if sockets:
-        found |= _SOCKETS_ONLY | {"NCCL_HOSTID": f"h{rank}"}
+        environment |= _SOCKETS_ONLY | {"NCCL_HOSTID": f"h{rank}"}
         if version >= MULTI_RANK_VERSION:
-            found["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
-    return found
+            environment["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    return environment

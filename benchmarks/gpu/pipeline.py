@@ -1,12 +1,13 @@
-"""A GPU's gradients over loopback: each stage alone, and all of them as `all_reduce` does it. Not run on a GPU yet.
+"""A GPU's gradients over loopback: each stage alone, and all stages together. Not run on a GPU yet.
 
     python -m benchmarks.gpu.pipeline --workers 2 --reducers 2 --size 1024MiB --bucket 25MiB
     python -m benchmarks.gpu.pipeline --device cpu --size 64MiB     # the tool itself, without a GPU
 
-In turn: `down`, the buckets to page-locked host memory; `network`, tensors of that size on the CPU reduced; `up`, back
-to the GPU; `all`, buckets on the GPU reduced, issued one after the other as a backward pass would. That last time is
-what a step without computing is exposed to. `x slowest` is its quotient with the slowest stage, of neighbouring turns
-(quartiles). Every result is compared as a whole with the exact sum.
+Four contenders take turns. `down` copies the buckets to page-locked host memory. `network` reduces
+tensors of that size on the CPU. `up` copies them back to the GPU. `all` reduces buckets on the GPU,
+issued one after the other as in a backward pass. The time of `all` is the time of a step without
+computing. `x slowest` is its ratio to the slowest stage: the median over neighbouring turns, and
+quartiles. Every result is compared as a whole with the exact sum.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a training on a GPU came to: the table, the file, and whether the weights are right. See `training.py`."""
+"""The report of gpu/training.py: the table, the JSON, and whether the weights are right."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from benchmarks.lab.traffic import Link
 from benchmarks.method.paired import Measurement
 from benchmarks.method.table import markdown
 
-#: Of the JSON; raised when a field changes its meaning.
+#: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
 LABELS = {OURS: "ours, TCP", GLOO: "DDP, Gloo", NCCL: "DDP, NCCL ring", NOOP: "no communication"}
-#: Most by which our weights may be from the others', by the way that they have come. A sum instead of an average is
-#: n - 1 away, no average at all about sqrt(n - 1); what kernels round differently from run to run is far below.
+#: Largest distance between our weights and those of another contender, as a multiple of the
+#: distance that training has moved them. With a sum instead of an average it would be n - 1, and
+#: without averaging about sqrt(n - 1). Different roundings of kernels are far below this limit.
 APART_MAX = 0.05
 HEAD = (
     "",
@@ -35,21 +36,22 @@ HEAD = (
 
 @dataclass(slots=True)
 class Found:
-    """What came out."""
+    """The outcome of a comparison."""
 
     measured: dict[str, Measurement]
-    #: Of each contender's steps: while the GPU was idle, while it had NCCL's kernels; None without a GPU.
+    #: Share of each contender's steps in which the GPU was idle, and share with a kernel of NCCL;
+    #: None without a GPU.
     shares: dict[str, tuple[float | None, float | None]]
-    #: Of the weights, by contender, in rank order.
+    #: Hashes of the weights by contender, in rank order.
     digests: dict[str, list[str]]
-    #: Our weights from those of each other, the most of all ranks.
+    #: Distance of our weights from those of each other contender, the largest of all ranks.
     apart: dict[str, float]
     nccl: NcclLog | None = None
     link: Link | None = None
     problems: list[str] = field(default_factory=list)
 
     def exposed_s(self, name: str) -> float | None:
-        """Return the median over the rounds of what a step takes longer than without communication."""
+        """Return the median over the rounds of a step's time less that of a step without communication."""
         if NOOP not in self.measured or name == NOOP:
             return None
         both = zip(self.measured[name].turns, self.measured[NOOP].turns, strict=True)
@@ -57,22 +59,22 @@ class Found:
 
 
 def problems(digests: Mapping[str, Sequence[str]], apart: Mapping[str, float]) -> list[str]:
-    """Return what is wrong with the weights."""
-    found = []
+    """Return a message for each error of the weights."""
+    errors = []
     for name, of_ranks in digests.items():
         if len(set(of_ranks)) > 1:
             named = ", ".join(f"rank {rank} {digest[:8]}" for rank, digest in enumerate(of_ranks))
-            found.append(f"{name}: the weights differ between ranks: {named}")
+            errors.append(f"{name}: the weights differ between ranks: {named}")
     for name, distance in apart.items():
         if not distance <= APART_MAX:
-            found.append(
+            errors.append(
                 f"our weights are {distance:.3g} of their way from those of {name}, {APART_MAX} is allowed"
             )
-    return found
+    return errors
 
 
 def lines(found: Found) -> list[str]:
-    """Return the table, and what NCCL was."""
+    """Return the table, and a line about NCCL."""
     doubts = [] if found.nccl is None else found.nccl.problems(len(found.digests[NCCL]))
     cells = []
     for name, measurement in found.measured.items():
@@ -95,7 +97,7 @@ def lines(found: Found) -> list[str]:
 
 
 def document(given: argparse.Namespace, found: Found, described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is written."""
+    """Return the report as JSON."""
     contenders = {
         name: {
             "turns": measurement.turns,

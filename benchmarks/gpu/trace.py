@@ -1,7 +1,8 @@
-"""Profiler traces (Kineto's Chrome format): what our threads did is added, and how long the GPU was idle is read.
+"""Traces of torch's profiler: our threads are added, and the idle time of the GPU is read.
 
-torch's profiler sees the threads that autograd knows, and the GPU's copies and kernels. Our I/O and copying threads it
-does not see, so `Spans` takes their times by itself and writes them beside the others, on the same clock.
+Traces have Kineto's Chrome format. torch's profiler sees the threads that autograd knows, and the
+GPU's copies and kernels. It does not see our I/O and copying threads, so `Spans` measures their
+times and adds them to the trace, on the same clock.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from worker_plugin.tensors.transfer import Transfer
 #: Name of the span around every step.
 STEP = "training step"
 _CATEGORY = "reduction"
-#: Methods, and what they are in the trace. A push of a chunk is what the I/O thread does for it before it is sent.
+#: Methods and their names in the trace. A push is the work of the I/O thread for a chunk before it
+#: is sent.
 _TIMED: tuple[tuple[type, str, str], ...] = (
     (Downloads, "_fetch", "copy to the host"),
     (Staging, "_deliver", "copy to the tensor"),
@@ -34,7 +36,7 @@ Interval = tuple[float, float]
 
 
 class Spans:
-    """While entered, notes what the plug-in's threads of this process do."""
+    """A context manager that records the work of the plug-in's threads in this process."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
@@ -44,7 +46,7 @@ class Spans:
     def __enter__(self) -> Spans:
         for owner, method, name in _TIMED:
             self._replace(owner, method, partial(self._timed, name=name))
-        # From when chunks can be pushed until all of the result is there.
+        # A collective is in flight from when chunks can be pushed until its whole result is there.
         self._replace(Transfer, "own", partial(self._mark, phase="b"))
         self._replace(Staging, "deliver", partial(self._mark, phase="e"))
         return self
@@ -57,7 +59,7 @@ class Spans:
         self._originals.clear()
 
     def add_to(self, document: dict[str, Any]) -> None:
-        """Add what was noted to a trace of this process."""
+        """Add the recorded spans to a trace of this process."""
         base_ns = document.get("baseTimeNanoseconds", 0)
         events = document["traceEvents"]
         for event in self._events:
@@ -96,8 +98,8 @@ class Spans:
 
 
 def _seq(args: tuple[Any, ...]) -> int:
-    """Return the number of the collective, of `(work, ...)` or `(staging, work)`."""
-    work = next(one for one in args if isinstance(one, Transfer))
+    """Return the number of the collective, whose transfer is among the arguments."""
+    work = next(argument for argument in args if isinstance(argument, Transfer))
     return work.seq
 
 
@@ -111,9 +113,10 @@ def kernel_share(traces: Sequence[dict[str, Any]], *, nccl: bool) -> float | Non
     """Return the share of the steps in which a kernel of any of these processes was on the GPU; None without a GPU.
 
     Args:
-        traces: of all ranks that share the GPU. The first one's steps count, but for its first, in which the profiler
-            itself begins.
-        nccl: NCCL's kernels, which wait for the network on the GPU; or all others, which compute.
+        traces: of all ranks that share the GPU. The steps of the first trace count, without the first
+            step, in which the profiler begins.
+        nccl: whether NCCL's kernels count, which wait for the network on the GPU; otherwise all other
+            kernels count.
     """
     kernels = [
         interval
@@ -134,13 +137,13 @@ def kernel_share(traces: Sequence[dict[str, Any]], *, nccl: bool) -> float | Non
 
 
 def _interval(trace: dict[str, Any], event: dict[str, Any]) -> Interval:
-    """Return begin and end in microseconds of the clock that all processes share."""
+    """Return begin and end of an event in microseconds, on the clock that all processes share."""
     begin = trace.get("baseTimeNanoseconds", 0) / 1e3 + event["ts"]
     return begin, begin + event["dur"]
 
 
 def _covered(intervals: Sequence[Interval], window: Interval) -> float:
-    """Return how much of the window is in one of the intervals at least."""
+    """Return how much of the window is in at least one interval."""
     until, total = window[0], 0.0
     for begin, end in sorted(intervals):
         begin, end = max(begin, until), min(end, window[1])

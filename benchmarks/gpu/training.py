@@ -1,22 +1,25 @@
-"""DDP training on a GPU that all ranks share, on shaped links; a step of each contender in turn on the same processes.
+"""DDP training on shaped links and on a GPU that all ranks share, with a step of each contender in turn.
 
     python -m benchmarks.gpu.training --model bert --workers 4 --rate 1000 --trace traces
     python -m benchmarks.gpu.training --model resnet --workers 8 --rate 10000
     python -m benchmarks.gpu.training --model bert --unshaped               # what the machine does without links
     python -m benchmarks.gpu.training --device cpu --tiny --unshaped        # the same code, without a GPU
 
-Contenders are ours, DDP over Gloo, DDP over NCCL's ring, and torch's noop hook, which does not communicate.
+Contenders are ours, DDP over Gloo, DDP over NCCL's ring, and torch's noop hook, which does not
+communicate.
 
-`exposed` is a step's time less that of the noop hook in the same round: communication that computing does not hide.
-`GPU idle` is the share of a step in which no kernel of any rank was on the GPU, NCCL's apart. `NCCL waits` is that in
-which one of NCCL's was, which hold the GPU while they wait for the network. Both are from torch's profiler, in steps
-of their own after those that are timed. A kernel whose rank has lost its turn on the shared GPU counts as being there,
-so the GPU is idle for at least that share.
+`exposed` is a step's time less that of the noop hook in the same round: the communication that
+computing does not hide. `GPU idle` is the share of a step in which no kernel of any rank was on the
+GPU, kernels of NCCL excepted. `NCCL waits` is the share in which a kernel of NCCL was on the GPU;
+such kernels hold it while they wait for the network. Both come from torch's profiler, in separate
+steps after the timed ones. A kernel counts as being on the shared GPU also while its rank does not
+have its turn, so the real idle share is larger.
 
-At the end all ranks must have the same bits in every weight, for each contender that communicates, and ours must have
-come to where the others have, but for roundings; else the exit code is 1. It is 2 if something is missing here. With
-NCCL its log is read as in `benchmarks.gpu.nccl`. Writes gpu-training-*.json, and with --trace a trace of rank 0 for
-each contender, with the copies and pushes of our threads beside the backward pass (chrome://tracing, Perfetto).
+At the end all ranks must have the same bits in every weight, for each contender that communicates,
+and our weights must be those of the others except for roundings. Otherwise the exit code is 1. It
+is 2 if the machine lacks something. The log of NCCL is read as in `benchmarks.gpu.nccl`. Writes
+gpu-training-*.json, and with --trace a trace of rank 0 for each contender, which has the copies and
+pushes of our threads beside the backward pass (for chrome://tracing or Perfetto).
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from benchmarks.method.paired import Effort, compare
 from benchmarks.method.row import size
 
 RESULTS = Path(__file__).parents[1] / "results"
-#: Of --profiled; the profiler begins in one more.
+#: Default of --profiled. The profiler needs one more step, in which it begins.
 PROFILED = 2
 
 
@@ -63,7 +66,7 @@ def train(cluster: Cluster, given: argparse.Namespace) -> Found:
 
 
 def profiled(cluster: Cluster, name: str, given: argparse.Namespace) -> tuple[float | None, float | None]:
-    """Do a few steps under the profiler; return the share in which the GPU is idle, and that of NCCL's kernels."""
+    """Profile a few steps, and return the shares in which the GPU is idle and in which NCCL waits."""
     with TemporaryDirectory(prefix="reduction-bench-") as folder:
         cluster.ranks.call("profile", name, given.profiled + 1, folder)
         paths = [Path(folder, f"rank-{rank}.json") for rank in range(given.workers)]
@@ -103,7 +106,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--bucket-mb", type=float, default=25, help="DDP's bucket_cap_mb, of all (%(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
-    # DDP makes its buckets anew after the first step.
+    # DDP makes new buckets after the first step.
     parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count (%(default)s)")
     parser.add_argument("--profiled", type=int, default=PROFILED, help="steps in the profiler (%(default)s)")
     parser.add_argument("--trace", type=Path, help="folder for the traces of rank 0")

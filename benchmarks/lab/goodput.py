@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from benchmarks.lab.hosts import Host
 
-#: Length of the measurement. One second before it does not count, since TCP must find the rate first.
+#: Length of the measurement. One second before it does not count, since TCP must find the rate
+#: first.
 SECONDS = 2
 PORT = 5201
 TIMEOUT_S = 30
@@ -23,7 +24,8 @@ _READY = b"Server listening"
 def goodput_mbit(worker: Host, reducer: Host) -> float | None:
     """Return Mbit/s of payload, the better of both directions; None if iperf3 is not installed.
 
-    All links have the same rate, so a slower direction was slowed by the machine's load, not by the link.
+    All links have the same rate, so a slower direction was slowed by the machine's load, not by the
+    link.
 
     Raises:
         RuntimeError: iperf3 failed.

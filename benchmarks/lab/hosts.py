@@ -35,9 +35,10 @@ class Host:
     def entered(self) -> Iterator[None]:
         """Move the calling thread to this host's namespace while the body runs.
 
-        Sockets that the thread opens and processes that it starts belong to this host. A child process is
-        born in the namespace of the thread that starts it, with all its threads and before it has imported
-        anything. /sys still shows the caller's namespace, /proc/thread-self/net shows this host's.
+        Sockets that the thread opens and processes that it starts belong to this host. A child
+        process is born in the namespace of the thread that starts it, with all its threads and
+        before it has imported anything. /sys still shows the caller's namespace,
+        /proc/thread-self/net shows this host's.
         """
         if self.namespace is None:
             yield

@@ -9,23 +9,25 @@
     |         bridge, unlimited itself        |      in a namespace of its own, too
     +-----------------------------------------+
 
-A token bucket shapes the packets that leave an interface, so every link has two of them: one at the host
-for what it sends, and one at the bridge's port for what it receives. Nothing outside these namespaces is
-touched.
+A token bucket shapes the packets that leave an interface, so every link has two of them: one at the
+host for what it sends, and one at the bridge's port for what it receives. Nothing outside these
+namespaces is touched.
 
-- Queue: a bucket holds as many bytes as the rate carries in `latency_ms`, and drops further packets, like a
-  switch or a network card without pause frames. Both ends of a link have such a queue, as a host and a
-  switch have.
-- Packets: TCP hands over up to 64 KiB as one packet. On a real host the network card cuts it into frames,
-  and the other card joins them again. Here nothing has to cut it: `tbf` passes it whole, and counts the
-  bytes that all its frames would have, if its burst is as large. The burst is 128 KiB, which is two such
-  packets. With one, tokens overflow whenever the timer that wakes the bucket is late on a busy core, and
-  bandwidth is lost. Smaller packets need more CPU than a machine has that is all hosts at once (a ring at
-  n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at 32 KiB, 4.6 at 16 KiB). With a burst of
-  128 KiB, that many bytes pass at once after a pause, so small sums would not see the rate at all. Measure
-  them with a small burst; packets then have at most half of it (`Link.packet_bytes`).
-- Congestion control: "cubic", Linux's default, where namespaces may choose it, else "reno". At round trips
-  this short cubic behaves like reno (RFC 9438, section 4.3). The machine's own default could be any.
+- Queue: a bucket holds as many bytes as the rate carries in `latency_ms`, and drops further
+  packets, like a switch or a network card without pause frames. Both ends of a link have such a
+  queue, as a host and a switch have.
+- Packets: TCP hands over up to 64 KiB as one packet. On a real host the network card cuts it into
+  frames, and the other card joins them again. Here nothing has to cut it: `tbf` passes it whole,
+  and counts the bytes that all its frames would have, if its burst is as large. The burst is 128
+  KiB, which is two such packets. With one, tokens overflow whenever the timer that wakes the bucket
+  is late on a busy core, and bandwidth is lost. Smaller packets need more CPU than a machine has
+  that is all hosts at once (a ring at n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at
+  32 KiB, 4.6 at 16 KiB). With a burst of 128 KiB, that many bytes pass at once after a pause, so
+  small sums would not see the rate at all. Measure them with a small burst; packets then have at
+  most half of it (`Link.packet_bytes`).
+- Congestion control: "cubic", Linux's default, where namespaces may choose it, else "reno". At
+  round trips this short cubic behaves like reno (RFC 9438, section 4.3). The machine's own default
+  could be any.
 - TCP begins every connection without memory of earlier ones over that link (tcp_no_metrics_save).
 """
 

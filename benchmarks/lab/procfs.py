@@ -50,9 +50,9 @@ class _MallocInfo(ctypes.Structure):
 def heap_bytes() -> int | None:
     """Return the bytes that this process has allocated and not freed.
 
-    Unlike resident memory, this leaves out memory that the allocator keeps for later, or cannot return
-    because a small block above it is in use. It also leaves out Python's own small objects. None if the C
-    library is not glibc 2.33 or newer.
+    Unlike resident memory, this leaves out memory that the allocator keeps for later, or cannot
+    return because a small block above it is in use. It also leaves out Python's own small objects.
+    None if the C library is not glibc 2.33 or newer.
     """
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:

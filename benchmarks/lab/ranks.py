@@ -1,7 +1,7 @@
 """Rank processes that live for many measurements, so that no measurement pays for starting them.
 
-The test process sends every command to all ranks, over a pipe to each, and waits for all answers. If a
-rank fails or dies, all ranks are ended, since the others would wait for it.
+The test process sends every command to all ranks, over a pipe to each, and waits for all answers.
+If a rank fails or dies, all ranks are ended, since the others would wait for it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from worker_plugin import ReductionState
 TRANSPORTS = ("tcp", "grpc")
 #: Contenders on the TCP plane with another wire dtype.
 WIRES = ("bf16", "fp16", "fp8", "int8", "topk")
-#: Class and settings of all our contenders. A rank has a state for each; a state that is not used never
-#: connects.
+#: Class and settings of all our contenders. A rank has a state for each; a state that is not used
+#: never connects.
 OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "tcp": (ReductionState, {"transport": "tcp"}),
     "grpc": (ReductionState, {"transport": "grpc"}),
@@ -124,7 +124,8 @@ class Ranks:
 
     def _start(self, reducers: Sequence[str], device: str, hosts: Sequence[Host], sockets: bool) -> None:
         context = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads can hang
-        # `spawn` would start the resource tracker with the first child, inside that child's namespace.
+        # `spawn` would start the resource tracker with the first child, inside that child's
+        # namespace.
         resource_tracker.ensure_running()
         for rank, host in enumerate(hosts):
             ours, theirs = context.Pipe()

@@ -11,13 +11,15 @@ class Link:
     """The properties of a link. All hosts have the same, in both directions."""
 
     rate_mbit: float
-    #: Most milliseconds that a packet waits in the queue of a link. The queue drops further packets.
+    #: Most milliseconds that a packet waits in the queue of a link. The queue drops further
+    #: packets.
     latency_ms: float = 20.0
     #: Bytes that may pass at once after a pause; `benchmarks.lab.network` explains why so many.
     burst_bytes: int = 128 << 10
     #: Name of TCP's congestion control; empty until it is known.
     congestion: str = ""
-    #: Goodput of one TCP stream of iperf3, the better of both directions; None until it is measured.
+    #: Goodput of one TCP stream of iperf3, the better of both directions; None until it is
+    #: measured.
     goodput_mbit: float | None = None
 
     @property

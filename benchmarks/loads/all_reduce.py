@@ -1,8 +1,9 @@
 """The workload of test_all_reduce.py, run by every rank: collectives one after the other, all checked.
 
-Inputs are small integers in float32, so that any order of adding gives the exact sum. They differ by rank,
-iteration and element: a contribution counted twice, left out, late or misplaced changes the sum. With a wire dtype that
-loses something the sum must be, to the last bit, what this process makes of all ranks' inputs by itself.
+Inputs are small integers in float32, so that any order of adding gives the exact sum. They differ
+by rank, iteration and element, so a contribution that is counted twice, left out, late or misplaced
+changes the sum. With a wire dtype that loses precision, the sum must have the bits that this
+process computes from all ranks' inputs by itself.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from benchmarks.loads.codecs import reduced
 from benchmarks.method.paired import Sample, timed
 from worker_plugin import ReductionState
 
-#: Period of the pattern; a prime, so that chunks do not look alike.
+#: Period of the input pattern. It is a prime, so that no two chunks have the same content.
 _PERIOD = 1021
-#: Between the ranks' patterns; a prime that does not divide it.
+#: Elements by which the pattern of a rank is shifted against that of the previous rank.
 _SHIFT = 251
-#: Iterations until the inputs repeat. All sums stay below 2**24 for up to 64 ranks.
+#: Number of iterations after which the inputs repeat. It keeps all sums of up to 64 ranks below
+#: 2**24, where float32 is exact.
 _KEYS = 4096
 
 
@@ -44,12 +46,12 @@ class AllReduce:
         self._rank.synchronize()
 
     def _fill(self, tensor: torch.Tensor, rank: int, index: int) -> None:
-        # Rolled, so that the ranks' largest elements are not the same ones.
+        # The shift puts the largest elements of each rank at other positions.
         torch.mul(self._pattern.roll(_SHIFT * rank), rank + 1, out=tensor)
         tensor.add_((self._key + index) * (rank + 3))
 
     def run(self, contender: str, start_at: float) -> Sample:
-        """Reduce all tensors, each when the one before is done."""
+        """Reduce all tensors, one after the other."""
         self._contender = contender
         reduce = self._ring if contender == "ring" else partial(self._ours, self._rank.states[contender])
         return timed([partial(reduce, tensor) for tensor in self._tensors], start_at)

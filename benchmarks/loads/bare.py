@@ -1,7 +1,7 @@
-"""Our TCP plane without what lets it push again, to see what that costs.
+"""Our TCP plane without recovery, to measure the cost of recovery.
 
-A contribution is pushed from the user's tensor, and no private copy of it is kept until every rank holds the result;
-the tensor itself is overwritten then, so a new epoch could not ask for anything.
+A contribution is pushed from the user's tensor, without a private copy that could be pushed again.
+The result overwrites the tensor, so contributions are lost if a reducer dies.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from worker_plugin.tensors.transfer import Transfer
 
 
 class _Pool(ArenaPool):
-    """Has the results' memory; contributions belong to the user."""
+    """A pool that keeps only the memory of results; contributions belong to the user."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lent: set[int] = set()
 
     def give(self, buffer: torch.Tensor) -> None:
-        """Take back a result's memory, and leave a contribution to its owner."""
+        """Take back the memory of a result, and ignore that of a contribution."""
         if buffer.data_ptr() in self.lent:
             self.lent.discard(buffer.data_ptr())
         else:
@@ -33,14 +33,14 @@ class _Pool(ArenaPool):
 
 
 class BareStaging(Staging):
-    """For contiguous tensors on the CPU."""
+    """Staging without copies, for contiguous tensors on the CPU."""
 
     def __init__(self, pool: ArenaPool, on_staged: Callable[[Transfer], None]) -> None:
         self._bare_pool = _Pool()
         super().__init__(self._bare_pool, on_staged)
 
     def begin(self, work: Transfer) -> None:
-        """Push from the tensor."""
+        """Push from the tensor itself."""
         contribution = work.tensor.reshape(-1).view(torch.uint8)
         self._bare_pool.lent.add(contribution.data_ptr())
         work.own(contribution)

@@ -1,4 +1,4 @@
-"""What a wire dtype makes of all ranks' tensors, in one process: the worker's encoding and the reducer's arithmetic."""
+"""The all-reduce of a wire dtype in one process: the worker's encoding and the reducer's arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 
 def reduced(tensors: Sequence[torch.Tensor], wire_dtype: str, op: ReduceOp = ReduceOp.SUM) -> torch.Tensor:
-    """Return what every rank gets for these flat float32 tensors, in rank order; without error feedback."""
+    """Return the result of these flat float32 tensors, one per rank in rank order, without error feedback."""
     wire = parse(wire_dtype)
     assert wire is not None
     layout_bytes = tensors[0].numel() * wire.dtype.itemsize
@@ -31,7 +31,7 @@ def reduced(tensors: Sequence[torch.Tensor], wire_dtype: str, op: ReduceOp = Red
 
 
 def contribution(encoding: Encoding, layout_bytes: int) -> memoryview:
-    """Return what a rank pushes, as one chunk."""
+    """Return the contribution of a rank, as one chunk."""
     payload = np.empty(encoding.contribution_bytes, np.uint8).data
     encoding.open()
     encoding.encode(0, layout_bytes, payload)
@@ -40,7 +40,7 @@ def contribution(encoding: Encoding, layout_bytes: int) -> memoryview:
 
 
 def fold(payloads: Sequence[memoryview], dtype: DType, layout_bytes: int, op: ReduceOp) -> memoryview:
-    """Return what a reducer makes of the contributions to one chunk."""
+    """Return the result that a reducer computes from the contributions to one chunk."""
     codec = CODECS[dtype]
     accumulator = np.empty(codec.elements(layout_bytes), codec.accumulation)
     codec.start(accumulator, payloads[0])
@@ -52,7 +52,7 @@ def fold(payloads: Sequence[memoryview], dtype: DType, layout_bytes: int, op: Re
 
 
 def delivered(encoding: Encoding, layout_bytes: int, payload: memoryview) -> torch.Tensor:
-    """Return an encoding's tensor with the result in it."""
+    """Return the tensor of an encoding, after it has received the result."""
     result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
     encoding.store(0, layout_bytes, payload, result.numpy())
     encoding.decode(result)
@@ -60,7 +60,13 @@ def delivered(encoding: Encoding, layout_bytes: int, payload: memoryview) -> tor
 
 
 def encoding_of(tensor: torch.Tensor, wire: WireFormat | None, sizes: Sequence[int] = ()) -> Encoding:
-    """Return the encoding of a flat tensor: of a bucket, if parameters of these sizes are in it; without residuals."""
+    """Return the encoding of a flat tensor, without residuals.
+
+    Args:
+        tensor: the elements of a bucket.
+        wire: None for float32.
+        sizes: elements of each parameter in the bucket; none for one parameter.
+    """
     sizes = sizes or (tensor.numel(),)
     offsets = accumulate(sizes[:-1], initial=0)
     slices = [ParameterSlice(at, size) for at, size in zip(offsets, sizes, strict=True)]

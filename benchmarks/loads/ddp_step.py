@@ -1,8 +1,8 @@
-"""The workload of test_ddp_step.py, run by every rank: DDP steps, their gradients checked.
+"""The workload of test_ddp_step.py, run by every rank: DDP steps whose gradients are checked.
 
-The model computes with small integers only: two weights of each row and column are 1 or -1, the others 0
-(which costs a dense product the same), inputs and targets are integers, and so all gradients are exact in
-float32, in any order of adding, and can be compared as a whole.
+The model computes with small integers only: two weights of each row and column are 1 or -1, the
+others are 0, which costs a dense product the same. Inputs and targets are integers, too. So all
+gradients are exact in float32 in any order of adding, and can be compared as a whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from benchmarks.method.paired import Sample, timed
 from worker_plugin import reduction_hook
 
 _DEPTH = 4
-#: Steps until the gradients repeat: the loss is scaled by 1 to this.
+#: Number of steps after which the gradients repeat. The loss of a step is scaled by a number from 1
+#: to this.
 _KEYS = 64
 
 
@@ -33,7 +34,7 @@ class DdpStep:
         model = _model(width).to(rank.device)
         batches = [_batch(other, width, batch, rank.device) for other in range(rank.world_size)]
         self._input, self._target = batches[rank.rank]
-        gradients = [_gradients(model, *one) for one in batches]
+        gradients = [_gradients(model, *batch_of_rank) for batch_of_rank in batches]
         self._local = gradients[rank.rank]
         self._average = [sum(parts) / rank.world_size for parts in zip(*gradients, strict=True)]
         device_ids = [rank.device.index] if rank.device.type == "cuda" else None
@@ -46,11 +47,11 @@ class DdpStep:
         self._models["noop"].register_comm_hook(None, noop_hook)
 
     def prepare(self) -> None:
-        """Change the gradients of the next step."""
+        """Choose other gradients for the next step."""
         self._key = self._key % _KEYS + 1
 
     def run(self, contender: str, start_at: float) -> Sample:
-        """Do one step: zero the gradients, forward, backward; no optimizer, which is the same for all."""
+        """Do one step without an optimizer, which would be the same for all contenders."""
         self._last = contender
         model = self._models[contender]
 
@@ -62,7 +63,7 @@ class DdpStep:
         return timed([step], start_at)
 
     def verify(self) -> None:
-        """Compare every gradient as a whole with the average, without communication with the rank's own."""
+        """Compare every gradient with the average over the ranks; for "noop" with the rank's own gradient."""
         expected = self._local if self._last == "noop" else self._average
         named = self._models[self._last].named_parameters()
         for (name, parameter), unscaled in zip(named, expected, strict=True):

@@ -1,8 +1,8 @@
 """The workload of test_shaped_training.py and of `hierarchy.py --train`: training steps of a small transformer.
 
-Real numbers, an optimizer, and a new batch each step: what is summed changes as it does in a training. Every
-rank knows all batches, and computes what the others' gradients are after the step, outside the timed region; and
-all compare their weights.
+The gradients are real numbers that change with an optimizer and a new batch in each step, as in any
+training. After the step and outside the timed region, every rank computes the gradients of all
+ranks from their batches and compares them, and all ranks compare their weights.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ _VOCABULARY = 1000
 _WIDTH = 384
 _LAYERS = 3
 _HEADS = 6
-#: One short sequence per rank, since computing must be little beside 24 MB of gradients on slow links.
+#: Tokens of the one sequence of a rank. There are few, since computing must take little time
+#: compared with 24 MB of gradients on slow links.
 _TOKENS = 4
 _LEARNING_RATE = 1e-3
-#: Of float32, relative: one rounding is half of it.
+#: The relative epsilon of float32. One rounding is off by at most half of it.
 _EPSILON = 2.0**-23
 
 
 class Transformer(nn.Module):
-    """Predicts the next token."""
+    """A transformer that predicts the next token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,16 +53,17 @@ class Transformer(nn.Module):
 
 
 class Training:
-    """Copies of one model under DDP that train side by side: ours by state, DDP's own ("ring"), none ("noop")."""
+    """Copies of one model that train side by side: over our states, DDP's own ring, and no communication ("noop")."""
 
     def __init__(self, rank: Rank, contenders: Sequence[str]) -> None:
         torch.manual_seed(0)
         self._rank = rank
         self._key = 0
         self._last = ""
-        #: Without DDP: computes what each rank's gradients must have been.
+        #: A model without DDP, which computes the gradients that each rank must have had.
         self._reference = Transformer()
-        # All have the same weights already: to broadcast them over slow links would take longer than many steps.
+        # All ranks have the same weights already. To broadcast them over slow links would take
+        # longer than many steps.
         self._models = {
             name: DistributedDataParallel(copy.deepcopy(self._reference), init_sync=False)
             for name in contenders
@@ -75,7 +77,7 @@ class Training:
             name: torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
             for name, model in self._models.items()
         }
-        #: Each model's weights before its next step.
+        #: The weights of each model before its next step.
         self._before = {
             name: copy.deepcopy(model.module.state_dict()) for name, model in self._models.items()
         }
@@ -100,8 +102,9 @@ class Training:
     def verify(self) -> None:
         """Compare every gradient as a whole, and keep the new weights, which all ranks must share.
 
-        Ours must have the bits of the fold in rank order; in hierarchical mode of the fold over the nodes of those in
-        the nodes. A ring adds in another order, and may differ by the roundings of both.
+        Gradients over reducers must have the bits of the sum in rank order. In hierarchical mode
+        they must have the bits of the sum over the nodes of the sums in each node. A ring adds in
+        another order, and may differ by the roundings of both orders.
         """
         name, model = self._last, self._models[self._last].module
         self._reference.load_state_dict(self._before[name])
@@ -152,12 +155,20 @@ def _loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def is_right(gradient: torch.Tensor, parts: Sequence[torch.Tensor], node: int, *, exact: bool) -> bool:
-    """Return whether it is the mean of all ranks' parts, which nodes of so many ranks each add up first."""
+    """Return whether a gradient is the mean of all ranks' parts.
+
+    Args:
+        gradient: the one to check.
+        parts: of each rank, in rank order.
+        node: ranks per node; each node adds up its own parts first.
+        exact: whether it must have the same bits, or may differ by the roundings of another order.
+    """
     nodes = [_fold(parts[first : first + node]) for first in range(0, len(parts), node)]
     expected = _fold(nodes) / len(parts)
     if exact:
         return torch.equal(gradient, expected)
-    # n - 1 additions and a division on either side, each off by half an epsilon of at most this.
+    # Both orders have n - 1 additions and a division, each off by at most half an epsilon of
+    # `largest`.
     largest = sum(part.abs() for part in parts) / len(parts)
     return bool(((gradient - expected).abs() <= len(parts) * _EPSILON * largest).all())
 

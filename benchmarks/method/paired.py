@@ -1,8 +1,8 @@
 """Contenders take turns on the same processes, A B C A B C ..., so that other load on the machine slows all of them.
 
-The ratio of two contenders is the median over the ratios of neighbouring turns. All ranks sleep until an
-agreed reading of the clock that they share, and begin the turn then. A turn ends when the last rank has its
-last result.
+The ratio of two contenders is the median over the ratios of neighbouring turns. All ranks sleep
+until an agreed reading of the clock that they share, and begin the turn then. A turn ends when the
+last rank has its last result.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.traffic import Traffic
 from benchmarks.method.records import Quartiles, quartiles
 
-#: Seconds from the command to the agreed begin of a turn, so that every rank sleeps again before it.
+#: Seconds from the command to the agreed begin of a turn, so that every rank sleeps again before
+#: it.
 LEAD_S = 0.03
-#: Seconds after the last result in which CPU still counts, since acknowledgements and the release of
-#: buffers belong to the cost of a turn.
+#: Seconds after the last result in which CPU still counts, since acknowledgements and the release
+#: of buffers belong to the cost of a turn.
 SETTLE_S = 0.08
 
 
@@ -83,8 +84,8 @@ class Effort:
     #: Seconds after which no further round begins, once there are `rounds_min`.
     budget_s: float
     rounds_min: int = 3
-    #: Rounds before the others, in which memory, congestion windows and bucket layouts settle. They are
-    #: checked, but not counted.
+    #: Rounds before the others, in which memory, congestion windows and bucket layouts settle. They
+    #: are checked, but not counted.
     warmup_rounds: int = 2
 
 

@@ -12,8 +12,8 @@ from benchmarks.lab.ranks import OURS
 from benchmarks.lab.traffic import Link
 from benchmarks.method.paired import Measurement
 
-#: Ranks that share a GPU take turns on it. Their time on shaped links says something about the links only
-#: if they are this many times as fast without them.
+#: Ranks that share a GPU take turns on it. Their time on shaped links says something about the
+#: links only if they are this many times as fast without them.
 CLEARLY_FASTER = 2.0
 
 

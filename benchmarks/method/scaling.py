@@ -1,7 +1,8 @@
 """How the time of one collective grows with the workers, on the same links, with as many reducers.
 
-The time of a ring grows as 2(n-1)/n. The time over reducers should not grow. Unlike in all other ratios,
-the two times come from different processes at different moments: on a busy machine look at both rows.
+The time of a ring grows as 2(n-1)/n. The time over reducers should not grow. Unlike in all other
+ratios, the two times come from different processes at different moments: on a busy machine look at
+both rows.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-#: A slice has at most this many times the steps of the previous one, so that the slice after a fast one
-#: is not endless.
+#: A slice has at most this many times the steps of the previous one, so that the slice after a fast
+#: one is not endless.
 LONGER_MAX = 2.0
 
 

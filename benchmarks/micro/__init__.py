@@ -1,1 +1,1 @@
-"""One aspect each, in a minute, on one machine."""
+"""Small benchmarks of one aspect each, which take about a minute on one machine."""

@@ -1,9 +1,10 @@
-"""What it costs that many ranks join many reducers: the real cores and the real encoding, without a network.
+"""The cost of many ranks that join many reducers: the real cores and the real encoding, without a network.
 
     python -m benchmarks.micro.crowd --ranks 1024 --reducers 16
 
-All ranks come at once, in one order, which is the worst for rank 0: it hears of each of them from each reducer.
-Prints the time until every rank's epoch has started everywhere, rank 0's part of it, and what rank 0 was sent.
+All ranks join at once and in the same order. That is the worst case for rank 0, which gets a
+message about each rank from each reducer. Prints the time until the epoch has started on all ranks,
+rank 0's part of it, and what the reducer that sent most has sent to rank 0.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from worker_plugin.core import actions as rank_actions
 from worker_plugin.core import events as rank_events
 from worker_plugin.core.communicator import Communicator, Identity
 
-#: As cloud machines call themselves.
+#: A host name as cloud machines have it; longer names make longer frames.
 HOST = "ip-10-0-113-27.ec2.internal"
 TICK_S = 0.04
 
 
 @dataclass
 class Tally:
-    """What was measured."""
+    """The time, bytes and frames of a run."""
 
     seconds: float = 0.0
-    #: CPU of rank 0's core, decoding included.
+    #: Seconds in rank 0's core, decoding included.
     rank_0_seconds: float = 0.0
-    #: Bytes and frames that rank 0 got from the reducer that sent it most.
+    #: Bytes and frames for rank 0 from the reducer that sent most.
     rank_0_bytes: int = 0
     rank_0_frames: int = 0
-    #: How many configurations were made.
+    #: Number of different epochs that ranks have announced.
     epochs: int = 0
     members: int = 0
     by_reducer: dict[int, list[int]] = field(default_factory=dict)
 
 
 class Crowd:
-    """n ranks and k reducers; frames arrive in the order in which they were sent."""
+    """The cores of n ranks and k reducers. Frames arrive in the order in which they were sent."""
 
     def __init__(self, ranks: int, reducers: int) -> None:
         addresses = [f"10.0.0.{number}:50051" for number in range(reducers)]
@@ -56,7 +57,7 @@ class Crowd:
         ]
         self.ranks = [Communicator(self._identity(rank, ranks), addresses) for rank in range(ranks)]
         self.tally = Tally(by_reducer={number: [0, 0] for number in range(reducers)})
-        #: (rank, reducer, whether to the reducer, frame).
+        #: Frames under way: rank, reducer, whether it goes to the reducer, and the frame.
         self._wire: deque[tuple[int, int, bool, bytes]] = deque()
         self._epochs: set[int] = set()
 
@@ -78,7 +79,7 @@ class Crowd:
         )
 
     def run(self) -> Tally:
-        """Let all join; return what it took."""
+        """Let all ranks join, and return the time and the traffic."""
         begin, now = time.perf_counter(), 0.0
         while not all(self._has_started(core) for core in self.ranks):
             for rank in range(len(self.ranks)):

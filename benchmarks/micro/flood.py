@@ -1,10 +1,11 @@
-"""Strangers on many connections, all at once, each with a first frame as long as a frame may be.
+"""Strangers that send frames of the largest size on many connections at once, and a job beside them.
 
-    python -m benchmarks.micro.flood HOST:PORT WAVES     # be the strangers: they show no token, and hear in vain
-    python -m benchmarks.micro.flood                     # how much they slow down a job: with and without them, in turn
+    python -m benchmarks.micro.flood HOST:PORT WAVES     # the strangers, which have no token
+    python -m benchmarks.micro.flood                     # a job with and without strangers, in turn
 
-The first prints how many calls ended with which status. The second has 2 ranks and 1 reducer on loopback; the strangers
-run at the lowest priority, because in truth they would have machines of their own.
+The first form prints how many calls ended with which status. The second one prints how long a sum
+takes with and without strangers. It has 2 ranks and 1 reducer on loopback. The strangers run at the
+lowest priority, because in reality they would have machines of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmarks.method.records import quartiles
 from worker_plugin.transports.grpc_client import METHOD
 
 CONNECTIONS, STREAMS = 8, 32
-#: Of the job: elements of a sum, sums of a turn, and turns.
+#: Elements of a sum of the job, its sums in a turn, and the turns that count.
 NUMEL, SUMS, TURNS = 4 << 20, 12, 9
 FRAME = wire.worker_frame_to_wire(
     Push(
@@ -66,7 +67,7 @@ async def wave(address: str) -> Counter[str]:
 
 
 async def flood(address: str, waves: int) -> None:
-    """Send so many waves, one after the other."""
+    """Send waves one after the other, and print the status codes."""
     answers: Counter[str] = Counter()
     for _ in range(waves):
         answers += await wave(address)

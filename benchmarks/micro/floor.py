@@ -1,9 +1,10 @@
-"""What the kernel alone takes to move bytes over loopback TCP: no sum, no copy, no protocol, one call per chunk.
+"""The CPU time of the kernel for bytes over loopback TCP: no sum, no copy, no protocol, one call per chunk.
 
     python -m benchmarks.micro.floor --size 1024MiB --chunks 64KiB,256KiB,1MiB
 
-On loopback the CPU is the limit. A worker sends and receives every byte once, so it cannot take less than both
-together; a reducer of n workers takes n times that. Rows of the benchmarks' table are to be read against it.
+On loopback the CPU is the limit. A worker sends and receives every byte once, so it needs at least
+the sum of both columns. A reducer of n workers needs n times that. Compare the CPU columns of the
+benchmarks' table with these numbers.
 """
 
 from __future__ import annotations

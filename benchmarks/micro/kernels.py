@@ -2,9 +2,10 @@
 
     python -m benchmarks.micro.kernels --chunk 256KiB
 
-A worker encodes (with and without error feedback) and delivers; a reducer starts with the first rank's contribution,
-adds the others' and finishes. `--chunk` counts as the layout does: two bytes per element, four for float32. What they
-make together must be what `benchmarks.loads.codecs.reduced` says. 10 Gbit/s of bf16 are 0.625 G elements/s each way.
+A worker encodes (with and without error feedback) and delivers. A reducer starts with the first
+rank's contribution, adds the others' and finishes. `--chunk` counts bytes as the layout does: two
+bytes per element, four for float32. The result of all steps must be that of
+`benchmarks.loads.codecs.reduced`. 10 Gbit/s of bf16 are 0.625 G elements/s.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from worker_plugin.tensors.encoding import BlockEncoding, Encoding, ParameterSli
 from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 WIRES = (None, "bf16", "fp16", "int8", "fp8", "topk")
-#: One measurement is repeated until it has taken so long, in seconds of CPU.
+#: A call is repeated until all repetitions together have taken this many seconds of CPU.
 LEAST_S = 0.02
 
 
@@ -45,7 +46,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def steps(name: str | None, layout_bytes: int) -> tuple[int, dict[str, Callable[[], object]]]:
-    """Return the elements of a chunk, and what is done with them."""
+    """Return the number of elements of a chunk, and the calls to measure by name."""
     wire = parse(name) if name is not None else None
     dtype = DType.FLOAT32 if wire is None else wire.dtype
     codec, numel = CODECS[dtype], layout_bytes // dtype.itemsize
@@ -89,7 +90,7 @@ def main() -> None:
     torch.set_num_threads(1)
     made = {name or "float32": steps(name, arguments.chunk) for name in WIRES}
     rates: dict[tuple[str, str], list[float]] = {}
-    for _ in range(arguments.rounds):  # in turn: other load on the machine meets all
+    for _ in range(arguments.rounds):  # in turn, so that other load on the machine slows all of them
         for name, (numel, todo) in made.items():
             for step, call in todo.items():
                 rates.setdefault((name, step), []).append(numel / seconds(call) / 1e9)

@@ -1,11 +1,11 @@
-"""Collectives of several sizes in turn, a barrier after each: what a round of them takes, and what memory it maps anew.
+"""Collectives of several sizes in turn with a barrier after each: the time of a round, and its page faults.
 
     python -m benchmarks.micro.mixed                                        # 96 MiB and 4 bytes, n=2, one reducer
     python -m benchmarks.micro.mixed --sizes 4,64KiB,1MiB,16MiB,96MiB
     python -m benchmarks.micro.mixed --sizes 96MiB,96MiB                    # to compare with: equal sizes
 
-In a steady state our memory is used again, whatever sizes take turns: then a round faults in no pages. All sums are
-checked.
+In a steady state, the plug-in uses its memory again whatever sizes take turns. Then a round has no
+page faults. All sums are checked.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from benchmarks.method.table import markdown
 from benchmarks.shaped.__main__ import size
 
 GB = 1e9
-#: Rounds that are checked, but not counted.
+#: Number of first rounds that are checked, but not counted.
 WARMUP_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one rank saw of one round."""
+    """The times and page faults of one rank in one round."""
 
-    #: Of each collective, from the barrier before it to its result.
+    #: Seconds of each collective, from the barrier before it to its result.
     seconds: list[float]
     cpu_s: float
-    #: Pages that the process got from the kernel, without its barriers' and its sums'.
+    #: Page faults of the process during the round.
     faults: int
 
 
@@ -53,7 +53,7 @@ class Mixed(AllReduce):
         self._tensors = [torch.empty(numel) for numel in numels]
 
     def round(self, contender: str, start_at: float) -> Round:
-        """Reduce all tensors, each when all ranks have the one before."""
+        """Reduce all tensors one after the other, with a barrier after each."""
         reduce = partial(self._ours, self._rank.states[contender])
         steps = [step for tensor in self._tensors for step in (partial(reduce, tensor), dist.barrier)]
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -72,7 +72,7 @@ class Mixed(AllReduce):
 
 
 def measure(cluster: Cluster, contender: str, sizes: list[int], rounds: int) -> list[list[Round]]:
-    """Return what all ranks saw of each round."""
+    """Return the rounds that count, each as seen by all ranks."""
     ranks, seen = cluster.ranks, []
     ranks.load(Mixed, [max(1, nbytes // 4) for nbytes in sizes])
     for _ in range(WARMUP_ROUNDS + rounds):
@@ -83,7 +83,7 @@ def measure(cluster: Cluster, contender: str, sizes: list[int], rounds: int) -> 
 
 
 def rows(sizes: list[int], seen: list[list[Round]]) -> list[list[str]]:
-    """Return a line for each size, and one for the round."""
+    """Return a table row for each size, and one for the whole round."""
     lines = []
     for index, nbytes in enumerate(sizes):
         slowest = [max(rank.seconds[index] for rank in ranks) for ranks in seen]

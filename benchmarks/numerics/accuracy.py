@@ -1,24 +1,31 @@
-"""How exact an average of gradients is: ours in each wire dtype, and that of torch's own compression hooks.
+"""The errors of averages of gradients: ours in each wire dtype, and those of torch's own compression hooks.
 
     python -m benchmarks.numerics.accuracy                                # n = 2 to 64, about a minute on 2 cores
     python -m benchmarks.numerics.accuracy --workers 2,8 --data digits
 
-n ranks' gradients are averaged by our codecs (each rank encodes, the fold in float32 and rank order, one rounding), and
-as `bf16_compress_hook`, `fp16_compress_hook` and DDP without a hook do it: the real hooks over Gloo for n up to 8, of
-which `accuracy_sums.ring` must have the same bits, and that ring alone above. The errors of all elements are absolute,
-as a share of the largest magnitude of the true average, in float64, of
+The gradients of n ranks are averaged by our codecs: each rank encodes, a reducer sums in float32
+and rank order, and rounds once. They are also averaged as `bf16_compress_hook`,
+`fp16_compress_hook` and DDP without a hook do it. For n up to 8 these are the real hooks over Gloo,
+and `accuracy_sums.ring` must have the same bits. For larger n only `accuracy_sums.ring` is used.
+Errors are absolute errors of all elements, divided by the largest magnitude of the true average in
+float64. There are two true averages:
 
-- what was sent: the contributions after encoding. What is left is the error of adding and of the result.
-- the gradients: with the error of encoding, which for bf16 and fp16 is the same on both sides.
+- that of what was sent, the contributions after encoding: the error of adding and of rounding the
+  result remains.
+- that of the gradients: this includes the error of encoding, which for bf16 and fp16 is the same on
+  both sides.
 
-What to expect for bf16, if u is the mean error of rounding the average once, which is ours. The ring rounds n - 1
-partial averages, and these errors add as squares. If the ranks' gradients have nothing in common, the average of i
-ranks' shares is sqrt(i / n) as large: all in all sqrt((n + 1) / 2 - 1 / n) u, at n=8 2.1 u, so the ratio is 0.48. If
-they are all alike, it is i / n as large, and the ratio 0.56. The worst of 100,000 errors is chance, most of all where
-one element is much larger than all others.
+What to expect for bf16: let u be the mean error of rounding the average once, which is our error.
+The ring rounds n - 1 partial averages, and the squares of these errors add. If the ranks' gradients
+have nothing in common, the average of i ranks' shares is sqrt(i / n) times as large as the whole.
+The total error is sqrt((n + 1) / 2 - 1 / n) u, which is 2.1 u at n=8, so the ratio is 0.48. If all
+gradients are alike, the average of i shares is i / n times as large, and the ratio is 0.56. The
+worst of 100,000 errors is a matter of chance, above all where one element is much larger than the
+others.
 
-Exit code 1 unless bf16 of ours has the bits of the rounded fold, the ring those of Gloo, and, against what was sent,
-bf16 at n=8 has at most WORST_LIMIT and MEAN_LIMIT of the errors of torch's hook. Writes accuracy.json and accuracy.png.
+The exit code is 1 unless our bf16 has the bits of the rounded sum, the ring has those of Gloo, and
+our bf16 at n=8 has at most WORST_LIMIT and MEAN_LIMIT times the errors of torch's hook against what
+was sent. Writes accuracy.json and accuracy.png.
 """
 
 from __future__ import annotations
@@ -54,13 +61,13 @@ from benchmarks.numerics.accuracy_sums import (
 )
 
 RESULTS = Path(__file__).parents[1] / "results"
-#: Of the JSON; raised when a field changes its meaning.
+#: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
-#: Up to so many ranks run Gloo.
+#: Most ranks that run Gloo.
 REAL_MAX = 8
-#: Most of ours by torch's, bf16 at n=LIMIT_WORKERS.
+#: Most that our errors may be, as multiples of torch's, for bf16 at n=LIMIT_WORKERS.
 WORST_LIMIT, MEAN_LIMIT, LIMIT_WORKERS = 0.3, 0.5, 8
-#: The ranks have a communicator that nobody uses.
+#: The address of a reducer for communicators that are never used.
 _NOWHERE = ("127.0.0.1:9",)
 
 HEAD = (
@@ -79,7 +86,7 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Ours in one wire dtype, and torch's hook of that width; where there is none, that for bf16."""
+    """The errors of one wire dtype, and of torch's hook of that width, or of its bf16 hook where there is none."""
 
     data: str
     workers: int
@@ -92,7 +99,7 @@ class Row:
 
 
 def rows(data: str, gradients: Gradients, averages: dict[str, Values]) -> list[Row]:
-    """Compare our averages with torch's, which are given by width."""
+    """Compare our averages with torch's, which `averages` has by width."""
     count = len(gradients.values)
     true = gradients.values.astype(np.float64).sum(0) / count
     made = {wire: ours(gradients, wire, ReduceOp.AVG) for wire in WIRES}
@@ -100,32 +107,32 @@ def rows(data: str, gradients: Gradients, averages: dict[str, Values]) -> list[R
     def against(result: Values, sent: Summed) -> tuple[Errors, Errors]:
         return Errors.of(result, sent.encoded_sum / count), Errors.of(result, true)
 
-    found = []
+    compared = []
     for wire, summed in made.items():
         hook = wire if wire in averages else "bf16"
-        found.append(
+        compared.append(
             Row(
                 data, count, wire, hook, *against(summed.result, summed), *against(averages[hook], made[hook])
             )
         )
-    return found
+    return compared
 
 
 def cells(row: Row) -> list[str]:
     """Return the cells of HEAD."""
     values: list[str] = []
     for mine, theirs in ((row.sent, row.torch_sent), (row.gradients, row.torch_gradients)):
-        # What was sent is not the same with another width.
+        # With another width, other values were sent.
         comparable = row.hook == row.wire or theirs is row.torch_gradients
         ratios = [f"{ratio:.2f}" if comparable else "-" for ratio in mine.over(theirs)]
         values += [f"{error:.2e}" for error in mine] + ratios
     return [row.wire, str(row.workers), *values]
 
 
-def broken(found: Sequence[Row], worst_limit: float, mean_limit: float) -> list[str]:
-    """Return where bf16 is not as much better than torch's as it should be."""
+def broken(compared: Sequence[Row], worst_limit: float, mean_limit: float) -> list[str]:
+    """Return a message for each source at which bf16 misses a limit."""
     problems = []
-    for row in found:
+    for row in compared:
         if row.wire != "bf16" or row.workers != LIMIT_WORKERS:
             continue
         ratio = row.sent.over(row.torch_sent)
@@ -138,7 +145,7 @@ def broken(found: Sequence[Row], worst_limit: float, mean_limit: float) -> list[
 
 
 def inexact(data: str, gradients: Gradients) -> list[str]:
-    """Return where bf16 is not the fold, rounded once."""
+    """Return a message for each operation whose bf16 result is not the sum, rounded once."""
     return [
         f"{data}, n={len(gradients.values)}: {op.name} in bf16 is not the fold in float32, rounded once"
         for op in (ReduceOp.SUM, ReduceOp.AVG)
@@ -147,7 +154,7 @@ def inexact(data: str, gradients: Gradients) -> list[str]:
 
 
 def unlike(data: str, count: int, simulated: dict[str, Values], real: dict[str, Values]) -> list[str]:
-    """Return where the ring here and Gloo's have not the same bits, which implies the same errors."""
+    """Return a message for each width at which `accuracy_sums.ring` has not the bits of Gloo's ring."""
     return [
         f"{data}, n={count}: {np.sum(simulated[width] != real[width])} elements of Gloo's {width} average are "
         f"not those of the ring here"
@@ -157,12 +164,12 @@ def unlike(data: str, count: int, simulated: dict[str, Values], real: dict[str, 
 
 
 def measure(sources: Sequence[str], workers: Sequence[int]) -> tuple[list[Row], list[str]]:
-    """Return all rows, and what is wrong in them.
+    """Return all rows, and a message for each problem.
 
     Raises:
         RanksFailed: Gloo failed.
     """
-    found: list[Row] = []
+    compared: list[Row] = []
     problems: list[str] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reduction-accuracy-")))
@@ -181,36 +188,37 @@ def measure(sources: Sequence[str], workers: Sequence[int]) -> tuple[list[Row], 
                     problems += unlike(data, count, averages, by_gloo)
                     averages = by_gloo
                 problems += inexact(data, gradients)
-                found += rows(data, gradients, averages)
-    return found, problems
+                compared += rows(data, gradients, averages)
+    return compared, problems
 
 
 def main() -> None:
-    from benchmarks.numerics.accuracy_figure import figure, png  # not above: every rank imports this module
+    # Every rank imports this module, and does not need matplotlib.
+    from benchmarks.numerics.accuracy_figure import figure, png
 
     given = _arguments()
     torch.set_num_threads(1)  # the ranks share the cores
     try:
-        found, problems = measure(given.data, given.workers)
+        compared, problems = measure(given.data, given.workers)
     except RanksFailed as error:
         sys.exit(f"accuracy: {error}")
-    problems += broken(found, given.worst_limit, given.mean_limit)
+    problems += broken(compared, given.worst_limit, given.mean_limit)
     described = environment.describe()
     print(environment.summary(described))
     for data in given.data:
         print(f"\n{data}; x torch: by the error of torch's hook, for fp8, int8 and topk of that for bf16\n")
-        print("\n".join(markdown(HEAD, [cells(row) for row in found if row.data == data])))
+        print("\n".join(markdown(HEAD, [cells(row) for row in compared if row.data == data])))
     if small := [count for count in given.workers if count <= REAL_MAX]:
         print(f"\ntorch's hooks ran over Gloo for n = {', '.join(map(str, small))}; above, the ring here")
     given.out.mkdir(parents=True, exist_ok=True)
     document = {
         "format": FORMAT,
         "environment": described,
-        "rows": [asdict(row) for row in found],
+        "rows": [asdict(row) for row in compared],
         "problems": problems,
     }
     (given.out / "accuracy.json").write_text(json.dumps(document, indent=1) + "\n")
-    (given.out / "accuracy.png").write_bytes(png(figure(found)))
+    (given.out / "accuracy.png").write_bytes(png(figure(compared)))
     if problems:
         sys.exit("\n".join(["accuracy: failed", *problems]))
     print("bf16 is the rounded fold; Gloo and the ring here have the same bits; the limits hold")

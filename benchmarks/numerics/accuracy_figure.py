@@ -1,4 +1,4 @@
-"""The figure of accuracy.py."""
+"""The figure of accuracy.py: mean errors against the number of workers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 __all__ = ["figure", "png"]
 
 
-def figure(found: Sequence[Row]) -> Figure:
-    """Return the mean errors against n: a row of two panels for each kind of gradients."""
-    sources = list(dict.fromkeys(row.data for row in found))
+def figure(rows: Sequence[Row]) -> Figure:
+    """Return a row of two panels for each source of gradients."""
+    sources = list(dict.fromkeys(row.data for row in rows))
     with styled():
         drawn, grid = panels(2 * len(sources), height=3.0)
         for index, data in enumerate(sources):
-            some = [row for row in found if row.data == data]
-            _panel(grid[2 * index], some, "sent")
+            of_source = [row for row in rows if row.data == data]
+            _panel(grid[2 * index], of_source, "sent")
             grid[2 * index].set_title(f"{data}: against what was sent")
-            _panel(grid[2 * index + 1], some, "gradients")
+            _panel(grid[2 * index + 1], of_source, "gradients")
             grid[2 * index + 1].set_title(f"{data}: against the gradients")
         legend_below(drawn)
     return drawn
 
 
-def _panel(axes: Axes, found: Sequence[Row], against: str) -> None:
+def _panel(axes: Axes, rows: Sequence[Row], against: str) -> None:
     for wire, colour in zip(WIRES, PALETTE, strict=True):
-        of_wire = [row for row in found if row.wire == wire]
+        of_wire = [row for row in rows if row.wire == wire]
         workers = [row.workers for row in of_wire]
         axes.plot(
             workers,
@@ -48,7 +48,7 @@ def _panel(axes: Axes, found: Sequence[Row], against: str) -> None:
             axes.plot(workers, torchs, "^:", color=colour, label=f"torch, {wire}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    ticks = sorted({row.workers for row in found})
+    ticks = sorted({row.workers for row in rows})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xlabel("workers n")
     axes.set_ylabel("mean error / largest average")

@@ -1,10 +1,12 @@
-"""What accuracy.py compares: gradients, our sum of them with the product's own code, and the sum of torch's hooks.
+"""The sums that accuracy.py compares: ours by the product's own code, and those of torch's hooks.
 
-torch's hooks (`torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py`) cast to 16 bits, divide by n in 16 bits,
-and let Gloo add in 16 bits. Gloo adds around a ring (`gloo/allreduce.cc`, `ring`): the tensor is cut into 2n segments
-or a multiple of n, n chunks of as many segments each; chunk c begins on rank c - 1, goes to c - 2, c - 3, ..., and is
-complete on rank c. Each of these n - 1 hops adds two 16-bit numbers in float32 and rounds to 16 bits. Then the chunks
-go around once more, unchanged. `ring` does exactly that; accuracy.py compares it with Gloo's own for n up to 8.
+torch's hooks (`torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py`) cast to 16 bits,
+divide by n in 16 bits, and let Gloo add in 16 bits. Gloo adds around a ring (`gloo/allreduce.cc`,
+`ring`). It cuts the tensor into n chunks with the same number of segments, at least two. Chunk c
+begins on rank c - 1, goes to ranks c - 2, c - 3, ..., and is complete on rank c. Each of these n -
+1 hops adds two 16-bit numbers in float32 and rounds to 16 bits. Then the chunks go around once
+more, unchanged. The function `ring` computes the same sums; accuracy.py compares it with Gloo's own
+ring for n up to 8.
 """
 
 from __future__ import annotations
@@ -34,32 +36,33 @@ from worker_plugin.tensors.wire_dtype import parse
 
 Values = NDArray[np.float32]
 
-#: Ours, by the names of `wire_dtype`; "fp32" is none.
+#: Our wire dtypes, by the names of the setting `wire_dtype`; "fp32" means that it is not set.
 WIRES = ("fp32", "bf16", "fp16", "fp8", "int8", "topk")
-#: torch's, by the width they add in; "fp32" is DDP without compression.
+#: torch's hooks by the width in which they add; "fp32" is DDP without compression.
 HOOKS = {"fp32": allreduce_hook, "bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-#: gloo/allreduce.h, `kMaxSegmentSize`: bytes.
+#: Most bytes of a segment of Gloo's ring, `kMaxSegmentSize` in gloo/allreduce.h.
 SEGMENT_BYTES = 1 << 20
 
-#: Steps of plain SGD on batches of all ranks before the gradients are taken: neither the first nor a converged one.
+#: Steps of SGD before the gradients are taken, so that the model is neither new nor converged.
 _TRAINED_STEPS, _LEARNING_RATE = 20, 0.05
-#: Degrees of freedom of Student's t. The variance is infinite at 2; gradients were measured to have tails as heavy
-#: (Simsekli et al., "A Tail-Index Analysis of Stochastic Gradient Noise in Deep Neural Networks", 2019).
+#: Degrees of freedom of Student's t distribution, whose variance is infinite at 2. Real gradients
+#: can have tails as heavy (Simsekli et al., "A Tail-Index Analysis of Stochastic Gradient Noise in
+#: Deep Neural Networks", 2019).
 _FREEDOM = 2.0
 
 
 class Gradients(NamedTuple):
     """One gradient for each rank, as DDP would hand them over in one bucket."""
 
-    #: A row per rank.
+    #: One row for each rank.
     values: Values
-    #: Elements of each parameter.
+    #: Number of elements of each parameter.
     sizes: tuple[int, ...]
 
 
 class Errors(NamedTuple):
-    """Absolute error of all elements, over the largest magnitude of the true average."""
+    """Absolute errors over all elements, divided by the largest magnitude of the true average."""
 
     worst: float
     mean: float
@@ -72,15 +75,15 @@ class Errors(NamedTuple):
         return cls(float(error.max() / largest), float(error.mean() / largest))
 
     def over(self, other: Errors) -> Errors:
-        """Return both as a share of another's."""
+        """Return both errors as multiples of another's."""
         return Errors(
             *(mine / theirs if theirs else float("nan") for mine, theirs in zip(self, other, strict=True))
         )
 
 
 def learned(name: str, count: int) -> Gradients:
-    """Return the gradients of one of the models of convergence.py, each on a batch of its own."""
-    from benchmarks.numerics.convergence_load import LEARNERS  # not above: every rank imports this module
+    """Return gradients of a model of convergence.py, where each rank has a batch of its own."""
+    from benchmarks.numerics.convergence_load import LEARNERS
 
     learner = LEARNERS[name]()
     torch.manual_seed(0)
@@ -100,7 +103,7 @@ def learned(name: str, count: int) -> Gradients:
 
 
 def heavy_tailed(count: int, numel: int = 1 << 17) -> Gradients:
-    """Return Student's t around a common direction that is as heavy-tailed, all times 1e-3."""
+    """Return numbers of Student's t distribution around a common direction with the same distribution, times 1e-3."""
     random = np.random.default_rng(count)
     common = random.standard_t(_FREEDOM, numel)
     values = 1e-3 * (common + random.standard_t(_FREEDOM, (count, numel)))
@@ -108,12 +111,12 @@ def heavy_tailed(count: int, numel: int = 1 << 17) -> Gradients:
 
 
 def normal(count: int, numel: int = 1 << 17) -> Gradients:
-    """Return normal numbers that have nothing in common, times 1e-3: what textbooks assume."""
+    """Return independent normal numbers, times 1e-3, as textbooks assume."""
     values = 1e-3 * np.random.default_rng(count).standard_normal((count, numel))
     return Gradients(values.astype(np.float32), (numel,))
 
 
-#: By name: gradients of so many ranks.
+#: By name, functions that return the gradients of a number of ranks.
 SOURCES: dict[str, Callable[[int], Gradients]] = {
     "digits": partial(learned, "digits"),
     "transformer": partial(learned, "transformer"),
@@ -129,23 +132,24 @@ def _flat(gradient: torch.Tensor | None) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """What a wire dtype makes of gradients."""
+    """The sum of gradients in a wire dtype."""
 
     result: Values
-    #: The sum of what the contributions say, without any error of adding or of the result.
+    #: The sum of the decoded contributions in float64, without an error of adding or of rounding
+    #: the result.
     encoded_sum: NDArray[np.float64]
 
 
 def ours(gradients: Gradients, wire: str, op: ReduceOp) -> Summed:
-    """Sum as the ranks and a reducer do: encode on each, fold in rank order, scale, round once, decode.
+    """Sum as ranks and a reducer do: encode on each rank, add in rank order, scale, round once, decode.
 
-    Without error feedback, which would make up for the encoding in later steps. How many reducers there are, and the
-    size of the chunks, changes no bit.
+    Error feedback is left out, since it would correct errors of encoding only in later steps. The
+    number of reducers and the size of the chunks change no bit.
     """
-    found = None if wire == "fp32" else parse(wire)
+    format_ = None if wire == "fp32" else parse(wire)
     rows = (torch.from_numpy(row.copy()) for row in gradients.values)
-    encodings = [encoding_of(row, found, gradients.sizes) for row in rows]
-    dtype = DType.FLOAT32 if found is None else found.dtype
+    encodings = [encoding_of(row, format_, gradients.sizes) for row in rows]
+    dtype = DType.FLOAT32 if format_ is None else format_.dtype
     codec = CODECS[dtype]
     numel = encodings[0].numel if isinstance(encodings[0], BlockEncoding) else gradients.values.shape[1]
     layout_bytes = numel * dtype.itemsize
@@ -160,7 +164,7 @@ def ours(gradients: Gradients, wire: str, op: ReduceOp) -> Summed:
 
 
 def _without_filling(values: Values, sizes: Sequence[int], block: int) -> Values:
-    """Leave out the zeros that fill up each parameter's last block."""
+    """Return the values without the zeros that fill the last block of each parameter."""
     if block == 1:
         return values
     kept, offset = [], 0
@@ -171,7 +175,7 @@ def _without_filling(values: Values, sizes: Sequence[int], block: int) -> Values
 
 
 def rounded_fold(gradients: Gradients, op: ReduceOp) -> Values:
-    """Return what bf16 promises, computed by torch alone: the fold in float32 and rank order, rounded once."""
+    """Return the result that bf16 promises, computed by torch: the sum in float32 and rank order, rounded once."""
     rows = torch.from_numpy(gradients.values).to(torch.bfloat16)
     total = rows[0].float()
     for row in rows[1:]:
@@ -182,7 +186,7 @@ def rounded_fold(gradients: Gradients, op: ReduceOp) -> Values:
 
 
 def ring(parts: torch.Tensor) -> torch.Tensor:
-    """Add the rows in their own dtype in the order of Gloo's ring; see above."""
+    """Add the rows in their own dtype in the order of Gloo's ring, which the module's docstring describes."""
     count, numel = parts.shape
     if count == 1:
         return parts[0].clone()
@@ -201,13 +205,13 @@ def ring(parts: torch.Tensor) -> torch.Tensor:
 
 
 def torch_average(gradients: Gradients, width: str) -> Values:
-    """Return what torch's hook makes of them, over the ring above."""
+    """Return the average of torch's hook over `ring`."""
     rows = torch.from_numpy(gradients.values).to(TORCH[width], copy=True)
     return ring(rows.div_(len(rows))).float().numpy()
 
 
 class _Bucket:
-    """As much of a `GradBucket` as the hooks look at; torch lets nobody make one."""
+    """The part of a `GradBucket` that the hooks use. torch has no constructor for a `GradBucket`."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
         self._buffer = buffer
@@ -218,13 +222,13 @@ class _Bucket:
 
 
 class RealRing:
-    """torch's own hook over Gloo, run by every rank; see `benchmarks.lab.ranks`."""
+    """The workload that runs torch's own hook over Gloo on every rank, see `benchmarks.lab.ranks`."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
 
     def average(self, path: Path, width: str) -> Values | None:
-        """Average the rows of a file among as many ranks; rank 0 returns the average."""
+        """Average the rows of a file among as many ranks as it has rows. Only rank 0 returns the average."""
         values = np.load(path, mmap_mode="r")
         group: Any = dist.new_group(list(range(len(values))))
         if self._rank.rank >= len(values):

@@ -1,19 +1,21 @@
-"""Whether training converges as well with fewer bytes: ours in each wire dtype, and torch's own compression hooks.
+"""How well training converges with fewer bytes: with our wire dtypes, and with torch's own compression hooks.
 
     python -m benchmarks.numerics.convergence                             # character transformer, 400 steps, all ways
     python -m benchmarks.numerics.convergence --model digits --wires fp32,int8 --baselines none
 
-Every way trains from the same weights on the same batches: over 2 reducers, with DDP and `reduction_hook`, in each wire
-dtype; over Gloo, with DDP's own averaging ("none"), `bf16_compress_hook`, `fp16_compress_hook` and PowerSGD of rank 2.
-SGD with momentum 0.9. All on loopback: bytes are compared here, not seconds.
+Every way trains from the same weights on the same batches. Over 2 reducers, DDP trains with
+`reduction_hook` in each wire dtype. Over Gloo, DDP trains with its own averaging ("none"),
+`bf16_compress_hook`, `fp16_compress_hook` and PowerSGD of rank 2. The optimizer is SGD with
+momentum 0.9. Everything runs on loopback: bytes are compared here, not seconds.
 
-The final loss is the mean of the last tenth of the steps over all ranks. Bytes are those of gradients that one rank
-sends and receives: ours as the reducers' status counts them (received_bytes and sent_bytes of the job, over n; a new
-chunk size is a new epoch, in which what was in flight is pushed again), torch's by the formulas of
-`convergence_load.torch_bytes`. "x fewer" is by DDP's own averaging in float32.
+The final loss is the mean of the last tenth of the steps over all ranks. Bytes are those of the
+gradients that one rank sends and receives. Ours are counted by the reducers' status: received_bytes
+and sent_bytes of the job, divided by n. They include contributions that are pushed again after a
+change of the chunk size. torch's follow from the formulas of `convergence_load.torch_bytes`. "x
+fewer" compares with DDP's own averaging in float32.
 
-Exit code 1 if int8 or topk, both with error feedback, end more than LIMIT above fp32. Writes convergence-MODEL.json and
-convergence-MODEL.png.
+The exit code is 1 if int8 or topk, both with error feedback, end more than LIMIT above fp32. Writes
+convergence-MODEL.json and convergence-MODEL.png.
 """
 
 from __future__ import annotations
@@ -35,16 +37,16 @@ from benchmarks.numerics.convergence_load import HOOKS, LEARNERS, Training, Way,
 from reducer.observe.status import Access, fetch
 
 RESULTS = Path(__file__).parents[1] / "results"
-#: Of the JSON; raised when a field changes its meaning.
+#: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
 REDUCERS = 2
 WIRES = ("fp32", "bf16", "fp16", "fp8", "int8", "topk")
 BASELINES = ("none", *HOOKS, "powersgd")
-#: Most of the final loss above that of fp32, for those of CHECKED.
+#: Most that the final loss of a wire dtype of CHECKED may be above that of fp32.
 LIMIT, CHECKED = 0.01, ("int8", "topk")
-#: Commands per training; the bytes are read after each.
+#: Number of slices of a training. The bytes are read after each.
 SLICES = 10
-#: Seconds that a reducer may take to say what it has counted.
+#: Most seconds until a reducer answers a status request.
 _STATUS_S = 10.0
 
 HEAD = ("way", "final loss", "by fp32", "KiB per step", "x fewer")
@@ -55,19 +57,19 @@ class Trained:
     """One training."""
 
     way: Way
-    #: Of each step, the mean over the ranks.
+    #: Loss of each step, the mean over the ranks.
     losses: list[float]
-    #: Until the end of each step, sent and received by one rank.
+    #: Bytes that one rank has sent and received until the end of each step.
     nbytes: list[float]
 
     @property
     def final(self) -> float:
-        """The mean of the last tenth."""
+        """The final loss."""
         return final_of(self.losses)
 
     @property
     def step_bytes(self) -> float:
-        """The mean over all steps."""
+        """Bytes of a step, the mean over all steps."""
         return self.nbytes[-1] / len(self.nbytes)
 
 
@@ -78,7 +80,7 @@ def final_of(losses: Sequence[float]) -> float:
 
 
 def ways(wires: Sequence[str], baselines: Sequence[str]) -> list[Way]:
-    """Return them in order; fp32 is always there, all others are compared with it."""
+    """Return the ways in order. fp32 is always the first, since all others are compared with it."""
     ours = [Way(f"ours, {wire}", wire) for wire in dict.fromkeys(("fp32", *wires))]
     return ours + [Way(name, None) for name in BASELINES if name in baselines]
 
@@ -86,7 +88,7 @@ def ways(wires: Sequence[str], baselines: Sequence[str]) -> list[Way]:
 def train(
     way: Way, steps: int, ranks: Ranks, addresses: Sequence[str], shapes: Sequence[Sequence[int]]
 ) -> Trained:
-    """Train once on processes that run.
+    """Train once on running processes.
 
     Raises:
         RanksFailed: a rank raised, or did not answer.
@@ -115,7 +117,7 @@ def train(
 
 
 def counted(addresses: Sequence[str], job: str) -> int:
-    """Return the bytes of all pushes and results of a job that is still there."""
+    """Return the bytes of all pushes and results of a job that has not ended."""
     return sum(
         counters.received_bytes + counters.sent_bytes
         for address in addresses
@@ -164,7 +166,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def worse(trained: Sequence[Trained], limit: float) -> list[str]:
-    """Return which of CHECKED end too far above fp32."""
+    """Return a message for each wire dtype of CHECKED that ends too far above fp32."""
     reference = trained[0]
     problems = []
     for training in trained:
@@ -175,10 +177,8 @@ def worse(trained: Sequence[Trained], limit: float) -> list[str]:
 
 
 def main() -> None:
-    from benchmarks.numerics.convergence_figure import (  # not above: every rank imports this module
-        figure,
-        png,
-    )
+    # Every rank imports this module, and does not need matplotlib.
+    from benchmarks.numerics.convergence_figure import figure, png
 
     given = _arguments()
     try:
@@ -215,7 +215,7 @@ def main() -> None:
 
 
 def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what takes a comma-separated list of such names apart; topk:RATIO is always known."""
+    """Return a parser for comma-separated lists of these names; topk:RATIO is always known."""
 
     def parse(text: str) -> list[str]:
         names = [part for part in text.split(",") if part]

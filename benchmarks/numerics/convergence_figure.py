@@ -1,4 +1,4 @@
-"""The figure of convergence.py."""
+"""The figure of convergence.py: losses against steps and against bytes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = ["curve", "figure", "png"]
 
-#: Every point is the mean of this share of the steps up to it.
+#: Every point is the mean over this share of all steps, those up to the point.
 _WINDOW = 0.05
 
 
-def figure(found: Sequence[Trained]) -> Figure:
+def figure(trained: Sequence[Trained]) -> Figure:
     """Return the loss against steps, and against bytes."""
     with styled():
         drawn, (by_steps, by_bytes) = panels(2)
-        for index, one in enumerate(found):
-            curve(by_steps, range(1, len(one.losses) + 1), one.losses, one.way, index)
-            curve(by_bytes, [count / MIB for count in one.nbytes], one.losses, one.way, index)
+        for index, training in enumerate(trained):
+            curve(by_steps, range(1, len(training.losses) + 1), training.losses, training.way, index)
+            mib = [count / MIB for count in training.nbytes]
+            curve(by_bytes, mib, training.losses, training.way, index)
         by_steps.set_xlabel("steps")
         by_bytes.set_xlabel("gradients sent and received by one rank (MiB = 1048576 bytes)")
         by_bytes.set_xscale("log")

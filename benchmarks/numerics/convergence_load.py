@@ -1,6 +1,6 @@
-"""The workload of convergence.py, run by every rank: two small models, and how their gradients are averaged.
+"""The workload of convergence.py, run by every rank: small models, and ways to average their gradients.
 
-All that a step computes follows from its number and the rank, so that all trainings see the same batches.
+The batch of a step follows from its number and the rank, so all trainings see the same batches.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from benchmarks.demo.digits import TRAINING_IMAGES, cnn
 from benchmarks.lab.ranks import Rank
 from worker_plugin import ReductionState, reduction_hook
 
-#: Of PowerSGD (Vogels et al., 2019): the rank of the approximation, and the first step that is compressed; torch
-#: allows 2 at least.
+#: Rank of PowerSGD's approximation (Vogels et al., 2019), and the first step that is compressed,
+#: which torch wants to be at least 2.
 POWER_RANK, POWER_START = 2, 10
-#: torch's `min_compression_rate`: a matrix is left as it is unless this many times fewer elements remain.
+#: torch's `min_compression_rate`: PowerSGD leaves a matrix uncompressed unless this many times
+#: fewer elements remain.
 POWER_RATE = 2
 
 
-#: More than any of the models has.
+#: More MB than the gradients of any of the models.
 ONE_BUCKET_MB = 64
 
 
 class Learner(ABC):
-    """A model, and its loss on a batch of each step and rank."""
+    """A model, and its loss on the batch of each step and rank."""
 
-    #: Of SGD with momentum 0.9.
+    #: Learning rate of SGD with momentum 0.9.
     learning_rate: float
-    #: Of each rank.
+    #: Examples per rank and step.
     batch: int
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """Return a new one."""
+        """Return a new model."""
 
     @abstractmethod
     def loss(self, model: nn.Module, step: int, rank: int, world_size: int) -> torch.Tensor:
@@ -61,8 +62,9 @@ class Learner(ABC):
 class Digits(Learner):
     """The demo's CNN on scikit-learn's digits.
 
-    Labels are smoothed by 0.1 (Szegedy et al., "Rethinking the Inception Architecture", 2015): else the loss goes to 0,
-    of which 1 % means nothing. What is left at best is the entropy of such a label, 0.50 nats.
+    Labels are smoothed by 0.1 (Szegedy et al., "Rethinking the Inception Architecture", 2015).
+    Otherwise the loss would go to 0, and 1 % of it would mean nothing. The least possible loss is
+    the entropy of such a label, 0.50 nats.
     """
 
     learning_rate = 0.05
@@ -111,7 +113,7 @@ class CharTransformer(nn.Module):
 
 
 class Text(Learner):
-    """A transformer on the text of Python's manual that `help()` shows, so the same for all of one Python version."""
+    """A transformer on the text that Python's `help()` shows, which is the same in one Python version."""
 
     learning_rate = 0.1
     batch = 8
@@ -154,29 +156,30 @@ class Way(NamedTuple):
     """How gradients are averaged: by reducers in a wire dtype, or by one of torch's hooks over Gloo."""
 
     name: str
-    #: "fp32" is none; None: torch.
+    #: Wire dtype, where "fp32" means that it is not set; None for a way of torch.
     wire: str | None
 
 
 @wraps(bf16_compress_hook, assigned=(), updated=())  # DDP also looks at the annotations
 def _bf16_over_gloo(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """DDP refuses torch's hook by its name unless NCCL is there; Gloo adds bfloat16 as well."""
+    """Call torch's hook under another name, since DDP refuses it by its name without NCCL."""
     return bf16_compress_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]
 
 
-#: torch's, that need no state of their own.
+#: torch's hooks that need no state of their own.
 HOOKS: dict[str, Any] = {"bf16_hook": _bf16_over_gloo, "fp16_hook": fp16_compress_hook}
 
 
 class Trainee:
-    """One training, from the same start as all others."""
+    """One training, which has the same start as all others."""
 
     def __init__(self, learner: Learner, way: Way, state: ReductionState | None) -> None:
         torch.manual_seed(0)
         self.state = state
         self.steps = 0
-        # All in one bucket for PowerSGD: torch's hook sums the factors of several in the order in which they are ready,
-        # which differs from rank to rank (over Gloo, torch 2.13: "Received data size doesn't match expected size").
+        # PowerSGD gets a single bucket. torch's hook sums the factors of several buckets in the
+        # order in which they are ready, which differs between ranks (over Gloo, torch 2.13:
+        # "Received data size doesn't match expected size").
         bucket_cap_mb = ONE_BUCKET_MB if way.name == "powersgd" else None
         self.model = DistributedDataParallel(learner.model(), bucket_cap_mb=bucket_cap_mb)
         self.optimizer = torch.optim.SGD(self.model.parameters(), learner.learning_rate, momentum=0.9)
@@ -191,7 +194,7 @@ class Trainee:
 
 
 class Training:
-    """Trainings one after the other, or side by side; see `benchmarks.lab.ranks`."""
+    """The workload: trainings one after the other or side by side, see `benchmarks.lab.ranks`."""
 
     def __init__(self, rank: Rank, learner: str) -> None:
         self._rank = rank
@@ -206,17 +209,17 @@ class Training:
         self._trainees[way.name] = Trainee(self._learner, way, state)
 
     def run(self, name: str, count: int) -> tuple[list[float], list[float]]:
-        """Train so many steps more; return the loss of each, the mean over all ranks, and its seconds on this one."""
-        losses, seconds, one = [], [], self._trainees[name]
+        """Train `count` more steps, and return their losses (mean over all ranks) and seconds (on this rank)."""
+        losses, seconds, trainee = [], [], self._trainees[name]
         for _ in range(count):
             begin = time.perf_counter()
-            one.optimizer.zero_grad()
-            loss = self._learner.loss(one.model, one.steps, self._rank.rank, self._rank.world_size)
+            trainee.optimizer.zero_grad()
+            loss = self._learner.loss(trainee.model, trainee.steps, self._rank.rank, self._rank.world_size)
             loss.backward()
-            one.optimizer.step()
+            trainee.optimizer.step()
             seconds.append(time.perf_counter() - begin)
             losses.append(loss.detach())
-            one.steps += 1
+            trainee.steps += 1
         means = torch.stack(losses).double()
         dist.all_reduce(means)
         return (means / self._rank.world_size).tolist(), seconds
@@ -229,12 +232,13 @@ class Training:
 
 
 def torch_bytes(name: str, shapes: Sequence[Sequence[int]], step: int, world_size: int) -> float:
-    """Return what one rank sends and receives in a step of one of torch's ways, in bytes.
+    """Return the bytes that one rank sends and receives in a step of one of torch's ways.
 
-    A ring sends 2 (n - 1) / n of the tensor and receives as much (Patarasuk and Yuan, "Bandwidth optimal all-reduce
-    algorithms", 2009). The tensor has 4 bytes an element, 2 with the 16-bit hooks. PowerSGD sums, for each gradient of
-    rows x columns that is worth it, two factors of (rows + columns) x rank, all in float32, and the others as they
-    are; before step POWER_START everything (torch's powerSGD_hook.py).
+    A ring sends 2 (n - 1) / n times the tensor and receives as much (Patarasuk and Yuan, "Bandwidth
+    optimal all-reduce algorithms", 2009). An element has 4 bytes, or 2 with the 16-bit hooks. For
+    each gradient of rows x columns that becomes smaller by it, PowerSGD sums two factors of (rows +
+    columns) x rank elements in float32. It sums the other gradients uncompressed, and before step
+    POWER_START all of them (torch's powerSGD_hook.py).
     """
     if name in HOOKS:
         nbytes = 2 * sum(math.prod(shape) for shape in shapes)

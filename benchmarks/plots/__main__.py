@@ -1,9 +1,10 @@
-"""Figures and a page from the results: PNG files, and report.html, which holds everything itself.
+"""Figures and a page from the results: PNG files, and report.html, which contains all of them.
 
     python -m benchmarks.plots [FILE.json] [--out DIR]
 
-`make bench` does the same for results/latest.json. What `gil`, `soak`, `accuracy.py`, `convergence.py` and
-time_to_loss.py have written beside that file is taken in, too. A figure whose rows were not measured is left out.
+`make bench` does the same for results/latest.json. The page also has the results of the other tools
+that lie beside that file: the GIL benchmark, the soak, `accuracy`, `convergence` and
+`time_to_loss`. A figure whose rows were not measured is left out.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 class Plan(NamedTuple):
-    """A figure that may be drawn."""
+    """A figure that is drawn if its rows were measured."""
 
-    #: Of the file, without its ending.
+    #: Name of the file, without its ending.
     name: str
     caption: str
     draw: Callable[[Sequence[Record]], Figure | None]
@@ -78,7 +79,7 @@ GIL_CAPTION = (
     "Left: what the main thread loses to all-reduces in flight. Right: what they lose when it computes."
 )
 SOAK_CAPTION = "Resident memory of every process over the time of the soak; the grey fifths are compared."
-#: Figures that other tools have drawn, by the pattern of their files' names.
+#: Captions of the figures that other tools have drawn, by the pattern of their files' names.
 DRAWN = {
     "accuracy.png": "The error of averages against a sum in float64: ours, and torch's compression hooks over Gloo.",
     "convergence-*.png": "The loss of a training against steps, and against bytes of gradients.",
@@ -87,10 +88,10 @@ DRAWN = {
 
 
 def write(source: Path, directory: Path) -> list[Path]:
-    """Write the figures and the page of a file of results; return what was written.
+    """Write the figures and the page of a file of results, and return their paths.
 
     Raises:
-        FormatUnknown: a file is not as expected.
+        FormatUnknown: a file has another format.
         OSError: a file cannot be read or written.
     """
     document = load(source)
@@ -101,7 +102,7 @@ def write(source: Path, directory: Path) -> list[Path]:
     def keep(name: str, caption: str, figure: Figure | None) -> list[Picture]:
         path = directory / f"{name}.png"
         if figure is None:
-            path.unlink(missing_ok=True)  # of an earlier run, with other rows
+            path.unlink(missing_ok=True)  # a figure of an earlier run with other rows
             return []
         path.write_bytes(content := png(figure))
         written.append(path)

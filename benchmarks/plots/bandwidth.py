@@ -1,7 +1,8 @@
-"""Figures of algbw: by size of the tensor, and by the number of workers, against what links and a ring allow.
+"""Figures of algbw by size of the tensor and by the number of workers, with the bounds of links and of a ring.
 
-Every byte crosses a worker's link once each way over reducers, which share the sums evenly: algbw <= B min(1, k/n)
-for links of rate B. A ring sends each byte 2(n-1)/n times: algbw <= B n/(2(n-1)).
+With reducers, every byte crosses a worker's link once in each direction, and reducers share the
+sums evenly, so algbw <= B min(1, k/n) on links of rate B. A ring sends each byte 2(n-1)/n times, so
+algbw <= B n/(2(n-1)).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.plots.style import (
 )
 
 ALL_REDUCE = "all-reduce"
-#: Mbit/s of a GB/s.
+#: Mbit/s in a GB/s.
 MBIT = 8e3
 
 
@@ -94,7 +95,7 @@ def _size_panel(axes: Axes, case: Sequence[Record]) -> None:
 
 
 def _lines(axes: Axes, case: Sequence[Record], x: Callable[[Record], int], unit: float) -> None:
-    """Draw a line for each contender; the band is between the quartiles."""
+    """Draw a line for each contender, with a band between the quartiles."""
     for name, appearance in contenders(case).items():
         ran = sorted((row for row in case if name in row.contenders), key=x)
         at = [x(row) for row in ran]
@@ -117,14 +118,14 @@ def _lines(axes: Axes, case: Sequence[Record], x: Callable[[Record], int], unit:
 
 
 def contenders(case: Sequence[Record]) -> dict[str, Look]:
-    """Return the looks of all contenders of some rows, in the order of the file."""
+    """Return the looks of all contenders of the rows, in the order of the file."""
     return {name: look(name, row.ring) for row in case for name in row.contenders}
 
 
 def _bounds(axes: Axes, points: Sequence[tuple[int, Record]]) -> None:
-    """Draw what the links of rows on shaped links allow, each at its x."""
+    """Draw the bounds of rows on shaped links, each at its x."""
     rates = {row.network.rate_mbit for _, row in points if row.network is not None}
-    rate = max(rates)  # of one network
+    rate = max(rates)  # all rows have the same
     at = [x for x, _ in points]
     ours = [rate * min(1, row.reducers / row.workers) for _, row in points]
     ring = [rate * row.workers / (2 * (row.workers - 1)) for _, row in points if row.workers > 1]
@@ -138,7 +139,7 @@ def _bounds(axes: Axes, points: Sequence[tuple[int, Record]]) -> None:
 
 
 def grouped(rows: Sequence[Record], key: Callable[[Record], Hashable]) -> list[list[Record]]:
-    """Return the rows that have the same key, in the order of the file."""
+    """Return groups of the rows that have the same key, in the order of the file."""
     groups: dict[Hashable, list[Record]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)

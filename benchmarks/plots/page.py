@@ -41,7 +41,8 @@ th:first-child, td:first-child, .plain td { text-align: left; } tbody tr:hover {
 """
 
 
-#: Figures of more pixels than this have several panels beside each other. On a phone they scroll in a box.
+#: Figures of more pixels than this have several panels beside each other. On a phone they scroll in
+#: a box.
 _WIDE = 1000
 
 
@@ -79,7 +80,7 @@ Part = str | Lead | Picture | Table | list[str]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, and what follows it. One without parts is left out."""
+    """A heading and its parts. A section without parts is not shown."""
 
     title: str
     parts: Sequence[Part]

@@ -1,4 +1,4 @@
-"""Figures of what is compared in turn: how much faster than the ring, and the time of a step."""
+"""Figures of contenders that take turns: how many times as fast as the ring, and the time of a step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _ratio_panel(axes: Axes, case: Sequence[Record]) -> None:
             if name in row.contenders and (ratio := row.contenders[name].ratio) is not None
         ]
         if not points:
-            continue  # the ring itself
+            continue  # the ring itself has no ratio
         median = [ratio.median for _, ratio in points]
         below = [ratio.median - ratio.low for _, ratio in points]
         above = [ratio.high - ratio.median for _, ratio in points]

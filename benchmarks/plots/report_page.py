@@ -16,15 +16,15 @@ from benchmarks.soak import flatness
 TITLE = "Reduction Server for PyTorch: benchmarks"
 
 METHOD = [
-    "Contenders run in turn on the same processes: A B C A B C. Other load on the machine moves all of them; ratios "
+    "Contenders take turns on the same processes: A B C A B C. Other load on the machine slows all of them. Ratios "
     "are medians over neighbouring turns, with their quartiles.",
-    "All ranks sleep until one agreed reading of the clock they share. A turn ends when the slowest rank has its "
+    "All ranks sleep until an agreed reading of the clock that they share. A turn ends when the slowest rank has its "
     "last result.",
     "Every result of every turn is compared as a whole with the known sum, outside the timed region. Inputs are "
     "integers, so that every order of adding gives the same exact sum. Training steps have real numbers: ours must "
     "have the bits of the sum in rank order, a ring's may differ by the roundings.",
-    "Every rank has one torch thread. All processes share the cores of the machine: on loopback the CPU is what is "
-    "waited for, and the figures say how much work each way makes, not which is faster on a network.",
+    "Every rank has one torch thread. All processes share the cores of the machine. On loopback CPU is the "
+    "bottleneck, so the figures say how much work each contender makes, not which is faster on a network.",
     "On shaped links every process has a network namespace of its own, on a link of the stated rate each way, with "
     "queues of the stated length; iperf3 says what one TCP stream carries there.",
     "algbw is the size of the tensor by the time of one collective. 1 GB = 1e9 bytes, 1 Mbit = 1e6 bits, "

@@ -1,4 +1,7 @@
-"""How figures look: colours that colour-blind eyes tell apart, and plain axes. No pyplot, so no global state."""
+"""The style of figures: plain axes, and colours that colour-blind readers can tell apart.
+
+pyplot is not used, since it has global state.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,15 @@ DPI = 144
 
 
 class Look(NamedTuple):
-    """Of one contender, in all figures."""
+    """Label, colour and marker of a contender in all figures."""
 
     label: str
     colour: str
     marker: str
 
 
-# Okabe and Ito's palette ("Color Universal Design", 2008); markers differ, too, for prints in grey.
+# The palette of Okabe and Ito ("Color Universal Design", 2008). Markers differ, too, for prints in
+# grey.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 GREY = "#777777"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY)
@@ -48,7 +52,7 @@ def look(contender: str, ring: str = "") -> Look:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Figures made inside have our style."""
+    """Give figures that are made in the body our style."""
     with matplotlib.rc_context(
         {
             "axes.edgecolor": "#999999",
@@ -75,7 +79,7 @@ def styled() -> Iterator[None]:
 def panels(
     count: int, *, width: float = 4.6, height: float = 3.4, columns_max: int = 2
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of so many panels, `columns_max` a row, and its axes; sizes in inches."""
+    """Return a figure of `count` panels in rows of `columns_max`, and its axes. Sizes are in inches."""
     columns = min(count, columns_max)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows))
@@ -88,7 +92,7 @@ def panels(
 def png(figure: Figure) -> bytes:
     """Return the figure as the content of a PNG file."""
     buffer = io.BytesIO()
-    # No date or version in it: the same numbers make the same file.
+    # Without date and version the same numbers make the same file.
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()
 
@@ -102,7 +106,7 @@ def size_text(count: float) -> str:
 
 
 def size_axis(axes: Axes, sizes: list[int]) -> None:
-    """Make the x axis one of tensor sizes, logarithmic, with a tick at each that was measured."""
+    """Make the x axis a logarithmic one of tensor sizes, with a tick at each measured size."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=35, ha="right")
     axes.minorticks_off()
@@ -110,7 +114,7 @@ def size_axis(axes: Axes, sizes: list[int]) -> None:
 
 
 def log_scale(axes: Axes) -> None:
-    """Make the y axis logarithmic, with ticks like 0.1, 0.2, 0.5 instead of powers; call when all is drawn."""
+    """Make the y axis logarithmic, with ticks like 0.1, 0.2, 0.5. Call it when everything is drawn."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     steps = (1, 2, 5) if high > 8 * low else (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
@@ -120,16 +124,16 @@ def log_scale(axes: Axes) -> None:
 
 
 def legend_below(figure: Figure) -> None:
-    """Explain the lines of all panels once, under them."""
-    known = {}
+    """Put one legend for all panels under them."""
+    entries = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
-        known |= dict(zip(labels, handles, strict=True))
+        entries |= dict(zip(labels, handles, strict=True))
     figure.legend(
-        known.values(), known.keys(), loc="outside lower center", ncols=2 if len(figure.axes) == 1 else 4
+        entries.values(), entries.keys(), loc="outside lower center", ncols=2 if len(figure.axes) == 1 else 4
     )
 
 
 def value_text(value: float) -> str:
-    """Return three digits, or all before the point."""
+    """Return a number with three digits, or with all digits before the point."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

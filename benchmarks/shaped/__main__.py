@@ -1,10 +1,10 @@
-"""One all-reduce on shaped links, settings by hand.
+"""All-reduces on shaped links, with settings from the command line.
 
     python -m benchmarks.shaped --workers 4 --reducers 4 --rate 500 --size 64MiB --contenders tcp,ring
     REDUCTION_CHUNK_BYTES=65536 REDUCTION_CREDIT_BYTES=262144 python -m benchmarks.shaped --contenders tcp
 
-Prints the rows of the benchmarks' table, columns as in README.md. Settings of the plug-in come from the
-environment. Needs root and iproute2.
+Prints a row of the benchmarks' table for each combination of rate, latency and size; README.md
+defines the columns. Settings of the plug-in come from the environment. Needs root and iproute2.
 """
 
 from __future__ import annotations

@@ -3,13 +3,17 @@
     python -m benchmarks.shaped.hierarchy --nodes 4 --local 2 --rate 100 --size 64MiB --rounds 5
     python -m benchmarks.shaped.hierarchy --train --nodes 4 --local 2 --rate 100 --rounds 5
 
-Each node is a host of its own with one link, which its ranks share; what they exchange among themselves goes over the
-node's loopback. A turn is one all-reduce, compared as a whole with the exact sum; with `--train` it is one step of the
-transformer of `benchmarks.loads.training` under DDP: with our hook in both modes, as it is (over Gloo), and without any
-communication, the ceiling. There ours must have the exact bits, and all ranks the same weights after every step.
+Each node is a host of its own with one link, which its ranks share. The ranks of a node exchange
+data over the node's loopback. A turn is one all-reduce, whose result is compared as a whole with
+the exact sum. With `--train` a turn is one step of the transformer of `benchmarks.loads.training`
+under DDP: with our hook in both modes, with DDP's own all-reduce over Gloo, and without any
+communication, which is the ceiling. There our gradients must have the exact bits, and all ranks
+must have the same weights after every step.
 
-`x ring` and `x flat` are quotients of neighbouring turns (quartiles). `bytes per node` is what a node's link carried
-both ways, headers included, in bytes of the tensor or of all gradients. Needs root and iproute2.
+`x ring` and `x flat` say how many times as fast as the ring and as flat mode a contender is: the
+median over neighbouring turns, and quartiles. `bytes per node` are the bytes on a node's link in
+both directions, headers included, by those of the tensor or of all gradients. Needs root and
+iproute2.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ def parse() -> argparse.Namespace:
     load.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
     load.add_argument("--train", action="store_true", help="steps of a training, not single all-reduces")
     parser.add_argument("--rounds", type=int, default=5)
-    # Two, since DDP makes its buckets anew after the first step.
+    # There are two, since DDP makes new buckets after the first step.
     parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
@@ -65,7 +69,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Measurement]:
-    """Let the contenders take turns; each is checked."""
+    """Let the contenders take turns, and check every result."""
     nodes, reducers, link = arguments.nodes, arguments.reducers, Link(rate_mbit=arguments.rate)
     effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
     with ExitStack() as stack:
@@ -133,7 +137,7 @@ def _spread(value: Quartiles) -> str:
 
 def main() -> None:
     arguments = parse()
-    # Slow is what is measured here; the warnings that name who is slow would bury the table.
+    # Slow links are intended here. Warnings about slow ranks would hide the table.
     os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
     with ending_well("hierarchy"):
         measured = measure(arguments)

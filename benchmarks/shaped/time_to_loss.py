@@ -2,13 +2,15 @@
 
     python -m benchmarks.shaped.time_to_loss --workers 4 --rate 50 --steps 400
 
-The trainings of `benchmarks.numerics.convergence`, side by side on the same processes, a few steps of each in turn,
-so that what slows the machine slows all. The target is fp32's final loss (the mean of the last tenth of its steps)
-and 1 % more; a training has reached it when the mean of its last WINDOW steps has. Those that have not when fp32 is
-done go on, up to `--most` times as many steps. Time is that of steps on rank 0, computing included, from the first one.
+The trainings of `benchmarks.numerics.convergence` run side by side on the same processes, a few
+steps of each in turn, so that other load on the machine slows all of them. The target is 1 % above
+fp32's final loss, which is the mean of the last tenth of its steps. A training has reached the
+target when the mean of its last WINDOW steps has. A training that has not reached it when fp32 is
+done goes on, for up to `--most` times as many steps. Time is the sum of the seconds of all steps on
+rank 0, computing included.
 
-Exit code 1 if one of CHECKED, both with error feedback, is not LEAST times as fast as fp32. Writes
-time-to-loss-MODEL.json and time-to-loss-MODEL.png. Needs root and iproute2.
+The exit code is 1 if a wire dtype of CHECKED, both with error feedback, is not LEAST times as fast
+as fp32. Writes time-to-loss-MODEL.json and time-to-loss-MODEL.png. Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from benchmarks.method.table import markdown
 from benchmarks.numerics.convergence import BASELINES, LIMIT, RESULTS, WIRES, final_of, names_of, ways
 from benchmarks.numerics.convergence_load import LEARNERS, Training, Way
 
-#: Of the JSON; raised when a field changes its meaning.
+#: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
+#: Number of turns in which fp32 does all its steps.
 TURNS = 20
-#: Steps whose mean loss is compared with the target.
+#: Number of last steps whose mean loss is compared with the target.
 WINDOW = 20
 CHECKED, LEAST = ("int8", "topk"), 1.3
 HEAD = ("way", "final loss", "by fp32", "ms per step", "steps to target", "s to target", "x fp32")
@@ -44,13 +47,13 @@ class Run:
     """One training."""
 
     way: Way
-    #: Of each step, the mean over the ranks.
+    #: Loss of each step, the mean over the ranks.
     losses: list[float] = field(default_factory=list)
-    #: Of each step, on rank 0.
+    #: Seconds of each step on rank 0.
     seconds: list[float] = field(default_factory=list)
 
     def train(self, cluster: Cluster, count: int) -> None:
-        """Do so many steps more."""
+        """Do `count` more steps."""
         losses, seconds = cluster.ranks.call("run", self.way.name, count)[0]
         self.losses += losses
         self.seconds += seconds
@@ -60,7 +63,7 @@ class Run:
         return final_of(self.losses[:steps])
 
     def steps_to(self, target: float) -> int | None:
-        """Return how many steps it took until the mean of the last WINDOW was at the target; None: never."""
+        """Return after how many steps the mean of the last WINDOW had reached the target, or None."""
         sums = [0.0, *accumulate(self.losses)]
         reached = (
             end for end in range(WINDOW, len(sums)) if sums[end] - sums[end - WINDOW] <= WINDOW * target
@@ -68,13 +71,13 @@ class Run:
         return next(reached, None)
 
     def time_to(self, target: float) -> float:
-        """Return the seconds that took; infinite: never."""
+        """Return the seconds until the target was reached; infinite if it never was."""
         steps = self.steps_to(target)
         return float("inf") if steps is None else sum(self.seconds[:steps])
 
 
 def train(cluster: Cluster, chosen: Sequence[Way], model: str, steps: int, most: int) -> list[Run]:
-    """Train in all ways until the loss that fp32, the first, has at the end."""
+    """Train in all ways until each has reached the target; the first way is fp32, which sets it."""
     cluster.ranks.load(Training, model)
     for way in chosen:
         cluster.ranks.call("begin", way, cluster.reducers.addresses, f"{way.wire}".replace(":", "-"))
@@ -97,7 +100,7 @@ def _advance(cluster: Cluster, runs: Sequence[Run], steps: int, until: int) -> N
 
 
 def target_of(reference: Run, steps: int) -> float:
-    """Return the loss that all are to reach."""
+    """Return the loss that all trainings are to reach."""
     return reference.final(steps) * (1 + LIMIT)
 
 
@@ -130,7 +133,7 @@ def cells(run: Run, reference: Run, steps: int) -> list[str]:
 
 
 def slow(runs: Sequence[Run], steps: int) -> list[str]:
-    """Return which of CHECKED are not fast enough."""
+    """Return a message for each wire dtype of CHECKED that is not fast enough."""
     target, problems = target_of(runs[0], steps), []
     for run in runs:
         factor = runs[0].time_to(target) / run.time_to(target)
@@ -140,7 +143,8 @@ def slow(runs: Sequence[Run], steps: int) -> list[str]:
 
 
 def main() -> None:
-    from benchmarks.shaped.time_to_loss_figure import figure, png  # not above: every rank imports this module
+    # Every rank imports this module, and does not need matplotlib.
+    from benchmarks.shaped.time_to_loss_figure import figure, png
 
     given = _arguments()
     shape = Shape(workers=given.workers, reducers=given.workers, link=Link(rate_mbit=given.rate))

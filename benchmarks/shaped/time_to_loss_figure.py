@@ -1,4 +1,4 @@
-"""The figure of time_to_loss.py."""
+"""The figure of time_to_loss.py: the loss of each training against seconds."""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
     python -m benchmarks.shaped.wires --workers 4 --rate 100 --size 64MiB --rounds 5
 
-`bytes` is what a worker's link carried both ways, in bytes of the tensor; `x float32` is the quotient of neighbouring
-turns (quartiles), `x fewer` that of the bytes. Every result is checked to the last bit. Needs root and iproute2.
+`bytes` are the bytes on a worker's link in both directions, by those of the tensor. `x float32`
+says how many times as fast as float32 a wire dtype is: the median over neighbouring turns, and
+quartiles. `x fewer` says how many times fewer bytes it sends. Every result is checked to the last
+bit. Needs root and iproute2.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A soak: random all-reduces for a long time, checked one by one; fails if a process grows.
+"""A soak: random all-reduces for a long time, each checked. It fails if a process grows.
 
     python -m benchmarks.soak --minutes 30 --transport tcp,grpc --workers 3 --reducers 2
 
-Ranks and reducers are processes on loopback, new ones for every transport. Every few seconds the ranks let
-everything in flight finish, and memory, threads and descriptors of every process are read. Now and then all
-ranks leave their job and begin another. Exit codes: 0 all processes were flat, 1 one grew or a sum was wrong,
-130 interrupted.
+Ranks and reducers are processes on loopback, new ones for every transport. Every few seconds the
+ranks wait for all collectives in flight, and memory, threads and descriptors of every process are
+read. Now and then all ranks leave their job and begin another one. The exit code is 0 if no process
+grew, 1 if one grew or a sum was wrong, and 130 if it was interrupted.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from worker_plugin.config import PluginConfig
 
 RESULTS = Path(__file__).parents[1] / "results"
 
-#: Of the JSON; raised when a field changes its meaning.
+#: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
 
 
 def report(course: Course, settings: Settings) -> list[str]:
-    """Return what is printed about a course."""
+    """Return the printed report of a course."""
     lines = [
         f"{course.transport}: {course.collectives} all-reduces, {course.tensor_bytes / 1e9:.2f} GB per rank, "
         f"{course.jobs} jobs, {course.seconds:.0f} s, {settings.workers} workers, {settings.reducers} reducers, "
@@ -71,7 +71,7 @@ def write(settings: Settings, courses: list[Course], directory: Path) -> None:
         "courses": [course.json() for course in courses],
     }
     (directory / "soak.json").write_text(json.dumps(document, indent=1) + "\n")
-    # Not above: rank processes import this module, and matplotlib would be most of what they hold.
+    # Rank processes import this module, and matplotlib would be most of their memory.
     from benchmarks.plots import style
     from benchmarks.soak import figure as soak_figure
 
@@ -81,7 +81,8 @@ def write(settings: Settings, courses: list[Course], directory: Path) -> None:
 
 def main() -> None:
     settings, directory = _arguments()
-    # `timeout` and supervisors end us as Ctrl-C does, with the processes; a shell's background jobs ignore Ctrl-C.
+    # SIGTERM, which `timeout` and supervisors send, ends this process as Ctrl-C does, so that its
+    # children end, too. SIGINT is set as well, because a shell's background jobs ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     courses: list[Course] = []

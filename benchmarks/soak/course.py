@@ -1,4 +1,4 @@
-"""The course of a soak: starts the processes of one transport, loads them, samples them and judges them."""
+"""The course of a soak on one transport: its processes are started, loaded, sampled and judged."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from benchmarks.method.slices import following
 from benchmarks.soak.flatness import SAMPLES_MIN, Series, Verdict, judge
 from benchmarks.soak.load import RandomAllReduces
 
-#: After the last result of a slice until the sample: acknowledgements go within 50 ms, memory is released then.
+#: Seconds between the last result of a slice and the sample. Acknowledgements go within 50 ms, and
+#: memory is released after them.
 SETTLE_S = 0.2
-#: Collectives of the first slice; the later ones follow from its speed.
+#: Collectives of the first slice. The lengths of later slices follow from its speed.
 FIRST_SLICE = 20
 
 
 class SoakFailed(Exception):
-    """A sum was wrong, or a process died; the message says which."""
+    """A sum was wrong, or a process died. The message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line says."""
+    """The settings of the command line."""
 
     minutes: float
     transports: tuple[str, ...]
@@ -44,21 +45,21 @@ class Settings:
 
 @dataclass(slots=True)
 class Course:
-    """The soak of one transport, as far as it came."""
+    """The soak of one transport until its end or its failure."""
 
     transport: str
     seconds: float = 0.0
     collectives: int = 0
     tensor_bytes: int = 0
-    #: How often the ranks began a job.
+    #: Number of jobs that the ranks have begun.
     jobs: int = 0
     series: list[Series] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
-    #: Why it ended early; empty if it did not.
+    #: The reason of an early end; empty without one.
     failure: str = ""
 
     def json(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
+        """Return the course as JSON."""
         plain = {
             name: getattr(self, name) for name in ("transport", "seconds", "collectives", "tensor_bytes")
         }
@@ -74,7 +75,7 @@ def soak(settings: Settings, course: Course) -> None:
     """Run one course, until it ends or fails.
 
     Raises:
-        SoakFailed: what it says.
+        SoakFailed: a sum was wrong, or a process died.
     """
     with (
         closing(Reducers(settings.reducers)) as reducers,
@@ -89,7 +90,7 @@ def soak(settings: Settings, course: Course) -> None:
         except RanksFailed as error:
             raise SoakFailed(str(error)) from error
         except KeyboardInterrupt:
-            # Reducers of the same terminal were interrupted, too: the ranks would wait for them.
+            # The ranks may be in the middle of a command, and would not end by themselves.
             for child in multiprocessing.active_children():
                 child.kill()
             raise
@@ -119,7 +120,9 @@ def _follow(settings: Settings, course: Course, ranks: Ranks, pids: dict[str, in
         count = following(count, seconds, settings.every_s)
         time.sleep(SETTLE_S)
         course.seconds = time.monotonic() - began
-        heaps = dict(zip(pids, ranks.call("heap_bytes", settings.collects), strict=False))  # ranks come first
+        heaps = dict(
+            zip(pids, ranks.call("heap_bytes", settings.collects), strict=False)
+        )  # the ranks are first
         for series in course.series:
             try:
                 sample = footprint(pids[series.name])

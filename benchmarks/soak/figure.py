@@ -1,4 +1,4 @@
-"""The figure of a soak: memory of every process over time, from the document that `benchmarks.soak` writes."""
+"""The figure of a soak: memory of every process over time, from its JSON."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def memory(document: dict[str, Any]) -> Figure | None:
 
 def _course(axes: Axes, course: dict[str, Any]) -> None:
     minutes = course["seconds"] / 60
-    # What the verdict compares: see flatness.py.
+    # These two fifths are compared, see flatness.py.
     for begin in (0.2, 0.8):
         axes.axvspan(begin * minutes, (begin + 0.2) * minutes, color="#eeeeee", zorder=0)
     for index, process in enumerate(course["processes"]):
         times = [seconds / 60 for seconds in process["seconds"]]
         colour = PALETTE[index % len(PALETTE)]
-        # Reducers' lines are dotted, too, so that more processes than colours can be told apart.
+        # Reducers have dotted lines, so that more processes than colours can be told apart.
         style = "-" if process["name"].startswith("rank") else ":"
         rss = [count / MIB for count in process["rss_bytes"]]
         axes.plot(times, rss, style, color=colour, label=process["name"])

@@ -1,4 +1,4 @@
-"""Whether what a process holds stays the same over time: the judgement of `benchmarks.soak`."""
+"""The judgement of a soak: whether memory, threads and descriptors of a process stay the same over time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from benchmarks.lab.procfs import Footprint
 
 MIB = 1 << 20
 
-# How much the medians of the second and of the last fifth of a run may differ.
-#: Resident memory: the allocator keeps what it once needed and its memory fragments under a random load, which
-#: made processes whose heap was constant creep by 14 MiB in three minutes.
+#: Most growth of resident memory from the second to the last fifth of a run. The allocator keeps
+#: memory, which fragments under a random load: processes with a constant heap grew by 14 MiB in
+#: three minutes.
 RSS_ALLOWANCE_BYTES = 16 * MIB
-#: What was allocated and not freed: 1 MiB up or down was seen.
+#: Most growth of the bytes that were allocated and not freed. Changes of 1 MiB were seen.
 HEAP_ALLOWANCE_BYTES = 4 * MIB
-#: gRPC's own pool starts a thread more when it is busy, and ends it minutes later.
+#: Most additional threads. gRPC's own pool starts one more when it is busy, and ends it minutes
+#: later.
 THREADS_ALLOWANCE = 2
 
-#: Fewer make no fifths.
+#: Least number of samples from which fifths can be made.
 SAMPLES_MIN = 10
 
 
@@ -31,18 +32,18 @@ class Series:
     footprints: list[Footprint] = field(default_factory=list)
 
     def add(self, seconds: float, footprint: Footprint) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         self.seconds.append(seconds)
         self.footprints.append(footprint)
 
     def between(self, begin: float, end: float) -> list[Footprint]:
-        """Return the samples of a part of the time; 0 is its beginning, 1 the last sample."""
+        """Return the samples of a part of the time, where 0 is the first sample and 1 the last."""
         first, last = begin * self.seconds[-1], end * self.seconds[-1]
         pairs = zip(self.seconds, self.footprints, strict=True)
         return [footprint for seconds, footprint in pairs if first <= seconds <= last]
 
     def json(self) -> dict[str, object]:
-        """Return a list for each quantity."""
+        """Return the series as JSON, with a list for each quantity."""
         samples = [asdict(footprint) for footprint in self.footprints]
         columns = {name: [sample[name] for sample in samples] for name in samples[0]} if samples else {}
         return {"name": self.name, "seconds": self.seconds, **columns}
@@ -50,16 +51,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Medians of the second and of the last fifth of a series, and what grew. The first fifth is warming up."""
+    """Medians of the second and of the last fifth of a series, and the growth. The first fifth is the warm-up."""
 
     name: str
     rss_bytes: tuple[float, float]
     pss_bytes: tuple[float, float]
-    #: None where it is not known.
+    #: None if the heap is not known.
     heap_bytes: tuple[float, float] | None
     threads: tuple[float, float]
     descriptors: tuple[float, float]
-    #: In words; empty if the process was flat.
+    #: Each quantity that grew, in words; empty if none did.
     grew: tuple[str, ...]
 
 

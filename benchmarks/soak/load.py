@@ -1,8 +1,8 @@
-"""What every rank of `benchmarks.soak` runs: all-reduces of random sizes and dtypes, all checked.
+"""The workload of the soak, run by every rank: all-reduces of random sizes and dtypes, several in flight, all checked.
 
-All ranks draw the same plan from one seed. Contributions are cut out of random integers that differ by rank, so
-the sum over all ranks is known, and exact in every dtype and in any order of adding. The tensors lie in memory
-that is allocated once: what grows is not this load's.
+All ranks draw the same plan from one seed. Contributions are cut out of random integers that differ
+by rank, so the sum over all ranks is known, and exact in every dtype and in any order of adding.
+The tensors lie in memory that is allocated once, so this workload does not grow.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ from benchmarks.lab.procfs import heap_bytes
 from benchmarks.lab.ranks import Rank
 from worker_plugin import ReductionState
 
-#: Integers up to 256 are exact in bfloat16, the narrowest mantissa; contributions are -4 to 3.
+#: Most workers whose sums are exact. Contributions are -4 to 3, and integers up to 256 are exact in
+#: bfloat16, which has the narrowest mantissa.
 WORKERS_MAX = 64
-#: Most collectives under way at once.
+#: Most collectives in flight at once.
 IN_FLIGHT_MAX = 8
-#: A future that takes longer is an error, in seconds. Below `ranks.CALL_TIMEOUT_S`, so that it has a name.
+#: Seconds after which a future fails. It is less than `ranks.CALL_TIMEOUT_S`, so that the error
+#: names the collective.
 TIMEOUT_S = 60.0
 
-#: Chunks are often cut at multiples of this; sizes that end there are tried more often than by chance.
+#: Chunks often end at multiples of this, so the plan has more sizes that end there than chance
+#: would give.
 GRID_BYTES = 64 << 10
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _DTYPES = (*_FLOATS, torch.int32, torch.int64)
-#: Positions where a contribution may begin; a prime, so that chunks do not look alike.
+#: Number of positions at which a contribution may begin. It is a prime, so that no two chunks are
+#: alike.
 _STARTS = 1021
 
 
@@ -43,14 +47,14 @@ class Draw(NamedTuple):
     numel: int
     dtype: torch.dtype
     op: ReduceOp.RedOpType
-    #: Where in the random integers it is cut out.
+    #: Position in the random integers at which the contribution begins.
     start: int
-    #: Before it is issued, so many others may still be in flight.
+    #: Most other collectives that may be in flight when this one is issued.
     others_max: int
 
 
 class InFlight(NamedTuple):
-    """A collective that was issued, and where its tensor lies."""
+    """A collective that was issued, and the memory of its tensor."""
 
     draw: Draw
     slot: torch.Tensor
@@ -58,14 +62,14 @@ class InFlight(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What `run` did."""
+    """The number of collectives of a slice, and the bytes of their tensors."""
 
     collectives: int
     tensor_bytes: int
 
 
 class RandomAllReduces:
-    """A plan that never ends, followed slice by slice; nothing is in flight between two slices."""
+    """An endless plan that is followed in slices. Nothing is in flight between two slices."""
 
     def __init__(
         self, rank: Rank, reducers: Sequence[str], transport: str, seed: int, bytes_max: int
@@ -83,7 +87,7 @@ class RandomAllReduces:
                 self._own = numbers
         self._slots = [torch.empty(bytes_max, dtype=torch.uint8) for _ in range(IN_FLIGHT_MAX)]
         self._expected = torch.empty(bytes_max, dtype=torch.uint8)
-        self._wide = torch.empty(2 * bytes_max, dtype=torch.uint8)  # two bytes become four
+        self._wide = torch.empty(2 * bytes_max, dtype=torch.uint8)
         self._state: ReductionState | None = None
         self._index = 0
 
@@ -92,13 +96,13 @@ class RandomAllReduces:
         return os.getpid()
 
     def heap_bytes(self, collects: bool) -> int | None:
-        """Return what malloc's users hold, after a garbage collection if asked for; None if this is not glibc."""
+        """Return the bytes that are allocated, after a garbage collection if `collects`; None if this is not glibc."""
         if collects:
             gc.collect()
         return heap_bytes()
 
     def open(self, job: str) -> None:
-        """Leave the job and begin another, with a communicator of its own."""
+        """Leave the job, and begin another one with a new communicator."""
         self.close()
         self._state = ReductionState(
             self._reducers, job=job, transport=self._transport, timeout_s=TIMEOUT_S, join_timeout_s=TIMEOUT_S
@@ -110,7 +114,7 @@ class RandomAllReduces:
             self._state.close()
 
     def run(self, count: int) -> Slice:
-        """Follow the plan for `count` collectives; return when all are done and checked."""
+        """Follow the plan for `count` collectives, and wait until all are done and checked."""
         assert self._state is not None
         in_flight: deque[InFlight] = deque()
         tensor_bytes = 0
@@ -140,7 +144,7 @@ class RandomAllReduces:
         )
 
     def _draw_bytes(self) -> int:
-        """Return any size, the small ones as often as the large; sometimes none, or a multiple of a chunk."""
+        """Return a random size, evenly by orders of magnitude; sometimes 0, or a multiple of GRID_BYTES."""
         plan = self._plan
         kind = plan.random()
         if kind < 0.05:
@@ -164,7 +168,7 @@ class RandomAllReduces:
         expected = _room(self._expected, draw.numel, draw.dtype)
         if draw.op == ReduceOp.SUM:
             return expected.copy_(total)
-        # As promised: divided in the type that sums are kept in, then rounded once.
+        # AVG divides in the dtype of the accumulator, and rounds once after that.
         wide = torch.float64 if draw.dtype == torch.float64 else torch.float32
         return expected.copy_(_room(self._wide, draw.numel, wide).copy_(total).div_(self._rank.world_size))
 

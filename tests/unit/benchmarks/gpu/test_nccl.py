@@ -89,10 +89,10 @@ def test_what_a_log_says() -> None:
     assert found.complete == {(0, 4), (1, 4), (2, 4), (3, 4)}
     assert found.nodes == {4}
     assert found.channels == {2}
-    assert found.ways == {"NET/Socket/0"}
+    assert found.transports == {"NET/Socket/0"}
     assert found.choices == {("RING", "SIMPLE")}
-    assert found.told["NCCL_ALGO"] == "Ring"
-    assert found.told["NCCL_SHM_DISABLE"] == "1", "the full stop is not part of it"
+    assert found.variables["NCCL_ALGO"] == "Ring"
+    assert found.variables["NCCL_SHM_DISABLE"] == "1", "the full stop is not part of it"
     assert found.problems(4) == []
     assert found.summary() == (
         "NCCL 2.29.7+cuda13.0: RING SIMPLE, network Socket on eth0, 2 channels by NET/Socket/0"

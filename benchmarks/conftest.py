@@ -1,4 +1,4 @@
-"""Processes that the benchmarks share, and the table at the end of the run."""
+"""The fixtures of `make bench`, and the table at the end of the run."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ from benchmarks.plots import __main__ as plots
 
 _REPORT = pytest.StashKey[Report]()
 
-#: On loopback; shaped links say their own.
+#: Efforts on loopback. Benchmarks on shaped links have efforts of their own.
 QUICK = Effort(rounds=9, budget_s=12.0)
 FULL = Effort(rounds=41, budget_s=40.0)
 
-#: Loopback. Shaped links are named by the benchmarks that use them.
+#: Shapes on loopback. Benchmarks on shaped links have shapes of their own.
 SHAPES = [
     Shape(workers=2, reducers=1),
     Shape(workers=4, reducers=2),
     pytest.param(Shape(workers=8, reducers=2), marks=pytest.mark.full),  # slow on two cores
-    Shape(workers=2, reducers=2, device="cuda"),  # NCCL on GPUs of their own, as it likes
+    Shape(workers=2, reducers=2, device="cuda"),  # NCCL chooses its transports
     Shape(workers=4, reducers=4, device="cuda"),
 ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --full, unless the tests' own conftest has."""
+    """Add the option --full, unless the conftest of the tests has added it."""
     with suppress(ValueError):
         parser.addoption("--full", action="store_true", help="run what is marked full, and more rounds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Open the report; keep pytest-benchmark's own table for --benchmark-verbose, ours has its numbers."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: hosts and processes must go
+    """Create the report, and show pytest-benchmark's own table only with --benchmark-verbose."""
+    # SIGTERM ends the run as Ctrl-C does, so that hosts and processes end with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     config.option.benchmark_quiet = True
     config.stash[_REPORT] = Report()
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked full; put together what runs on the same processes."""
+    """Skip benchmarks that are marked full, and group those that run on the same processes."""
     if not config.getoption("--full"):
         for item in items:
             if item.get_closest_marker("full"):
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _shape(item: pytest.Item) -> Shape | None:
-    callspec = getattr(item, "callspec", None)  # of functions with parameters
+    callspec = getattr(item, "callspec", None)  # only functions with parameters have it
     return None if callspec is None else callspec.params.get("cluster")
 
 
@@ -86,7 +87,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session", params=SHAPES, ids=lambda shape: shape.name)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Ranks and reducers of each shape; all benchmarks of one shape run before the next."""
+    """The running processes of each shape. All benchmarks of a shape run before the next one."""
     shape: Shape = request.param
     with ExitStack() as stack:
         try:
@@ -98,18 +99,18 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def effort(request: pytest.FixtureRequest) -> Effort:
-    """Return how much to measure."""
+    """Return how many turns to measure."""
     return FULL if request.config.getoption("--full") else QUICK
 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
-    """Return the report, for rows that come from other processes than `cluster`'s."""
+    """Return the report, for rows of other processes than those of `cluster`."""
     return request.config.stash[_REPORT]
 
 
 class _Clock:
-    """A timer for pytest-benchmark that passes the times we took: its own would count our pipes, too."""
+    """A timer that gives pytest-benchmark the times of our turns. Its own timer would include our pipes."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -125,14 +126,14 @@ class _Clock:
 def record(
     request: pytest.FixtureRequest, cluster: Cluster
 ) -> Callable[[str, int, int, dict[str, Measurement]], None]:
-    """Return a function that takes a row into the report, and our turns into pytest-benchmark's."""
+    """Return a function that adds a row to the report, and our turns to that of pytest-benchmark."""
     clock = _Clock()
     request.applymarker(pytest.mark.benchmark(timer=clock.now))
     benchmark = request.getfixturevalue("benchmark")
 
-    def take(what: str, size_bytes: int, iterations: int, measured: dict[str, Measurement]) -> None:
+    def take(load: str, size_bytes: int, iterations: int, measured: dict[str, Measurement]) -> None:
         log = nccl_log.read(cluster.ranks.nccl_logs()) if cluster.shape.device == "cuda" else None
-        row = Row.of(cluster, what, size_bytes, iterations, measured, nccl=log)
+        row = Row.of(cluster, load, size_bytes, iterations, measured, nccl=log)
         request.config.stash[_REPORT].rows.append(row)
         ours = TRANSPORTS[0]
         turns = measured[ours].turns

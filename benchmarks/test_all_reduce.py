@@ -1,4 +1,4 @@
-"""All-reduce by size: ours against torch.distributed's ring, in turn on the same ranks."""
+"""All-reduces of several sizes: reducers against the ring of torch.distributed, in turn on the same ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.method.paired import Effort, compare
 
 KIB, MIB = 1 << 10, 1 << 20
 
-#: Bytes, and collectives per turn.
+#: Bytes of a tensor, and collectives per turn.
 SIZES = {
     "4KiB": (4 * KIB, 50),
     "64KiB": (64 * KIB, 40),

@@ -1,4 +1,4 @@
-"""A DDP step: ours against DDP's own all-reduce and against no communication, in turn on the same ranks."""
+"""DDP steps over reducers, with DDP's own all-reduce and without communication, in turn on the same ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.lab.ranks import TRANSPORTS
 from benchmarks.loads.ddp_step import DdpStep, gradient_bytes
 from benchmarks.method.paired import Effort, compare
 
-#: Width of the layers and batch per rank. In `tiny` the cost of the hook itself shows; `mlp` is 17
+#: Width of the layers and batch per rank. `tiny` shows the cost of the hook itself. `mlp` has 17
 #: MB of gradients on about 20 ms of computing, sized for two cores.
 MODELS = {"tiny": (32, 8), "mlp": (1024, 32)}
 

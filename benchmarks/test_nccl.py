@@ -1,4 +1,4 @@
-"""NCCL's ring on shaped links, on GPUs that ranks may share, against ours; see `benchmarks.gpu.nccl`."""
+"""Reducers against NCCL's ring on shaped links, with GPUs that ranks may share; see `benchmarks.gpu.nccl`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from benchmarks.lab.traffic import Link
 from benchmarks.method.paired import Effort
 from benchmarks.method.report import Report
 
-#: Where the faster one is too fast for ranks that share a GPU, the slower one may not be.
+#: If ranks that share a GPU are too slow for the faster links, they may be fast enough for the
+#: slower ones.
 SHAPES = [
     Shape(workers=4, reducers=4, device="cuda", link=Link(rate_mbit=rate_mbit)) for rate_mbit in (500, 200)
 ]

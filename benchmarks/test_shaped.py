@@ -1,4 +1,4 @@
-"""All-reduce on links of a known rate: both transports and Gloo's ring in turn on the same ranks."""
+"""All-reduces on links of a known rate: both transports and Gloo's ring, in turn on the same ranks."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ from benchmarks.method.paired import Effort, compare
 KIB, MIB = 1 << 10, 1 << 20
 
 FAST, SLOW = Link(rate_mbit=500), Link(rate_mbit=200)
-#: For sums that would pass in one burst of the others; see `benchmarks.lab.network`.
+#: Links for small sums, which would pass in one burst of the other links; see
+#: `benchmarks.lab.network`.
 FINE = Link(rate_mbit=500, burst_bytes=32 * KIB)
 
-#: The two that everything is judged by.
+#: The two main shapes.
 FOUR = Shape(workers=4, reducers=4, link=FAST)
 EIGHT = Shape(workers=8, reducers=8, link=SLOW)
 MAIN = [FOUR, EIGHT]
 
-#: From two workers on, with as many reducers: a ring's time grows, ours should not.
+#: Two workers, to compare with the main shapes: the time of a ring grows with the workers, ours
+#: should not.
 PAIRS = [Shape(workers=2, reducers=2, link=link) for link in (FAST, SLOW)]
 MORE = [Shape(workers=count, reducers=count, link=SLOW) for count in (3, 4, 6)]
-#: The same where two cores are fast enough for all processes.
+#: The slow links suit two cores also with eight workers.
 MORE += [Shape(workers=count, reducers=count, link=Link(rate_mbit=100)) for count in (2, 8)]
-#: The main two with other queues: what credit must suit.
+#: The main shapes with other queues, since the credit must suit any.
 QUEUES = [
     replace(shape, link=replace(link, latency_ms=latency_ms))
     for shape, link in ((FOUR, FAST), (EIGHT, SLOW))
     for latency_ms in (5.0, 100.0)
 ]
 
-#: Bytes, and collectives per turn: where the ring is overtaken.
+#: Bytes of a tensor and collectives per turn, to show from which size on the ring is slower.
 SWEEP = {"64KiB": (64 * KIB, 20), "256KiB": (256 * KIB, 10), "1MiB": (MIB, 5), "4MiB": (4 * MIB, 2)}
 SWEEP |= {"16MiB": (16 * MIB, 1)}
 
-#: Nothing but the links is waited for, so few rounds do.
+#: Links of a fixed rate make turns alike, so few rounds are enough.
 QUICK = Effort(rounds=5, rounds_min=5, budget_s=0.0, warmup_rounds=1)
 SHORT = replace(QUICK, rounds=3, rounds_min=3)
 FULL = replace(QUICK, rounds=11, rounds_min=11)
@@ -58,7 +60,8 @@ def _shapes(shapes: list[Shape], *marks: pytest.MarkDecorator) -> list[object]:
 def test_large(
     cluster: Cluster, record: Callable[..., None], request: pytest.FixtureRequest, size_bytes: int
 ) -> None:
-    # The slowest pair takes 10 s a round, and is only compared with the eight.
+    # A round of the slowest pair takes 10 s, and it is only the base of the growth to eight
+    # workers.
     quick = SHORT if cluster.shape == PAIRS[1] else QUICK
     _measure(cluster, record, size_bytes, 1, FULL if request.config.getoption("--full") else quick)
 

@@ -1,4 +1,4 @@
-"""Training steps on links of a known rate: our hook on both transports, plain DDP, and no communication."""
+"""Training steps on links of a known rate: our hook on both transports, plain DDP and no communication."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.lab.traffic import Link
 from benchmarks.loads.training import Training, gradient_bytes
 from benchmarks.method.paired import Effort, compare
 
-#: So slow that communication is nearly all of a step also when all ranks share two cores: without
+#: The links are so slow that a step is nearly all communication, although all ranks share two cores. Without
 #: it a step takes less than a tenth of Gloo's.
 SHAPES = [
     Shape(workers=4, reducers=4, link=Link(rate_mbit=200)),
     Shape(workers=8, reducers=8, link=Link(rate_mbit=100)),
 ]
 
-#: DDP makes its buckets anew after the first step.
+#: There are two warm-up rounds, since DDP makes new buckets after the first step.
 QUICK = Effort(rounds=5, rounds_min=5, budget_s=0.0, warmup_rounds=2)
 FULL = replace(QUICK, rounds=21, rounds_min=21)
 

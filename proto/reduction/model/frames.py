@@ -21,7 +21,7 @@ PROTOCOL_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """First frame of a stream: who is calling."""
+    """The first frame of a stream: it says which rank of which job is calling."""
 
     job: str
     instance: bytes
@@ -32,11 +32,12 @@ class Join:
     minimum: int
     credit_bytes: int
     protocol: int = PROTOCOL_VERSION
-    #: A number, because another version may know more dtypes; 0 is none.
+    #: The dtype that floating-point tensors will be pushed as; 0 for their own. It is a plain
+    #: number, because another version may know more dtypes.
     wire_dtype: int = 0
-    #: Of how many processes each contribution is the sum: AVG divides by all of them.
+    #: Each contribution is the sum of this many processes. AVG divides by all of them.
     local_size: int = 1
-    #: Tells the process groups of one job apart; "" for the whole job.
+    #: The ranks of the process group, as a short text; empty for a group of all ranks.
     group: str = ""
 
 
@@ -50,7 +51,7 @@ class Hello:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Push:
-    """One contribution. `payload` must not change until its result is there or the epoch is over."""
+    """One contribution. `payload` must not change until its result has come or the epoch is over."""
 
     epoch: int
     seq: int
@@ -58,13 +59,13 @@ class Push:
     collective: Collective
     held: int
     payload: memoryview
-    #: `checksum.of_push`, None if the configuration asks for none.
+    #: The value of `checksum.of_push`; None if the configuration asks for no checksums.
     crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """An acknowledgement that found no push to ride on."""
+    """An acknowledgement, sent if no push has come in time to carry it."""
 
     held: int
 
@@ -79,7 +80,7 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The communicator has failed; both directions."""
+    """The communicator has failed, and why. Either side may send it."""
 
     code: int
     message: str
@@ -87,7 +88,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The last frame of one direction on a call; the rest comes over the TCP plane. No core ever sees it."""
+    """The last frame of one direction on a call; later frames come over the TCP plane. No core sees it."""
 
 
 WorkerFrame: TypeAlias = Join | Hello | Push | Ack | Goodbye | Abort | Moved
@@ -98,7 +99,7 @@ WorkerFrame: TypeAlias = Join | Hello | Push | Ack | Goodbye | Abort | Moved
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The Join is accepted; a data port other than 0 offers the TCP plane to whoever has the key."""
+    """The Join is accepted. A data port other than 0 offers the TCP plane to the holder of the key."""
 
     incarnation: bytes
     credit_bytes: int
@@ -117,7 +118,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """All ranks said Hello: push everything from `minimum` on."""
+    """All ranks have said Hello; each pushes every collective from `minimum` on."""
 
     epoch: int
     minimum: int
@@ -125,27 +126,27 @@ class Start:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Result:
-    """The sum of one chunk. Nobody may change `payload`; whoever keeps it keeps its memory from being reused."""
+    """The sum of one chunk. `payload` must not be changed, and its memory is not reused while it is referenced."""
 
     epoch: int
     seq: int
     chunk: int
     minimum: int
     payload: memoryview
-    #: `checksum.of_result`, None if the configuration asks for none.
+    #: The value of `checksum.of_result`; None if the configuration asks for no checksums.
     crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """What every rank holds, when no result could carry it."""
+    """What all ranks are known to hold, sent if no result has come in time to carry it."""
 
     minimum: int
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """How the reducer sees ranks of which the receiver does not know it yet; and whether it wants to stop."""
+    """Ranks whose state at the reducer is news to the receiver, and whether the reducer wants to stop."""
 
     peers: tuple[Peer, ...]
     draining: bool
@@ -153,17 +154,17 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Who keeps the oldest chunk at a reducer from being summed, or the epoch from starting."""
+    """The ranks that keep the oldest chunk at a reducer from being summed, or the epoch from starting."""
 
     seq: int
     chunk: int
-    #: Since the chunk's first push, or the epoch's first Hello.
+    #: Seconds since the chunk's first push, or since the epoch's first Hello.
     waited_s: float
-    #: Ranks that have not pushed it, or not said Hello.
+    #: The number of ranks that have not pushed the chunk, or not said Hello.
     count: int
-    #: The first of them.
+    #: The first of these ranks.
     missing: tuple[Peer, ...]
-    #: The epoch that does not start; 0 if it is a chunk that waits.
+    #: The epoch that does not start; 0 if a chunk waits.
     epoch: int = 0
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ class Presence(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What all ranks must agree on, per seq."""
+    """What all ranks must agree on for one seq."""
 
     op: ReduceOp
     dtype: DType
@@ -45,7 +45,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Who takes part in an epoch and on which grid; only rank 0 makes one."""
+    """The members and the chunk size of an epoch; only rank 0 makes a configuration."""
 
     instance: bytes
     epoch: int
@@ -60,7 +60,7 @@ class Configuration:
         return tuple(member.weight for member in self.members)
 
     def index_of(self, incarnation: bytes) -> int | None:
-        """Return the place of a reducer in the dealing order, or None."""
+        """Return the position of a reducer in the dealing order; None if it is no member."""
         for index, member in enumerate(self.members):
             if member.incarnation == incarnation:
                 return index
@@ -68,7 +68,7 @@ class Configuration:
 
 
 def job_title(job: str, group: str) -> str:
-    """Return what messages and tables call a job: its name, and the ranks of its process group if that is not all."""
+    """Return the name of a job in messages and tables, with the ranks of its group unless it has all ranks."""
     return f"{job} [ranks {group}]" if group else job
 
 
@@ -80,9 +80,9 @@ class Peer:
     nonce: bytes
     host: str
     presence: Presence
-    #: How many it has had here: if there is a new one, the one before has broken.
+    #: How many streams the rank has opened here. If the number rises, the stream before has broken.
     streams: int = 1
 
     def __str__(self) -> str:
-        lost = "" if self.presence is Presence.PRESENT else f", {self.presence.name.lower()}"
-        return f"rank {self.rank} ({self.host}{lost})"
+        presence = "" if self.presence is Presence.PRESENT else f", {self.presence.name.lower()}"
+        return f"rank {self.rank} ({self.host}{presence})"

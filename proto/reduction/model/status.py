@@ -42,17 +42,17 @@ class JobStatus:
     sent_bytes: int
     chunk_bytes: int
     credit_bytes: int
-    #: The most that a rank has pushed and not got back, at this moment.
+    #: The most bytes that any rank has pushed at this moment without having their results.
     under_way_bytes: int
     #: Ranks that were the last to push a chunk, ascending.
     last: tuple[LastRank, ...] = ()
     waits: WaitTimes = WaitTimes()
-    #: As in `Join`.
+    #: The ranks of the process group, as in `Join`.
     group: str = ""
 
     @property
     def title(self) -> str:
-        """What to call it; no other job of the reducer is called so."""
+        """The job's name in messages and tables, which no other job of the reducer has."""
         return job_title(self.job, self.group)
 
 

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths: our certificate (chain), its private key, and the CA's certificates that the peer's must lead to."""
+    """Paths of our certificate (chain), its private key, and the CA that must have signed the peer's certificate."""
 
     cert: str
     key: str
@@ -56,7 +56,7 @@ class TlsFiles:
         return context
 
     def _password(self) -> str:
-        """OpenSSL would ask for it on the terminal, and gRPC cannot use such a key."""
+        """Refuse an encrypted key: OpenSSL would ask for its passphrase on the terminal, and gRPC cannot use it."""
         raise ConfigError(f"the private key {self.key} is encrypted: store it without a passphrase")
 
 
@@ -81,7 +81,7 @@ def tls_files(
 
 
 def read_private(path: str, what: str) -> bytes:
-    """Return a file's content as `read_file` does; warn if everybody on this machine may read it."""
+    """Return a file's content as `read_file` does; warn if every user of this machine may read it."""
     data = read_file(path, what)
     mode = os.stat(path).st_mode
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:

@@ -1,7 +1,8 @@
 """Why a connection to a reducer fails at TLS: gRPC reports "Socket closed" whatever the reason.
 
-Whoever could not connect does the handshake once more by itself. With TLS 1.3 a client is done before its certificate
-has been looked at, so a refusal shows as an end where an HTTP/2 server would speak first.
+A worker that could not connect does the handshake once more without gRPC. With TLS 1.3 a client has
+finished its handshake before the server checks its certificate. So a refusal shows as an end of the
+connection where an HTTP/2 server would send its first bytes.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import ssl
 
 from reduction.security.tls import TlsFiles
 
-#: How long it may take, in seconds.
+#: Seconds that the handshake and the first byte of the answer may take.
 ANSWER_S = 2.0
 
 
 async def why_refused(address: str, tls: TlsFiles | None, timeout_s: float = ANSWER_S) -> str | None:
-    """Return what is wrong with TLS between us and HOST:PORT; None if it is not that, or cannot be told."""
+    """Return what is wrong with TLS between us and HOST:PORT; None if TLS works, or that cannot be found out."""
     try:
         async with asyncio.timeout(timeout_s):
             return await _handshake(address, tls)
@@ -36,7 +37,7 @@ async def _handshake(address: str, tls: TlsFiles | None) -> str | None:
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not accepted here: {error.verify_message}"
     except ssl.SSLError as error:
-        if tls is None or isinstance(error, ssl.SSLEOFError):  # who hangs up may be about to end
+        if tls is None or isinstance(error, ssl.SSLEOFError):  # the peer may be about to end
             return None
         return f"it does not speak TLS as we do ({error.reason})"
     try:
@@ -51,7 +52,7 @@ async def _handshake(address: str, tls: TlsFiles | None) -> str | None:
 
 
 def _blind_context() -> ssl.SSLContext:
-    """Return a context that accepts anything: only whether TLS is spoken is asked."""
+    """Return a context that accepts any certificate: it only finds out whether the peer speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

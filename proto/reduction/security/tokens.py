@@ -22,23 +22,26 @@ from reduction.security.tls import read_private
 
 log = logging.getLogger(__name__)
 
-#: Stands for every job without a line of its own.
+#: The name that stands for every job without a line of its own.
 ANY = "*"
-#: Fewer can be guessed.
+#: A shorter token can be guessed, so it causes a warning.
 TOKEN_CHARS_ADVISED = 16
 METADATA_KEY = "authorization"
 _SCHEME = "Bearer "
+#: The visible ASCII characters, which a header may carry (RFC 6750, b64token, has fewer), without
+#: the colon that ends the job.
 _TOKEN = re.compile(rf"[!-9;-~]{{1,{TOKEN_CHARS_MAX}}}")
 
 
 class TokenTable:
-    """Tokens by job, of which neither repr nor pickle has any."""
+    """Tokens by job. Neither its repr nor a pickle can show a token."""
 
     __slots__ = ("_nobody", "_tokens")
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self._tokens = dict(tokens)
-        # So that a job without a token takes as long to refuse as one with another token.
+        # A job without a token is compared with this, so that refusing it takes as long as any
+        # refusal.
         self._nobody = secrets.token_hex()
 
     def __repr__(self) -> str:
@@ -48,16 +51,16 @@ class TokenTable:
         raise TypeError("tokens are never pickled; pass the path of their file")
 
     def of(self, job: str) -> str | None:
-        """Return the token of a job: of its own line, else of that of the job whose rail it is, else of any job's."""
+        """Return the token of a job: from its own line, else that of the job whose rail it is, else that of `*`."""
         rest = self._tokens.get(ANY)
         return self._tokens.get(job) or self._tokens.get(job_of(job), rest)
 
     def of_any_job(self) -> str:
-        """Return a token that the status may be asked for with."""
+        """Return a token that a Status call may show."""
         return self._tokens.get(ANY) or next(iter(self._tokens.values()))
 
     def admits(self, job: str, shown: str) -> bool:
-        """Whether this is the job's token; takes as long whatever is wrong about it."""
+        """Whether this is the job's token. It takes the same time whatever is wrong with the token."""
         return _equal(self.of(job) or self._nobody, shown)
 
     def knows(self, shown: str) -> bool:
@@ -69,7 +72,8 @@ def read_tokens(path: str) -> TokenTable:
     """Return the tokens of a file.
 
     Raises:
-        ConfigError: it cannot be read, a line is not JOB:TOKEN, or there is none; never shows a token.
+        ConfigError: the file cannot be read, a line is not JOB:TOKEN, or no line has a token. The
+            message never shows a token.
     """
     try:
         text = read_private(path, "the token file").decode()
@@ -111,7 +115,7 @@ def from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 
 
 def _equal(known: str, shown: str) -> bool:
-    # Of equal length, because compare_digest shows by its time whether the lengths differ.
+    # Digests have equal length; the time of compare_digest would show whether lengths differ.
     return hmac.compare_digest(_digest(known), _digest(shown))
 
 

@@ -14,7 +14,7 @@ from reduction.model import ReducerFrame, WorkerFrame
 
 
 class Sink(Protocol):
-    """Where a stream delivers to. The owner of the stream implements it."""
+    """The receiver of a stream's frames. The owner of the stream implements it."""
 
     def on_frame(self, frame: ReducerFrame) -> None:
         """Take one frame, in order. A Result's payload may be kept, and must not be changed.

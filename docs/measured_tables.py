@@ -282,9 +282,8 @@ def hierarchy(name: str = "shaped/hierarchy") -> Iterator[str]:
     ]
     cells = []
     for row in load(name)["rows"]:
-        seconds, ratio, carried = (
-            row[key] for key in ("turn_s", "times_as_fast_as_ring", "node_bytes_by_tensor")
-        )
+        keys = ("turn_s", "times_as_fast_as_ring", "node_bytes_by_tensor")
+        seconds, ratio, carried = (row[key] for key in keys)
         is_ring = row["contender"].startswith("Gloo")
         cells.append([row["contender"], spread(seconds), "1" if is_ring else spread(ratio), number(carried)])
     yield from table(head, cells)

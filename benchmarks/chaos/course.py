@@ -31,7 +31,7 @@ class ChaosFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line says."""
+    """The settings of the command line."""
 
     strikes: int
     every_s: float

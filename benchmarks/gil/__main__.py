@@ -1,4 +1,4 @@
-"""How much all-reduces in flight slow a training loop that computes in Python, and how much it slows them.
+"""All-reduces beside a training loop that computes in Python: how much each slows the other.
 
     python -m benchmarks.gil                    # two workers, one reducer, 16 MiB; about 2 minutes
     python -m benchmarks.gil --workers 4 --reducers 2 --size-mib 64

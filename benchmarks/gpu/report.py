@@ -27,7 +27,7 @@ HEAD = (
     "",
     "steps/s",
     "ms",
-    "ours is so many times as fast (quartiles)",
+    "its time / ours (quartiles)",
     "exposed ms",
     "GPU idle",
     "NCCL waits",

@@ -14,7 +14,7 @@ from benchmarks.lab.hosts import LOOPBACK, Host
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 
-#: How a reducer's first line begins, when it serves.
+#: Begin of the line that a reducer prints when it serves.
 READY = "listening on "
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

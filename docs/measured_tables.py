@@ -57,9 +57,10 @@ def machine() -> Iterator[str]:
         )
         seen.setdefault(line, []).append(name)
     first, *others = sorted(seen, key=lambda line: -len(seen[line]))
-    yield f"- {first}"
+    yield '!!! info "The machine and the versions"\n'
+    yield f"    - {first}"
     for line in others:
-        yield f"- {line}, for {', '.join(f'`{name}`' for name in seen[line])} only"
+        yield f"    - {line}, for {', '.join(f'`{name}`' for name in seen[line])} only"
 
 
 def _link(row: dict[str, Any]) -> tuple[float, float, int]:

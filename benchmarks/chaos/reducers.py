@@ -25,9 +25,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reduction.process.ready import ready_address
+
 from benchmarks.chaos.schedule import Strike
 from benchmarks.lab.hosts import LOOPBACK
-from benchmarks.lab.reducers import READY, START_TIMEOUT_S, STOP_TIMEOUT_S, start
+from benchmarks.lab.reducers import START_TIMEOUT_S, STOP_TIMEOUT_S, start
 
 #: Ports for reducers, below those that Linux gives to outgoing connections. Otherwise an outgoing
 #: connection could take the port of a reducer that is down. Even the connection attempt to that
@@ -195,7 +197,7 @@ class ChaosReducers:
         assert reducer.process is not None
         assert reducer.process.stdout is not None
         line = reducer.process.stdout.readline()
-        if line.startswith(READY) and reducer.state is State.STARTING:
+        if ready_address(line) is not None and reducer.state is State.STARTING:
             reducer.serves(now)
         elif reducer.state is State.ENDING and not line:
             self._reap(reducer)

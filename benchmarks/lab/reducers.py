@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from reduction.process.ready import close, wait_until_ready
+
 from benchmarks.lab.hosts import LOOPBACK, Host
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-
-#: Begin of the line that a reducer prints when it serves.
-READY = "listening on "
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -27,7 +25,7 @@ class Reducers:
         self._processes = [start(host) for host in hosts or [LOOPBACK] * count]
         try:
             #: HOST:PORT of each.
-            self.addresses = [_address(process) for process in self._processes]
+            self.addresses = [wait_until_ready(process, START_TIMEOUT_S) for process in self._processes]
         except BaseException:
             self.close()
             raise
@@ -46,14 +44,7 @@ class Reducers:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                pipe.close()
+            close(process, STOP_TIMEOUT_S)
 
 
 def start(host: Host, port: int = 0, *, log_level: str = "warning") -> subprocess.Popen[str]:
@@ -67,15 +58,6 @@ def start(host: Host, port: int = 0, *, log_level: str = "warning") -> subproces
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
     )
-
-
-def _address(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
-    line = process.stdout.readline() if ready else ""
-    if not line.startswith(READY):
-        raise RuntimeError(f"a reducer did not start within {START_TIMEOUT_S:g} s; it said {line!r}")
-    return line.removeprefix(READY).strip()
 
 
 def _cpu_s(pid: int) -> float:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from reduction.process import descriptors
+from reduction.process.ready import ready_line
 from reduction.security.tokens import read_tokens
 
 from reducer.binding import BindError, check_address, check_ports_of_siblings, naming
@@ -51,7 +52,7 @@ async def serve(config: ReducerConfig) -> None:
     stopping.listen(stdin=config.stop_with_stdin)
     unneeded = asyncio.Event()
     ticker = asyncio.create_task(_tick(engine, unneeded))
-    print(f"listening on {config.address(port)}", flush=True)
+    print(ready_line(config.address(port)), flush=True)
     log.info(
         "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
         config.address(port),

@@ -14,12 +14,12 @@ from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
 from reduction.process.launch import reducer_command
+from reduction.process.ready import ready_address
 
 from reducer.config import TLS_OPTIONS, ReducerConfig
 
 log = logging.getLogger(__name__)
 
-READY = b"listening on "
 #: How long a sibling may take to listen, in seconds.
 START_S = 30.0
 #: Pause before a sibling that ended is started again, in seconds.
@@ -106,11 +106,12 @@ class Siblings:
         line = b""
         with contextlib.suppress(TimeoutError):
             line = await asyncio.wait_for(process.stdout.readline(), START_S)
-        if not line.startswith(READY):
+        address = ready_address(line.decode())
+        if address is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             raise OSError(f"process {number} of {config.processes} did not start; its own words are above")
-        return int(line.decode().rpartition(":")[2])
+        return int(address.rpartition(":")[2])
 
     async def _keep(self, number: int) -> None:
         """Start a sibling again whenever it ends."""

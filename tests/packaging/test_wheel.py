@@ -6,7 +6,6 @@ The reducer runs with torch and without it: a reducer machine has only what the 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 import reduction
 from packaging.requirements import Requirement
+from reduction.process.ready import wait_until_ready
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("reduction", "reducer", "worker_plugin")
@@ -94,11 +94,8 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         command, stdout=subprocess.PIPE, text=True, cwd=home, env=clean_environ()
     ) as process:
         try:
+            yield wait_until_ready(process, TIMEOUT_S)
             assert process.stdout is not None
-            assert select.select([process.stdout], [], [], TIMEOUT_S)[0], "the reducer did not start"
-            line = process.stdout.readline()
-            assert line.startswith("listening on 127.0.0.1:")
-            yield line.removeprefix("listening on ").strip()
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT_S) == 0
             assert process.stdout.read() == ""

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import selectors
 import socket
 import subprocess
 from pathlib import Path
 
 from reduction.errors import ReducerUnavailable
 from reduction.process.launch import reducer_command
+from reduction.process.ready import NotReady, close, wait_until_ready
 
-READY = "listening on "
 #: The process must listen after this many seconds.
 START_S = 60.0
 #: The process is killed if it has not ended by itself this many seconds after its stdin was closed.
@@ -41,7 +40,7 @@ class EmbeddedReducer:
         """Start the process and wait until it listens.
 
         Raises:
-            ReducerUnavailable: it ended instead; its own message is on stderr.
+            ReducerUnavailable: the process does not serve; its own message is on stderr.
         """
         # The reducer that was installed beside our own package, not the first `reducer` that could
         # be imported here.
@@ -65,15 +64,10 @@ class EmbeddedReducer:
                 start_new_session=True,  # Ctrl-C must reach the script only, which may go on
                 pass_fds=[reading],
             )
-        assert self._process.stdout is not None
-        # select.select refuses descriptors above 1023.
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            line = self._process.stdout.readline() if selector.select(START_S) else ""
-        if not line.startswith(READY):
-            self._process.kill()
-            raise ReducerUnavailable(f"the embedded reducer did not start: exit code {self._process.wait()}")
-        self.address = line.removeprefix(READY).strip()
+        try:
+            self.address = wait_until_ready(self._process, START_S)
+        except NotReady as error:
+            raise ReducerUnavailable(f"rank 0's private reducer: {error}") from None
 
     @property
     def descriptors(self) -> list[int]:
@@ -83,11 +77,4 @@ class EmbeddedReducer:
 
     def stop(self) -> None:
         """Let the process drain and end; kill it if it does not."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        close(self._process, STOP_S)

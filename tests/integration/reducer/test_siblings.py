@@ -11,8 +11,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from reduction.process.ready import wait_until_ready
 from support.processes.children import environment, state_of
-from support.processes.reducers import READY, looked_at, reducer_command, status_of
+from support.processes.reducers import looked_at, reducer_command, status_of
 from support.training.checked import train_until_told
 
 from reducer.resources.allowance import MEMORY_SHARE, PROCESSES_DEFAULT_MAX, cores, memory
@@ -133,7 +134,7 @@ def defaults(tmp_path) -> tuple[dict, str]:
             env=environment(),
         )
     try:
-        status = status_of(process.stdout.readline().removeprefix(READY).strip())
+        status = status_of(wait_until_ready(process, 30))
     finally:
         process.stdin.close()
         process.wait(30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,9 @@ import click
 import pytest
 import reduction
 from reduction.process.launch import VARIABLE
+from reduction.process.ready import wait_until_ready
 from support.processes.children import START_S, environment
-from support.processes.reducers import READY, status_of
+from support.processes.reducers import status_of
 
 import reducer
 
@@ -86,12 +86,7 @@ def test_two_processes(folder, python_path):
         env=environment(PYTHONPATH=path),
     )
     try:
-        assert first.stdout is not None
-        readable, _, _ = select.select([first.stdout], [], [], START_S)
-        line = first.stdout.readline() if readable else ""
-        assert line.startswith(READY), line
-        address = line.removeprefix(READY).strip()
-        [port] = status_of(address)["siblings"]
+        [port] = status_of(wait_until_ready(first, START_S))["siblings"]
         assert status_of(f"127.0.0.1:{port}")["siblings"] == []
         children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
         [sibling] = [Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in children]

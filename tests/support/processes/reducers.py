@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import subprocess
 import sys
 import uuid
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reduction.process.ready import NotReady, wait_until_ready
 from support.processes.children import START_S, Log, environment
-
-READY = "listening on "
 
 
 def reducer_command(*arguments: str) -> str:
@@ -49,13 +47,10 @@ class Reducer:
                 text=True,
                 env=environment(),
             )
-        assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], START_S)
-        line = self.process.stdout.readline() if readable else ""
-        if not line.startswith(READY):
-            self.kill()
-            pytest.fail(f"no reducer: {line!r}, exit code {self.process.returncode}, log:\n{self.log.text}")
-        self.address = line.removeprefix(READY).strip()
+        try:
+            self.address = wait_until_ready(self.process, START_S)
+        except NotReady as error:
+            pytest.fail(f"{error}:\n{self.log.text}")
         #: Whether the test has ended the process on purpose.
         self.is_over = False
 

@@ -23,8 +23,8 @@ async def why_refused(address: str, tls: TlsFiles | None, timeout_s: float = ANS
         async with asyncio.timeout(timeout_s):
             return await _handshake(address, tls)
     except (OSError, ValueError):
-        # Nobody is there, or slow (TimeoutError); no HOST:PORT, or files that changed
-        # (ConfigError).
+        # The reducer is away or slow (TimeoutError), the address is no HOST:PORT, or a file has
+        # changed (ConfigError).
         return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import select
 import subprocess
 import sys
 
 import pytest
+from reduction.process.ready import wait_until_ready
 from support.processes.children import START_S, environment
-from support.processes.reducers import READY, status_of
+from support.processes.reducers import status_of
 
 from reducer.resources.allowance import PROCESSES_DEFAULT_MAX
 
@@ -71,10 +71,7 @@ def less(tmp_path):
 def test_a_reducer(less):
     process = less(REDUCER)
     try:
-        readable, _, _ = select.select([process.stdout], [], [], START_S)
-        line = process.stdout.readline() if readable else ""
-        assert line.startswith(READY), line
-        status = status_of(line.removeprefix(READY).strip())
+        status = status_of(wait_until_ready(process, START_S))
     finally:
         process.stdin.close()
         code = process.wait(START_S)

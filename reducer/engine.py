@@ -34,7 +34,7 @@ from reduction.wire import checksum
 
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
-from reducer.core.table import Table
+from reducer.core.jobs import Table
 from reducer.journal import Journal
 from reducer.resources.buffers import BufferPool, is_leased
 

@@ -21,7 +21,7 @@ from reduction.model import Hello
 
 from reducer.core import actions as reducer_actions
 from reducer.core import events as reducer_events
-from reducer.core.table import Table
+from reducer.core.jobs import Table
 from worker_plugin.core import actions as rank_actions
 from worker_plugin.core import events as rank_events
 from worker_plugin.core.communicator import Communicator, Identity

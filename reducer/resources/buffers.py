@@ -2,7 +2,7 @@
 
 A `Lease` goes back to its pool by itself when nobody refers to it or to a view of it any more: a result is
 free once the last of n connections has sent it, whichever that is. What may be in use at once is bounded by
-the credit, and was reserved at Join (`core/table.py`). What is kept for later, `reduction.process.reuse` says: together
+the credit, and was reserved at Join (`core/jobs.py`). What is kept for later, `reduction.process.reuse` says: together
 with what is in use no more than was in use at once lately, and EXTRA_BYTES_MAX for sizes that take turns.
 """
 

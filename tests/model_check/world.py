@@ -25,8 +25,8 @@ from reduction.model import Collective, DType, Push, ReduceOp, Result
 
 from reducer.core import actions as ra
 from reducer.core import events as re
+from reducer.core.jobs import Table
 from reducer.core.stragglers import Stragglers
-from reducer.core.table import Table
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
 from worker_plugin.core.communicator import Communicator, Identity, State

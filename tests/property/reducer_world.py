@@ -1,4 +1,4 @@
-"""Several jobs on one real `reducer.core.table.Table`, over streams that delay, break and lose their tails.
+"""Several jobs on one real `reducer.core.jobs.Table`, over streams that delay, break and lose their tails.
 
 The world performs the table's actions: a Fold notes whose contribution was added, and a Publish checks the list.
 """
@@ -18,7 +18,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send
 from reducer.core.events import Drain, Lost, Received, Tick
-from reducer.core.table import Table
+from reducer.core.jobs import Table
 
 
 class World:

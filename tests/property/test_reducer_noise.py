@@ -29,7 +29,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send
 from reducer.core.events import Drain, Lost, Received, Rejected, Tick
-from reducer.core.table import Table, reservation
+from reducer.core.jobs import Table, reservation
 
 US, OTHER = b"this reducer....", b"another reducer."
 LIVES = [b"the first life..", b"the second life."]

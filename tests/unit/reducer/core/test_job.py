@@ -24,7 +24,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send, SlotKey
 from reducer.core.events import Lost, Received
-from reducer.core.table import Table
+from reducer.core.jobs import Table
 
 R, S = b"reducer-reducer-", b"another-reducer-"
 INSTANCE = b"instance-instanc"

@@ -25,7 +25,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send, SlotKey
 from reducer.core.events import Drain, Lost, Received, Tick
-from reducer.core.table import Table
+from reducer.core.jobs import Table
 
 R = b"reducer-reducer-"
 CREDIT = 4096

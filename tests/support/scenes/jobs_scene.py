@@ -1,4 +1,4 @@
-"""A reducer's table of jobs, and who wants to join, for the tests of `reducer.core.table`."""
+"""A reducer's table of jobs, and who wants to join, for the tests of `reducer.core.jobs`."""
 
 from unittest.mock import ANY
 
@@ -17,7 +17,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Send
 from reducer.core.events import Received
-from reducer.core.table import Table
+from reducer.core.jobs import Table
 
 REDUCER = b"reducer-reducer-"
 OLD, NEW = b"the old instance", b"the new instance"

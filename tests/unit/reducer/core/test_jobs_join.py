@@ -1,4 +1,4 @@
-"""Who may join a reducer: every row of the table in `reducer.core.table`, as events in and actions out."""
+"""Who may join a reducer: every row of the table in `reducer.core.jobs`, as events in and actions out."""
 
 import traceback
 
@@ -22,7 +22,7 @@ from reduction.model import (
     Presence,
     Welcome,
 )
-from support.scenes.table_scene import (
+from support.scenes.jobs_scene import (
     CREDIT,
     NEW,
     OLD,
@@ -37,7 +37,7 @@ from support.scenes.table_scene import (
 
 from reducer.core.actions import Close, Send
 from reducer.core.events import Lost
-from reducer.core.table import reservation
+from reducer.core.jobs import reservation
 
 
 def sees(stream, *peers):

@@ -19,7 +19,7 @@ from reduction.model import (
     Push,
     Welcome,
 )
-from support.scenes.table_scene import (
+from support.scenes.jobs_scene import (
     CREDIT,
     NEW,
     OLD,

@@ -1,6 +1,6 @@
 """The reducer in one process: performs what the core decides. All on one event-loop thread.
 
-A transport opens a stream for each connection and hands it frames; the engine asks the `Table`, does the
+A transport opens a stream for each connection and hands it frames; the engine asks `Jobs`, does the
 arithmetic, and delivers frames to the streams' sinks. It makes no decisions and knows no bytes on the wire.
 """
 
@@ -34,7 +34,7 @@ from reduction.wire import checksum
 
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
-from reducer.core.jobs import Table
+from reducer.core.jobs import Jobs
 from reducer.journal import Journal
 from reducer.resources.buffers import BufferPool, is_leased
 
@@ -52,7 +52,7 @@ class Engine:
     """Implements `ReducerEndpoint` in process."""
 
     def __init__(self, *, memory_limit_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.table = Table(incarnation=secrets.token_bytes(16), memory_limit_bytes=memory_limit_bytes)
+        self.jobs = Jobs(incarnation=secrets.token_bytes(16), memory_limit_bytes=memory_limit_bytes)
         #: Totals over all jobs that ever were: payload of pushes, payload of results, chunks published.
         self.received_bytes = 0
         self.sent_bytes = 0
@@ -78,7 +78,7 @@ class Engine:
         """Let time pass; to be called every TICK_S."""
         self._handle(Tick())
         self._journal.tick()
-        if not self.table.jobs:
+        if not self.jobs.by_name:
             self.pool.clear()
 
     def drain(self) -> None:
@@ -92,12 +92,11 @@ class Engine:
     @property
     def is_needed(self) -> bool:
         """Whether a job has this reducer in its current configuration."""
-        return any(job.needs_us for job in self.table.jobs.values())
+        return any(job.needs_us for job in self.jobs.by_name.values())
 
     def status(self) -> ReducerStatus:
         """Return what this reducer serves at this moment."""
-        table = self.table
-        jobs = tuple(
+        statuses = tuple(
             JobStatus(
                 job=job.name,
                 world_size=job.world_size,
@@ -116,16 +115,16 @@ class Engine:
                 waits=job.stragglers.times(),
                 group=job.group,
             )
-            for job in table.jobs.values()
+            for job in self.jobs.by_name.values()
         )
         return ReducerStatus(
             version=__version__,
-            incarnation=table.incarnation,
+            incarnation=self.jobs.incarnation,
             uptime_seconds=self._clock() - self._started_at,
-            draining=table.is_draining,
-            memory_reserved_bytes=table.memory_reserved_bytes,
-            memory_limit_bytes=table.memory_limit_bytes,
-            jobs=jobs,
+            draining=self.jobs.is_draining,
+            memory_reserved_bytes=self.jobs.memory_reserved_bytes,
+            memory_limit_bytes=self.jobs.memory_limit_bytes,
+            jobs=statuses,
         )
 
     # ---- for EngineStream ----
@@ -145,7 +144,7 @@ class Engine:
 
     def _is_sound(self, stream: int, push: Push) -> bool:
         try:
-            if self.table.checks(stream):
+            if self.jobs.checks(stream):
                 checksum.check(push)
             CODECS[push.collective.dtype].check(push.payload)
         except (DataCorrupted, MalformedFrame) as error:
@@ -182,13 +181,13 @@ class Engine:
             event = self._events[0]
             try:
                 if not isinstance(event, _OF_STREAMS) or event.stream in self._sinks:
-                    for action in self.table.handle(event, self._clock()):
+                    for action in self.jobs.handle(event, self._clock()):
                         self._perform(action)
             except Exception:  # a bug of ours must cost one job, not all
                 log.exception("event failed event=%s", type(event).__name__)
                 self._contain(event)
-            if self._journal.has_news(len(self.table.jobs)):
-                self._journal.settle(self.table.jobs.values())
+            if self._journal.has_news(len(self.jobs.by_name)):
+                self._journal.settle(self.jobs.by_name.values())
             self._events.popleft()
 
     def _contain(self, event: Event) -> None:
@@ -222,8 +221,8 @@ class Engine:
 
     def _note(self, stream: int, frame: Welcome | Start) -> None:
         """Have the log say that a rank is there, or that all are."""
-        self._journal.settle(self.table.jobs.values())  # a former life of the job has ended before
-        owner = self.table.streams.get(stream)
+        self._journal.settle(self.jobs.by_name.values())  # a former life of the job has ended before
+        owner = self.jobs.streams.get(stream)
         if owner is not None and isinstance(frame, Welcome):
             self._journal.on_welcome(stream, owner[0])
         elif owner is not None:
@@ -262,7 +261,7 @@ class Engine:
             if (sink := self._sinks.get(stream)) is not None:
                 sink.on_frame(result)
                 self.sent_bytes += payload.nbytes
-                self.table.note_sent(stream, payload.nbytes)
+                self.jobs.note_sent(stream, payload.nbytes)
         self.chunks += 1
 
 
@@ -279,7 +278,7 @@ class EngineStream:
 
     def reject(self, error: ReductionError) -> None:
         """End the stream because of what the peer did below the level of frames."""
-        if isinstance(error, MalformedFrame) and self._engine.table.checks(self._number):
+        if isinstance(error, MalformedFrame) and self._engine.jobs.checks(self._number):
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # and nobody has sent them so
         self._engine.reject(self._number, error)
 

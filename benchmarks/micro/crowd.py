@@ -21,7 +21,7 @@ from reduction.model import Hello
 
 from reducer.core import actions as reducer_actions
 from reducer.core import events as reducer_events
-from reducer.core.jobs import Table
+from reducer.core.jobs import Jobs
 from worker_plugin.core import actions as rank_actions
 from worker_plugin.core import events as rank_events
 from worker_plugin.core.communicator import Communicator, Identity
@@ -52,8 +52,8 @@ class Crowd:
 
     def __init__(self, ranks: int, reducers: int) -> None:
         addresses = [f"10.0.0.{number}:50051" for number in range(reducers)]
-        self.tables = [
-            Table(incarnation=number.to_bytes(16), memory_limit_bytes=1 << 50) for number in range(reducers)
+        self.reducers = [
+            Jobs(incarnation=number.to_bytes(16), memory_limit_bytes=1 << 50) for number in range(reducers)
         ]
         self.ranks = [Communicator(self._identity(rank, ranks), addresses) for rank in range(ranks)]
         self.tally = Tally(by_reducer={number: [0, 0] for number in range(reducers)})
@@ -84,8 +84,8 @@ class Crowd:
         while not all(self._has_started(core) for core in self.ranks):
             for rank in range(len(self.ranks)):
                 self._to_rank(rank, rank_events.Tick(), now)
-            for table_number in range(len(self.tables)):
-                self._to_reducer(table_number, reducer_events.Tick(), now)
+            for reducer in range(len(self.reducers)):
+                self._to_reducer(reducer, reducer_events.Tick(), now)
             while self._wire:
                 self._arrive(*self._wire.popleft(), now)
             now += TICK_S
@@ -129,7 +129,7 @@ class Crowd:
                     raise error
 
     def _to_reducer(self, reducer: int, event: Any, now: float) -> None:
-        for action in self.tables[reducer].handle(event, now):
+        for action in self.reducers[reducer].handle(event, now):
             if isinstance(action, reducer_actions.Send):
                 data = wire.reducer_frame_to_wire(action.frame)
                 self._wire.append((action.stream, reducer, False, data))

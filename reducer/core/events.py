@@ -1,4 +1,4 @@
-"""What happens to a reducer. The engine makes these and hands them to `Table.handle` with the time."""
+"""What happens to a reducer. The engine makes these and hands them to `Jobs.handle` with the time."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     forming      no configuration yet (epoch 0)                   the first Hello
     configured   an epoch is known, Hellos are missing            the last rank's Hello: Start to all
     running      all ranks said Hello: pushes count               a newer epoch: back to configured
-    failed       Abort was sent to everybody, memory is free      the Table drops it at once
+    failed       Abort was sent to everybody, memory is free      `Jobs` drops it at once
 
     event                    forming           configured           running
     Hello, older epoch       -                 ignore               ignore
@@ -135,7 +135,7 @@ class Job:
     # ---- streams come and go ----
 
     def on_join(self, stream: int, join: Join) -> list[Action]:
-        """Attach a stream; the Table has decided that this process may be this rank."""
+        """Attach a stream; `Jobs` has decided that this process may be this rank."""
         actions: list[Action] = []
         view = self.ranks.get(join.rank)
         if view is not None and view.nonce == join.nonce:
@@ -355,7 +355,7 @@ class Job:
         key, slot = next(iter(self.slots.items()))  # they finish in the order in which they were opened
         return self.stragglers.news(key, slot, self.peers, now)
 
-    # ---- what the Table asks ----
+    # ---- what `Jobs` asks ----
 
     def drain(self) -> list[Action]:
         """Tell all ranks that this reducer wants to leave."""

@@ -50,15 +50,15 @@ def reservation(world_size: int, credit_bytes: int) -> int:
     return 2 * world_size * credit_bytes + JOB_FIXED_BYTES
 
 
-class Table:
-    """The reducer's whole state. One call per event; actions are to be performed in order."""
+class Jobs:
+    """All jobs and streams of a reducer. One call per event; actions are to be performed in order."""
 
     def __init__(self, *, incarnation: bytes, memory_limit_bytes: int) -> None:
         self.incarnation = incarnation
         self.memory_limit_bytes = memory_limit_bytes
         self.is_draining = False
         #: By name and process group: groups of one job are jobs of their own.
-        self.jobs: dict[tuple[str, str], Job] = {}
+        self.by_name: dict[tuple[str, str], Job] = {}
         #: Streams that have joined: (job, rank).
         self.streams: dict[int, tuple[Job, int]] = {}
         self.failures: OrderedDict[tuple[str, bytes], ReductionError] = OrderedDict()
@@ -67,7 +67,7 @@ class Table:
     @property
     def memory_reserved_bytes(self) -> int:
         """Bytes promised to the jobs of this moment."""
-        return sum(job.reserved_bytes for job in self.jobs.values())
+        return sum(job.reserved_bytes for job in self.by_name.values())
 
     def checks(self, stream: int) -> bool:
         """Whether what is pushed on a stream has checksums."""
@@ -90,10 +90,10 @@ class Table:
             case Lost(stream):
                 return self._on_lost(stream)
             case Tick():
-                return [action for job in self.jobs.values() for action in job.on_tick(now)]
+                return [action for job in self.by_name.values() for action in job.on_tick(now)]
             case Drain():
                 self.is_draining = True
-                return [action for job in self.jobs.values() for action in job.drain()]
+                return [action for job in self.by_name.values() for action in job.drain()]
 
     def _on_frame(self, stream: int, frame: WorkerFrame, now: float) -> list[Action]:
         if stream not in self.streams:
@@ -134,7 +134,7 @@ class Table:
             before = self.failures[join.job, join.instance]
             raise type(before)(*before.args)  # a new one: raising the same again would grow its traceback
         actions: list[Action] = []
-        job = self.jobs.get((join.job, join.group))
+        job = self.by_name.get((join.job, join.group))
         if job is not None and self._begins_anew(job, join):
             self._check_room(join, job.reserved_bytes)
             stale = StaleInstance(f"job {join.job!r} was started again by rank {join.rank} on {join.host}")
@@ -225,7 +225,7 @@ class Table:
             incarnation=self.incarnation,
             local_size=join.local_size,
         )
-        self.jobs[join.job, join.group] = job
+        self.by_name[join.job, join.group] = job
         return job
 
     # ---- leaving ----
@@ -257,12 +257,12 @@ class Table:
             if len(self.failures) > FAILURES_MAX:
                 self.failures.popitem(last=False)
         self.streams = {old: owner for old, owner in self.streams.items() if owner[0] is not job}
-        del self.jobs[job.name, job.group]
+        del self.by_name[job.name, job.group]
         return job.fail(error)
 
     def _forget_if_deserted(self, job: Job) -> list[Action]:
         # Nothing is lost with it: what a rank may still need it has itself, and its next Join begins anew.
         if not job.is_deserted:
             return []
-        del self.jobs[job.name, job.group]
+        del self.by_name[job.name, job.group]
         return job.discard_slots()

@@ -53,7 +53,7 @@ class EngineCollector(Collector):
         for name, count in engine.errors.items():
             errors.add_metric([name], count)
         yield errors
-        yield _gauge("streams", "Streams that have joined", len(engine.table.streams))
+        yield _gauge("streams", "Streams that have joined", len(engine.jobs.streams))
         yield _gauge("jobs", "Jobs at this moment", len(status.jobs))
         open_slots = sum(job.open_slots for job in status.jobs)
         yield _gauge("open_slots", "Chunks that wait for contributions", open_slots)

@@ -120,6 +120,6 @@ async def _tick(engine: Engine, unneeded: asyncio.Event) -> None:
     """Let time pass for the engine; tell when it drains and no job needs it any more."""
     while True:
         engine.tick()
-        if engine.table.is_draining and not engine.is_needed:
+        if engine.jobs.is_draining and not engine.is_needed:
             unneeded.set()
         await asyncio.sleep(TICK_S)

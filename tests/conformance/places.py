@@ -315,7 +315,7 @@ class Place:
         self.now = 100.0
         self.stirred = asyncio.Event()
         self.engine = Engine(memory_limit_bytes=memory_limit_bytes, clock=self._clock)
-        self.incarnation = self.engine.table.incarnation
+        self.incarnation = self.engine.jobs.incarnation
         self.workers: list[Worker] = []
 
     async def start(self) -> None: ...

@@ -132,7 +132,7 @@ async def test_many_at_once_get_all_the_room_there_is(three_streams):
 async def test_who_comes_after_too_many_strangers_waits_for_its_turn(two_strangers):
     calls = await silent(two_strangers, 2)
     one = await late(two_strangers)
-    assert not two_strangers.engine.table.jobs
+    assert not two_strangers.engine.jobs.by_name
     calls[0].cancel()
     await one.expect(Welcome)
     one.stream.close()
@@ -241,7 +241,7 @@ async def test_one_stream_too_many_on_one_connection_waits(grpc_place):
     last = asyncio.create_task(welcomed(joins[-1]))
     # Another connection's answer comes after what the first one could have got.
     await grpc_place.worker(0, job="elsewhere", world_size=1).welcome()
-    assert len(grpc_place.engine.table.jobs) == STREAMS_PER_CONNECTION_MAX + 1
+    assert len(grpc_place.engine.jobs.by_name) == STREAMS_PER_CONNECTION_MAX + 1
     assert not last.done()
     calls[0].cancel()
     await last

@@ -78,7 +78,7 @@ async def test_a_token_of_another_job_is_found_out_at_the_join(guarded):
     assert error.code() is grpc.StatusCode.UNAUTHENTICATED
     assert "rank 0 (host0, ipv4:127.0.0.1:" in error.details()
     assert "shows a wrong token for job 'job'" in error.details()
-    assert not guarded.engine.table.jobs
+    assert not guarded.engine.jobs.by_name
 
 
 async def test_the_token_of_the_job_opens_it(guarded):

@@ -144,7 +144,7 @@ async def test_the_minimum_is_told_when_no_result_carries_it(place):
     zero.push(ramp(0))
     await one.result()
     one.send(Ack(3))
-    await place.until(lambda: place.engine.table.jobs["job", ""].minimum == 3)
+    await place.until(lambda: place.engine.jobs.by_name["job", ""].minimum == 3)
     place.pass_time(0.06)
     assert await zero.next(Minimum) == Minimum(3)
     assert await one.next(Minimum) == Minimum(3)

@@ -104,7 +104,7 @@ async def test_tcp_ends_with_a_typed_error_that_says_why(tcp_place, kind, monkey
     assert f"127.0.0.1:{tcp_place.port} offers a data port, {bad.port}, that cannot be used" in str(error)
     assert REASONS[kind] in str(error)
     assert "transport is 'tcp'" in str(error)
-    await tcp_place.until(lambda: not tcp_place.engine.table.streams)
+    await tcp_place.until(lambda: not tcp_place.engine.jobs.streams)
 
 
 async def test_auto_without_an_offer(grpc_place, caplog):
@@ -173,7 +173,7 @@ async def test_the_second_address_of_a_name_is_tried_too(tcp_place, monkeypatch)
         await worker.welcome()
         await worker.peers(P)
         worker.hello()
-        await tcp_place.until(lambda: tcp_place.engine.table.jobs["job", ""].epoch == 1)
+        await tcp_place.until(lambda: tcp_place.engine.jobs.by_name["job", ""].epoch == 1)
         assert has_moved(worker)
 
 
@@ -338,7 +338,7 @@ async def test_the_connection_is_read_when_the_call_has_said_its_last(tcp_place)
     member = Member("reducer:1", tcp_place.incarnation)
     hello = Hello(Configuration(bytes(16), 1, CHUNK, (member,)), 0)
     await call.write(wire.worker_frame_to_wire(hello))
-    await tcp_place.until(lambda: tcp_place.engine.table.jobs["hand", ""].epoch == 1)
+    await tcp_place.until(lambda: tcp_place.engine.jobs.by_name["hand", ""].epoch == 1)
     await call.write(wire.worker_frame_to_wire(Moved()))
     await connection.rest()
     connection.close()
@@ -365,7 +365,7 @@ async def test_the_key_of_a_stream_that_ended_opens_nothing(tcp_place, caplog):
     await call.write(wire.worker_frame_to_wire(Join("hand", bytes(16), 0, 1, bytes(16), "", 0, CHUNK)))
     welcome = wire.reducer_frame_from_wire(await call.read())
     call.cancel()
-    await tcp_place.until(lambda: not tcp_place.engine.table.streams)
+    await tcp_place.until(lambda: not tcp_place.engine.jobs.streams)
     connection = await DataConnection.dial("127.0.0.1", welcome.data_port)
     await connection.write(tcp.PREAMBLE + welcome.data_key)
     assert await connection.rest() == b""
@@ -595,7 +595,7 @@ async def test_close_before_the_welcome(tcp_place):
     worker.join()
     worker.stream.close()
     assert await worker.sink.closed is None
-    await tcp_place.until(lambda: not tcp_place.engine.table.streams)
+    await tcp_place.until(lambda: not tcp_place.engine.jobs.streams)
 
 
 async def test_a_server_that_stops_ends_all_streams(tcp_place):

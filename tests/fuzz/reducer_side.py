@@ -89,8 +89,8 @@ async def _session(script: list[scripts.Record]) -> None:
                 seats[place] = _Seat(engine)
         for seat in seats:
             await seat.end()
-        assert not engine.table.jobs, "a job without streams"
-        assert not engine.table.streams, "a stream that has ended"
+        assert not engine.jobs.by_name, "a job without streams"
+        assert not engine.jobs.streams, "a stream that has ended"
 
 
 def data_port(data: bytes) -> None:
@@ -154,7 +154,7 @@ def _connected(port: int) -> Iterator[socket.socket]:
 @contextmanager
 def _engine(*clock: object) -> Iterator[Engine]:
     engine = Engine(memory_limit_bytes=MEMORY_LIMIT_BYTES, **({"clock": clock[0]} if clock else {}))
-    engine.table.incarnation = frames.INCARNATION
+    engine.jobs.incarnation = frames.INCARNATION
     with Bugs("reducer") as bugs:
         yield engine
         _check_memory(engine)
@@ -162,9 +162,9 @@ def _engine(*clock: object) -> Iterator[Engine]:
 
 
 def _check_memory(engine: Engine) -> None:
-    table = engine.table
-    assert table.memory_reserved_bytes <= table.memory_limit_bytes
-    for job in table.jobs.values():
+    jobs = engine.jobs
+    assert jobs.memory_reserved_bytes <= jobs.memory_limit_bytes
+    for job in jobs.by_name.values():
         kept = sum(view.nbytes for slot in job.slots.values() for view in slot.kept.values())
         assert kept <= job.reserved_bytes - JOB_FIXED_BYTES
         assert len(job.left) <= job.world_size

@@ -25,7 +25,7 @@ from reduction.model import Collective, DType, Push, ReduceOp, Result
 
 from reducer.core import actions as ra
 from reducer.core import events as re
-from reducer.core.jobs import Table
+from reducer.core.jobs import Jobs
 from reducer.core.stragglers import Stragglers
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
@@ -60,7 +60,7 @@ class RankBox:
 class ReducerBox:
     """A reducer's core and its accumulators."""
 
-    core: Table
+    core: Jobs
     sums: dict[tuple[int, int], tuple[tuple[int, int, int], ...]]
 
 
@@ -178,7 +178,7 @@ class World:
 
     def new_reducer(self, index: int, life: int) -> int:
         incarnation = bytes([index, life]) * 8
-        return self._number(ReducerBox(Table(incarnation=incarnation, memory_limit_bytes=1 << 40), {}))
+        return self._number(ReducerBox(Jobs(incarnation=incarnation, memory_limit_bytes=1 << 40), {}))
 
     # ---- cores ----
 
@@ -201,7 +201,7 @@ class World:
                 _forget_times(box.core)
             else:
                 actions = self._perform_on_reducer(box, actions)
-                for job in box.core.jobs.values():
+                for job in box.core.by_name.values():
                     job.minimum_due = None if job.minimum_due is None else 0.0
                     job.stragglers = Stragglers()  # statistics of the past decide nothing
             known = self._memory[key] = (self._number(box), actions)
@@ -279,7 +279,7 @@ class World:
             yield from self._rank_steps(state, rank)
         for index, number in enumerate(state.reducers):
             if number >= 0 and any(
-                job.minimum_due is not None for job in self._boxes[number].core.jobs.values()
+                job.minimum_due is not None for job in self._boxes[number].core.by_name.values()
             ):
                 yield f"reducer {index} ticks", self._reducer(state, index, re.Tick(), 0.05)
         yield from faults(self, state)

@@ -1,4 +1,4 @@
-"""Several jobs on one real `reducer.core.jobs.Table`, over streams that delay, break and lose their tails.
+"""Several jobs on one real `reducer.core.jobs.Jobs`, over streams that delay, break and lose their tails.
 
 The world performs the table's actions: a Fold notes whose contribution was added, and a Publish checks the list.
 """
@@ -18,14 +18,14 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send
 from reducer.core.events import Drain, Lost, Received, Tick
-from reducer.core.jobs import Table
+from reducer.core.jobs import Jobs
 
 
 class World:
     """The reducer, its jobs and the network between."""
 
     def __init__(self, *jobs):
-        self.table = Table(incarnation=US, memory_limit_bytes=1 << 30)
+        self.jobs = Jobs(incarnation=US, memory_limit_bytes=1 << 30)
         self.now = 0.0
         self.streams: list[Stream] = []
         self.tags: dict[int, tuple] = {}
@@ -85,7 +85,7 @@ class World:
     # ---- performing ----
 
     def handle(self, event):
-        for action in self.table.handle(event, self.now):
+        for action in self.jobs.handle(event, self.now):
             self._perform(action)
         self.check_memory()
 
@@ -124,7 +124,7 @@ class World:
             assert (stream.rank.game.name, stream.is_open_there) == (name, True)
             self._check_minimum(number, result)
             stream.down.append((result, folded))
-        job = self.table.jobs[name, ""]
+        job = self.jobs.by_name[name, ""]
         waiting = {view.stream for number, view in job.ranks.items() if number in job.hellos}
         assert set(action.streams) == waiting, "everybody who is there and has started gets it"
 
@@ -135,12 +135,12 @@ class World:
 
     def check_memory(self):
         """Kept contributions and accumulators of a job stay within what its ranks' credit allows."""
-        for job in self.table.jobs.values():
+        for job in self.jobs.by_name.values():
             kept = sum(view.nbytes for slot in job.slots.values() for view in slot.kept.values())
             assert kept <= (job.world_size - 1) * CREDIT
             assert all(view.outstanding <= CREDIT for view in job.ranks.values())
             assert len(job.slots) <= job.world_size * CREDIT // limits.CHARGE_BYTES_MIN
-        live = {job.id for job in self.table.jobs.values()}
-        open_slots = {(job.id, *key) for job in self.table.jobs.values() for key in job.slots}
+        live = {job.id for job in self.jobs.by_name.values()}
+        open_slots = {(job.id, *key) for job in self.jobs.by_name.values() for key in job.slots}
         assert {slot.job for slot in self.sums} <= live, "accumulators of a job that is gone"
         assert {tuple(slot) for slot in self.sums} <= open_slots, "accumulators of a slot that is gone"

@@ -60,7 +60,7 @@ def reduced(collective, payloads, k, order):
     """Return each rank's result, as bytes, from k reducers that get the pushes in a random order."""
     results = [{} for _ in range(RANKS)]
     engines = [Engine(memory_limit_bytes=1 << 30, clock=lambda: 100.0) for _ in range(k)]
-    members = tuple(Member(f"{index}:1", engine.table.incarnation) for index, engine in enumerate(engines))
+    members = tuple(Member(f"{index}:1", engine.jobs.incarnation) for index, engine in enumerate(engines))
     streams = {}
     for rank in range(RANKS):
         for index, engine in enumerate(engines):

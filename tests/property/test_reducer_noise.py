@@ -29,7 +29,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send
 from reducer.core.events import Drain, Lost, Received, Rejected, Tick
-from reducer.core.jobs import Table, reservation
+from reducer.core.jobs import Jobs, reservation
 
 US, OTHER = b"this reducer....", b"another reducer."
 LIVES = [b"the first life..", b"the second life."]
@@ -117,7 +117,7 @@ class Watch:
     """Performs the actions and holds them against what must always be true."""
 
     def __init__(self):
-        self.table = Table(incarnation=US, memory_limit_bytes=2 * reservation(2, 2048) + JOB_FIXED_BYTES)
+        self.jobs = Jobs(incarnation=US, memory_limit_bytes=2 * reservation(2, 2048) + JOB_FIXED_BYTES)
         #: Stream numbers of the script stand for connections; a closed one is followed by a new one.
         self.numbers = {stream: stream for stream in range(6)}
         self.next_number = 6
@@ -126,11 +126,11 @@ class Watch:
     def take(self, event, now):
         if isinstance(event, Received | Lost | Rejected):
             event = replace(event, stream=self.numbers[event.stream])
-        before = {number: job for number, (job, _) in self.table.streams.items()}
+        before = {number: job for number, (job, _) in self.jobs.streams.items()}
         over = {event.stream} if isinstance(event, Lost) else set()
-        for action in self.table.handle(event, now):
+        for action in self.jobs.handle(event, now):
             self._perform(action, over)
-        after = set(self.table.streams)
+        after = set(self.jobs.streams)
         assert over.isdisjoint(after), "a stream that is over still belongs to a job"
         assert set(before) - after <= over, "a stream was forgotten without being closed"
         for number in over:
@@ -141,7 +141,7 @@ class Watch:
         match action:
             case Send(stream, frame):
                 assert stream not in over, "sent after the end"
-                assert isinstance(frame, Welcome | Start | Abort) or stream in self.table.streams
+                assert isinstance(frame, Welcome | Start | Abort) or stream in self.jobs.streams
             case Close(stream):
                 assert stream not in over, "closed twice"
                 over.add(stream)
@@ -161,8 +161,8 @@ class Watch:
                 self.next_number += 1
 
     def _check(self):
-        jobs = self.table.jobs.values()
-        assert self.table.memory_reserved_bytes <= self.table.memory_limit_bytes
+        jobs = self.jobs.by_name.values()
+        assert self.jobs.memory_reserved_bytes <= self.jobs.memory_limit_bytes
         slots = {(job.id, *key): slot for job in jobs for key, slot in job.slots.items()}
         assert {tuple(key) for key in self.sums} <= set(slots), "an accumulator without a slot"
         for job in jobs:
@@ -171,7 +171,7 @@ class Watch:
             sums = sum(self.sums[key][0] for key in self.sums if key.job == job.id)
             assert kept + sums <= job.reserved_bytes - JOB_FIXED_BYTES
             streams = {view.stream for view in job.ranks.values() if view.stream is not None}
-            owned = {number for number, (owner, _) in self.table.streams.items() if owner is job}
+            owned = {number for number, (owner, _) in self.jobs.streams.items() if owner is job}
             assert streams == owned, "a rank and its stream do not belong together"
             assert owned, "a deserted job"
 

@@ -124,7 +124,7 @@ def check_the_end(world):
     for game in world.games:
         assert not game.refusals, "an honest rank was refused"
         assert all(rank.held == len(game.collectives) and rank.has_left for rank in game.ranks)
-    assert (world.table.jobs, world.table.streams, world.sums) == ({}, {}, {})
+    assert (world.jobs.by_name, world.jobs.streams, world.sums) == ({}, {}, {})
 
 
 @settings(max_examples=2000)
@@ -162,5 +162,5 @@ def test_a_job_that_loses_its_last_streams_leaves_nothing_behind(world_size, num
         if rank.stream:
             rank.cut(with_tail=True)
     settle(world)
-    assert (world.table.jobs, world.table.streams, world.sums) == ({}, {}, {})
-    assert world.table.memory_reserved_bytes == 0
+    assert (world.jobs.by_name, world.jobs.streams, world.sums) == ({}, {}, {})
+    assert world.jobs.memory_reserved_bytes == 0

@@ -17,7 +17,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Send
 from reducer.core.events import Received
-from reducer.core.jobs import Table
+from reducer.core.jobs import Jobs
 
 REDUCER = b"reducer-reducer-"
 OLD, NEW = b"the old instance", b"the new instance"
@@ -26,8 +26,8 @@ SUM3 = Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
 PAYLOAD = memoryview(b"0123456789ab")
 
 
-def make_table(memory_limit_bytes=1 << 30):
-    return Table(incarnation=REDUCER, memory_limit_bytes=memory_limit_bytes)
+def make_jobs(memory_limit_bytes=1 << 30):
+    return Jobs(incarnation=REDUCER, memory_limit_bytes=memory_limit_bytes)
 
 
 def nonce(rank, life=0):
@@ -52,8 +52,8 @@ def peer(rank, presence=Presence.PRESENT, life=0, streams=1):
     return Peer(rank, nonce(rank, life), f"host{rank}", presence, streams)
 
 
-def receive(table, stream, frame, now=0.0):
-    return table.handle(Received(stream, frame), now)
+def receive(jobs, stream, frame, now=0.0):
+    return jobs.handle(Received(stream, frame), now)
 
 
 def refused(stream, error):
@@ -61,11 +61,11 @@ def refused(stream, error):
     return [Send(stream, Abort(error.code, str(error))), Close(stream, ANY)]
 
 
-def running(table, *, job="job", instance=OLD, first_stream=10):
+def running(jobs, *, job="job", instance=OLD, first_stream=10):
     """Take a job of two ranks through all steps up to the first push; return its configuration."""
     configuration = Configuration(instance, 1, 1024, (Member("a:1", REDUCER),))
     for rank in (0, 1):
-        receive(table, first_stream + rank, join(rank, job=job, instance=instance))
+        receive(jobs, first_stream + rank, join(rank, job=job, instance=instance))
     for rank in (0, 1):
-        receive(table, first_stream + rank, Hello(configuration, 0))
+        receive(jobs, first_stream + rank, Hello(configuration, 0))
     return configuration

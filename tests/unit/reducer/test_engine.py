@@ -61,7 +61,7 @@ def running(engine, world_size=1, job="job", react=None):
     """Return (sinks, streams) of a job that may push."""
     sinks = [Sink() for _ in range(world_size)]
     streams = [engine.open(sink) for sink in sinks]
-    member = Member("a:1", engine.table.incarnation)
+    member = Member("a:1", engine.jobs.incarnation)
     configuration = Configuration(job.ljust(16).encode(), 1, KIB, (member,))
     for rank, stream in enumerate(streams):
         stream.send(join(rank, world_size, job))
@@ -116,7 +116,7 @@ def test_a_stream_closed_from_within_its_sink_hears_no_more():
     stream.send(join())
     assert sink.kinds() == ["Welcome"]
     assert sink.ends == [None]
-    assert engine.table.jobs == {}
+    assert engine.jobs.by_name == {}
 
 
 def test_frames_for_a_stream_that_is_over_are_dropped():
@@ -142,7 +142,7 @@ def test_a_join_that_waited_behind_its_streams_end_joins_nothing():
 
     other = Sink(react=twice)
     engine.open(other).send(join(job="other"))
-    assert set(engine.table.jobs) == {("other", "")}
+    assert set(engine.jobs.by_name) == {("other", "")}
 
 
 def test_a_rejected_stream_hears_why_and_is_counted():
@@ -254,7 +254,7 @@ def test_without_jobs_no_memory_is_kept():
     assert engine.pool.kept_bytes > 0
     for stream in streams:
         stream.send(Goodbye(0, 0))
-    assert not engine.table.jobs
+    assert not engine.jobs.by_name
     engine.tick()
     assert engine.pool.kept_bytes == 0
 

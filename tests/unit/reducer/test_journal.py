@@ -40,7 +40,7 @@ class Scene:
         return streams
 
     def hello(self, streams, epoch):
-        members = (Member("a:1", self.engine.table.incarnation),)
+        members = (Member("a:1", self.engine.jobs.incarnation),)
         configuration = Configuration(b"1".ljust(16), epoch, KIB, members)
         for stream in streams:
             stream.send(Hello(configuration, 0))

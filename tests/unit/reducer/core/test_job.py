@@ -24,7 +24,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send, SlotKey
 from reducer.core.events import Lost, Received
-from reducer.core.jobs import Table
+from reducer.core.jobs import Jobs
 
 R, S = b"reducer-reducer-", b"another-reducer-"
 INSTANCE = b"instance-instanc"
@@ -60,7 +60,7 @@ class Scene:
 
     def __init__(self, world_size=2, credit=CREDIT, local_size=1):
         self.local_size = local_size
-        self.table = Table(incarnation=R, memory_limit_bytes=1 << 30)
+        self.jobs = Jobs(incarnation=R, memory_limit_bytes=1 << 30)
         self.world_size = world_size
         self.credit = credit
         for rank in range(world_size):
@@ -72,7 +72,7 @@ class Scene:
         return self.receive(rank if stream is None else stream, join)
 
     def receive(self, rank, frame, now=0.0):
-        return self.table.handle(Received(rank, frame), now)
+        return self.jobs.handle(Received(rank, frame), now)
 
     def start(self, **changes):
         """Let all ranks say Hello; return the last actions."""
@@ -135,7 +135,7 @@ def test_another_rank_may_bring_the_configuration_and_rank_0_needs_no_relay():
 
 def test_a_lost_rank_gets_no_relay():
     scene = Scene(3)
-    scene.table.handle(Lost(2), 0.0)
+    scene.jobs.handle(Lost(2), 0.0)
     assert scene.receive(0, Hello(configuration(), 0)) == [Send(1, Configure(configuration()))]
 
 
@@ -149,7 +149,7 @@ def test_the_last_hello_starts_the_epoch_from_the_smallest_held():
 def test_start_goes_to_all_present_ranks_only_when_all_said_hello_on_their_present_stream():
     scene = Scene(2)
     scene.receive(0, Hello(configuration(), 0))
-    scene.table.handle(Lost(0), 0.0)
+    scene.jobs.handle(Lost(0), 0.0)
     scene.join(0, stream=5)
     assert scene.receive(1, Hello(configuration(), 0)) == [], "rank 0's Hello went with its stream"
     assert scene.receive(5, Hello(configuration(), 0)) == [Send(5, Start(1, 0)), Send(1, Start(1, 0))]
@@ -165,7 +165,7 @@ def test_a_hello_on_a_new_stream_in_a_running_epoch_is_ignored():
     scene = running()
     scene.join(1, stream=5)
     assert scene.receive(5, Hello(configuration(), 0)) == []
-    assert scene.table.jobs["job", ""].hellos == {0: 0}
+    assert scene.jobs.by_name["job", ""].hellos == {0: 0}
 
 
 def test_hello_twice_before_and_after_start():
@@ -224,13 +224,13 @@ def test_contributions_are_folded_in_rank_order_and_published_once():
     assert scene.push(2) == []
     assert scene.push(0) == [fold(0, 0)]
     assert scene.push(1) == [fold(0, 1, 2), publish(0, 3)]
-    assert scene.table.jobs["job", ""].slots == {}
+    assert scene.jobs.by_name["job", ""].slots == {}
 
 
 def test_a_result_goes_to_the_ranks_that_are_there():
     scene = running(3)
     scene.push(1)
-    scene.table.handle(Lost(1), 0.0)
+    scene.jobs.handle(Lost(1), 0.0)
     scene.push(0)
     assert scene.push(2) == [fold(0, 2), publish(0, 3, streams=(0, 2))]
 
@@ -256,7 +256,7 @@ def test_a_push_of_a_later_epoch_is_out_of_order():
 
 def test_a_push_on_a_stream_that_came_after_start_is_out_of_order():
     scene = running()
-    scene.table.handle(Lost(1), 0.0)
+    scene.jobs.handle(Lost(1), 0.0)
     scene.join(1)
     error = OutOfOrder("rank 1 pushed in epoch 1, this reducer is in epoch 1, started")
     assert scene.push(1) == spoiled(1, error)
@@ -314,7 +314,7 @@ def test_disagreement_fails_all_ranks_and_names_both():
         f"collective 0: rank 2 issued {other}, but rank 0 issued {SUM}: rank 2 (h2), rank 0 (h0)"
     )
     assert scene.push(2, collective=other) == failed(3, error, (0, 0))
-    assert scene.table.jobs == {}
+    assert scene.jobs.by_name == {}
 
 
 # ---- credit ----
@@ -327,7 +327,7 @@ def test_the_number_of_open_slots_is_bounded_by_the_credit():
     for rank in range(2):
         for seq in range(4):
             scene.push(rank, 100 * rank + seq, collective=tiny, payload=memoryview(b""))
-    assert len(scene.table.jobs["job", ""].slots) == 2 * 4
+    assert len(scene.jobs.by_name["job", ""].slots) == 2 * 4
     actions = scene.push(0, 4, collective=tiny, payload=memoryview(b""))
     error = OutOfOrder("rank 0 pushed 5120 bytes ahead of the results, its credit is 4096")
     assert actions == spoiled(0, error, *((100 * rank + seq, 0) for rank in range(2) for seq in range(4)))

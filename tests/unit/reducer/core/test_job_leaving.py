@@ -25,7 +25,7 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send, SlotKey
 from reducer.core.events import Drain, Lost, Received, Tick
-from reducer.core.jobs import Table
+from reducer.core.jobs import Jobs
 
 R = b"reducer-reducer-"
 CREDIT = 4096
@@ -51,7 +51,7 @@ class Scene:
     """A reducer with one running job; rank r is on stream r."""
 
     def __init__(self, world_size=2, joined=None, hello=True):
-        self.table = Table(incarnation=R, memory_limit_bytes=1 << 30)
+        self.jobs = Jobs(incarnation=R, memory_limit_bytes=1 << 30)
         self.world_size = world_size
         for rank in range(world_size if joined is None else joined):
             self.join(rank)
@@ -63,20 +63,20 @@ class Scene:
         return self.receive(rank if stream is None else stream, join)
 
     def receive(self, rank, frame, now=0.0):
-        return self.table.handle(Received(rank, frame), now)
+        return self.jobs.handle(Received(rank, frame), now)
 
     def push(self, rank, seq=0, held=0, now=0.0):
         return self.receive(rank, Push(1, seq, 0, SUM, held, DATA), now)
 
     def lose(self, rank):
-        return self.table.handle(Lost(rank), 0.0)
+        return self.jobs.handle(Lost(rank), 0.0)
 
     def tick(self, now):
-        return self.table.handle(Tick(), now)
+        return self.jobs.handle(Tick(), now)
 
     @property
     def job(self):
-        return self.table.jobs["job", ""]
+        return self.jobs.by_name["job", ""]
 
 
 def aborted(error, *ranks):
@@ -191,7 +191,7 @@ def test_a_stream_that_replaces_another_shows_by_the_count():
 def test_draining_is_told_to_all_even_when_rank_0_never_came():
     scene = Scene(2, joined=0, hello=False)
     scene.join(1)
-    assert scene.table.handle(Drain(), 0.0) == to_all(seen(draining=True), 1)
+    assert scene.jobs.handle(Drain(), 0.0) == to_all(seen(draining=True), 1)
 
 
 def test_whether_a_job_needs_this_reducer_is_what_its_configuration_says():
@@ -276,7 +276,7 @@ def test_an_abort_is_relayed_to_all_ranks_with_its_cause():
         Discard(SlotKey(1, 0, 0)),
         *aborted(error, 0, 1, 2),
     ]
-    assert scene.table.streams == {}
+    assert scene.jobs.streams == {}
 
 
 @pytest.mark.parametrize("code", [0, 14, 99])
@@ -305,9 +305,9 @@ def test_counters_count_what_was_taken_and_what_was_sent():
     for rank in range(3):
         scene.push(rank)
     scene.push(0, seq=1)
-    scene.table.note_sent(0, 12)  # the engine knows the size of a result
-    scene.table.note_sent(1, 5)
-    scene.table.note_sent(99, 12)  # nobody's any more
+    scene.jobs.note_sent(0, 12)  # the engine knows the size of a result
+    scene.jobs.note_sent(1, 5)
+    scene.jobs.note_sent(99, 12)  # nobody's any more
     assert (scene.job.received_bytes, scene.job.sent_bytes) == (4 * 12, 12 + 5)
 
 

@@ -9,7 +9,7 @@ from reducer.core.events import Lost, Tick
 
 
 def tick(scene, now):
-    return scene.table.handle(Tick(), now)
+    return scene.jobs.handle(Tick(), now)
 
 
 def absent(rank, presence=Presence.PRESENT):
@@ -47,7 +47,7 @@ def test_the_news_is_of_the_oldest_chunk_and_ends_with_it():
 def test_a_rank_that_is_lost_is_named_as_lost():
     scene = running()
     scene.push(0, now=0.0)
-    scene.table.handle(Lost(1), 0.1)
+    scene.jobs.handle(Lost(1), 0.1)
     (news,) = tick(scene, 1.0)
     assert news == Send(0, Waiting(0, 0, 1.0, 1, (absent(1, Presence.LOST),)))
     assert str(news.frame) == "rank 1 (h1, lost)"
@@ -86,7 +86,7 @@ def test_who_was_last_is_counted():
     scene = running(3)
     for rank, now in [(2, 1.0), (0, 1.5), (1, 3.0)]:
         scene.push(rank, now=now)
-    (job,) = scene.table.jobs.values()
+    (job,) = scene.jobs.by_name.values()
     assert [(one.rank, one.chunks, one.waited_s) for one in job.stragglers.last()] == [(1, 1, 2.0)]
 
 

@@ -28,7 +28,7 @@ from support.scenes.jobs_scene import (
     OLD,
     REDUCER,
     join,
-    make_table,
+    make_jobs,
     peer,
     receive,
     refused,
@@ -49,29 +49,29 @@ def sees(stream, *peers):
 
 
 def test_no_such_job_makes_one_and_reserves_its_memory():
-    table = make_table()
-    assert receive(table, 10, join(0)) == [
+    jobs = make_jobs()
+    assert receive(jobs, 10, join(0)) == [
         Send(10, Welcome(REDUCER, CREDIT)),
         sees(10, peer(0)),
     ]
-    assert table.memory_reserved_bytes == reservation(2, CREDIT) == 2 * 2 * CREDIT + JOB_FIXED_BYTES
+    assert jobs.memory_reserved_bytes == reservation(2, CREDIT) == 2 * 2 * CREDIT + JOB_FIXED_BYTES
 
 
 def test_the_first_join_decides_the_credit():
-    table = make_table()
-    receive(table, 10, join(0))
-    assert receive(table, 11, join(1, credit_bytes=2 * CREDIT)) == [
+    jobs = make_jobs()
+    receive(jobs, 10, join(0))
+    assert receive(jobs, 11, join(1, credit_bytes=2 * CREDIT)) == [
         Send(11, Welcome(REDUCER, CREDIT)),
         sees(11, peer(0)),
         sees(10, peer(1)),
     ]
-    assert table.memory_reserved_bytes == reservation(2, CREDIT)
+    assert jobs.memory_reserved_bytes == reservation(2, CREDIT)
 
 
 def test_another_rank_may_come_first_and_without_the_instance():
-    table = make_table()
-    receive(table, 11, join(1, instance=b""))
-    assert receive(table, 10, join(0)) == [
+    jobs = make_jobs()
+    receive(jobs, 11, join(1, instance=b""))
+    assert receive(jobs, 10, join(0)) == [
         Send(10, Welcome(REDUCER, CREDIT)),
         sees(10, peer(0), peer(1)),
         sees(11, peer(0)),
@@ -79,8 +79,8 @@ def test_another_rank_may_come_first_and_without_the_instance():
 
 
 def test_a_wire_dtype_of_another_version_is_refused_with_what_is_known():
-    assert isinstance(receive(make_table(), 10, join(0, wire_dtype=DType.TOPK))[0].frame, Welcome)
-    abort = receive(make_table(), 10, join(0, wire_dtype=13))[0].frame
+    assert isinstance(receive(make_jobs(), 10, join(0, wire_dtype=DType.TOPK))[0].frame, Welcome)
+    abort = receive(make_jobs(), 10, join(0, wire_dtype=13))[0].frame
     assert abort.code == UnsupportedVersion.code
     assert "rank 0 wants wire dtype 13, this reducer knows 1 FLOAT32, " in abort.message
     assert "12 TOPK; install the same version" in abort.message
@@ -90,44 +90,44 @@ def test_another_protocol_version_is_refused():
     error = UnsupportedVersion(
         f"rank 0 speaks protocol version {PROTOCOL_VERSION + 1}, this reducer {PROTOCOL_VERSION}"
     )
-    assert receive(make_table(), 10, join(0, protocol=PROTOCOL_VERSION + 1)) == refused(10, error)
+    assert receive(make_jobs(), 10, join(0, protocol=PROTOCOL_VERSION + 1)) == refused(10, error)
 
 
 def test_no_memory_for_one_more_job_names_the_numbers_and_leaves_the_others():
-    table = make_table(memory_limit_bytes=reservation(2, CREDIT) + 5)
-    receive(table, 10, join(0))
+    jobs = make_jobs(memory_limit_bytes=reservation(2, CREDIT) + 5)
+    receive(jobs, 10, join(0))
     error = ResourceExhausted(
         "job 'more' needs 1064960 bytes (2 ranks x 2 x 4096 credit + 1048576); 1064960 of 1064965 are taken: "
         "raise --memory-limit or lower credit_bytes"
     )
-    assert receive(table, 20, join(0, job="more")) == refused(20, error)
-    assert set(table.jobs) == {("job", "")}
-    table.handle(Lost(10), 0.0)
-    assert receive(table, 30, join(0, job="more"))[0] == Send(30, Welcome(REDUCER, CREDIT))
+    assert receive(jobs, 20, join(0, job="more")) == refused(20, error)
+    assert set(jobs.by_name) == {("job", "")}
+    jobs.handle(Lost(10), 0.0)
+    assert receive(jobs, 30, join(0, job="more"))[0] == Send(30, Welcome(REDUCER, CREDIT))
 
 
 # ---- the same job again ----
 
 
 def test_the_same_process_reconnects_and_rank_0_hears_that_there_is_another_stream():
-    table = make_table()
-    configuration = running(table)
-    assert receive(table, 21, join(1)) == [
+    jobs = make_jobs()
+    configuration = running(jobs)
+    assert receive(jobs, 21, join(1)) == [
         Close(11, None),
         Send(21, Welcome(REDUCER, CREDIT)),
         sees(21, peer(0)),
         sees(10, peer(1, streams=2)),
         Send(21, Configure(configuration)),
     ]
-    assert table.handle(Lost(11), 0.0) == [], "the old stream's end is no news"
-    assert receive(table, 21, Ack(0)) == []
+    assert jobs.handle(Lost(11), 0.0) == [], "the old stream's end is no news"
+    assert receive(jobs, 21, Ack(0)) == []
 
 
 def test_rank_0_reconnects_and_everybody_hears_it_but_it_needs_no_configuration():
-    table = make_table()
-    running(table)
-    assert table.handle(Lost(10), 0.0) == [sees(11, peer(0, Presence.LOST))]
-    assert receive(table, 20, join(0)) == [
+    jobs = make_jobs()
+    running(jobs)
+    assert jobs.handle(Lost(10), 0.0) == [sees(11, peer(0, Presence.LOST))]
+    assert receive(jobs, 20, join(0)) == [
         Send(20, Welcome(REDUCER, CREDIT)),
         sees(20, peer(0, streams=2), peer(1)),
         sees(11, peer(0, streams=2)),
@@ -135,83 +135,83 @@ def test_rank_0_reconnects_and_everybody_hears_it_but_it_needs_no_configuration(
 
 
 def test_a_reconnect_takes_what_the_rank_knows_of_the_minimum_and_nothing_else():
-    table = make_table()
-    running(table)
-    receive(table, 20, join(0, minimum=7, instance=NEW))
-    assert table.jobs["job", ""].minimum == 7
-    assert table.jobs["job", ""].instance == OLD
-    receive(table, 21, join(1, minimum=3))
-    assert table.jobs["job", ""].minimum == 7
+    jobs = make_jobs()
+    running(jobs)
+    receive(jobs, 20, join(0, minimum=7, instance=NEW))
+    assert jobs.by_name["job", ""].minimum == 7
+    assert jobs.by_name["job", ""].instance == OLD
+    receive(jobs, 21, join(1, minimum=3))
+    assert jobs.by_name["job", ""].minimum == 7
 
 
 def test_a_second_live_rank_0_is_busy():
-    table = make_table()
-    receive(table, 10, join(0))
+    jobs = make_jobs()
+    receive(jobs, 10, join(0))
     error = JobBusy(
         "job 'job' is live: its rank 0 runs on host0; choose another job name or wait for its end"
     )
-    assert receive(table, 20, join(0, life=1, instance=NEW)) == refused(20, error)
-    assert receive(table, 10, Ack(0)) == [], "the live job goes on"
+    assert receive(jobs, 20, join(0, life=1, instance=NEW)) == refused(20, error)
+    assert receive(jobs, 10, Ack(0)) == [], "the live job goes on"
 
 
 def test_rank_0_of_a_new_life_ends_the_old_one():
-    table = make_table()
-    running(table)
-    table.handle(Lost(10), 0.0)
-    assert receive(table, 20, join(0, life=1, instance=NEW)) == [
+    jobs = make_jobs()
+    running(jobs)
+    jobs.handle(Lost(10), 0.0)
+    assert receive(jobs, 20, join(0, life=1, instance=NEW)) == [
         *refused(11, StaleInstance("job 'job' was started again by rank 0 on host0")),
         Send(20, Welcome(REDUCER, CREDIT)),
         sees(20, peer(0, life=1)),
     ]
-    assert table.memory_reserved_bytes == reservation(2, CREDIT)
+    assert jobs.memory_reserved_bytes == reservation(2, CREDIT)
 
 
 def test_rank_0_may_come_to_ranks_that_do_not_know_the_instance_yet():
-    table = make_table()
-    receive(table, 11, join(1, instance=b""))
-    assert receive(table, 10, join(0, life=1, instance=NEW))[0] == Send(10, Welcome(REDUCER, CREDIT))
-    assert set(table.streams) == {10, 11}
+    jobs = make_jobs()
+    receive(jobs, 11, join(1, instance=b""))
+    assert receive(jobs, 10, join(0, life=1, instance=NEW))[0] == Send(10, Welcome(REDUCER, CREDIT))
+    assert set(jobs.streams) == {10, 11}
 
 
 def test_rank_0_of_a_new_life_comes_to_ranks_that_know_the_old_instance():
-    table = make_table()  # of a new reducer: only rank 1 has come back to it so far
-    receive(table, 11, join(1))
+    jobs = make_jobs()  # of a new reducer: only rank 1 has come back to it so far
+    receive(jobs, 11, join(1))
     error = StaleInstance("job 'job' was started again by rank 0 on host0")
-    assert receive(table, 20, join(0, life=1, instance=NEW))[:2] == refused(11, error)
+    assert receive(jobs, 20, join(0, life=1, instance=NEW))[:2] == refused(11, error)
 
 
 def test_a_rank_that_is_taken():
-    table = make_table()
-    receive(table, 11, join(1))
+    jobs = make_jobs()
+    receive(jobs, 11, join(1))
     error = RankTaken(
         "rank 1 of job 'job' is already taken by a live process on host1; elsewhere wants it too: "
         "give each job a name of its own, or stop the other process"
     )
-    assert receive(table, 21, join(1, life=1, host="elsewhere")) == refused(21, error)
+    assert receive(jobs, 21, join(1, life=1, host="elsewhere")) == refused(21, error)
 
 
 def test_a_rank_of_another_life_is_stale():
-    table = make_table()
-    receive(table, 10, join(0))
+    jobs = make_jobs()
+    receive(jobs, 10, join(0))
     error = StaleInstance("rank 1 of job 'job' on host1 belongs to an earlier or later life of the job")
-    assert receive(table, 11, join(1, instance=NEW)) == refused(11, error)
+    assert receive(jobs, 11, join(1, instance=NEW)) == refused(11, error)
 
 
 def test_a_new_process_of_a_lost_rank_must_wait_while_rank_0_lives():
-    table = make_table()
-    running(table)
-    table.handle(Lost(11), 0.0)
+    jobs = make_jobs()
+    running(jobs)
+    jobs.handle(Lost(11), 0.0)
     error = JobBusy("job 'job' is live, and rank 1 of job 'job' was another process, on host1")
-    assert receive(table, 21, join(1, life=1, instance=b"")) == refused(21, error)
+    assert receive(jobs, 21, join(1, life=1, instance=b"")) == refused(21, error)
 
 
 def test_a_new_process_of_a_lost_rank_begins_anew_once_rank_0_is_gone():
-    table = make_table()
+    jobs = make_jobs()
     for rank in range(3):
-        receive(table, 10 + rank, join(rank, world_size=3))
-    table.handle(Lost(10), 0.0)
-    table.handle(Lost(11), 0.0)
-    assert receive(table, 21, join(1, life=1, instance=b"", world_size=3)) == [
+        receive(jobs, 10 + rank, join(rank, world_size=3))
+    jobs.handle(Lost(10), 0.0)
+    jobs.handle(Lost(11), 0.0)
+    assert receive(jobs, 21, join(1, life=1, instance=b"", world_size=3)) == [
         *refused(12, StaleInstance("job 'job' was started again by rank 1 on host1")),
         Send(21, Welcome(REDUCER, CREDIT)),
         sees(21),
@@ -219,104 +219,104 @@ def test_a_new_process_of_a_lost_rank_begins_anew_once_rank_0_is_gone():
 
 
 def test_a_new_process_of_a_lost_rank_attaches_while_rank_0_never_came():
-    table = make_table()
+    jobs = make_jobs()
     for rank in (1, 2):
-        receive(table, 10 + rank, join(rank, world_size=3, instance=b""))
-    table.handle(Lost(11), 0.0)
-    assert receive(table, 21, join(1, life=1, world_size=3, instance=b"")) == [
+        receive(jobs, 10 + rank, join(rank, world_size=3, instance=b""))
+    jobs.handle(Lost(11), 0.0)
+    assert receive(jobs, 21, join(1, life=1, world_size=3, instance=b"")) == [
         Send(21, Welcome(REDUCER, CREDIT)),
         sees(21),
     ]
 
 
 def test_another_world_size_fails_all_ranks_while_the_job_is_forming():
-    table = make_table()
-    receive(table, 10, join(0))
+    jobs = make_jobs()
+    receive(jobs, 10, join(0))
     error = CollectiveMismatch("rank 1 (host1) has world size 3, other ranks of job 'job' have 2")
-    assert receive(table, 11, join(1, world_size=3)) == [*refused(10, error), *refused(11, error)]
-    assert table.jobs == {}
+    assert receive(jobs, 11, join(1, world_size=3)) == [*refused(10, error), *refused(11, error)]
+    assert jobs.by_name == {}
 
 
 def test_another_world_size_is_busy_once_the_job_has_an_epoch():
-    table = make_table()
-    running(table)
+    jobs = make_jobs()
+    running(jobs)
     error = JobBusy(
         "job 'job' is live with world size 2: rank 2 (host2) has world size 3, other ranks of job 'job' have 2"
     )
-    assert receive(table, 12, join(2, world_size=3)) == refused(12, error)
-    assert set(table.jobs) == {("job", "")}
+    assert receive(jobs, 12, join(2, world_size=3)) == refused(12, error)
+    assert set(jobs.by_name) == {("job", "")}
 
 
 def test_another_local_size_fails_all_ranks_while_the_job_is_forming():
-    table = make_table()
-    receive(table, 10, join(0, local_size=4))
+    jobs = make_jobs()
+    receive(jobs, 10, join(0, local_size=4))
     error = CollectiveMismatch("rank 1 (host1) has local size 2, other ranks of job 'job' have 4")
-    assert receive(table, 11, join(1, local_size=2)) == [*refused(10, error), *refused(11, error)]
-    assert table.jobs == {}
+    assert receive(jobs, 11, join(1, local_size=2)) == [*refused(10, error), *refused(11, error)]
+    assert jobs.by_name == {}
 
 
 def test_another_local_size_is_busy_once_the_job_has_an_epoch():
-    table = make_table()
-    running(table)
+    jobs = make_jobs()
+    running(jobs)
     mismatch = "rank 1 (host1) has local size 2, other ranks of job 'job' have 1"
     error = JobBusy(f"job 'job' is live with local size 1: {mismatch}")
-    assert receive(table, 12, join(1, local_size=2)) == refused(12, error)
+    assert receive(jobs, 12, join(1, local_size=2)) == refused(12, error)
 
 
 def test_a_rank_that_was_away_hears_why_its_job_failed():
-    table = make_table()
-    running(table)
-    table.handle(Lost(11), 0.0)
-    receive(table, 10, Abort(WorkerLost.code, "rank 1 is gone"))
-    assert receive(table, 21, join(1)) == refused(21, WorkerLost("rank 1 is gone"))
-    assert receive(table, 22, join(1, instance=NEW))[0] == Send(22, Welcome(REDUCER, CREDIT))
+    jobs = make_jobs()
+    running(jobs)
+    jobs.handle(Lost(11), 0.0)
+    receive(jobs, 10, Abort(WorkerLost.code, "rank 1 is gone"))
+    assert receive(jobs, 21, join(1)) == refused(21, WorkerLost("rank 1 is gone"))
+    assert receive(jobs, 22, join(1, instance=NEW))[0] == Send(22, Welcome(REDUCER, CREDIT))
 
 
 def test_only_the_latest_failures_are_remembered():
-    table = make_table()
+    jobs = make_jobs()
     for life in range(FAILURES_MAX + 1):
-        receive(table, life, join(0, instance=life.to_bytes(16, "big")))
-        receive(table, life, Abort(WorkerLost.code, f"life {life}"))
-    assert len(table.failures) == FAILURES_MAX
+        receive(jobs, life, join(0, instance=life.to_bytes(16, "big")))
+        receive(jobs, life, Abort(WorkerLost.code, f"life {life}"))
+    assert len(jobs.failures) == FAILURES_MAX
     second = join(1, instance=(1).to_bytes(16, "big"))
-    assert receive(table, 500, second) == refused(500, WorkerLost("life 1"))
-    assert receive(table, 501, join(1, instance=bytes(16)))[0] == Send(501, Welcome(REDUCER, CREDIT))
+    assert receive(jobs, 500, second) == refused(500, WorkerLost("life 1"))
+    assert receive(jobs, 501, join(1, instance=bytes(16)))[0] == Send(501, Welcome(REDUCER, CREDIT))
 
 
 def test_a_remembered_failure_does_not_grow_with_every_rank_that_hears_it():
-    table = make_table()
-    receive(table, 10, join(0))
-    receive(table, 10, Abort(WorkerLost.code, "over"))
+    jobs = make_jobs()
+    receive(jobs, 10, join(0))
+    receive(jobs, 10, Abort(WorkerLost.code, "over"))
     for stream in range(20, 30):
-        assert receive(table, stream, join(1)) == refused(stream, WorkerLost("over"))
-    (error,) = table.failures.values()
+        assert receive(jobs, stream, join(1)) == refused(stream, WorkerLost("over"))
+    (error,) = jobs.failures.values()
     assert len(traceback.extract_tb(error.__traceback__)) <= 2, "each hearing keeps its frames alive"
 
 
 def test_a_failure_without_an_instance_is_not_remembered():
-    table = make_table()
-    receive(table, 11, join(1, instance=b""))
-    receive(table, 11, Abort(WorkerLost.code, "no rank 0"))
-    assert receive(table, 21, join(1, instance=b""))[0] == Send(21, Welcome(REDUCER, CREDIT))
+    jobs = make_jobs()
+    receive(jobs, 11, join(1, instance=b""))
+    receive(jobs, 11, Abort(WorkerLost.code, "no rank 0"))
+    assert receive(jobs, 21, join(1, instance=b""))[0] == Send(21, Welcome(REDUCER, CREDIT))
 
 
 def test_groups_of_one_name_are_jobs_of_their_own():
-    table = make_table()
-    receive(table, 10, join(0, group="0,1"))
-    receive(table, 11, join(0, instance=NEW, group="2,3", world_size=3))
-    receive(table, 12, join(0))
-    assert set(table.jobs) == {("job", "0,1"), ("job", "2,3"), ("job", "")}
-    assert [job.title for job in table.jobs.values()] == ["job [ranks 0,1]", "job [ranks 2,3]", "job"]
+    jobs = make_jobs()
+    receive(jobs, 10, join(0, group="0,1"))
+    receive(jobs, 11, join(0, instance=NEW, group="2,3", world_size=3))
+    receive(jobs, 12, join(0))
+    assert set(jobs.by_name) == {("job", "0,1"), ("job", "2,3"), ("job", "")}
+    assert [job.title for job in jobs.by_name.values()] == ["job [ranks 0,1]", "job [ranks 2,3]", "job"]
     busy = JobBusy(
         "job 'job [ranks 0,1]' is live: its rank 0 runs on host0; choose another job name or wait for its end"
     )
-    assert receive(table, 13, join(0, life=1, group="0,1")) == refused(13, busy)
+    assert receive(jobs, 13, join(0, life=1, group="0,1")) == refused(13, busy)
 
 
 def test_the_groups_of_a_job_end_by_themselves():
-    table = make_table()
-    receive(table, 10, join(0, group="0,1"))
-    receive(table, 11, join(0, group="2,3"))
-    table.handle(Lost(10), 1.0)
-    assert set(table.jobs) == {("job", "2,3")}
-    assert table.memory_reserved_bytes == reservation(2, CREDIT)
+    jobs = make_jobs()
+    receive(jobs, 10, join(0, group="0,1"))
+    receive(jobs, 11, join(0, group="2,3"))
+    jobs.handle(Lost(10), 1.0)
+    assert set(jobs.by_name) == {("job", "2,3")}
+    assert jobs.memory_reserved_bytes == reservation(2, CREDIT)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from reducer import cli
+from reducer.commands.main import main
 from worker_plugin.config import PluginConfig
 from worker_plugin.settings.table import rows
 from worker_plugin.state import ReductionState
@@ -71,7 +71,7 @@ def worker_rows() -> Iterator[tuple[str, ...]]:
 
 def option_rows(command: click.Command) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each option of a command, as its help has them."""
-    context = click.Context(command, parent=click.Context(cli.main), show_default=True)
+    context = click.Context(command, parent=click.Context(main), show_default=True)
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if isinstance(parameter, click.Option) and record is not None and "--help" not in record[0]:
@@ -89,7 +89,7 @@ def page() -> str:
     """Return the whole page."""
     parts = [INTRODUCTION, table(("argument", "variable", "default", "meaning"), worker_rows()), REDUCER]
     for name in ("serve", "status"):
-        command = cli.main.commands[name]
+        command = main.commands[name]
         parts += [f"### reducer {name}\n", table(("option", "meaning"), option_rows(command))]
     return "\n".join(parts)
 

@@ -38,6 +38,6 @@ def _load(name: str, folder: str) -> None:
 if __spec__ is None:
     _find_packages()
 
-from reducer.cli import main  # noqa: E402
+from reducer.commands.main import main  # noqa: E402
 
 main(prog_name="reducer")

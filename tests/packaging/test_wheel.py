@@ -119,7 +119,7 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     fields = message_from_string(text)
     assert fields["Name"] == "reduction-server"
     assert fields["Version"] == reduction.__version__
-    assert "reducer = reducer.cli:main" in entry_points
+    assert "reducer = reducer.commands.main:main" in entry_points
 
 
 def test_wheel_holds_every_module(wheel: Path) -> None:

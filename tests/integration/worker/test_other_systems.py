@@ -33,7 +33,7 @@ for name in ("stat", "listdir", "scandir", "readlink"):
     hide(os, name)
 """
 REDUCER = """
-from reducer.cli import main
+from reducer.commands.main import main
 main(["serve", "--bind", "127.0.0.1:0", "--stop-with-stdin"], prog_name="reducer")
 """
 WORKER = """

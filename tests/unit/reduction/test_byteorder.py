@@ -27,7 +27,7 @@ def test_a_big_endian_machine_is_refused(monkeypatch):
         importlib.reload(reduction)
 
 
-@pytest.mark.parametrize("package", ["worker_plugin", "reducer.cli", "reduction.wire"])
+@pytest.mark.parametrize("package", ["worker_plugin", "reducer.commands.main", "reduction.wire"])
 def test_whatever_is_imported_first(package):
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(package=package)], capture_output=True, text=True, timeout=60

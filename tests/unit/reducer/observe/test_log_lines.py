@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from reducer.cli import LineFormatter
+from reducer.commands.main import LineFormatter
 
 
 def line(message, exc_info=None):

@@ -7,7 +7,7 @@ import pytest
 from reduction.model import JobStatus, LastRank, Peer, Presence, ReducerStatus
 from rich.console import Console
 
-from reducer.cli import _watch_seconds
+from reducer.commands.main import _watch_seconds
 from reducer.observe.summary import Process, summarize, to_json
 from reducer.observe.tables import render
 

@@ -29,9 +29,9 @@ from reduction.rails import job_of
 
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
-from worker_plugin.core import pace
 from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Broke, Close, Connect, FellBack, Leave, NoFallback
+from worker_plugin.core.flow import pace
 from worker_plugin.discovery import announcement
 from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.milestone import Milestone

@@ -182,7 +182,7 @@ class PluginConfig:
 
     @property
     def fixed_chunk_bytes(self) -> int | None:
-        """The size of chunks; None: it is chosen after the first collectives (core/pace.py)."""
+        """The size of chunks; None: it is chosen after the first collectives (core/flow/pace.py)."""
         if self.chunk_bytes is None and self.credit_bytes is not None:
             quarter = self.credit_bytes // 4 // limits.CHUNK_BYTES_MULTIPLE * limits.CHUNK_BYTES_MULTIPLE
             return min(max(quarter, limits.CHUNK_BYTES_MIN), limits.CHUNK_BYTES_MAX)

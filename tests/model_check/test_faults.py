@@ -16,9 +16,9 @@ from reduction.model import Join, Peers, Welcome
 
 from reducer.core.actions import Action, Send
 from reducer.core.job import Job
-from worker_plugin.core import verdict
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.membership import verdict
 
 #: All Joins of two ranks to two reducers are under way; three of them have arrived; all have, and rank 0 has taken one
 #: Welcome.

@@ -30,7 +30,7 @@ from reducer.core.stragglers import Stragglers
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
 from worker_plugin.core.communicator import Communicator, Identity, State
-from worker_plugin.core.patience import Patience
+from worker_plugin.core.waiting.patience import Patience
 
 EARLY, LATE, CLOSE_LATE, JOIN_LATE = 0.06, 2.0, 6.0, 61.0
 CHUNK_BYTES = 1024

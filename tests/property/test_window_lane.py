@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reduction import layout
 from reduction.model import Collective, Configuration, DType, Member, ReduceOp
 
-from worker_plugin.core.lane import Lane
+from worker_plugin.core.flow.lane import Lane
 from worker_plugin.core.window import Window
 
 #: Elements of 8 bytes: empty, less than a chunk, one chunk, several, not a whole number of them.

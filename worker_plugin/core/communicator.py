@@ -74,7 +74,6 @@ from worker_plugin.core.actions import (
     Send,
     Shut,
 )
-from worker_plugin.core.choice import fair_choice
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import (
     Broke,
@@ -90,13 +89,14 @@ from worker_plugin.core.events import (
     Received,
     Tick,
 )
-from worker_plugin.core.grid import Grid
+from worker_plugin.core.flow.grid import Grid
+from worker_plugin.core.flow.pace import TCP, Aim
 from worker_plugin.core.link import Link, Phase
-from worker_plugin.core.pace import TCP, Aim
-from worker_plugin.core.patience import Patience
-from worker_plugin.core.roster import Roster
-from worker_plugin.core.stalls import Stalls
-from worker_plugin.core.verdict import FallBack, GiveUp, Reconfigure, Verdict, View, judge
+from worker_plugin.core.membership.choice import fair_choice
+from worker_plugin.core.membership.roster import Roster
+from worker_plugin.core.membership.verdict import FallBack, GiveUp, Reconfigure, Verdict, View, judge
+from worker_plugin.core.waiting.patience import Patience
+from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
 
 _INFO, _WARNING = 20, 30

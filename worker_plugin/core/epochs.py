@@ -15,10 +15,10 @@ from reduction.limits import ACK_DELAY_S
 from reduction.model import Ack, Configuration, Hello, Result
 
 from worker_plugin.core.actions import Action, Deliver, Divert, PushChunk, Release, Send, Shut, Store
-from worker_plugin.core.lane import Lane
+from worker_plugin.core.flow.lane import Lane
+from worker_plugin.core.flow.pace import Aim, Pace
 from worker_plugin.core.link import Link
-from worker_plugin.core.pace import Aim, Pace
-from worker_plugin.core.roster import Roster
+from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.window import Window
 
 

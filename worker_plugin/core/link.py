@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from reduction.errors import ReducerAbsent, ReductionError
 from reduction.model import Peer, Peers, Presence, Waiting
 
-from worker_plugin.core.lane import Lane
+from worker_plugin.core.flow.lane import Lane
 
 #: Pause before the n-th dial in a row, in seconds; the last one repeats. A supervisor has a killed reducer back within
 #: a second, and with no other one the job waits for this dial; later a pause is a fraction of what was waited already.

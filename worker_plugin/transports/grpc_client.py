@@ -196,7 +196,7 @@ class GrpcStream:
         text = f"{self._address}: {words}" if is_dial else f"{self._address}: {code.name}: {details}"
         # gRPC gives the reason of a connection that failed as text only, in the words of
         # strerror(3). Words that are not found cost the grace that any lost stream has
-        # (core/verdict.py).
+        # (core/membership/verdict.py).
         if (details or "").endswith(_REFUSED):
             return ReducerAbsent(text)
         if code is grpc.StatusCode.UNAVAILABLE and not (self._was_heard or self._is_closing):

@@ -34,7 +34,7 @@ DIAL_S = 3.0
 #: Pauses before the data port is dialled again, in seconds; the last one repeats.
 REDIAL_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 #: How long one half of a stream may outlive the other, in seconds. Well below the grace that a rank
-#: has to dial again (core/verdict.py); a reason for the end that comes later than this is told at
+#: has to dial again (core/membership/verdict.py); a reason for the end that comes later than this is told at
 #: the next Join as well.
 LINGER_S = 0.3
 

@@ -14,7 +14,7 @@ from support.processes.children import environment
 from support.processes.reducers import status_of
 
 from worker_plugin import driver
-from worker_plugin.core import roster, verdict
+from worker_plugin.core.membership import roster, verdict
 from worker_plugin.discovery import addresses
 
 SECONDS = 1.0

@@ -10,7 +10,7 @@ import pytest
 import torch
 from reduction.errors import WorkersMissing
 
-from worker_plugin.core import verdict
+from worker_plugin.core.membership import verdict
 
 #: Longer than reducers are waited for in these tests.
 LATE_S = 4.0

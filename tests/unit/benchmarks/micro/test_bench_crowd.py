@@ -4,7 +4,8 @@ import pytest
 from reduction import limits
 
 from benchmarks.micro import crowd
-from worker_plugin.core import communicator, verdict
+from worker_plugin.core import communicator
+from worker_plugin.core.membership import verdict
 
 
 @pytest.mark.parametrize(("ranks", "reducers"), [(1, 1), (48, 3), (200, 2)])

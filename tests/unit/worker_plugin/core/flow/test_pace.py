@@ -4,9 +4,9 @@ import pytest
 from reduction.model import Collective, Configuration, DType, Member, ReduceOp
 from support.scenes.rank_scene import INSTANCE, incarnation
 
-from worker_plugin.core import pace
-from worker_plugin.core.lane import Lane
-from worker_plugin.core.pace import GRPC, TCP, Pace, chunk_bytes_for
+from worker_plugin.core.flow import pace
+from worker_plugin.core.flow.lane import Lane
+from worker_plugin.core.flow.pace import GRPC, TCP, Pace, chunk_bytes_for
 from worker_plugin.core.window import Window
 
 KIB, MIB = 1024, 1 << 20

@@ -31,10 +31,10 @@ from support.scenes.rank_scene import (
     send,
 )
 
-from worker_plugin.core import roster
 from worker_plugin.core.actions import Fail, Log, Open, Shut
 from worker_plugin.core.events import Lost, Received
-from worker_plugin.core.roster import BUSY_S
+from worker_plugin.core.membership import roster
+from worker_plugin.core.membership.roster import BUSY_S
 
 
 def opened(scene, *reducers, **changes):

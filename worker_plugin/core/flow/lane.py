@@ -12,7 +12,7 @@ from typing import NamedTuple
 from reduction import layout
 from reduction.model import Configuration
 
-from worker_plugin.core.pace import Pace
+from worker_plugin.core.flow.pace import Pace
 from worker_plugin.core.window import Window
 
 

@@ -16,7 +16,7 @@ import enum
 import statistics
 from collections.abc import Sequence
 
-from worker_plugin.core.pace import Aim, Pace, chunk_bytes_for
+from worker_plugin.core.flow.pace import Aim, Pace, chunk_bytes_for
 
 #: Results between two looks at what was lost.
 LOOK_RESULTS = 256

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from worker_plugin.core.actions import Action, Log
 from worker_plugin.core.link import Phase
-from worker_plugin.core.verdict import View
+from worker_plugin.core.membership.verdict import View
 from worker_plugin.core.words import down_text, missing_ranks, silent_ranks
 
 _INFO, _WARNING = 20, 30

@@ -6,11 +6,11 @@ import pytest
 from reduction.model import Collective, Configuration, DType, Hello, Member, ReduceOp, Result, Start
 from support.scenes.rank_scene import INSTANCE, Scene, incarnation, send
 
-from worker_plugin.core import grid
 from worker_plugin.core.actions import Log, PushChunk
 from worker_plugin.core.events import Issued, Tick
-from worker_plugin.core.grid import Grid, Phase
-from worker_plugin.core.pace import GRPC, TCP
+from worker_plugin.core.flow import grid
+from worker_plugin.core.flow.grid import Grid, Phase
+from worker_plugin.core.flow.pace import GRPC, TCP
 
 KIB, MIB = 1024, 1 << 20
 CHUNK = 64 * KIB

@@ -1,11 +1,11 @@
-"""`judge`: the table at the top of `worker_plugin.core.verdict`, a view in and a verdict out."""
+"""`judge`: the table at the top of `worker_plugin.core.membership.verdict`, a view in and a verdict out."""
 
 import pytest
 from reduction.errors import PeerLeft, RankTaken, ReducerUnavailable, WorkerLost, WorkersMissing
 from reduction.model import Configuration, Member, Peer, Peers, Presence
 
 from worker_plugin.core.link import Link, Phase
-from worker_plugin.core.verdict import (
+from worker_plugin.core.membership.verdict import (
     ABSENT_S,
     GRACE_S,
     LEADER_S,

@@ -5,10 +5,10 @@ from reduction.errors import ReducerUnavailable
 from reduction.model import Welcome
 from support.scenes.rank_scene import CREDIT, Scene, incarnation
 
-from worker_plugin.core import roster
 from worker_plugin.core.actions import Log, LookUp, Open, Shut
 from worker_plugin.core.events import Found, Lost, Received
 from worker_plugin.core.link import Phase
+from worker_plugin.core.membership import roster
 
 UNAVAILABLE = ReducerUnavailable("no answer")
 

@@ -2,7 +2,7 @@
 
 from reduction.model import Collective, Configuration, DType, Member, ReduceOp
 
-from worker_plugin.core.lane import Lane
+from worker_plugin.core.flow.lane import Lane
 from worker_plugin.core.window import Window
 
 INSTANCE = bytes(16)

@@ -10,7 +10,7 @@ from reduction.errors import CollectiveTimeout
 from reduction.model import Waiting
 
 from worker_plugin.core.actions import Action, Log
-from worker_plugin.core.roster import Roster
+from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.window import Issue, Window
 
 _INFO, _WARNING = 20, 30

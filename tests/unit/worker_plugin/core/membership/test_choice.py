@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from worker_plugin.core.choice import fair_choice
 from worker_plugin.core.link import Link
+from worker_plugin.core.membership.choice import fair_choice
 
 
 def links(*hosts):

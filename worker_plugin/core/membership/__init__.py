@@ -1,0 +1,1 @@
+"""Which reducers and ranks there are, and which of them make an epoch."""

@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from reducer.commands.main import LineFormatter
+from reducer.observe.log_lines import LineFormatter
 
 
 def line(message, exc_info=None):

@@ -7,7 +7,6 @@ import pytest
 from reduction.model import JobStatus, LastRank, Peer, Presence, ReducerStatus
 from rich.console import Console
 
-from reducer.commands.main import _watch_seconds
 from reducer.observe.summary import Process, summarize, to_json
 from reducer.observe.tables import render
 
@@ -137,16 +136,3 @@ def test_it_fits_80_columns(verbose):
     if not verbose:
         assert len(lines) <= 10, out.getvalue()
         assert f"{NAME}: rank 2 (host-2) is last" in out.getvalue().replace("\n", " ")
-
-
-@pytest.mark.parametrize(
-    ("given", "addresses", "expected"),
-    [
-        (None, ("a:1",), (None, ("a:1",))),
-        ("2", (), (2.0, ())),
-        ("0.5", ("a:1",), (0.5, ("a:1",))),
-        ("a:1", ("b:2",), (2.0, ("a:1", "b:2"))),
-    ],
-)
-def test_watch_may_have_seconds(given, addresses, expected):
-    assert _watch_seconds(given, addresses) == expected

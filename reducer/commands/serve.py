@@ -1,0 +1,141 @@
+"""`reducer serve` runs one reducer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import click
+from reduction.errors import ConfigError
+from reduction.limits import PROCESSES_MAX
+
+from reducer.commands.options import RenamedOption, security_options
+from reducer.config import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    DRAIN_TIMEOUT_S,
+    ReducerConfig,
+    complete_address,
+    split_address,
+)
+from reducer.resources.allowance import MEMORY_SHARE, PROCESSES_DEFAULT_MAX
+from reducer.resources.sizes import size
+
+#: Exit code when an address could not be bound.
+EXIT_BIND = 3
+
+
+@click.command(short_help="Run one reducer.")
+@click.option(
+    "--bind",
+    default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
+    metavar="HOST:PORT",
+    help=f"Address to serve; port 0 picks a free one. A bare PORT is on {DEFAULT_HOST}.",
+)
+@click.option(
+    "--data-port",
+    type=int,
+    default=0,
+    metavar="PORT",
+    help="TCP data plane on the same host; 0 picks a free one, otherwise process i serves PORT + i. Workers that "
+    "cannot reach it stay on gRPC.",
+)
+@click.option(
+    "--metrics-port",
+    type=int,
+    metavar="PORT",
+    help="Serve Prometheus metrics on the same host: process i serves PORT + i, from i = 0, each about itself.",
+)
+@click.option(
+    "--memory-limit",
+    type=size,
+    metavar="SIZE",
+    help="Most memory that all jobs together may reserve, in all processes: bytes, or with K, M, G (KiB, MiB, GiB).  "
+    f"[default: {MEMORY_SHARE:.0%} of the memory of this machine or container]",
+)
+@click.option(
+    "--processes",
+    "--workers",
+    "processes",
+    cls=RenamedOption,
+    type=int,
+    metavar="N",
+    help="Processes that serve; those after the first take free ports.  [default: the whole cores that this "
+    f"machine or container has, at most {PROCESSES_DEFAULT_MAX}; up to {PROCESSES_MAX}]",
+)
+@security_options
+@click.option("--insecure", is_flag=True, help="Allow a non-loopback address without TLS or token.")
+@click.option(
+    "--drain-timeout",
+    type=float,
+    default=DRAIN_TIMEOUT_S,
+    metavar="SECONDS",
+    help="How long SIGTERM waits for jobs to move to other reducers or end.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="What goes to stderr.",
+)
+@click.option("--stop-with-stdin", is_flag=True, hidden=True, help="Stop when stdin closes.")
+def serve(
+    bind: str,
+    data_port: int,
+    metrics_port: int | None,
+    memory_limit: int | None,
+    processes: int | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+    token_file: str | None,
+    insecure: bool,
+    drain_timeout: float,
+    log_level: str,
+    stop_with_stdin: bool,
+) -> None:
+    """Run one reducer until SIGTERM or Ctrl-C; a second one ends it at once, with all its processes.
+
+    Prints the one line `listening on HOST:PORT` to stdout when it is ready; logs go to stderr.
+    """
+    # gRPC's fork handlers would only complain when this process starts its siblings, which never use
+    # the parent's connections.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    from reducer.resources.heap import use_few_arenas
+
+    use_few_arenas()
+    import uvloop
+
+    from reducer.binding import BindError, check_host
+    from reducer.observe.log_lines import LineFormatter
+    from reducer.process.lifecycle import serve as serve_until_stopped
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        LineFormatter("%(asctime)s level=%(levelname)s logger=%(name)s pid=%(process)d %(message)s")
+    )
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    given = {"processes": processes, "memory_limit_bytes": memory_limit}
+    try:
+        bind = complete_address(bind)
+        check_host(bind, split_address(bind)[0])
+        config = ReducerConfig(
+            bind=bind,
+            data_port=data_port,
+            metrics_port=metrics_port,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_ca=tls_ca,
+            token_file=token_file,
+            insecure=insecure,
+            stop_with_stdin=stop_with_stdin,
+            drain_timeout_s=drain_timeout,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        uvloop.run(serve_until_stopped(config))
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    except BindError as error:
+        click.echo(f"reducer: {error}", err=True)
+        sys.exit(EXIT_BIND)

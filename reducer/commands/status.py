@@ -1,0 +1,103 @@
+"""`reducer status` shows what reducers serve."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+import click
+from reduction.errors import ConfigError
+
+from reducer.commands.options import security_options
+from reducer.config import DEFAULT_HOST, DEFAULT_PORT, TLS_OPTIONS, complete_address, split_address
+
+#: How often `status --watch` asks again if no seconds are given.
+WATCH_S = 2.0
+#: Exit code when an address that was given did not answer, or refused the call.
+EXIT_NO_ANSWER = 4
+
+
+@click.command(short_help="Show what reducers serve.")
+@click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of tables; with --watch a line per look."
+)
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also list everything that each process knows of each job."
+)
+@click.option(
+    "--watch",
+    "watch_s",
+    is_flag=False,
+    flag_value=f"{WATCH_S:g}",
+    metavar="[SECONDS]",
+    help=f"Look again every so many seconds, {WATCH_S:g} if none are given, until Ctrl-C.",
+)
+@security_options
+@click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
+def status(
+    addresses: tuple[str, ...],
+    as_json: bool,
+    verbose: bool,
+    watch_s: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+    token_file: str | None,
+    timeout: float,
+) -> None:
+    """Show what the reducers at each ADDRESS serve, in all their processes, and the jobs of all together.
+
+    ADDRESS is HOST:PORT, or a bare PORT of this machine; 127.0.0.1:50051 if there is none. Rates are those between
+    two looks: of --watch, or one second apart. JSON without --watch takes one look and has no rates, only totals.
+
+    A rank is called a straggler if it is the last to push 60 % of the chunks (of two ranks 75 %), by 1 ms at least.
+
+    A reducer with TLS asks for a certificate here too, and one with tokens for any of them. The exit code is 4 if
+    nobody answers at an ADDRESS.
+    """
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "ERROR"
+    )  # gRPC would report failed handshakes on stderr, beside ours
+    from reduction.security.tls import tls_files
+
+    from reducer.observe.status import Access, look
+    from reducer.observe.watching import show_once, watch
+
+    try:
+        seconds, addresses = watch_seconds(watch_s, addresses)
+        addresses = tuple(map(complete_address, addresses)) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
+        for address in addresses:
+            split_address(address)
+        access = Access.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
+        look_again = partial(look, addresses, timeout, access)
+        if seconds is not None:
+            watch(look_again, seconds, as_json=as_json, verbose=verbose)
+            return
+        processes = show_once(look_again, as_json=as_json, verbose=verbose)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    silent = [process for process in processes if process.status is None]
+    for process in silent:
+        note = "" if process.is_given else "; it may be starting again"
+        click.echo(f"reducer: no answer from {process.address}: {process.reason}{note}", err=True)
+    if any(process.is_given for process in silent):
+        sys.exit(EXIT_NO_ANSWER)
+
+
+def watch_seconds(given: str | None, addresses: tuple[str, ...]) -> tuple[float | None, tuple[str, ...]]:
+    """Return the seconds of --watch and the addresses: `--watch HOST:PORT` has no seconds, but an address.
+
+    Raises:
+        ConfigError: the seconds are not positive.
+    """
+    if given is None:
+        return None, addresses
+    try:
+        seconds = float(given)
+    except ValueError:
+        return WATCH_S, (given, *addresses)
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"--watch {given}: must be positive")
+    return seconds, addresses

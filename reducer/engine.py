@@ -33,7 +33,7 @@ from reduction.transports.interface import Sink
 from reduction.wire import checksum
 
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
-from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
+from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.jobs import Jobs
 from reducer.journal import Journal
 from reducer.resources.buffers import BufferPool, is_leased
@@ -64,7 +64,7 @@ class Engine:
         self._started_at = clock()
         self._sinks: dict[int, Sink] = {}
         self._accumulators: dict[SlotKey, Array] = {}
-        self._events: deque[Event] = deque()
+        self._events: deque[ReducerEvent] = deque()
         self._stream_count = 0
         self._journal = Journal(clock)
 
@@ -92,7 +92,7 @@ class Engine:
     @property
     def is_needed(self) -> bool:
         """Whether a job has this reducer in its current configuration."""
-        return any(job.needs_us for job in self.jobs.by_name.values())
+        return any(job.needs_this_reducer for job in self.jobs.by_name.values())
 
     def status(self) -> ReducerStatus:
         """Return what this reducer serves at this moment."""
@@ -102,7 +102,7 @@ class Engine:
                 world_size=job.world_size,
                 peers=job.peers(),
                 epoch=job.epoch,
-                started=job.started,
+                started=job.is_started,
                 minimum=job.minimum,
                 open_slots=len(job.slots),
                 reserved_bytes=job.reserved_bytes,
@@ -144,7 +144,7 @@ class Engine:
 
     def _is_sound(self, stream: int, push: Push) -> bool:
         try:
-            if self.jobs.checks(stream):
+            if self.jobs.has_checksums(stream):
                 checksum.check(push)
             CODECS[push.collective.dtype].check(push.payload)
         except (DataCorrupted, MalformedFrame) as error:
@@ -173,7 +173,7 @@ class Engine:
 
     # ---- performing ----
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: ReducerEvent) -> None:
         self._events.append(event)
         if len(self._events) > 1:
             return  # from within a sink: its turn comes when the present event is done
@@ -190,7 +190,7 @@ class Engine:
                 self._journal.settle(self.jobs.by_name.values())
             self._events.popleft()
 
-    def _contain(self, event: Event) -> None:
+    def _contain(self, event: ReducerEvent) -> None:
         """End the stream whose event could not be handled; its rank then fails the job everywhere."""
         if isinstance(event, Received):
             self._events.append(
@@ -255,8 +255,8 @@ class Engine:
         scale(accumulator, collective.op, action.divisor)
         nbytes = collective.dtype.format.result_bytes(accumulator.size * collective.dtype.itemsize)
         payload = codec.finish(accumulator, None if codec.is_plain else self.pool.take(nbytes))
-        what = action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload
-        result = Result(*what, checksum.of_result(*what) if action.checksums else None)
+        fields = action.epoch, action.slot.seq, action.slot.chunk, action.minimum, payload
+        result = Result(*fields, checksum.of_result(*fields) if action.has_checksum else None)
         for stream in action.streams:
             if (sink := self._sinks.get(stream)) is not None:
                 sink.on_frame(result)
@@ -278,7 +278,7 @@ class EngineStream:
 
     def reject(self, error: ReductionError) -> None:
         """End the stream because of what the peer did below the level of frames."""
-        if isinstance(error, MalformedFrame) and self._engine.jobs.checks(self._number):
+        if isinstance(error, MalformedFrame) and self._engine.jobs.has_checksums(self._number):
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # and nobody has sent them so
         self._engine.reject(self._number, error)
 

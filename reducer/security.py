@@ -41,12 +41,12 @@ def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> No
     _check(tokens, metadata, peer, " for the status: pass --token-file")
 
 
-def _check(tokens: TokenTable | None, metadata: Metadata, peer: str, what: str) -> None:
+def _check(tokens: TokenTable | None, metadata: Metadata, peer: str, advice: str) -> None:
     if tokens is None:
         return
     shown = from_metadata(metadata)
     if not tokens.knows(shown):
-        raise Unauthenticated(f"{peer} shows {'a wrong' if shown else 'no'} token{what}")
+        raise Unauthenticated(f"{peer} shows {'a wrong' if shown else 'no'} token{advice}")
 
 
 def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str) -> None:

@@ -34,7 +34,7 @@ from benchmarks.lab.ranks import Ranks, RanksFailed
 from benchmarks.lab.reducers import Reducers
 from benchmarks.method.table import markdown
 from benchmarks.numerics.convergence_load import HOOKS, LEARNERS, Training, Way, torch_bytes
-from reducer.observe.status import Access, fetch
+from reducer.observe.status import StatusAccess, fetch
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: Version of the JSON; raised when a field changes its meaning.
@@ -121,7 +121,7 @@ def counted(addresses: Sequence[str], job: str) -> int:
     return sum(
         counters.received_bytes + counters.sent_bytes
         for address in addresses
-        for counters in fetch(address, _STATUS_S, Access()).jobs
+        for counters in fetch(address, _STATUS_S, StatusAccess()).jobs
         if counters.job == job
     )
 

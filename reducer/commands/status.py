@@ -62,7 +62,7 @@ def status(
     )  # gRPC would report failed handshakes on stderr, beside ours
     from reduction.security.tls import tls_files
 
-    from reducer.observe.status import Access, look
+    from reducer.observe.status import StatusAccess, look
     from reducer.observe.watching import show_once, watch
 
     try:
@@ -70,7 +70,7 @@ def status(
         addresses = tuple(map(complete_address, addresses)) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
         for address in addresses:
             split_address(address)
-        access = Access.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
+        access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
         look_again = partial(look, addresses, timeout, access)
         if seconds is not None:
             watch(look_again, seconds, as_json=as_json, verbose=verbose)

@@ -56,7 +56,7 @@ class Publish:
     minimum: int
     streams: tuple[int, ...]
     #: Whether the Result has a checksum.
-    checksums: bool = False
+    has_checksum: bool = False
 
 
 @dataclass(frozen=True, slots=True)

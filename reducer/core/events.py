@@ -42,4 +42,4 @@ class Drain:
     """The operator wants the process to stop."""
 
 
-Event: TypeAlias = Received | Rejected | Lost | Tick | Drain
+ReducerEvent: TypeAlias = Received | Rejected | Lost | Tick | Drain

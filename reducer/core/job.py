@@ -110,8 +110,8 @@ class Job:
     #: Our place in it.
     index: int = 0
     #: Whether pushes and results have checksums in it; asked for with every push.
-    checks: bool = False
-    started: bool = False
+    has_checksums: bool = False
+    is_started: bool = False
     minimum: int = 0
     ranks: dict[int, RankView] = field(default_factory=dict)
     #: `held` from each rank's Hello of this epoch.
@@ -206,7 +206,7 @@ class Job:
             raise OutOfOrder(f"rank {rank} has another configuration of epoch {self.epoch}")
         if rank in self.hellos:
             raise OutOfOrder(f"rank {rank} said Hello again in epoch {self.epoch}")
-        if self.started:
+        if self.is_started:
             return (
                 actions  # it was lost, so rank 0 makes another epoch; pushes of this one may be lost as well
             )
@@ -216,7 +216,7 @@ class Job:
             view.held = hello.held
             self._raise_minimum()
         if len(self.hellos) == self.world_size:
-            self.started = True
+            self.is_started = True
             start = Start(self.epoch, min(self.hellos.values()))
             actions += [Send(stream, start) for stream in self._streams()]
         return actions
@@ -232,9 +232,9 @@ class Job:
         self.instance = configuration.instance
         self.configuration = configuration
         self.index = index
-        self.checks = configuration.checksums
+        self.has_checksums = configuration.checksums
         self.epoch = configuration.epoch
-        self.started = False
+        self.is_started = False
         self.hellos.clear()
         for view in self.ranks.values():
             view.outstanding = 0
@@ -249,10 +249,10 @@ class Job:
         if push.epoch < self.epoch:
             return []  # sent before the rank knew of this epoch; it will push again
         view = self.ranks[rank]
-        if push.epoch > self.epoch or not self.started or rank not in self.hellos:
+        if push.epoch > self.epoch or not self.is_started or rank not in self.hellos:
             raise OutOfOrder(
                 f"rank {rank} pushed in epoch {push.epoch}, this reducer is in epoch {self.epoch}, "
-                f"{'started' if self.started else 'not started'}"
+                f"{'started' if self.is_started else 'not started'}"
             )
         slot = self.slots.get((push.seq, push.chunk))
         nbytes = push.payload.nbytes
@@ -292,9 +292,10 @@ class Job:
                 view.outstanding -= cost
             self.minimum_due = None
             streams = self._audience()
-            what, minimum = push.collective, self.minimum
             divisor = self.world_size * self.local_size
-            actions.append(Publish(key, what, divisor, self.epoch, minimum, streams, self.checks))
+            actions.append(
+                Publish(key, push.collective, divisor, self.epoch, self.minimum, streams, self.has_checksums)
+            )
         return actions
 
     def _audience(self) -> tuple[int, ...]:
@@ -347,7 +348,7 @@ class Job:
 
     def _news(self, now: float) -> tuple[Waiting | None, str]:
         """Return whom the ranks wait for, and what the operator should hear of it."""
-        if self.epoch and not self.started:
+        if self.epoch and not self.is_started:
             missing = [peer for peer in self.peers() if peer.rank not in self.hellos]
             return self.stragglers.news_of_epoch(self.epoch, self.adopted_at, missing, now)
         if not self.slots:
@@ -399,7 +400,7 @@ class Job:
         return not any(view.stream is not None for view in self.ranks.values())
 
     @property
-    def needs_us(self) -> bool:
+    def needs_this_reducer(self) -> bool:
         """Whether this reducer is a member of the job's current configuration."""
         return self.configuration is not None and self.configuration.index_of(self.incarnation) is not None
 
@@ -452,6 +453,6 @@ class Job:
                 raise JobFailed(
                     PeerLeft(
                         f"rank {rank} ({self.ranks[rank].host}) closed, but rank {slot.first_rank} "
-                        f"still issued collective {seq}"
+                        f"still issued collective {seq}: see rank {rank}'s log"
                     )
                 )

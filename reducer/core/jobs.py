@@ -35,7 +35,7 @@ from reduction.limits import FAILURES_MAX, JOB_FIXED_BYTES
 from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, WorkerFrame, job_title
 
 from reducer.core.actions import Action, Close, Send
-from reducer.core.events import Drain, Event, Lost, Received, Rejected, Tick
+from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.job import Job, JobFailed
 
 _DTYPES = frozenset(map(int, DType))
@@ -69,10 +69,10 @@ class Jobs:
         """Bytes promised to the jobs of this moment."""
         return sum(job.reserved_bytes for job in self.by_name.values())
 
-    def checks(self, stream: int) -> bool:
+    def has_checksums(self, stream: int) -> bool:
         """Whether what is pushed on a stream has checksums."""
         owner = self.streams.get(stream)
-        return owner is not None and owner[0].checks
+        return owner is not None and owner[0].has_checksums
 
     def note_sent(self, stream: int, nbytes: int) -> None:
         """Count the payload of a result, whose size only shows when it has been made."""
@@ -80,7 +80,7 @@ class Jobs:
         if owner is not None:
             owner[0].sent_bytes += nbytes
 
-    def handle(self, event: Event, now: float) -> list[Action]:
+    def handle(self, event: ReducerEvent, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
         match event:
             case Received(stream, frame):
@@ -143,14 +143,14 @@ class Jobs:
         if job is None:
             job = self._make(join)
         elif (join.world_size, join.local_size) != (job.world_size, job.local_size):
-            what, theirs, ours = "world size", join.world_size, job.world_size
+            setting, theirs, ours = "world size", join.world_size, job.world_size
             if theirs == ours:
-                what, theirs, ours = "local size", join.local_size, job.local_size
+                setting, theirs, ours = "local size", join.local_size, job.local_size
             mismatch = CollectiveMismatch(
-                f"rank {join.rank} ({join.host}) has {what} {theirs}, other ranks of job {job.title!r} have {ours}"
+                f"rank {join.rank} ({join.host}) has {setting} {theirs}, other ranks of job {job.title!r} have {ours}"
             )
             if job.epoch:
-                raise JobBusy(f"job {job.title!r} is live with {what} {ours}: {mismatch}")
+                raise JobBusy(f"job {job.title!r} is live with {setting} {ours}: {mismatch}")
             return self._fail(job, mismatch) + self._refuse(stream, mismatch)
         if join.rank == 0:
             actions += self._end_strangers(job, join)

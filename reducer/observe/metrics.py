@@ -61,8 +61,8 @@ class EngineCollector(Collector):
             "reducer_waited_seconds", "Time that chunks waited for the last rank", labels=["job", "rank"]
         )
         for job in status.jobs:
-            for one in job.last:
-                waited.add_metric([job.title, str(one.rank)], one.waited_s)
+            for last_rank in job.last:
+                waited.add_metric([job.title, str(last_rank.rank)], last_rank.waited_s)
         yield waited
         yield _gauge("memory_reserved_bytes", "Bytes promised to jobs", status.memory_reserved_bytes)
         yield _gauge("memory_limit_bytes", "Most bytes that may be promised", status.memory_limit_bytes)

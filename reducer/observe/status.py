@@ -29,14 +29,14 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """What to show to the reducer."""
+class StatusAccess:
+    """The certificates and the token that a call for the status shows to the reducer."""
 
     tls: TlsFiles | None = None
     tokens: TokenTable | None = None
 
     @classmethod
-    def of(cls, tls: TlsFiles | None, token_file: str | None) -> Access:
+    def of(cls, tls: TlsFiles | None, token_file: str | None) -> StatusAccess:
         """Read the token file.
 
         Raises:
@@ -45,7 +45,7 @@ class Access:
         return cls(tls, None if token_file is None else read_tokens(token_file))
 
 
-def fetch(address: str, timeout_s: float, access: Access) -> ReducerStatus:
+def fetch(address: str, timeout_s: float, access: StatusAccess) -> ReducerStatus:
     """Return the answer of the reducer at HOST:PORT.
 
     Raises:
@@ -72,14 +72,14 @@ def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert), OPTIONS)
 
 
-def look(addresses: Sequence[str], timeout_s: float, access: Access) -> list[Process]:
+def look(addresses: Sequence[str], timeout_s: float, access: StatusAccess) -> list[Process]:
     """Ask the reducers at these addresses, and then all processes beside them; nobody is named twice.
 
     Raises:
         ConfigError: a certificate or private key cannot be used.
     """
     with ThreadPoolExecutor(LOOKS_AT_A_TIME) as pool:
-        given = list(pool.map(lambda one: _ask(one, timeout_s, access), dict.fromkeys(addresses)))
+        given = list(pool.map(lambda address: _ask(address, timeout_s, access), dict.fromkeys(addresses)))
         beside = dict.fromkeys(
             f"{process.address.rpartition(':')[0]}:{port}"
             for process in given
@@ -88,11 +88,11 @@ def look(addresses: Sequence[str], timeout_s: float, access: Access) -> list[Pro
         )
         named = {process.address for process in given}
         others = [address for address in beside if address not in named]
-        found = pool.map(lambda one: replace(_ask(one, timeout_s, access), is_given=False), others)
-        return _unique([*given, *found])
+        siblings = pool.map(lambda address: replace(_ask(address, timeout_s, access), is_given=False), others)
+        return _unique([*given, *siblings])
 
 
-def _ask(address: str, timeout_s: float, access: Access) -> Process:
+def _ask(address: str, timeout_s: float, access: StatusAccess) -> Process:
     try:
         return Process(address, fetch(address, timeout_s, access))
     except NoAnswer as error:

@@ -49,8 +49,8 @@ class Rates:
 
 def total(rates: Iterable[Rates | None]) -> Rates | None:
     """Add up those that are known; None if none is."""
-    known = [one for one in rates if one is not None]
-    return Rates(sum(one.received for one in known), sum(one.sent for one in known)) if known else None
+    known = [rate for rate in rates if rate is not None]
+    return Rates(sum(rate.received for rate in known), sum(rate.sent for rate in known)) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +91,20 @@ class JobSummary:
     @property
     def ranks(self) -> str:
         """How many ranks are present in all processes, of how many there are to be."""
-        present = min(sum(peer.presence is Presence.PRESENT for peer in one.peers) for one in self.now)
+        present = min(sum(peer.presence is Presence.PRESENT for peer in job.peers) for job in self.now)
         return f"{present}/{self.now[0].world_size}"
 
     @property
     def state(self) -> str:
         """joining, rank lost, ending, starting or running."""
-        seen = {peer.presence for one in self.now for peer in one.peers}
-        if any(len(one.peers) < one.world_size for one in self.now):
+        seen = {peer.presence for job in self.now for peer in job.peers}
+        if any(len(job.peers) < job.world_size for job in self.now):
             return "joining"
         if Presence.LEFT in seen:
             return "ending"
         if Presence.LOST in seen:
             return "rank lost"
-        return "running" if all(one.started for one in self.now) else "starting"
+        return "running" if all(job.started for job in self.now) else "starting"
 
     @property
     def rates(self) -> Rates | None:
@@ -121,33 +121,33 @@ class JobSummary:
             chunks = sum(counts.values())
         if chunks < CHUNKS_MIN:
             return None
-        rank = max(counts, key=lambda one: counts[one])
+        rank = max(counts, key=lambda number: counts[number])
         share, wait_s = counts[rank] / chunks, waits[rank] / counts[rank]
         world_size = self.now[0].world_size
         least = STRAGGLER_SHARE_OF_TWO if world_size == 2 else STRAGGLER_SHARE
-        is_one = world_size > 1 and share >= least and wait_s >= STRAGGLER_WAIT_S
-        return (rank, share, wait_s) if is_one else None
+        is_straggler = world_size > 1 and share >= least and wait_s >= STRAGGLER_WAIT_S
+        return (rank, share, wait_s) if is_straggler else None
 
     @property
     def slowest(self) -> str:
         """The verdict in few words."""
-        if (found := self.straggler) is not None:
-            return f"rank {found[0]}"
+        if (straggler := self.straggler) is not None:
+            return f"rank {straggler[0]}"
         return "no straggler" if self.has_chunks else "too early"
 
     @property
     def verdict(self) -> str:
         """The verdict in a sentence."""
-        if (found := self.straggler) is None:
+        if (straggler := self.straggler) is None:
             return "no straggler" if self.has_chunks else f"fewer than {CHUNKS_MIN} chunks: too early to tell"
-        rank, share, wait_s = found
-        host = next((peer.host for one in self.now for peer in one.peers if peer.rank == rank), "?")
+        rank, share, wait_s = straggler
+        host = next((peer.host for job in self.now for peer in job.peers if peer.rank == rank), "?")
         return f"rank {rank} ({host}) is last {share * 100:.0f} % of the time, by {wait_s * 1e3:.1f} ms"
 
     @property
     def has_chunks(self) -> bool:
         """Whether there is enough to tell who is slow."""
-        return sum(one.chunks for part in self.now for one in part.last) >= CHUNKS_MIN
+        return sum(entry.chunks for job in self.now for entry in job.last) >= CHUNKS_MIN
 
     def is_of(self, part: JobStatus) -> bool:
         """Whether it is the same life of the same job: some rank is the same process."""
@@ -160,14 +160,14 @@ class JobSummary:
         waits: dict[int, float] = {}
         for part in self.parts:
             before = part.before if since_before else None
-            former = {} if before is None else {one.rank: one for one in before.last}
-            for one in part.now.last:
-                chunks, waited_s = one.chunks, one.waited_s
-                if (old := former.get(one.rank)) is not None:
+            former = {} if before is None else {entry.rank: entry for entry in before.last}
+            for entry in part.now.last:
+                chunks, waited_s = entry.chunks, entry.waited_s
+                if (old := former.get(entry.rank)) is not None:
                     chunks, waited_s = chunks - old.chunks, waited_s - old.waited_s
                 if chunks > 0:
-                    counts[one.rank] = counts.get(one.rank, 0) + chunks
-                    waits[one.rank] = waits.get(one.rank, 0.0) + waited_s
+                    counts[entry.rank] = counts.get(entry.rank, 0) + chunks
+                    waits[entry.rank] = waits.get(entry.rank, 0.0) + waited_s
         return counts, waits
 
 
@@ -193,17 +193,17 @@ class Summary:
     @property
     def memory_reserved_bytes(self) -> int:
         """Of all processes that have answered."""
-        return sum(one.memory_reserved_bytes for one in self.answers)
+        return sum(answer.memory_reserved_bytes for answer in self.answers)
 
     @property
     def memory_limit_bytes(self) -> int:
         """Of all processes that have answered."""
-        return sum(one.memory_limit_bytes for one in self.answers)
+        return sum(answer.memory_limit_bytes for answer in self.answers)
 
 
 def summarize(processes: Sequence[Process], before: Sequence[Process] = ()) -> Summary:
     """Put the answers of a look together."""
-    former = {one.status.incarnation: one.status for one in before if one.status is not None}
+    former = {process.status.incarnation: process.status for process in before if process.status is not None}
     jobs: list[JobSummary] = []
     rates: dict[str, Rates] = {}
     for process in processes:
@@ -211,12 +211,12 @@ def summarize(processes: Sequence[Process], before: Sequence[Process] = ()) -> S
             continue
         old = former.get(status.incarnation)
         seconds = 0.0 if old is None else status.uptime_seconds - old.uptime_seconds
-        parts = [Part(one, None if old is None else _same(one, old.jobs), seconds) for one in status.jobs]
+        parts = [Part(job, None if old is None else _same(job, old.jobs), seconds) for job in status.jobs]
         for part in parts:
-            job = next((one for one in jobs if one.is_of(part.now)), None)
-            if job is None:
-                jobs.append(job := JobSummary())
-            job.parts.append(part)
+            summary = next((known for known in jobs if known.is_of(part.now)), None)
+            if summary is None:
+                jobs.append(summary := JobSummary())
+            summary.parts.append(part)
         if old is not None:
             rates[process.address] = total(part.rates for part in parts) or Rates(0.0, 0.0)
     return Summary(processes, jobs, rates)
@@ -264,8 +264,8 @@ def _job_json(job: JobSummary) -> dict[str, Any]:
         "ranks": job.ranks,
         "state": job.state,
         "processes": len(job.parts),
-        "received_bytes": sum(one.received_bytes for one in job.now),
-        "sent_bytes": sum(one.sent_bytes for one in job.now),
+        "received_bytes": sum(part.now.received_bytes for part in job.parts),
+        "sent_bytes": sum(part.now.sent_bytes for part in job.parts),
         **_rates_json(job.rates),
         "straggler": None if job.straggler is None else job.straggler[0],
         "verdict": job.verdict,

@@ -28,7 +28,7 @@ def make_console() -> Console:
 
 def render(console: Console, summary: Summary, *, verbose: bool) -> None:
     """Print a summary for people."""
-    versions = ", ".join(sorted({one.version for one in summary.answers})) or "unknown"
+    versions = ", ".join(sorted({answer.version for answer in summary.answers})) or "unknown"
     console.print(f"processes: {len(summary.processes)}, version {versions}, jobs: {len(summary.jobs)}")
     console.print(_processes(summary))
     console.print(_jobs(summary) if summary.jobs else "no jobs")
@@ -121,9 +121,9 @@ def _properties(job: JobStatus) -> Iterator[tuple[str, str]]:
 
 def _latest(last: tuple[LastRank, ...]) -> str:
     """Return the ranks that were most often the last to push a chunk."""
-    chunks = sum(one.chunks for one in last)
-    most = sorted(last, key=lambda one: one.chunks, reverse=True)[:LAST_RANKS]
-    return ", ".join(f"{one.rank}: {one.chunks / chunks:.0%}" for one in most)
+    chunks = sum(entry.chunks for entry in last)
+    most = sorted(last, key=lambda entry: entry.chunks, reverse=True)[:LAST_RANKS]
+    return ", ".join(f"{entry.rank}: {entry.chunks / chunks:.0%}" for entry in most)
 
 
 def _rates(rates: Rates | None) -> tuple[str, str]:

@@ -93,8 +93,8 @@ def _cgroups(root: Path, controller: str) -> Iterator[_Cgroup]:
         # proc(5): ... root, mount point, options - type, source, options
         before, _, after = line.partition(" - ")
         start, mount_point = before.split(" ")[3:5]
-        what = after.split(" ")
-        kind, options = what[0], what[-1]
+        words = after.split(" ")
+        kind, options = words[0], words[-1]
         is_v2 = kind == "cgroup2"
         ours = paths.get("" if is_v2 else controller)
         if ours is None or not (is_v2 or (kind == "cgroup" and controller in options.split(","))):
@@ -103,7 +103,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[_Cgroup]:
         # What is mounted may begin somewhere below the root of the hierarchy, or, in a container that shows the
         # names of the host, somewhere else: its own cgroup is then the mount point.
         folder = mounted / ours.removeprefix(start).lstrip("/")
-        parents = [one for one in folder.parents if one.is_relative_to(mounted)]
+        parents = [parent for parent in folder.parents if parent.is_relative_to(mounted)]
         yield _Cgroup((folder, *parents), is_v2)
 
 

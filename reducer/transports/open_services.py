@@ -65,9 +65,9 @@ def open_services(
 def _guarded(method: Any, turns: Turns, heap: Heap) -> Handler:
     """Return a handler that does what `method` does; to clients both are the same."""
     behaviour = next(
-        one
-        for one in (method.unary_unary, method.unary_stream, method.stream_unary, method.stream_stream)
-        if one is not None
+        function
+        for function in (method.unary_unary, method.unary_stream, method.stream_unary, method.stream_stream)
+        if function is not None
     )
 
     async def requests(context: Context) -> AsyncIterator[Any]:
@@ -88,10 +88,10 @@ def _guarded(method: Any, turns: Turns, heap: Heap) -> Handler:
                     return
                 answer = behaviour(request, context)
             if inspect.isasyncgen(answer):
-                async for one in answer:
-                    await context.write(one)
-            elif (one := await answer) is not None:
-                await context.write(one)
+                async for message in answer:
+                    await context.write(message)
+            elif (message := await answer) is not None:
+                await context.write(message)
         except tuple(CODES) as error:
             context.set_code(CODES[type(error)])
             context.set_details(str(error))

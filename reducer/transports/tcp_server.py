@@ -174,13 +174,13 @@ class DataSession:
     def on_message(self, header: tcp.Header, payload: memoryview) -> None:
         """See `tcp.Handler`."""
         if header.kind == tcp.PUSH:
-            what = wire.collective(header.op, header.dtype, header.numel, header.fingerprint)
+            collective = wire.collective(header.op, header.dtype, header.numel, header.fingerprint)
             self._receive(
                 Push(
                     header.epoch,
                     header.seq,
                     header.chunk,
-                    what,
+                    collective,
                     header.held_or_minimum,
                     payload,
                     header.checksum,

@@ -121,7 +121,7 @@ async def test_goodbye_while_another_rank_waits_names_who_left(place):
     workers[1].send(Goodbye(0, 0))
     for worker in (workers[0], workers[2]):
         assert await aborted(worker, PeerLeft) == (
-            "rank 1 (host1) closed, but rank 0 still issued collective 0"
+            "rank 1 (host1) closed, but rank 0 still issued collective 0: see rank 1's log"
         )
     await workers[1].sink.closed
 

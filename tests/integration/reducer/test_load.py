@@ -12,7 +12,7 @@ from reduction.process import descriptors
 from support.network import crowd
 
 from reducer.core.jobs import reservation
-from reducer.observe.status import Access, fetch
+from reducer.observe.status import StatusAccess, fetch
 from reducer.transports.grpc_server import Limits
 from worker_plugin.process.io_loop import io_loop
 
@@ -86,7 +86,7 @@ def test_a_crowd_gets_typed_refusals_right_sums_and_no_more_memory(ranks, serve,
     idle = rss_bytes(reducer.pid)
 
     def status():
-        return fetch(reducer.address, 20.0, Access())
+        return fetch(reducer.address, 20.0, StatusAccess())
 
     call = ranks.begin(1, run_crowd, reducer.address, plane, job, group=False)
     running, refusals = call.hear(0)

@@ -196,9 +196,9 @@ def test_draining_is_told_to_all_even_when_rank_0_never_came():
 
 def test_whether_a_job_needs_this_reducer_is_what_its_configuration_says():
     scene = Scene(hello=False)
-    assert not scene.job.needs_us
+    assert not scene.job.needs_this_reducer
     scene.receive(0, Hello(CONFIGURATION, 0))
-    assert scene.job.needs_us
+    assert scene.job.needs_this_reducer
 
 
 # ---- Goodbye ----
@@ -225,7 +225,7 @@ def test_goodbye_brings_what_the_rank_knows_of_the_minimum():
 def test_goodbye_while_others_wait_for_this_rank_fails_the_job_and_names_it():
     scene = Scene(3)
     scene.push(0)
-    error = PeerLeft("rank 2 (h2) closed, but rank 0 still issued collective 0")
+    error = PeerLeft("rank 2 (h2) closed, but rank 0 still issued collective 0: see rank 2's log")
     actions = scene.receive(2, Goodbye(0, 0))
     assert [action for action in actions if action != Close(2, None)] == [
         Discard(SlotKey(1, 0, 0)),
@@ -253,7 +253,7 @@ def test_goodbye_after_contributing_lets_the_others_finish():
 def test_a_new_collective_after_a_goodbye_fails_the_job_and_names_who_left():
     scene = Scene(3)
     scene.receive(1, Goodbye(0, 0))
-    error = PeerLeft("rank 1 (h1) closed, but rank 2 still issued collective 0")
+    error = PeerLeft("rank 1 (h1) closed, but rank 2 still issued collective 0: see rank 1's log")
     assert scene.push(2) == [Discard(SlotKey(1, 0, 0)), *aborted(error, 0, 2)]
 
 

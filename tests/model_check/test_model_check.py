@@ -14,7 +14,6 @@ from model_check.world import World
 from reduction.model import Presence
 
 from reducer.core.job import Job
-from worker_plugin.core.actions import Action
 from worker_plugin.core.communicator import Communicator, State
 from worker_plugin.core.window import Window
 
@@ -94,9 +93,9 @@ def test_the_explorer_finds_what_it_should() -> None:
 def test_leaving_at_once_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that is dropped must not take along what it has issued."""
 
-    def leave(self: Communicator, now: float, actions: list[Action]) -> None:
+    def leave(self: Communicator, now: float) -> None:
         if self.last_issued is not None:
-            self._on_close(now, actions)
+            self._on_close(now)
 
     monkeypatch.setattr(Communicator, "_close_if_idle", leave)
     with pytest.raises(AssertionError, match=r"rank 0 failed: ClosedError|nobody can go on"):
@@ -119,7 +118,7 @@ def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             Communicator,
             "_leave_if_done",
-            lambda self, now, actions: self.state is State.CLOSING and self._leave(actions),
+            lambda self, now: self.state is State.CLOSING and self._leave(),
         )
     else:  # a rank that said Hello on an earlier stream of the epoch counts as there
         monkeypatch.setattr(Job, "on_lost", _lose_but_keep_hello)

@@ -152,10 +152,12 @@ class Communicator:
     def __init__(self, identity: Identity, addresses: Iterable[str], looked_up: Container[str] = ()) -> None:
         """Begin with reducers at these addresses; `looked_up` are those that DNS names stand for."""
         self.identity = identity
-        self.roster = Roster(addresses, looked_up)
+        #: What follows from the present event; all parts of the core add to it.
+        self._actions: list[Action] = []
+        self.roster = Roster(addresses, self._actions, looked_up)
         self.window = Window()
         aim = identity.aim if identity.credit_bytes is None else None
-        self.epochs = Epochs(identity.rank, identity.instance, self.roster, self.window, aim)
+        self.epochs = Epochs(identity.rank, identity.instance, self.roster, self.window, self._actions, aim)
         self.grid = Grid(identity.chunk_bytes, identity.aim, is_mine=identity.rank == 0)
         self.state = State.OPEN
         self.error: ReductionError | None = None
@@ -167,11 +169,12 @@ class Communicator:
         #: Whether the first epoch has started, and whether the user waits for that.
         self.has_begun = False
         self.is_awaited = False
-        self.patience = Patience(identity.stall_warn_s)
+        self.patience = Patience(identity.stall_warn_s, self._actions)
         self.stalls = Stalls(
             identity.rank,
             self.roster,
             self.window,
+            self._actions,
             stall_warn_s=identity.stall_warn_s,
             timeout_s=identity.timeout_s,
         )
@@ -180,26 +183,28 @@ class Communicator:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
         if self.state in (State.CLOSED, State.FAILED):
             return [Closed()] if isinstance(event, Close) and self.state is State.FAILED else []
-        actions: list[Action] = []
+        self._actions.clear()  # a bug may have interrupted the last event
         try:
             if self.state is State.FAILING:
-                self._dispatch_failing(event, now, actions)
+                self._dispatch_failing(event, now)
             else:
-                self._dispatch(event, now, actions)
+                self._dispatch(event, now)
         except ReductionError as error:
-            self._fail(error, actions)
+            self._fail(error)
+        actions = self._actions.copy()
+        self._actions.clear()
         return actions
 
-    def _dispatch(self, event: Event, now: float, actions: list[Action]) -> None:
+    def _dispatch(self, event: Event, now: float) -> None:
         match event:
             case Received(number, frame):
-                self._on_frame(self.roster[number], frame, now, actions)
+                self._on_frame(self.roster[number], frame, now)
             case Issued(collective):
-                self._on_issued(collective, now, actions)
+                self._on_issued(collective, now)
             case Lost(number, error):
-                self._on_lost(self.roster[number], error, now, actions)
+                self._on_lost(self.roster[number], error, now)
             case Broke(error):
-                self._on_broke(error, now, actions)
+                self._on_broke(error, now)
             case FellBack(address):
                 self.roster.add_fallback(address)
                 self._restart_clocks(now)
@@ -209,41 +214,41 @@ class Communicator:
                 elif not self.window.is_idle:
                     raise error
             case Found(addresses):
-                self.roster.on_found(addresses, now, actions)
+                self.roster.on_found(addresses, now)
             case Connect():
                 self.is_awaited = not self.has_begun
             case Close():
-                self._on_close(now, actions)
+                self._on_close(now)
             case Leave(issued):
                 self.last_issued = issued
-                self._close_if_idle(now, actions)
+                self._close_if_idle(now)
             case Tick(lost):
-                self._on_tick(lost, now, actions)
+                self._on_tick(lost, now)
 
-    def _dispatch_failing(self, event: Event, now: float, actions: list[Action]) -> None:
+    def _dispatch_failing(self, event: Event, now: float) -> None:
         """Do no more than it takes to tell the other ranks."""
         assert self.error is not None
         assert self.close_due is not None
         are_there = False
         match event:
             case Received(number, frame):
-                are_there = self._meets_others(self.roster[number], frame, now, actions)
+                are_there = self._meets_others(self.roster[number], frame, now)
             case Lost(number, error):
                 self.roster.on_lost(self.roster[number], error, now)
             case Tick():
                 self._begin(now)
-                self.roster.dial(now, self._join(), actions)
+                self.roster.dial(now, self._join())
                 self.roster.look_around(self.identity.rank, self.identity.world_size, now)
             case Close():
                 self.close_due = min(self.close_due, now + self.identity.close_timeout_s)
         if are_there or now >= self.close_due or isinstance(self._verdict(now), Reconfigure):
-            self._fail(self.error, actions)
+            self._fail(self.error)
 
-    def _meets_others(self, link: Link, frame: object, now: float, actions: list[Action]) -> bool:
+    def _meets_others(self, link: Link, frame: object, now: float) -> bool:
         """Take a frame while failing; return whether it says that all ranks are there, or know already."""
         match frame:
             case Welcome() if link.phase is Phase.OPENING:
-                self.roster.on_welcome(link, frame, now, actions)
+                self.roster.on_welcome(link, frame, now)
                 return self.epochs.number > 0
             case Abort(code, message) if link.phase is Phase.OPENING:
                 self.roster.on_refusal(link, from_code(code, message), now, is_running=False)
@@ -253,22 +258,24 @@ class Communicator:
 
     # ---- the user's side ----
 
-    def _on_broke(self, error: ReductionError, now: float, actions: list[Action]) -> None:
+    def _on_broke(self, error: ReductionError, now: float) -> None:
         """Fail at once if the others can hear why; before the first epoch not all of them are there."""
         if self.state is State.CLOSING:  # all results are here, and nothing of the user's is lost
-            self._leave(actions)
+            self._leave()
             return
         if self.epochs.number and self.roster.up:
             raise error
         self.state = State.FAILING
         self.error = error
         self.close_due = now + self.identity.timeout_s
-        actions.append(Fail(error, is_over=False))
+        self._actions.append(Fail(error, is_over=False))
 
-    def _on_issued(self, collective: Collective, now: float, actions: list[Action]) -> None:
+    def _on_issued(self, collective: Collective, now: float) -> None:
         if self.state is State.CLOSING:  # its copy was under way when the user closed
-            actions.append(Fail(ClosedError(f"closed before collective {self.window.issued} was on its way")))
-            self._leave(actions)
+            self._actions.append(
+                Fail(ClosedError(f"closed before collective {self.window.issued} was on its way"))
+            )
+            self._leave()
             return
         if (left := self.roster.left) is not None:
             raise PeerLeft(
@@ -276,48 +283,48 @@ class Communicator:
                 f"rank {left.rank}'s log"
             )
         self.window.issue(collective)
-        self.epochs.push_all(now, actions)
+        self.epochs.push_all(now)
 
-    def _on_close(self, now: float, actions: list[Action]) -> None:
+    def _on_close(self, now: float) -> None:
         if self.state is State.CLOSING:
             return
         self.state = State.CLOSING
         if not self.window.is_idle:
             count = self.window.issued - self.window.held
-            actions.append(Fail(ClosedError(f"closed with {count} collectives in flight")))
-            self._leave(actions)
+            self._actions.append(Fail(ClosedError(f"closed with {count} collectives in flight")))
+            self._leave()
             return
         self.close_due = now + self.identity.close_timeout_s
-        self.epochs.acknowledge(actions)
-        self._leave_if_done(now, actions)
+        self.epochs.acknowledge()
+        self._leave_if_done(now)
 
-    def _close_if_idle(self, now: float, actions: list[Action]) -> None:
+    def _close_if_idle(self, now: float) -> None:
         """After Leave: everything that was ever issued is done."""
         if self.state is State.OPEN and self.window.held == self.last_issued:
-            self._on_close(now, actions)
+            self._on_close(now)
 
-    def _leave_if_done(self, now: float, actions: list[Action]) -> None:
+    def _leave_if_done(self, now: float) -> None:
         """After success: others may need our contributions until everybody holds everything."""
         if self.state is not State.CLOSING:
             return
         everybody_done = self.window.minimum >= self.window.issued
         late = self.close_due is not None and now >= self.close_due
         if everybody_done or self.roster.left is not None or late:
-            self._leave(actions)
+            self._leave()
 
-    def _leave(self, actions: list[Action]) -> None:
+    def _leave(self) -> None:
         self.state = State.CLOSED
         goodbye = Goodbye(self.window.held, min(self.window.minimum, self.window.issued))
-        actions += [Send(link.id, goodbye) for link in self.roster.up]
-        actions.append(Closed())
+        self._actions += [Send(link.id, goodbye) for link in self.roster.up]
+        self._actions.append(Closed())
 
     # ---- frames ----
 
-    def _on_frame(self, link: Link, frame: object, now: float, actions: list[Action]) -> None:
+    def _on_frame(self, link: Link, frame: object, now: float) -> None:
         if link.phase in (Phase.RETIRED, Phase.DOWN):
             return  # its stream is ending
         if isinstance(frame, Abort):
-            self._on_abort(link, frame, now, actions)
+            self._on_abort(link, frame, now)
             return
         if (link.phase is Phase.OPENING) != isinstance(frame, Welcome):
             raise OutOfOrder(
@@ -325,45 +332,45 @@ class Communicator:
             )
         match frame:
             case Result():
-                self.epochs.on_result(link, frame, now, actions)
-                self._close_if_idle(now, actions)
-                self._leave_if_done(now, actions)
+                self.epochs.on_result(link, frame, now)
+                self._close_if_idle(now)
+                self._leave_if_done(now)
             case Minimum(minimum):
-                self.epochs.on_minimum(minimum, actions)
-                self._leave_if_done(now, actions)
+                self.epochs.on_minimum(minimum)
+                self._leave_if_done(now)
             case Peers():
                 lost = link.see(frame, now)
                 if lost and self.epochs.is_member(link):
                     self.epochs.note_broken(now)
-                self.epochs.leave(link, now, actions)
-                self._judge(now, actions)
-                self._leave_if_done(now, actions)
+                self.epochs.leave(link, now)
+                self._judge(now)
+                self._leave_if_done(now)
             case Configure(configuration):
                 if configuration.epoch > self.epochs.number:
-                    self.epochs.enter(configuration, now, actions)
+                    self.epochs.enter(configuration, now)
             case Start(epoch, minimum):
-                self.epochs.on_start(link, epoch, minimum, now, actions)
-                self._begin_once(actions)
-                self._leave_if_done(now, actions)
+                self.epochs.on_start(link, epoch, minimum, now)
+                self._begin_once()
+                self._leave_if_done(now)
             case Waiting():
                 link.waiting = frame
             case Welcome():
-                ended_another = self.roster.on_welcome(link, frame, now, actions)
+                ended_another = self.roster.on_welcome(link, frame, now)
                 if ended_another and self.epochs.is_member(link):
                     self.epochs.note_broken(now)
-                self.epochs.greet(link, actions)
+                self.epochs.greet(link)
 
-    def _on_abort(self, link: Link, abort: Abort, now: float, actions: list[Action]) -> None:
+    def _on_abort(self, link: Link, abort: Abort, now: float) -> None:
         error = from_code(abort.code, abort.message)
         if isinstance(error, DataCorrupted):  # the next epoch brings it again
-            self._on_lost(link, error, now, actions)
-            actions.append(Shut(link.id))
+            self._on_lost(link, error, now)
+            self._actions.append(Shut(link.id))
             return
         if link.phase is not Phase.OPENING:
             raise error
         self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
 
-    def _on_lost(self, link: Link, error: ReductionError | None, now: float, actions: list[Action]) -> None:
+    def _on_lost(self, link: Link, error: ReductionError | None, now: float) -> None:
         if link.phase is Phase.RETIRED:
             return
         if isinstance(error, ProtocolError):
@@ -373,42 +380,42 @@ class Communicator:
             self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
         if link.is_up and self.epochs.is_member(link):
             self.epochs.note_broken(now)
-            actions.append(Log(_WARNING, f"lost the stream to {link.address}: {_without(link, error)}"))
+            self._actions.append(Log(_WARNING, f"lost the stream to {link.address}: {_without(link, error)}"))
         self.roster.on_lost(link, error, now)
-        self._judge(now, actions)
+        self._judge(now)
 
-    def _begin_once(self, actions: list[Action]) -> None:
+    def _begin_once(self) -> None:
         configuration = self.epochs.configuration
         if configuration is not None and self.epochs.is_calm and not self.has_begun:
             self.has_begun, self.is_awaited = True, False
-            actions.append(Began(tuple(member.address for member in configuration.members)))
+            self._actions.append(Began(tuple(member.address for member in configuration.members)))
 
     # ---- time ----
 
-    def _on_tick(self, lost: int, now: float, actions: list[Action]) -> None:
+    def _on_tick(self, lost: int, now: float) -> None:
         self._begin(now)
-        self.roster.dial(now, self._join(), actions)
+        self.roster.dial(now, self._join())
         if self.roster.wants_look_up(now):
-            actions.append(LookUp())
+            self._actions.append(LookUp())
         if self.epochs.ack_due is not None and now >= self.epochs.ack_due:
-            self.epochs.acknowledge(actions)
-        self.stalls.check(now, actions, is_running=self.epochs.is_calm)
+            self.epochs.acknowledge()
+        self.stalls.check(now, is_running=self.epochs.is_calm)
         if self.epochs.is_calm:
             self.patience.rest()
         else:
             self.roster.look_around(self.identity.rank, self.identity.world_size, now)
-            self.patience.check(self._view(now), actions)
+            self.patience.check(self._view(now))
         if not (self.epochs.is_calm and self.roster.is_calm):
-            self._judge(now, actions)
+            self._judge(now)
         if not self.grid.is_settled:
-            self._tune(lost, now, actions)
-        self._leave_if_done(now, actions)
+            self._tune(lost, now)
+        self._leave_if_done(now)
 
     def _begin(self, now: float) -> None:
         if self.started_at is None:
             self.started_at = self.roster.alone_since = now
 
-    def _tune(self, lost: int, now: float, actions: list[Action]) -> None:
+    def _tune(self, lost: int, now: float) -> None:
         """Rank 0 may choose another grid between collectives."""
         configuration = self.epochs.configuration
         if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
@@ -421,8 +428,8 @@ class Communicator:
             size, epoch = self._chunk_bytes(members), configuration.epoch + 1
             if size == configuration.chunk_bytes:
                 return
-            actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
-            self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now, actions)
+            self._actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
+            self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
 
     def _join(self) -> Join:
         who = self.identity
@@ -463,19 +470,19 @@ class Communicator:
             has_fallen_back=self.has_fallen_back,
         )
 
-    def _judge(self, now: float, actions: list[Action]) -> None:
+    def _judge(self, now: float) -> None:
         match self._verdict(now):
             case Reconfigure(links, reason):
-                self._configure(links, reason, now, actions)
+                self._configure(links, reason, now)
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error
             case FallBack(reason) if self.state is not State.CLOSING:
                 self.has_fallen_back = True
                 self._restart_clocks(now)
                 text = f"{reason}; rank 0 starts a reducer on its own host for this job (fallback='embedded')"
-                actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
+                self._actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
 
-    def _configure(self, willing: Sequence[Link], reason: str, now: float, actions: list[Action]) -> None:
+    def _configure(self, willing: Sequence[Link], reason: str, now: float) -> None:
         """Make a new epoch with these reducers, or as many of them as there may be."""
         epoch = self.epochs.number + 1
         links = fair_choice(willing, MEMBERS_MAX)
@@ -483,10 +490,10 @@ class Communicator:
         level = _INFO if self.epochs.broken_since is None and len(links) == len(willing) else _WARNING
         of_all = f"{len(links)} " + (f"of {len(willing)} " if len(links) < len(willing) else "")
         many = "s" * (len(willing) != 1)
-        actions.append(Log(level, f"{reason}: epoch {epoch} with {of_all}reducer{many} ({where})"))
+        self._actions.append(Log(level, f"{reason}: epoch {epoch} with {of_all}reducer{many} ({where})"))
         members = tuple(Member(link.address, link.incarnation) for link in links)
         size, checksums = self._chunk_bytes(links), self.identity.checksums
-        self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums), now, actions)
+        self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums), now)
 
     def _chunk_bytes(self, links: Iterable[Link]) -> int:
         """Return the grid that is wanted, or the largest that fits into the credit of these links.
@@ -502,15 +509,15 @@ class Communicator:
         if self.epochs.broken_since is not None:
             self.epochs.broken_since = now
 
-    def _fail(self, error: ReductionError, actions: list[Action]) -> None:
+    def _fail(self, error: ReductionError) -> None:
         """End with an error here, and through the reducers everywhere."""
         if self.state is State.CLOSING:  # all results are here: the others' trouble is not ours
             self.state = State.CLOSED
-            actions.append(Closed())
+            self._actions.append(Closed())
             return
         abort = Abort(code_to_others(error), f"rank {self.identity.rank} ({self.identity.host}): {error}")
-        actions += [Send(link.id, abort) for link in self.roster.up]
-        actions.append(Closed() if self.state is State.FAILING else Fail(error))
+        self._actions += [Send(link.id, abort) for link in self.roster.up]
+        self._actions.append(Closed() if self.state is State.FAILING else Fail(error))
         self.error = error
         self.state = State.FAILED
 

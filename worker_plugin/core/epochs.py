@@ -23,13 +23,28 @@ from worker_plugin.core.window import Window
 
 
 class Epochs:
-    """The membership and the pushes of one rank; a part of the `Communicator`."""
+    """The membership and the pushes of one rank.
+
+    Args:
+        rank: this rank.
+        instance: of the job's life, empty while it is not known.
+        roster: its links.
+        window: its collectives.
+        actions: those of the core; what follows is added to them.
+        aim: the latency that the credit is adapted to; None leaves the credit at what was granted.
+    """
 
     def __init__(
-        self, rank: int, instance: bytes, roster: Roster, window: Window, aim: Aim | None = None
+        self,
+        rank: int,
+        instance: bytes,
+        roster: Roster,
+        window: Window,
+        actions: list[Action],
+        aim: Aim | None = None,
     ) -> None:
+        self._actions = actions
         self._rank = rank
-        #: What the credit is adapted to; None leaves it at what was granted.
         self._aim = aim
         self.instance = instance
         self.roster = roster
@@ -52,7 +67,7 @@ class Epochs:
         """Whether an epoch has started and all its streams stand, as far as this rank knows."""
         return self._has_started and self.broken_since is None
 
-    def enter(self, configuration: Configuration, now: float, actions: list[Action]) -> None:
+    def enter(self, configuration: Configuration, now: float) -> None:
         """Stop pushing, take the configuration, say Hello to all its members."""
         if self.instance and configuration.instance != self.instance:
             raise StaleInstance("a configuration of another life of this job arrived")
@@ -64,12 +79,12 @@ class Epochs:
         for link in self.roster:
             if link.lane is not None:
                 link.lane = None
-                actions.append(Divert(link.id))
+                self._actions.append(Divert(link.id))
         for link in self.roster:
-            self.greet(link, actions)
-            self.leave(link, now, actions)
+            self.greet(link)
+            self.leave(link, now)
 
-    def greet(self, link: Link, actions: list[Action]) -> None:
+    def greet(self, link: Link) -> None:
         """Say Hello if the link is a member: in a new epoch, or on a new stream.
 
         On a new stream it counts only if the epoch has not started there: otherwise what was pushed on the old one may
@@ -79,13 +94,13 @@ class Epochs:
             return
         link.hello_epoch = self.configuration.epoch
         link.acked = self.window.held
-        actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
+        self._actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
 
-    def leave(self, link: Link, now: float, actions: list[Action]) -> None:
+    def leave(self, link: Link, now: float) -> None:
         """End the stream to a reducer that drains and is no member: it waits for that, and dialling goes on."""
         if self.configuration is not None and link.is_up and link.is_draining and not self.is_member(link):
             self.roster.on_lost(link, ReducerDraining(f"{link.address} is draining"), now)
-            actions.append(Shut(link.id))
+            self._actions.append(Shut(link.id))
 
     def is_member(self, link: Link) -> bool:
         """Whether the link leads to a member of the present configuration."""
@@ -101,7 +116,7 @@ class Epochs:
         if self.broken_since is None:
             self.broken_since = now
 
-    def on_start(self, link: Link, epoch: int, minimum: int, now: float, actions: list[Action]) -> None:
+    def on_start(self, link: Link, epoch: int, minimum: int, now: float) -> None:
         """A member asks for everything from `minimum` on.
 
         Raises:
@@ -124,10 +139,10 @@ class Epochs:
         link.lane = Lane(configuration, index, link.credit_bytes, minimum, pace)
         if self._has_started:
             self.unstarted_since = None
-        self.push_on(link, now, actions)
-        self.on_minimum(minimum, actions)
+        self.push_on(link, now)
+        self.on_minimum(minimum)
 
-    def on_result(self, link: Link, result: Result, now: float, actions: list[Action]) -> None:
+    def on_result(self, link: Link, result: Result, now: float) -> None:
         """A chunk is back: store it, deliver, acknowledge, use the credit again.
 
         Raises:
@@ -150,22 +165,22 @@ class Epochs:
                     f"{link.address} sent {result.payload.nbytes} bytes for chunk {result.chunk} of collective "
                     f"{result.seq}, which has {dtype.format.result_bytes(push.stop - push.start)}"
                 )
-            actions.append(Store(result.seq, push.start, push.stop, result.payload))
+            self._actions.append(Store(result.seq, push.start, push.stop, result.payload))
             if self.window.take(result.seq, result.chunk):
-                actions.append(Deliver(result.seq))
+                self._actions.append(Deliver(result.seq))
                 if self.ack_due is None:
                     self.ack_due = now + ACK_DELAY_S
-        while self._push(link, now, actions, triggered_at=now):
+        while self._push(link, now, triggered_at=now):
             pass
-        self.on_minimum(result.minimum, actions)
+        self.on_minimum(result.minimum)
 
-    def on_minimum(self, minimum: int, actions: list[Action]) -> None:
+    def on_minimum(self, minimum: int) -> None:
         """Take note of what every rank holds, and forget what nobody can ask for any more."""
         self.window.minimum = max(self.window.minimum, min(minimum, self.window.held))
         if self.window.released < self.window.minimum:
-            self._release(actions)
+            self._release()
 
-    def push_all(self, now: float, actions: list[Action]) -> None:
+    def push_all(self, now: float) -> None:
         """Push what every link's credit allows, a chunk to each in turn.
 
         Every rank begins at another member: if all pushed to the first one first, its link would get the data of n
@@ -175,16 +190,14 @@ class Epochs:
         first = self._rank % len(links) if links else 0
         links = links[first:] + links[:first]
         while links:
-            links = [link for link in links if self._push(link, now, actions)]
+            links = [link for link in links if self._push(link, now)]
 
-    def push_on(self, link: Link, now: float, actions: list[Action]) -> None:
+    def push_on(self, link: Link, now: float) -> None:
         """Push what the link's credit allows."""
-        while self._push(link, now, actions):
+        while self._push(link, now):
             pass
 
-    def _push(
-        self, link: Link, now: float, actions: list[Action], *, triggered_at: float | None = None
-    ) -> bool:
+    def _push(self, link: Link, now: float, *, triggered_at: float | None = None) -> bool:
         """Push the link's next chunk, if there is one and credit for it."""
         lane, configuration = link.lane, self.configuration
         assert lane is not None  # the callers have looked
@@ -197,7 +210,7 @@ class Epochs:
             issue.pushed_at = issue.moved_at = now
         held = link.acked = self.window.held
         collective = issue.collective
-        actions.append(
+        self._actions.append(
             PushChunk(
                 link.id,
                 configuration.epoch,
@@ -212,19 +225,19 @@ class Epochs:
         )
         return True
 
-    def acknowledge(self, actions: list[Action]) -> None:
+    def acknowledge(self) -> None:
         """Tell every member that no push has told yet."""
         self.ack_due = None
         for link in self.roster:
             if link.lane is not None and link.acked < self.window.held:
                 link.acked = self.window.held
-                actions.append(Send(link.id, Ack(self.window.held)))
+                self._actions.append(Send(link.id, Ack(self.window.held)))
 
-    def _release(self, actions: list[Action]) -> None:
+    def _release(self) -> None:
         """Forget contributions, but only while every member has started and got ours."""
         if self._has_started:
             bound = min(link.lane.seq for link in self.roster if link.lane is not None)
-            actions += [Release(seq) for seq in self.window.release(bound)]
+            self._actions += [Release(seq) for seq in self.window.release(bound)]
 
     @property
     def _has_started(self) -> bool:

@@ -38,9 +38,18 @@ _INFO, _WARNING = 20, 30
 
 
 class Roster:
-    """The links, by number."""
+    """The links of a rank, by number.
 
-    def __init__(self, addresses: Iterable[str], looked_up: Container[str] = ()) -> None:
+    Args:
+        addresses: of the reducers that the job names.
+        actions: those of the core; what follows is added to them.
+        looked_up: those of the addresses that DNS names stand for.
+    """
+
+    def __init__(
+        self, addresses: Iterable[str], actions: list[Action], looked_up: Container[str] = ()
+    ) -> None:
+        self._actions = actions
         self.links = [
             Link(number, address, is_looked_up=address in looked_up)
             for number, address in enumerate(addresses)
@@ -86,14 +95,14 @@ class Roster:
         elif self.met_since is None:
             self.met_since = now
 
-    def dial(self, now: float, join: Join, actions: list[Action]) -> None:
+    def dial(self, now: float, join: Join) -> None:
         """Open what is due."""
         for link in self.links:
             if link.phase is Phase.DOWN and now >= link.dial_at:
                 link.open()
-                actions.append(Open(link.id, link.address, join))
+                self._actions.append(Open(link.id, link.address, join))
 
-    def on_welcome(self, link: Link, welcome: Welcome, now: float, actions: list[Action]) -> bool:
+    def on_welcome(self, link: Link, welcome: Welcome, now: float) -> bool:
         """A Join was accepted; return whether this ended another stream to the same reducer.
 
         A reducer has one stream per rank, the last one. What led there before is not dialled any more: the two would
@@ -106,22 +115,22 @@ class Roster:
                 continue
             stood = stood or twin.is_up
             if twin.phase is not Phase.DOWN:
-                actions.append(Shut(twin.id))
+                self._actions.append(Shut(twin.id))
             twin.down(None, now)
             twin.phase = Phase.RETIRED
             text = f"{twin.address} and {link.address} are the same reducer; using {link.address}"
-            actions.append(Log(_WARNING, text))
+            self._actions.append(Log(_WARNING, text))
         self.alone_since = None
-        self._add_siblings(link, welcome.siblings, actions)
+        self._add_siblings(link, welcome.siblings)
         return stood
 
-    def _add_siblings(self, link: Link, ports: Iterable[int], actions: list[Action]) -> None:
+    def _add_siblings(self, link: Link, ports: Iterable[int]) -> None:
         """Make links for the other processes behind an address, in place of those of its former life."""
         host = link.address.rpartition(":")[0]
         wanted = {f"{host}:{port}" for port in ports}
         for other in self.links:
             if other.parent == link.id and other.address not in wanted:
-                self._retire(other, actions)
+                self._retire(other)
         spare = [other.id for other in self.links if other.parent == link.id and other.address not in wanted]
         spare = [number for number in spare if self.links[number].phase is Phase.RETIRED]
         for address in sorted(wanted - {other.address for other in self.links}):
@@ -132,7 +141,7 @@ class Roster:
                 self.links.append(Link(len(self.links), address, parent=link.id))
             else:
                 text = f"a rank may have {LINKS_MAX} links: {address} and what else reducers name is left out"
-                actions.append(Log(_WARNING, text))
+                self._actions.append(Log(_WARNING, text))
                 return
 
     def on_refusal(self, link: Link, error: ReductionError, now: float, *, is_running: bool) -> None:
@@ -173,11 +182,11 @@ class Roster:
         self.look_up_at = now + LOOK_UP_S
         return True
 
-    def on_found(self, addresses: Sequence[str], now: float, actions: list[Action]) -> None:
+    def on_found(self, addresses: Sequence[str], now: float) -> None:
         """Take note of what the names stand for now; what they stand for no more is given up if it is away."""
         for link in self.links:
             if link.is_looked_up and link.address not in addresses and not link.is_up:
-                self._retire(link, actions)
+                self._retire(link)
                 self._free.add(link.id)
         # Not the second addresses of reducers that are there: dialling those would end their streams.
         known = {link.address for link in self.links if link.id not in self._free}
@@ -191,16 +200,18 @@ class Roster:
             elif number < LINKS_MAX:
                 self.links.append(link)
             else:
-                actions.append(Log(_WARNING, f"a rank may have {LINKS_MAX} links: {address} is left out"))
+                self._actions.append(
+                    Log(_WARNING, f"a rank may have {LINKS_MAX} links: {address} is left out")
+                )
                 return
-            actions.append(Log(_INFO, f"dialling {address}, which a DNS name stands for now"))
+            self._actions.append(Log(_INFO, f"dialling {address}, which a DNS name stands for now"))
 
-    def _retire(self, link: Link, actions: list[Action]) -> None:
+    def _retire(self, link: Link) -> None:
         """Dial neither this address nor those of its siblings any more."""
         for one in self.links:
             if (one is link or one.parent == link.id) and not one.is_up:
                 if one.phase is Phase.OPENING:
-                    actions.append(Shut(one.id))
+                    self._actions.append(Shut(one.id))
                 one.phase = Phase.RETIRED
 
     def add_fallback(self, address: str) -> None:

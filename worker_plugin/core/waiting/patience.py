@@ -16,13 +16,15 @@ PAUSES = 3
 
 
 class Patience:
-    """Of one rank; times in seconds.
+    """Says what one rank waits for.
 
     Args:
-        stall_warn_s: how long it waits before it says so.
+        stall_warn_s: how long the rank waits before it says so, in seconds.
+        actions: those of the core; what follows is added to them.
     """
 
-    def __init__(self, stall_warn_s: float) -> None:
+    def __init__(self, stall_warn_s: float, actions: list[Action]) -> None:
+        self._actions = actions
         self._stall_warn_s = stall_warn_s
         #: Since when it waits, None if it does not; and when the next text is due.
         self._since: float | None = None
@@ -32,7 +34,7 @@ class Patience:
         """Take note that the rank waits for nothing."""
         self._since = None
 
-    def check(self, view: View, actions: list[Action]) -> None:
+    def check(self, view: View) -> None:
         """Say what the rank waits for, if it is time to. To be asked at every tick while no epoch runs."""
         if not _is_waiting(view):
             self.rest()
@@ -42,7 +44,7 @@ class Patience:
             self._due = view.now + self._stall_warn_s
         if view.now >= self._due:
             self._due = view.now + PAUSES * self._stall_warn_s
-            actions += texts(view, self._since)
+            self._actions += texts(view, self._since)
 
 
 def _is_waiting(view: View) -> bool:

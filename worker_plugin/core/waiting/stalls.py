@@ -17,11 +17,28 @@ _INFO, _WARNING = 20, 30
 
 
 class Stalls:
-    """Watches one rank's oldest collective; a part of the `Communicator`. Times in seconds."""
+    """Watches one rank's oldest collective.
+
+    Args:
+        rank: this rank.
+        roster: its links.
+        window: its collectives.
+        actions: those of the core; what follows is added to them.
+        stall_warn_s: how long nothing may come before a warning, in seconds.
+        timeout_s: how long a collective may take from its first push, in seconds.
+    """
 
     def __init__(
-        self, rank: int, roster: Roster, window: Window, *, stall_warn_s: float, timeout_s: float
+        self,
+        rank: int,
+        roster: Roster,
+        window: Window,
+        actions: list[Action],
+        *,
+        stall_warn_s: float,
+        timeout_s: float,
     ) -> None:
+        self._actions = actions
         self._rank = rank
         self._roster = roster
         self._window = window
@@ -30,12 +47,11 @@ class Stalls:
         #: The last collective that was logged, as one that this rank or the others wait for.
         self.warned_seq: int | None = None
 
-    def check(self, now: float, actions: list[Action], *, is_running: bool) -> None:
+    def check(self, now: float, *, is_running: bool) -> None:
         """Warn once when nothing has come of the oldest collective for too long, and give it up in the end.
 
         Args:
             now: the present time.
-            actions: what follows is added to them.
             is_running: whether an epoch runs. While none does, `Patience` says what is waited for.
 
         Raises:
@@ -44,7 +60,7 @@ class Stalls:
         seq = self._window.held
         oldest = self._window.issues.get(seq)
         if oldest is None:
-            self._check_own(actions)
+            self._check_own()
             return
         if oldest.pushed_at is None:
             return
@@ -62,9 +78,9 @@ class Stalls:
         self.warned_seq = seq
         others_speak = any(rank not in names for rank in range(self._rank))
         is_told_all = news and all(one.count == len(one.missing) for one in news)
-        actions.append(Log(_INFO if others_speak and is_told_all else _WARNING, text))
+        self._actions.append(Log(_INFO if others_speak and is_told_all else _WARNING, text))
 
-    def _check_own(self, actions: list[Action]) -> None:
+    def _check_own(self) -> None:
         """Tell that the others wait for a collective which this rank has not even issued."""
         for link in self._roster:
             news = link.waiting
@@ -77,7 +93,7 @@ class Stalls:
             ):
                 self.warned_seq = news.seq
                 text = f"this rank is late by {news.waited_s:.0f} s: others wait for it to issue collective {news.seq}"
-                actions.append(Log(_WARNING, text))
+                self._actions.append(Log(_WARNING, text))
 
     def _news(self) -> list[Waiting]:
         """Return what reducers said of whom they wait for, as far as it is still true."""

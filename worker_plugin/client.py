@@ -29,9 +29,9 @@ from reduction.rails import job_of
 
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
-from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Broke, Close, Connect, FellBack, Leave, NoFallback
 from worker_plugin.core.flow import pace
+from worker_plugin.core.rank import Identity, RankCore
 from worker_plugin.discovery import announcement
 from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.milestone import Milestone
@@ -247,7 +247,7 @@ class Client:
             self._driver.links.transport = "grpc"
             text = "with TLS everything goes over gRPC: the TCP data plane, which costs less CPU, is not encrypted"
             log.warning("job %s rank %d: %s", meeting_point.job, self._rank, text)
-        aim = pace.GRPC if self._driver.links.transport == "grpc" else pace.TCP
+        target = pace.GRPC if self._driver.links.transport == "grpc" else pace.TCP
         identity = Identity(
             job=meeting_point.job,
             group=self._group,
@@ -258,7 +258,7 @@ class Client:
             world_size=self._world_size,
             chunk_bytes=config.fixed_chunk_bytes,
             credit_bytes=config.credit_bytes,
-            aim=pace.aim_for(aim, dtype, self._world_size),
+            target=pace.target_for(target, dtype, self._world_size),
             timeout_s=config.timeout_s,
             stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,
@@ -270,7 +270,7 @@ class Client:
             local_size=self._local_size,
         )
         self._identity = identity
-        core = Communicator(identity, meeting_point.addresses, meeting_point.dns_addresses)
+        core = RankCore(identity, meeting_point.addresses, meeting_point.dns_addresses)
         await self._driver.run(core, meeting_point.dns_names)
 
     @property

@@ -30,8 +30,8 @@ from worker_plugin.core.actions import (
     Shut,
     Store,
 )
-from worker_plugin.core.communicator import Communicator
 from worker_plugin.core.events import Broke, Event, Found, Issued, Lost, Received, Tick
+from worker_plugin.core.rank import RankCore
 from worker_plugin.discovery.addresses import look_up
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
@@ -73,7 +73,7 @@ class Driver:
         self._owner = owner
         self._staging = staging
         self.links = Links(transport)
-        self._core: Communicator | None = None
+        self._core: RankCore | None = None
         #: Events that came before there was a core.
         self._early: list[Event] = []
         #: The DNS names among the job's addresses.
@@ -91,7 +91,7 @@ class Driver:
         """Whether the communicator has ended."""
         return self._over.is_set()
 
-    async def run(self, core: Communicator, dns_names: Sequence[str]) -> None:
+    async def run(self, core: RankCore, dns_names: Sequence[str]) -> None:
         """Drive the core until the communicator has ended, and all streams with it."""
         self._core = core
         self._dns_names = dns_names
@@ -149,7 +149,7 @@ class Driver:
 
     def receive(self, link: int, frame: ReducerFrame) -> None:
         """Hand a frame to the core, unless its checksum says that it was damaged on the way."""
-        if isinstance(frame, Result) and self._core is not None and self._core.epochs.checks:
+        if isinstance(frame, Result) and self._core is not None and self._core.has_checksums:
             try:
                 checksum.check(frame)
             except DataCorrupted as error:  # the stream is given up; the next epoch brings the result again
@@ -161,7 +161,7 @@ class Driver:
 
     def lose(self, link: int, error: ReductionError | None) -> None:
         """Tell the core that a stream has ended."""
-        if isinstance(error, MalformedFrame) and self._core is not None and self._core.epochs.checks:
+        if isinstance(error, MalformedFrame) and self._core is not None and self._core.has_checksums:
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # no reducer sends such bytes
         self.handle(Lost(link, error))
 
@@ -202,7 +202,7 @@ class Driver:
         if not self._over.is_set():
             # The next tick is set first: time must go on even if handling this one raises.
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-            is_asked = self._core is not None and self._core.grid.counts_losses
+            is_asked = self._core is not None and self._core.wants_packets_lost
             self.handle(Tick(self.links.packets_lost if is_asked else 0))
 
     async def _look_up(self) -> None:
@@ -214,7 +214,7 @@ class Driver:
         transfer = self._transfers[action.seq]
         payload = transfer.payload(action.start, action.stop)
         crc = None
-        if self._core is not None and self._core.epochs.checks:
+        if self._core is not None and self._core.has_checksums:
             what = action.epoch, action.seq, action.chunk, action.held, action.collective
             crc = checksum.of_push(*what, payload)
         push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)

@@ -24,7 +24,7 @@ from reducer.core import events as reducer_events
 from reducer.core.jobs import Jobs
 from worker_plugin.core import actions as rank_actions
 from worker_plugin.core import events as rank_events
-from worker_plugin.core.communicator import Communicator, Identity
+from worker_plugin.core.rank import Identity, RankCore
 
 #: A host name as cloud machines have it; longer names make longer frames.
 HOST = "ip-10-0-113-27.ec2.internal"
@@ -55,7 +55,7 @@ class Crowd:
         self.reducers = [
             Jobs(incarnation=number.to_bytes(16), memory_limit_bytes=1 << 50) for number in range(reducers)
         ]
-        self.ranks = [Communicator(self._identity(rank, ranks), addresses) for rank in range(ranks)]
+        self.ranks = [RankCore(self._identity(rank, ranks), addresses) for rank in range(ranks)]
         self.tally = Tally(by_reducer={number: [0, 0] for number in range(reducers)})
         #: Frames under way: rank, reducer, whether it goes to the reducer, and the frame.
         self._wire: deque[tuple[int, int, bool, bytes]] = deque()
@@ -98,7 +98,7 @@ class Crowd:
         return tally
 
     @staticmethod
-    def _has_started(core: Communicator) -> bool:
+    def _has_started(core: RankCore) -> bool:
         return core.epochs.is_calm
 
     def _arrive(self, rank: int, reducer: int, is_up: bool, data: bytes, now: float) -> None:

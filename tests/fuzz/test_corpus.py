@@ -16,7 +16,7 @@ from reduction.errors import ReductionError
 from reduction.wire import reducer_frames, worker_frames
 
 from reducer.core.job import Job
-from worker_plugin.core.communicator import Communicator
+from worker_plugin.core.rank import RankCore
 
 BYTES_MAX = 300_000
 
@@ -63,8 +63,8 @@ def _raise(error: Exception) -> Callable[..., object]:
         ("status", wire.status, "peer_from_pb"),
         ("reducer_session", Job, "_on_push"),
         ("reducer_data_port", Job, "_on_hello"),
-        ("worker_core", Communicator, "_on_frame"),
-        ("worker_data_plane", Communicator, "_on_frame"),
+        ("worker_core", RankCore, "_on_frame"),
+        ("worker_data_plane", RankCore, "_on_frame"),
     ],
 )
 def test_a_bug_is_found(name: str, owner: object, method: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ from worker_plugin.core.actions import (
     Shut,
     Store,
 )
-from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Close, Event, Issued, Lost, Received, Tick
+from worker_plugin.core.rank import Identity, RankCore
 from worker_plugin.transports.destinations import Destinations
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
@@ -59,7 +59,7 @@ class _Rank:
             join_timeout_s=60.0,
             close_timeout_s=5.0,
         )
-        self.core = Communicator(identity, [f"{letter}:1" for letter in "ab"[:reducers]])
+        self.core = RankCore(identity, [f"{letter}:1" for letter in "ab"[:reducers]])
         self.now = 0.0
         #: Links that have a stream.
         self.open: set[int] = set()
@@ -129,7 +129,7 @@ class _Rank:
                 self._bytes[seq][start : start + payload.nbytes] = payload
             case Deliver(seq):
                 assert seq not in self._delivered, "twice"
-                assert self.core.window.issues[seq].missing == 0, "in part"
+                assert self.core.window.outstanding[seq].missing == 0, "in part"
                 self._delivered.add(seq)
             case Release(seq):
                 assert seq in self._delivered, "its result has not come"

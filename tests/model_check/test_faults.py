@@ -17,7 +17,7 @@ from reduction.model import Join, Peers, Welcome
 from reducer.core.actions import Action, Send
 from reducer.core.job import Job
 from worker_plugin.core.epochs import Epochs
-from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership import verdict
 
 #: All Joins of two ranks to two reducers are under way; three of them have arrived; all have, and rank 0 has taken one
@@ -149,10 +149,10 @@ def _given_up(patch: pytest.MonkeyPatch) -> None:
     right = Link.down
 
     def down(self: Link, error: ReductionError | None, now: float) -> None:
-        was_opening = self.phase is Phase.OPENING
+        was_opening = self.phase is LinkPhase.OPENING
         right(self, error, now)
         if was_opening:
-            self.phase = Phase.RETIRED
+            self.phase = LinkPhase.RETIRED
 
     patch.setattr(Link, "down", down)
 

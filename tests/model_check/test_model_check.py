@@ -14,7 +14,7 @@ from model_check.world import World
 from reduction.model import Presence
 
 from reducer.core.job import Job
-from worker_plugin.core.communicator import Communicator, State
+from worker_plugin.core.rank import RankCore, State
 from worker_plugin.core.window import Window
 
 
@@ -93,11 +93,11 @@ def test_the_explorer_finds_what_it_should() -> None:
 def test_leaving_at_once_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that is dropped must not take along what it has issued."""
 
-    def leave(self: Communicator, now: float) -> None:
+    def leave(self: RankCore, now: float) -> None:
         if self.last_issued is not None:
             self._on_close(now)
 
-    monkeypatch.setattr(Communicator, "_close_if_idle", leave)
+    monkeypatch.setattr(RankCore, "_close_if_idle", leave)
     with pytest.raises(AssertionError, match=r"rank 0 failed: ClosedError|nobody can go on"):
         check(World(reducers=1, collectives=1, numel=1, dropped=(0,)))
 
@@ -116,7 +116,7 @@ def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Window, "take", eager)
     elif rule == "closing at once":  # after the last result, whether or not the others have it
         monkeypatch.setattr(
-            Communicator,
+            RankCore,
             "_leave_if_done",
             lambda self, now: self.state is State.CLOSING and self._leave(),
         )

@@ -29,7 +29,7 @@ from reducer.core.jobs import Jobs
 from reducer.core.stragglers import Stragglers
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
-from worker_plugin.core.communicator import Communicator, Identity, State
+from worker_plugin.core.rank import Identity, RankCore, State
 from worker_plugin.core.waiting.patience import Patience
 
 EARLY, LATE, CLOSE_LATE, JOIN_LATE = 0.06, 2.0, 6.0, 61.0
@@ -52,7 +52,7 @@ _TIMES = (
 class RankBox:
     """A rank's core and its result memory."""
 
-    core: Communicator
+    core: RankCore
     stored: set[tuple[int, int]]
 
 
@@ -159,7 +159,7 @@ class World:
             state = next(after for name, after in self.successors(state) if name.startswith(label))
         return state
 
-    def _communicator(self, rank: int) -> Communicator:
+    def _communicator(self, rank: int) -> RankCore:
         identity = Identity(
             job="job",
             instance=b"I" * 16 if rank == 0 else b"",
@@ -174,7 +174,7 @@ class World:
             join_timeout_s=60,
             close_timeout_s=5,
         )
-        return Communicator(identity, [f"reducer{index}" for index in range(self.k)])
+        return RankCore(identity, [f"reducer{index}" for index in range(self.k)])
 
     def new_reducer(self, index: int, life: int) -> int:
         incarnation = bytes([index, life]) * 8
@@ -462,10 +462,10 @@ def rank_is_named(error: ReductionError, rank: int | None) -> bool:
     return isinstance(error, WorkerLost) and f"rank {rank} (host{rank}) is gone" in str(error)
 
 
-def _forget_times(core: Communicator) -> None:
+def _forget_times(core: RankCore) -> None:
     core.epochs.ack_due = None if core.epochs.ack_due is None else 0.05
     core.close_due = None if core.close_due is None else 5.0
-    for thing in (core, core.epochs, core.roster, *core.roster, *core.window.issues.values()):
+    for thing in (core, core.epochs, core.roster, *core.roster, *core.window.outstanding.values()):
         for name in _TIMES:
             if getattr(thing, name, None) is not None:
                 setattr(thing, name, 0.0)

@@ -106,7 +106,7 @@ class World:
                 asked = self.run(index, seq) if seq >= self.first else []
                 assert pushed == list(asked), "not wholly pushed in this epoch"
         assert window.released <= window.minimum <= window.held <= window.issued
-        assert set(window.issues) == set(range(window.released, window.issued))
+        assert set(window.outstanding) == set(range(window.released, window.issued))
 
     # ---- what must hold ----
 

@@ -16,7 +16,7 @@ from reduction.model import Ack, Configuration, Hello, Result
 
 from worker_plugin.core.actions import Action, Deliver, Divert, PushChunk, Release, Send, Shut, Store
 from worker_plugin.core.flow.lane import Lane
-from worker_plugin.core.flow.pace import Aim, Pace
+from worker_plugin.core.flow.pace import Pace, PlaneTarget
 from worker_plugin.core.link import Link
 from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.window import Window
@@ -31,7 +31,7 @@ class Epochs:
         roster: its links.
         window: its collectives.
         actions: those of the core; what follows is added to them.
-        aim: the latency that the credit is adapted to; None leaves the credit at what was granted.
+        target: the latency that the credit is adapted to; None leaves the credit at what was granted.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Epochs:
         roster: Roster,
         window: Window,
         actions: list[Action],
-        aim: Aim | None = None,
+        target: PlaneTarget | None = None,
     ) -> None:
         self._actions = actions
         self._rank = rank
-        self._aim = aim
+        self._target = target
         self.instance = instance
         self.roster = roster
         self.window = window
@@ -106,11 +106,6 @@ class Epochs:
         """Whether the link leads to a member of the present configuration."""
         return self.configuration is not None and self.configuration.index_of(link.incarnation) is not None
 
-    @property
-    def checks(self) -> bool:
-        """Whether pushes and results of this epoch have checksums."""
-        return self.configuration is not None and self.configuration.checksums
-
     def note_broken(self, now: float) -> None:
         """A stream of this epoch is known to have broken."""
         if self.broken_since is None:
@@ -134,8 +129,8 @@ class Epochs:
                 f"{self.window.released} to {self.window.held}"
             )
         pace = None
-        if self._aim is not None:
-            pace = Pace(configuration.chunk_bytes, link.credit_bytes, self._aim.target_s)
+        if self._target is not None:
+            pace = Pace(configuration.chunk_bytes, link.credit_bytes, self._target.target_s)
         link.lane = Lane(configuration, index, link.credit_bytes, minimum, pace)
         if self._has_started:
             self.unstarted_since = None
@@ -157,7 +152,7 @@ class Epochs:
                 f"which is not this rank's oldest push there"
             )
         if self.window.needs(result.seq, result.chunk):
-            issue = self.window.issues[result.seq]
+            issue = self.window.outstanding[result.seq]
             issue.moved_at = now
             dtype = issue.collective.dtype
             if not dtype.format.is_result(result.payload.nbytes, push.stop - push.start):
@@ -205,7 +200,7 @@ class Epochs:
         push = lane.next_push(self.window, triggered_at)
         if push is None:
             return False
-        issue = self.window.issues[push.seq]
+        issue = self.window.outstanding[push.seq]
         if issue.pushed_at is None:
             issue.pushed_at = issue.moved_at = now
         held = link.acked = self.window.held

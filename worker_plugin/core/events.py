@@ -1,4 +1,4 @@
-"""What happens to a rank. The client makes these and hands them to `Communicator.handle` with the time."""
+"""What happens to a rank. The client makes these and hands them to `RankCore.handle` with the time."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Leave:
 class Tick:
     """Time has passed; comes every few tens of milliseconds. The first one starts dialling."""
 
-    #: Packets that this rank's data connections have lost so far, where that is known and `Grid.counts_losses`.
-    lost: int = 0
+    #: Packets that this rank's data connections have lost so far; 0 unless `RankCore.wants_packets_lost`.
+    packets_lost: int = 0
 
 
 Event: TypeAlias = (

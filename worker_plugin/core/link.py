@@ -15,7 +15,7 @@ from worker_plugin.core.flow.lane import Lane
 REDIAL_S = (0.0, 0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0)
 
 
-class Phase(enum.Enum):
+class LinkPhase(enum.Enum):
     """What a link is doing."""
 
     DOWN = "down"  # waits for its next dial
@@ -30,7 +30,7 @@ class Link:
 
     id: int
     address: str
-    phase: Phase = Phase.DOWN
+    phase: LinkPhase = LinkPhase.DOWN
     #: The link whose Welcome named this one as a sibling.
     parent: int | None = None
     #: Whether a DNS name stands for the address; another process may have it some day, and this reducer another one.
@@ -71,16 +71,16 @@ class Link:
     @property
     def is_up(self) -> bool:
         """Whether a stream stands and was welcomed."""
-        return self.phase is Phase.UP
+        return self.phase is LinkPhase.UP
 
     def open(self) -> None:
         """A dial begins."""
-        self.phase = Phase.OPENING
+        self.phase = LinkPhase.OPENING
         self.dials += 1
 
     def welcome(self, incarnation: bytes, credit_bytes: int, now: float) -> None:
         """The Join was accepted."""
-        self.phase = Phase.UP
+        self.phase = LinkPhase.UP
         self.incarnation = incarnation
         self.hello_epoch = 0
         self.credit_bytes = credit_bytes
@@ -98,7 +98,7 @@ class Link:
 
     def down(self, error: ReductionError | None, now: float) -> None:
         """The stream ended; the next dial is set."""
-        self.phase = Phase.DOWN
+        self.phase = LinkPhase.DOWN
         self.error = error or self.error
         self.is_absent = isinstance(error, ReducerAbsent)
         self.dial_at = now + REDIAL_S[min(self.dials, len(REDIAL_S) - 1)]

@@ -17,7 +17,7 @@ from reduction.model import Collective
 
 
 @dataclass(slots=True)
-class Issue:
+class Outstanding:
     """A collective that is not released."""
 
     collective: Collective
@@ -40,7 +40,7 @@ class Window:
         self.minimum = 0
         self.held = 0
         self.issued = 0
-        self.issues: dict[int, Issue] = {}
+        self.outstanding: dict[int, Outstanding] = {}
         self.chunk_bytes = 0
 
     @property
@@ -50,9 +50,9 @@ class Window:
 
     def issue(self, collective: Collective) -> None:
         """Add the next collective."""
-        issue = Issue(collective, bytearray(), 0)
+        issue = Outstanding(collective, bytearray(), 0)
         self._cut(issue)
-        self.issues[self.issued] = issue
+        self.outstanding[self.issued] = issue
         self.issued += 1
 
     def regrid(self, chunk_bytes: int) -> None:
@@ -60,10 +60,10 @@ class Window:
         if chunk_bytes == self.chunk_bytes:
             return
         self.chunk_bytes = chunk_bytes
-        for issue in self.issues.values():
+        for issue in self.outstanding.values():
             self._cut(issue)
 
-    def _cut(self, issue: Issue) -> None:
+    def _cut(self, issue: Outstanding) -> None:
         if self.chunk_bytes:
             collective = issue.collective
             issue.missing = layout.chunk_count(collective.numel, collective.dtype.itemsize, self.chunk_bytes)
@@ -71,7 +71,7 @@ class Window:
 
     def needs(self, seq: int, chunk: int) -> bool:
         """Whether a chunk's result is missing; after a new epoch, results that are here come again."""
-        issue = self.issues.get(seq)
+        issue = self.outstanding.get(seq)
         return issue is not None and not issue.is_delivered and not issue.here[chunk]
 
     def take(self, seq: int, chunk: int) -> bool:
@@ -79,13 +79,13 @@ class Window:
 
         Raises `held` over everything that is held without a gap.
         """
-        issue = self.issues[seq]
+        issue = self.outstanding[seq]
         issue.here[chunk] = 1
         issue.missing -= 1
         if issue.missing:
             return False
         issue.is_delivered = True
-        while self.held < self.issued and self.issues[self.held].is_delivered:
+        while self.held < self.issued and self.outstanding[self.held].is_delivered:
             self.held += 1
         return True
 
@@ -94,5 +94,5 @@ class Window:
         first, self.released = self.released, max(self.released, min(self.minimum, bound))
         gone = range(first, self.released)
         for seq in gone:
-            del self.issues[seq]
+            del self.outstanding[seq]
         return gone

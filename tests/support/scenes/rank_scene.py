@@ -21,8 +21,8 @@ from reduction.model import (
 )
 
 from worker_plugin.core.actions import Began, Divert, Fail, PushChunk, Send, Store
-from worker_plugin.core.communicator import Communicator, Identity
 from worker_plugin.core.events import Close, Connect, Issued, Leave, Lost, Received, Tick
+from worker_plugin.core.rank import Identity, RankCore
 
 INSTANCE = b"instance-instanc"
 CREDIT = 4096
@@ -84,7 +84,7 @@ class Scene:
         }
         self.identity = Identity(**fields | changes)
         self.reducers = reducers
-        self.core = Communicator(self.identity, [f"{reducer}:1" for reducer in reducers], looked_up)
+        self.core = RankCore(self.identity, [f"{reducer}:1" for reducer in reducers], looked_up)
         self.everybody = "P" * world_size
         self.diverted = []
         self.began = []

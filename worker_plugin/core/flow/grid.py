@@ -16,18 +16,18 @@ import enum
 import statistics
 from collections.abc import Sequence
 
-from worker_plugin.core.flow.pace import Aim, Pace, chunk_bytes_for
+from worker_plugin.core.flow.pace import Pace, PlaneTarget, chunk_bytes_for
 
 #: Results between two looks at what was lost.
 LOOK_RESULTS = 256
 #: More lost packets than this, per chunk, are too many. Rank 0 at n=8, 200 Mbit/s, chunks of 32 KiB: queues of 5 ms
 #: lose 0.011 to 0.022 per chunk, queues of 20 ms none.
-LOST_MOST = 0.004
+LOSS_RATE_MAX = 0.004
 #: How much faster half the size must be, since it costs more CPU.
-BETTER = 1.1
+SPEEDUP_NEEDED = 1.1
 
 
-class Phase(enum.Enum):
+class GridPhase(enum.Enum):
     """What the grid waits for."""
 
     GUESSING = "guessing"
@@ -41,14 +41,14 @@ class Grid:
 
     Args:
         chunk_bytes: the user's choice; None leaves it to the links.
-        aim: of the data plane.
+        target: of the data plane.
         is_mine: whether this rank is the one that chooses.
     """
 
-    def __init__(self, chunk_bytes: int | None, aim: Aim, *, is_mine: bool) -> None:
-        self.chunk_bytes = chunk_bytes or aim.first_chunk_bytes
-        self.phase = Phase.GUESSING if is_mine and chunk_bytes is None else Phase.SETTLED
-        self._aim = aim
+    def __init__(self, chunk_bytes: int | None, target: PlaneTarget, *, is_mine: bool) -> None:
+        self.chunk_bytes = chunk_bytes or target.first_chunk_bytes
+        self.phase = GridPhase.GUESSING if is_mine and chunk_bytes is None else GridPhase.SETTLED
+        self._target = target
         #: Epoch, results in it, and lost packets at the last look that counted.
         self._seen = (0, 0, 0)
         #: Bytes per second with chunks of twice the size.
@@ -57,12 +57,12 @@ class Grid:
     @property
     def is_settled(self) -> bool:
         """Whether nothing changes any more."""
-        return self.phase is Phase.SETTLED
+        return self.phase is GridPhase.SETTLED
 
     @property
-    def counts_losses(self) -> bool:
+    def is_counting_losses(self) -> bool:
         """Whether the next look asks how much was lost."""
-        return self.phase in (Phase.WATCHING, Phase.TRYING)
+        return self.phase in (GridPhase.WATCHING, GridPhase.TRYING)
 
     def look(self, epoch: int, paces: Sequence[Pace], lost: int) -> bool:
         """Return whether `chunk_bytes` has changed; to be asked while no collective is in flight.
@@ -70,12 +70,12 @@ class Grid:
         Args:
             epoch: the present one.
             paces: of all its streams.
-            lost: packets that this rank's data connections have lost so far, if `counts_losses`.
+            lost: packets that this rank's data connections have lost so far, if `is_counting_losses`.
         """
         rates = [rate for pace in paces for rate in pace.rates]
-        if self.phase is Phase.GUESSING:
+        if self.phase is GridPhase.GUESSING:
             return self._guess(rates)
-        if not self.counts_losses:
+        if not self.is_counting_losses:
             return False
         results = sum(pace.results for pace in paces)
         if self._seen[0] != epoch:
@@ -85,32 +85,32 @@ class Grid:
             return False
         share = (lost - self._seen[2]) / count
         self._seen = epoch, results, lost
-        if self.phase is Phase.TRYING:
+        if self.phase is GridPhase.TRYING:
             return self._judge(statistics.median(rates))
-        if share <= LOST_MOST or self.chunk_bytes // 2 < self._aim.finest_chunk_bytes:
+        if share <= LOSS_RATE_MAX or self.chunk_bytes // 2 < self._target.finest_chunk_bytes:
             return False
         self._rate_before = statistics.median(rates)
-        return self._change(self.chunk_bytes // 2, Phase.TRYING)
+        return self._change(self.chunk_bytes // 2, GridPhase.TRYING)
 
     def _guess(self, rates: Sequence[float]) -> bool:
         """Choose by rate, and again as long as chunks grow: larger ones may show that the links can do more.
 
         They never shrink again after that: a rate that one large chunk at a time has reached says too little.
         """
-        size = chunk_bytes_for(rates, self._aim)
+        size = chunk_bytes_for(rates, self._target)
         if size is None:
             return False
         if size > self.chunk_bytes:
-            return self._change(size, Phase.GUESSING)
-        has_grown = self.chunk_bytes > self._aim.first_chunk_bytes
-        return self._change(self.chunk_bytes if has_grown else size, Phase.WATCHING)
+            return self._change(size, GridPhase.GUESSING)
+        has_grown = self.chunk_bytes > self._target.first_chunk_bytes
+        return self._change(self.chunk_bytes if has_grown else size, GridPhase.WATCHING)
 
     def _judge(self, rate: float) -> bool:
-        if rate >= BETTER * self._rate_before:
-            return self._change(self.chunk_bytes, Phase.WATCHING)
-        return self._change(self.chunk_bytes * 2, Phase.SETTLED)
+        if rate >= SPEEDUP_NEEDED * self._rate_before:
+            return self._change(self.chunk_bytes, GridPhase.WATCHING)
+        return self._change(self.chunk_bytes * 2, GridPhase.SETTLED)
 
-    def _change(self, chunk_bytes: int, phase: Phase) -> bool:
+    def _change(self, chunk_bytes: int, phase: GridPhase) -> bool:
         has_changed = chunk_bytes != self.chunk_bytes
         self.chunk_bytes = chunk_bytes
         self.phase = phase

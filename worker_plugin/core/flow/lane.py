@@ -69,7 +69,7 @@ class Lane:
                 self._nbytes = -1
             if self.seq >= window.issued:
                 return None
-            issue = window.issues[self.seq]
+            issue = window.outstanding[self.seq]
             self._nbytes = issue.collective.nbytes
             self._grid_bytes = layout.grid_bytes(self._nbytes, self._chunk_bytes)
             run = layout.deal(len(issue.here), self.weights, self.seq)[self.index]

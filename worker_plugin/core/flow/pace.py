@@ -19,7 +19,7 @@ from reduction.model import DType
 #: Chunks that are under way at the target.
 CHUNKS = 4
 #: Larger chunks gain nothing and leave the caches.
-CHUNK_BYTES_MOST = MIB
+CHUNK_BYTES_USEFUL = MIB
 #: Sizes that are no powers of two are multiples of this.
 _STEP_BYTES = 8 * KIB
 #: Bytes of results that a rate is taken from; how many rates are kept of a stream, and make a choice of all.
@@ -27,15 +27,15 @@ RATE_BYTES = 256 * KIB
 RATES_KEPT = 32
 RATES_NEEDED = 8
 #: Results that take longer than so many times the target mean trouble.
-TROUBLE = 3.0
+LATENCY_TROUBLE_RATIO = 3.0
 #: And never less than so many times the shortest time that a push has taken; with less one chunk would stay one.
-LONGER = 1.5
+LATENCY_FLOOR_RATIO = 1.5
 #: How one round of results changes the credit.
 SHRINK, GROW = 0.5, 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class PlaneTarget:
     """What suits a data plane."""
 
     #: How long a push should be under way until its result is back, in seconds.
@@ -50,7 +50,7 @@ class Aim:
     finest_chunk_bytes: int
 
 
-TCP = Aim(
+TCP = PlaneTarget(
     target_s=0.016,
     first_chunk_bytes=64 * KIB,
     first_bytes=256 * KIB,
@@ -58,7 +58,7 @@ TCP = Aim(
     finest_chunk_bytes=16 * KIB,
 )
 #: A message costs several times the CPU.
-GRPC = Aim(
+GRPC = PlaneTarget(
     target_s=0.200,
     first_chunk_bytes=512 * KIB,
     first_bytes=4 * MIB,
@@ -67,19 +67,23 @@ GRPC = Aim(
 )
 
 
-def aim_for(aim: Aim, dtype: DType | None, world_size: int) -> Aim:
+def target_for(target: PlaneTarget, dtype: DType | None, world_size: int) -> PlaneTarget:
     """Return what suits a wire dtype and a number of ranks.
 
     Messages are what costs, so compressed chunks have more elements each. The first chunks of all ranks meet on the
     link of one reducer before anybody knows what it takes, so many ranks begin with smaller ones.
     """
     wider = 1 if dtype is None else dtype.format.chunk_scale
-    shared = max(aim.first_bytes // world_size // _STEP_BYTES * _STEP_BYTES, aim.finest_chunk_bytes)
+    shared = max(target.first_bytes // world_size // _STEP_BYTES * _STEP_BYTES, target.finest_chunk_bytes)
     first, least, finest = (
-        min(wider * nbytes, CHUNK_BYTES_MOST)
-        for nbytes in (min(aim.first_chunk_bytes, shared), aim.least_chunk_bytes, aim.finest_chunk_bytes)
+        min(wider * nbytes, CHUNK_BYTES_USEFUL)
+        for nbytes in (
+            min(target.first_chunk_bytes, shared),
+            target.least_chunk_bytes,
+            target.finest_chunk_bytes,
+        )
     )
-    return replace(aim, first_chunk_bytes=first, least_chunk_bytes=least, finest_chunk_bytes=finest)
+    return replace(target, first_chunk_bytes=first, least_chunk_bytes=least, finest_chunk_bytes=finest)
 
 
 class Pace:
@@ -132,8 +136,8 @@ class Pace:
 
     def _adapt(self, latency_s: float) -> None:
         # A path that is longer than the target needs more under way, or the rate would sink round by round.
-        target_s = max(self._target_s, LONGER * self._least_latency_s)
-        if latency_s > TROUBLE * target_s:
+        target_s = max(self._target_s, LATENCY_FLOOR_RATIO * self._least_latency_s)
+        if latency_s > LATENCY_TROUBLE_RATIO * target_s:
             self.credit_bytes = max(int(self.credit_bytes * SHRINK), self._least)
             return
         best = int(good_rate(self.rates) * target_s) if self.rates else self._most
@@ -145,7 +149,7 @@ def good_rate(rates: Sequence[float]) -> float:
     return sorted(rates)[len(rates) * 9 // 10]
 
 
-def chunk_bytes_for(rates: Sequence[float], aim: Aim) -> int | None:
+def chunk_bytes_for(rates: Sequence[float], target: PlaneTarget) -> int | None:
     """Return the chunk size, a power of two, of which about CHUNKS are under way on such streams.
 
     Where that would be fewer than two of the least size, it is the one chunk that should be under way.
@@ -153,10 +157,10 @@ def chunk_bytes_for(rates: Sequence[float], aim: Aim) -> int | None:
     """
     if len(rates) < RATES_NEEDED:
         return None
-    credit = int(good_rate(rates) * aim.target_s)
-    size = aim.least_chunk_bytes
+    credit = int(good_rate(rates) * target.target_s)
+    size = target.least_chunk_bytes
     if credit < 2 * size:
-        return max(credit // _STEP_BYTES * _STEP_BYTES, aim.finest_chunk_bytes)
-    while size < CHUNK_BYTES_MOST and size * 1.5 * CHUNKS < credit:
+        return max(credit // _STEP_BYTES * _STEP_BYTES, target.finest_chunk_bytes)
+    while size < CHUNK_BYTES_USEFUL and size * 1.5 * CHUNKS < credit:
         size *= 2
     return size

@@ -28,7 +28,7 @@ from reduction.limits import LINKS_MAX
 from reduction.model import Join, Peer, Welcome
 
 from worker_plugin.core.actions import Action, Log, Open, Shut
-from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.link import Link, LinkPhase
 
 #: How long a Join is repeated when the job's name or rank is still taken by its last life, in seconds.
 BUSY_S = 3.0
@@ -78,7 +78,8 @@ class Roster:
     def is_calm(self) -> bool:
         """Whether time alone changes nothing: no link is down or new, nobody is lost, no reducer drains."""
         return all(
-            link.phase is Phase.RETIRED or (link.lane is not None and link.is_full and not link.is_draining)
+            link.phase is LinkPhase.RETIRED
+            or (link.lane is not None and link.is_full and not link.is_draining)
             for link in self.links
         )
 
@@ -98,7 +99,7 @@ class Roster:
     def dial(self, now: float, join: Join) -> None:
         """Open what is due."""
         for link in self.links:
-            if link.phase is Phase.DOWN and now >= link.dial_at:
+            if link.phase is LinkPhase.DOWN and now >= link.dial_at:
                 link.open()
                 self._actions.append(Open(link.id, link.address, join))
 
@@ -111,13 +112,13 @@ class Roster:
         link.welcome(welcome.incarnation, welcome.credit_bytes, now)
         stood = False
         for twin in self.links:
-            if twin is link or twin.phase is Phase.RETIRED or twin.incarnation != link.incarnation:
+            if twin is link or twin.phase is LinkPhase.RETIRED or twin.incarnation != link.incarnation:
                 continue
             stood = stood or twin.is_up
-            if twin.phase is not Phase.DOWN:
+            if twin.phase is not LinkPhase.DOWN:
                 self._actions.append(Shut(twin.id))
             twin.down(None, now)
-            twin.phase = Phase.RETIRED
+            twin.phase = LinkPhase.RETIRED
             text = f"{twin.address} and {link.address} are the same reducer; using {link.address}"
             self._actions.append(Log(_WARNING, text))
         self.alone_since = None
@@ -132,7 +133,7 @@ class Roster:
             if other.parent == link.id and other.address not in wanted:
                 self._retire(other)
         spare = [other.id for other in self.links if other.parent == link.id and other.address not in wanted]
-        spare = [number for number in spare if self.links[number].phase is Phase.RETIRED]
+        spare = [number for number in spare if self.links[number].phase is LinkPhase.RETIRED]
         for address in sorted(wanted - {other.address for other in self.links}):
             if spare:
                 number = spare.pop()
@@ -172,7 +173,9 @@ class Roster:
 
     def wants_look_up(self, now: float) -> bool:
         """Whether it is time to look what DNS names stand for: when one of their reducers is away for a while."""
-        if not any(link.is_looked_up and link.phase in (Phase.DOWN, Phase.OPENING) for link in self.links):
+        if not any(
+            link.is_looked_up and link.phase in (LinkPhase.DOWN, LinkPhase.OPENING) for link in self.links
+        ):
             self.look_up_at = None
             return False
         if self.look_up_at is None:
@@ -210,9 +213,9 @@ class Roster:
         """Dial neither this address nor those of its siblings any more."""
         for one in self.links:
             if (one is link or one.parent == link.id) and not one.is_up:
-                if one.phase is Phase.OPENING:
+                if one.phase is LinkPhase.OPENING:
                     self._actions.append(Shut(one.id))
-                one.phase = Phase.RETIRED
+                one.phase = LinkPhase.RETIRED
 
     def add_fallback(self, address: str) -> None:
         """Make a link to the reducer that rank 0 has started because no other is left."""

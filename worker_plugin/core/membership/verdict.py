@@ -44,7 +44,7 @@ from reduction.errors import (
 from reduction.limits import MEMBERS_MAX
 from reduction.model import Configuration, Presence
 
-from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.words import ADVICE, down_text, missing_ranks, silent_ranks
 
 #: A lost stream may be dialled again within this time without further consequences, in seconds.
@@ -157,7 +157,7 @@ def _judge(view: View) -> Verdict:
 
 
 def _first_epoch(view: View) -> Verdict:
-    wanted = [link for link in view.links if link.phase is not Phase.RETIRED]
+    wanted = [link for link in view.links if link.phase is not LinkPhase.RETIRED]
     if view.has_fallen_back:
         wanted = [link for link in wanted if link.is_up] or wanted
     there = [link for link in wanted if link.sees_all(view.world_size)]
@@ -301,7 +301,7 @@ def _unavailable(view: View) -> ReductionError:
 
 def _why_unavailable(view: View) -> tuple[str, str]:
     """Return the cause, and what to do."""
-    tried = [link for link in view.links if link.phase is not Phase.RETIRED]
+    tried = [link for link in view.links if link.phase is not LinkPhase.RETIRED]
     down = [link for link in tried if not link.is_up]
     within = f"within {view.join_timeout_s:g} s (join_timeout_s)"
     if down:

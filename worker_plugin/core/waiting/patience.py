@@ -6,7 +6,7 @@ A collective that is under way and stands still is another matter (stalls.py).
 from __future__ import annotations
 
 from worker_plugin.core.actions import Action, Log
-from worker_plugin.core.link import Phase
+from worker_plugin.core.link import LinkPhase
 from worker_plugin.core.membership.verdict import View
 from worker_plugin.core.words import down_text, missing_ranks, silent_ranks
 
@@ -56,7 +56,7 @@ def _is_waiting(view: View) -> bool:
 
 def texts(view: View, since: float) -> list[Action]:
     """Return what a rank has to say that waits since `since`."""
-    down = [link for link in view.links if link.phase is not Phase.RETIRED and not link.is_up]
+    down = [link for link in view.links if link.phase is not LinkPhase.RETIRED and not link.is_up]
     is_alone = not any(link.is_up for link in view.links)
     logs: list[Action] = []
     if down and (is_alone or view.configuration is None or view.broken_since is not None):

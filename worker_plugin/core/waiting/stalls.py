@@ -11,7 +11,7 @@ from reduction.model import Waiting
 
 from worker_plugin.core.actions import Action, Log
 from worker_plugin.core.membership.roster import Roster
-from worker_plugin.core.window import Issue, Window
+from worker_plugin.core.window import Outstanding, Window
 
 _INFO, _WARNING = 20, 30
 
@@ -58,7 +58,7 @@ class Stalls:
             CollectiveTimeout: it is not done `timeout_s` after its first push.
         """
         seq = self._window.held
-        oldest = self._window.issues.get(seq)
+        oldest = self._window.outstanding.get(seq)
         if oldest is None:
             self._check_own()
             return
@@ -104,10 +104,10 @@ class Stalls:
         ]
 
     def _is_missing(self, news: Waiting) -> bool:
-        issue = None if news.epoch else self._window.issues.get(news.seq)
+        issue = None if news.epoch else self._window.outstanding.get(news.seq)
         return issue is not None and news.chunk < len(issue.here) and self._window.needs(news.seq, news.chunk)
 
-    def _text(self, seq: int, oldest: Issue, now: float, names: list[str]) -> str:
+    def _text(self, seq: int, oldest: Outstanding, now: float, names: list[str]) -> str:
         assert oldest.pushed_at is not None
         waited, still = now - oldest.pushed_at, now - oldest.moved_at
         links = [link.address for link in self._roster if link.lane is not None and link.lane.pending]

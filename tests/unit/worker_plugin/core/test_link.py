@@ -3,7 +3,7 @@
 from reduction.errors import ReducerAbsent, ReducerUnavailable
 from reduction.model import Peer, Peers, Presence
 
-from worker_plugin.core.link import REDIAL_S, Link, Phase
+from worker_plugin.core.link import REDIAL_S, Link, LinkPhase
 
 A, B = b"a" * 16, b"b" * 16
 P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT
@@ -26,16 +26,16 @@ def link_up(*presences, now=0.0):
 
 def test_a_new_link_dials_at_once():
     link = Link(0, "a:1")
-    assert (link.phase, link.dial_at, link.is_up) == (Phase.DOWN, 0.0, False)
+    assert (link.phase, link.dial_at, link.is_up) == (LinkPhase.DOWN, 0.0, False)
     link.open()
-    assert (link.phase, link.is_up) == (Phase.OPENING, False)
+    assert (link.phase, link.is_up) == (LinkPhase.OPENING, False)
 
 
 def test_welcome_brings_it_up():
     link = Link(0, "a:1")
     link.open()
     link.welcome(A, 4096, 3.0)
-    assert (link.phase, link.is_up, link.up_since) == (Phase.UP, True, 3.0)
+    assert (link.phase, link.is_up, link.up_since) == (LinkPhase.UP, True, 3.0)
     assert (link.incarnation, link.credit_bytes) == (A, 4096)
 
 
@@ -74,7 +74,7 @@ def test_down_forgets_what_belonged_to_the_stream():
     link = link_up(P, L)
     link.is_draining = True
     link.down(None, 5.0)
-    assert (link.phase, link.lane, link.peers, link.lost_since) == (Phase.DOWN, None, {}, {})
+    assert (link.phase, link.lane, link.peers, link.lost_since) == (LinkPhase.DOWN, None, {}, {})
     assert not link.is_draining
 
 
@@ -135,7 +135,7 @@ def test_sees_all_needs_the_stream_and_every_rank():
     link = link_up(P, P)
     assert link.sees_all(2)
     assert not link.sees_all(3)
-    link.phase = Phase.OPENING
+    link.phase = LinkPhase.OPENING
     assert not link.sees_all(2)
 
 

@@ -32,8 +32,8 @@ def test_issuing_needs_no_grid_yet():
     window.issue(collective(2))
     assert (marks(window), window.is_idle) == ((0, 0, 0, 1), False)
     window.regrid(1024)
-    assert window.issues[0].here == bytearray(2)
-    assert window.issues[0].missing == 2
+    assert window.outstanding[0].here == bytearray(2)
+    assert window.outstanding[0].missing == 2
 
 
 def test_chunks_are_needed_until_they_are_taken():
@@ -74,7 +74,7 @@ def test_released_is_what_all_hold_and_what_was_pushed():
     assert window.release(bound=2) == range(2, 2), "its push has not gone out in this epoch"
     assert window.release(bound=3) == range(2, 3)
     assert marks(window) == (3, 3, 3, 4)
-    assert set(window.issues) == {3}
+    assert set(window.outstanding) == {3}
 
 
 def test_a_released_collective_needs_nothing():
@@ -97,7 +97,7 @@ def test_another_grid_gives_up_what_is_here_in_part():
     window.take(0, 0)
     window.regrid(2048)
     assert [window.needs(0, chunk) for chunk in (0, 1)] == [True, True]
-    assert window.issues[0].missing == 2
+    assert window.outstanding[0].missing == 2
 
 
 def test_another_grid_keeps_whole_results():

@@ -9,7 +9,7 @@ from support.scenes.rank_scene import INSTANCE, Scene, incarnation, send
 from worker_plugin.core.actions import Log, PushChunk
 from worker_plugin.core.events import Issued, Tick
 from worker_plugin.core.flow import grid
-from worker_plugin.core.flow.grid import Grid, Phase
+from worker_plugin.core.flow.grid import Grid, GridPhase
 from worker_plugin.core.flow.pace import GRPC, TCP
 
 KIB, MIB = 1024, 1 << 20
@@ -71,7 +71,7 @@ def test_the_grid_may_grow_again():
     for _ in range(3):
         now = reduce(scene, 600e6, now)
     assert not chosen(scene.tick(now))
-    assert scene.core.grid.phase is Phase.WATCHING
+    assert scene.core.grid.phase is GridPhase.WATCHING
 
 
 def test_a_grid_that_has_grown_never_shrinks():
@@ -81,20 +81,20 @@ def test_a_grid_that_has_grown_never_shrinks():
     scene.receive("a", Start(2, 1), now)
     now = reduce(scene, 1e6, now)
     assert not chosen(scene.tick(now))
-    assert scene.core.grid.phase is Phase.WATCHING
+    assert scene.core.grid.phase is GridPhase.WATCHING
     assert scene.core.epochs.number == 2
 
 
 def test_the_first_guess_may_shrink_once():
     scene, now = measured(rate=5e6)
     assert chosen(scene.tick(now)) == ["epoch 2 with chunks of 32768 bytes, after measuring"]
-    assert scene.core.grid.phase is Phase.WATCHING
+    assert scene.core.grid.phase is GridPhase.WATCHING
 
 
 def test_the_grid_stays_if_it_is_right():
     scene, now = measured(rate=15e6)
     assert not any(isinstance(action, Log) for action in scene.tick(now + 1))
-    assert scene.core.grid.phase is Phase.WATCHING
+    assert scene.core.grid.phase is GridPhase.WATCHING
 
 
 @pytest.mark.parametrize("changes", [{"chunk_bytes": CHUNK}, {"credit_bytes": MIB, "chunk_bytes": CHUNK}])
@@ -127,22 +127,22 @@ def test_a_choice_that_does_not_fit_changes_nothing():
 def test_too_little_was_measured():
     scene = Scene(rank=0, reducers="a", chunk_bytes=None, credit_bytes=None).run()
     scene.tick(1.0)
-    assert scene.core.grid.phase is Phase.GUESSING
+    assert scene.core.grid.phase is GridPhase.GUESSING
 
 
 def test_other_ranks_choose_nothing():
-    assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.grid.phase is Phase.SETTLED
+    assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.grid.phase is GridPhase.SETTLED
 
 
 # ---- by what is lost ----
 
 
-def watching(rate=5e6, aim=TCP):
+def watching(rate=5e6, target=TCP):
     """Return a grid that has chosen by rate, and has looked once."""
-    subject = Grid(None, aim, is_mine=True)
+    subject = Grid(None, target, is_mine=True)
     paces = paced(rate)
     subject.look(1, paces, 0)
-    assert subject.phase is Phase.WATCHING
+    assert subject.phase is GridPhase.WATCHING
     assert not subject.look(1, paces, 0)
     return subject
 
@@ -154,15 +154,15 @@ def paced(rate, results=0, streams=8):
 
 def test_a_grid_becomes_finer_when_too_much_is_lost():
     subject = watching()
-    assert subject.look(1, paced(5e6, LOOK), int(grid.LOST_MOST * LOOK) + 1)
-    assert (subject.chunk_bytes, subject.phase) == (16 * KIB, Phase.TRYING)
+    assert subject.look(1, paced(5e6, LOOK), int(grid.LOSS_RATE_MAX * LOOK) + 1)
+    assert (subject.chunk_bytes, subject.phase) == (16 * KIB, GridPhase.TRYING)
 
 
 def test_a_few_losses_are_none():
     subject = watching()
     for look in range(1, 9):
-        assert not subject.look(1, paced(5e6, look * LOOK), look * int(grid.LOST_MOST * LOOK))
-    assert subject.phase is Phase.WATCHING
+        assert not subject.look(1, paced(5e6, look * LOOK), look * int(grid.LOSS_RATE_MAX * LOOK))
+    assert subject.phase is GridPhase.WATCHING
 
 
 def test_losses_count_from_the_last_look():
@@ -188,14 +188,14 @@ def test_another_epoch_counts_results_from_0():
 
 @pytest.mark.parametrize(
     ("rate", "size", "phase"),
-    [(6e6, 16 * KIB, Phase.WATCHING), (5e6, 32 * KIB, Phase.SETTLED)],
+    [(6e6, 16 * KIB, GridPhase.WATCHING), (5e6, 32 * KIB, GridPhase.SETTLED)],
 )
 def test_the_finer_grid_stays_only_if_it_is_faster(rate, size, phase):
     subject = watching(rate=5e6)
     assert subject.look(1, paced(5e6, LOOK), LOOK)
     assert not subject.look(2, [SimpleNamespace(rates=[], results=0)], LOOK), "nothing measured yet"
     assert not subject.look(2, paced(rate), LOOK)
-    assert subject.look(2, paced(rate, LOOK), LOOK) == (phase is Phase.SETTLED)
+    assert subject.look(2, paced(rate, LOOK), LOOK) == (phase is GridPhase.SETTLED)
     assert (subject.chunk_bytes, subject.phase) == (size, phase)
     subject.look(3, paced(rate), LOOK)
     assert not subject.look(3, paced(rate, LOOK), 9 * LOOK), "settled, or as fine as it gets"
@@ -207,14 +207,14 @@ def test_a_large_grid_is_halved_step_by_step():
     for epoch, size in ((2, 32 * KIB), (3, 16 * KIB)):
         assert subject.look(epoch - 1, paced(rate, results := results + LOOK), lost := lost + LOOK)
         assert subject.chunk_bytes == size
-        rate *= grid.BETTER
+        rate *= grid.SPEEDUP_NEEDED
         results = LOOK
         assert not subject.look(epoch, paced(rate), lost)
         assert not subject.look(epoch, paced(rate, results), lost)
 
 
 def test_grpc_has_no_finer_grid():
-    subject = watching(rate=1e5, aim=GRPC)
+    subject = watching(rate=1e5, target=GRPC)
     assert not subject.look(1, paced(1e5, LOOK), LOOK)
 
 
@@ -222,9 +222,9 @@ def test_a_communicator_asks_for_a_finer_grid():
     scene, now = measured(rate=5e6)
     scene.tick(now)
     scene.receive("a", Start(2, 1), now)
-    scene.handle(Tick(lost=0), now)
+    scene.handle(Tick(packets_lost=0), now)
     for _ in range(2):
         now = reduce(scene, 5e6, now)
-    assert chosen(scene.handle(Tick(lost=LOOK), now)) == [
+    assert chosen(scene.handle(Tick(packets_lost=LOOK), now)) == [
         "epoch 3 with chunks of 16384 bytes, after measuring"
     ]

@@ -114,7 +114,7 @@ def test_grpc_has_no_small_chunks():
 
 @pytest.mark.parametrize(("world_size", "size"), [(1, 64), (4, 64), (5, 48), (8, 32), (16, 16), (1024, 16)])
 def test_many_ranks_begin_with_smaller_chunks(world_size, size):
-    assert pace.aim_for(TCP, None, world_size).first_chunk_bytes == size * KIB
+    assert pace.target_for(TCP, None, world_size).first_chunk_bytes == size * KIB
 
 
 def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_granted():
@@ -140,13 +140,13 @@ def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_grante
     assert in_flight(3 * CHUNK, 2 * CHUNK) == 2
 
 
-@pytest.mark.parametrize("aim", [TCP, GRPC])
-def test_compressed_chunks_have_more_elements(aim):
-    assert pace.aim_for(aim, None, 4) == pace.aim_for(aim, DType.BFLOAT16, 4) == aim
-    assert pace.aim_for(aim, DType.INT8_BLOCK, 4).least_chunk_bytes == 2 * aim.least_chunk_bytes
-    topk = pace.aim_for(aim, DType.TOPK, 4)
+@pytest.mark.parametrize("target", [TCP, GRPC])
+def test_compressed_chunks_have_more_elements(target):
+    assert pace.target_for(target, None, 4) == pace.target_for(target, DType.BFLOAT16, 4) == target
+    assert pace.target_for(target, DType.INT8_BLOCK, 4).least_chunk_bytes == 2 * target.least_chunk_bytes
+    topk = pace.target_for(target, DType.TOPK, 4)
     assert (
-        topk.finest_chunk_bytes <= topk.least_chunk_bytes <= topk.first_chunk_bytes <= pace.CHUNK_BYTES_MOST
+        topk.finest_chunk_bytes <= topk.least_chunk_bytes <= topk.first_chunk_bytes <= pace.CHUNK_BYTES_USEFUL
     )
-    assert topk.least_chunk_bytes > aim.least_chunk_bytes
-    assert topk.target_s == aim.target_s
+    assert topk.least_chunk_bytes > target.least_chunk_bytes
+    assert topk.target_s == target.target_s

@@ -7,7 +7,7 @@ from support.scenes.rank_scene import CREDIT, Scene, incarnation
 
 from worker_plugin.core.actions import Log, LookUp, Open, Shut
 from worker_plugin.core.events import Found, Lost, Received
-from worker_plugin.core.link import Phase
+from worker_plugin.core.link import LinkPhase
 from worker_plugin.core.membership import roster
 
 UNAVAILABLE = ReducerUnavailable("no answer")
@@ -41,7 +41,7 @@ def test_addresses_that_the_user_wrote_are_not_looked_up():
     scene.lose("a", UNAVAILABLE, 0.0)
     assert not any(LookUp() in scene.tick(float(now)) for now in range(20))
     found(scene, "b:1")
-    assert scene.core.roster[0].phase is not Phase.RETIRED
+    assert scene.core.roster[0].phase is not LinkPhase.RETIRED
 
 
 def test_a_reducer_that_came_back_with_another_address_is_dialled_there():
@@ -61,14 +61,14 @@ def test_nothing_new_changes_nothing():
     scene = named().run()
     scene.lose("a", UNAVAILABLE, 1.0)
     found(scene, "a:1", "b:1", now=3.0)
-    assert [link.phase for link in scene.core.roster] == [Phase.DOWN, Phase.UP]
+    assert [link.phase for link in scene.core.roster] == [LinkPhase.DOWN, LinkPhase.UP]
 
 
 def test_a_reducer_that_is_there_stays_although_the_name_has_forgotten_it():
     scene = named().run()
     assert found(scene, "c:1") == []
     assert [link.address for link in scene.core.roster] == ["a:1", "b:1", "c:1"]
-    assert [link.phase for link in scene.core.roster] == [Phase.UP, Phase.UP, Phase.DOWN]
+    assert [link.phase for link in scene.core.roster] == [LinkPhase.UP, LinkPhase.UP, LinkPhase.DOWN]
 
 
 def test_a_dial_to_an_address_that_is_given_up_is_ended():
@@ -89,9 +89,9 @@ def test_siblings_of_an_address_that_is_given_up_go_with_it():
     scene.lose("a", UNAVAILABLE, 1.0)
     assert found(scene, "c:1", now=3.0) == [Shut(2)]
     assert [(link.address, link.phase) for link in scene.core.roster] == [
-        ("c:1", Phase.DOWN),
-        ("a:7", Phase.UP),
-        ("a:8", Phase.RETIRED),
+        ("c:1", LinkPhase.DOWN),
+        ("a:7", LinkPhase.UP),
+        ("a:8", LinkPhase.RETIRED),
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_second_address_of_a_reducer_that_is_there_is_not_dialled_again():
     scene.tick(0.0)
     scene.welcome("a")
     scene.receive("b", Welcome(incarnation("a"), CREDIT))
-    assert scene.core.roster[0].phase is Phase.RETIRED
+    assert scene.core.roster[0].phase is LinkPhase.RETIRED
     found(scene, "a:1", "b:1", "c:1", now=3.0)
     assert dialled(scene.tick(3.0)) == ["c:1"]
 

@@ -4,7 +4,7 @@ import pytest
 from reduction.errors import PeerLeft, RankTaken, ReducerUnavailable, WorkerLost, WorkersMissing
 from reduction.model import Configuration, Member, Peer, Peers, Presence
 
-from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.verdict import (
     ABSENT_S,
     GRACE_S,
@@ -25,10 +25,10 @@ P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT
 MARKS = {"P": P, "L": L, "G": G}
 
 
-def link(name, ranks="PP", *, since=0.0, draining=False, phase=Phase.UP, error=None):
+def link(name, ranks="PP", *, since=0.0, draining=False, phase=LinkPhase.UP, error=None):
     """A link to reducer `name`, which sees one rank per letter: P, L, G, or - for never seen."""
     link = Link(ord(name), f"{name}:1", phase=phase, incarnation=name.encode() * 16, error=error)
-    if phase is Phase.UP:
+    if phase is LinkPhase.UP:
         peers = tuple(
             Peer(rank, bytes([rank]) * 16, f"h{rank}", MARKS[mark])
             for rank, mark in enumerate(ranks)
@@ -39,7 +39,7 @@ def link(name, ranks="PP", *, since=0.0, draining=False, phase=Phase.UP, error=N
 
 
 def down(name, error=None):
-    return link(name, phase=Phase.DOWN, error=error)
+    return link(name, phase=LinkPhase.DOWN, error=error)
 
 
 def reborn(name, ranks="PP"):
@@ -94,7 +94,7 @@ def test_rank_0_configures_all_reducers_once_all_ranks_are_there():
 
 
 @pytest.mark.parametrize(
-    "late", [link("b", "P-"), link("b", "PL"), down("b"), link("b", phase=Phase.OPENING)]
+    "late", [link("b", "P-"), link("b", "PL"), down("b"), link("b", phase=LinkPhase.OPENING)]
 )
 def test_rank_0_waits_for_the_last_one(late):
     assert judge(forming(link("a"), late)) == Keep()
@@ -102,7 +102,7 @@ def test_rank_0_waits_for_the_last_one(late):
 
 def test_a_second_address_of_one_reducer_does_not_count():
     a = link("a")
-    assert judge(forming(a, link("b", phase=Phase.RETIRED))) == Reconfigure(
+    assert judge(forming(a, link("b", phase=LinkPhase.RETIRED))) == Reconfigure(
         (a,), "all 2 ranks are at all 1 reducers"
     )
 
@@ -162,7 +162,7 @@ def test_a_reducer_that_not_all_reach_is_left_out_after_the_join_timeout(absent)
 
 @pytest.mark.parametrize("policy", ["wait", "raise"])
 def test_where_all_reducers_are_wanted_it_is_an_error(policy):
-    links = link("a"), down("b", ReducerUnavailable("refused")), link("c", phase=Phase.RETIRED), down("d")
+    links = link("a"), down("b", ReducerUnavailable("refused")), link("c", phase=LinkPhase.RETIRED), down("d")
     assert given_up(judge(forming(*links, now=60.0, met_since=1.0, on_reducer_loss=policy))) == (
         ReducerUnavailable,
         "2 of 3 reducers could not be reached within 60 s (join_timeout_s): b:1 (refused), d:1 (no answer)"
@@ -269,7 +269,7 @@ def test_a_member_whose_address_has_another_process_now_is_gone_at_once():
     assert judge(broken(a, reborn)) == Reconfigure((a,), "lost b:1")
 
 
-@pytest.mark.parametrize("phase", [Phase.DOWN, Phase.OPENING])
+@pytest.mark.parametrize("phase", [LinkPhase.DOWN, LinkPhase.OPENING])
 def test_a_member_whose_address_nobody_listens_on_is_gone_at_once(phase):
     a, b = link("a"), link("b", phase=phase)
     b.is_absent = True

@@ -164,9 +164,9 @@ def test_time_before_the_first_tick_is_no_time():
 
 def test_rank_0_configures_checksums_if_it_was_told_to():
     scene = Scene(checksums=True)
-    assert not scene.core.epochs.checks
-    assert scene.run().core.epochs.checks
-    assert not Scene().run().core.epochs.checks
+    assert not scene.core.has_checksums
+    assert scene.run().core.has_checksums
+    assert not Scene().run().core.has_checksums
 
 
 def test_a_push_that_arrived_damaged_costs_the_stream_and_not_the_job():

@@ -90,8 +90,8 @@ from worker_plugin.core.events import (
     Tick,
 )
 from worker_plugin.core.flow.grid import Grid
-from worker_plugin.core.flow.pace import TCP, Aim
-from worker_plugin.core.link import Link, Phase
+from worker_plugin.core.flow.pace import TCP, PlaneTarget
+from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.choice import fair_choice
 from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.membership.verdict import FallBack, GiveUp, Reconfigure, Verdict, View, judge
@@ -115,11 +115,11 @@ class Identity:
     host: str
     rank: int
     world_size: int
-    #: None: begin with the aim's, and let `Grid` choose.
+    #: None: begin with the target's, and let `Grid` choose.
     chunk_bytes: int | None
     #: None: up to what reducers grant by default, adapted all the time.
     credit_bytes: int | None
-    aim: Aim = TCP
+    target: PlaneTarget = TCP
     timeout_s: float
     stall_warn_s: float
     join_timeout_s: float
@@ -146,7 +146,7 @@ class State(enum.Enum):
     FAILED = "failed"
 
 
-class Communicator:
+class RankCore:
     """The rank's whole state. One call per event; actions are to be performed in order."""
 
     def __init__(self, identity: Identity, addresses: Iterable[str], looked_up: Container[str] = ()) -> None:
@@ -156,9 +156,11 @@ class Communicator:
         self._actions: list[Action] = []
         self.roster = Roster(addresses, self._actions, looked_up)
         self.window = Window()
-        aim = identity.aim if identity.credit_bytes is None else None
-        self.epochs = Epochs(identity.rank, identity.instance, self.roster, self.window, self._actions, aim)
-        self.grid = Grid(identity.chunk_bytes, identity.aim, is_mine=identity.rank == 0)
+        target = identity.target if identity.credit_bytes is None else None
+        self.epochs = Epochs(
+            identity.rank, identity.instance, self.roster, self.window, self._actions, target
+        )
+        self.grid = Grid(identity.chunk_bytes, identity.target, is_mine=identity.rank == 0)
         self.state = State.OPEN
         self.error: ReductionError | None = None
         self.started_at: float | None = None
@@ -178,6 +180,16 @@ class Communicator:
             stall_warn_s=identity.stall_warn_s,
             timeout_s=identity.timeout_s,
         )
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether pushes and results of the present epoch have checksums."""
+        return self.epochs.configuration is not None and self.epochs.configuration.checksums
+
+    @property
+    def wants_packets_lost(self) -> bool:
+        """Whether the next `Tick` should say how many packets were lost, which costs system calls."""
+        return self.grid.is_counting_losses
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
@@ -222,8 +234,8 @@ class Communicator:
             case Leave(issued):
                 self.last_issued = issued
                 self._close_if_idle(now)
-            case Tick(lost):
-                self._on_tick(lost, now)
+            case Tick(packets_lost):
+                self._on_tick(packets_lost, now)
 
     def _dispatch_failing(self, event: Event, now: float) -> None:
         """Do no more than it takes to tell the other ranks."""
@@ -247,10 +259,10 @@ class Communicator:
     def _meets_others(self, link: Link, frame: object, now: float) -> bool:
         """Take a frame while failing; return whether it says that all ranks are there, or know already."""
         match frame:
-            case Welcome() if link.phase is Phase.OPENING:
+            case Welcome() if link.phase is LinkPhase.OPENING:
                 self.roster.on_welcome(link, frame, now)
                 return self.epochs.number > 0
-            case Abort(code, message) if link.phase is Phase.OPENING:
+            case Abort(code, message) if link.phase is LinkPhase.OPENING:
                 self.roster.on_refusal(link, from_code(code, message), now, is_running=False)
             case Peers() if link.is_up:
                 link.see(frame, now)
@@ -321,12 +333,12 @@ class Communicator:
     # ---- frames ----
 
     def _on_frame(self, link: Link, frame: object, now: float) -> None:
-        if link.phase in (Phase.RETIRED, Phase.DOWN):
+        if link.phase in (LinkPhase.RETIRED, LinkPhase.DOWN):
             return  # its stream is ending
         if isinstance(frame, Abort):
             self._on_abort(link, frame, now)
             return
-        if (link.phase is Phase.OPENING) != isinstance(frame, Welcome):
+        if (link.phase is LinkPhase.OPENING) != isinstance(frame, Welcome):
             raise OutOfOrder(
                 f"{link.address} sent {type(frame).__name__} while the link is {link.phase.value}"
             )
@@ -366,12 +378,12 @@ class Communicator:
             self._on_lost(link, error, now)
             self._actions.append(Shut(link.id))
             return
-        if link.phase is not Phase.OPENING:
+        if link.phase is not LinkPhase.OPENING:
             raise error
         self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
 
     def _on_lost(self, link: Link, error: ReductionError | None, now: float) -> None:
-        if link.phase is Phase.RETIRED:
+        if link.phase is LinkPhase.RETIRED:
             return
         if isinstance(error, ProtocolError):
             raise error  # dialling again would bring the same bytes
@@ -392,7 +404,7 @@ class Communicator:
 
     # ---- time ----
 
-    def _on_tick(self, lost: int, now: float) -> None:
+    def _on_tick(self, packets_lost: int, now: float) -> None:
         self._begin(now)
         self.roster.dial(now, self._join())
         if self.roster.wants_look_up(now):
@@ -408,14 +420,14 @@ class Communicator:
         if not (self.epochs.is_calm and self.roster.is_calm):
             self._judge(now)
         if not self.grid.is_settled:
-            self._tune(lost, now)
+            self._tune(packets_lost, now)
         self._leave_if_done(now)
 
     def _begin(self, now: float) -> None:
         if self.started_at is None:
             self.started_at = self.roster.alone_since = now
 
-    def _tune(self, lost: int, now: float) -> None:
+    def _tune(self, packets_lost: int, now: float) -> None:
         """Rank 0 may choose another grid between collectives."""
         configuration = self.epochs.configuration
         if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
@@ -424,7 +436,7 @@ class Communicator:
             link.lane.pace for link in self.roster if link.lane is not None and link.lane.pace is not None
         ]
         members = [link for link in self.roster if link.lane is not None]
-        if self.grid.look(configuration.epoch, paces, lost):
+        if self.grid.look(configuration.epoch, paces, packets_lost):
             size, epoch = self._chunk_bytes(members), configuration.epoch + 1
             if size == configuration.chunk_bytes:
                 return

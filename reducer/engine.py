@@ -159,6 +159,11 @@ class Engine:
         if stream in self._sinks:
             self._handle(Rejected(stream, error))
 
+    def note_refused_call(self, peer: str, error: ReductionError) -> None:
+        """Count and log a call that the transport refused before it had a stream."""
+        self.errors[type(error).__name__] += 1
+        self._journal.on_refused_call(peer, error)
+
     def label(self, stream: int) -> str:
         """Return the job and the rank of a stream that is not over, for the log."""
         return self._journal.label(stream)

@@ -6,6 +6,8 @@
     closed stream job=J rank=0,1,2 error=E reason=...   what ended a job on all its streams, or one stream
     refused job=J rank=1 error=E reason=...             it was never attached; once in REPEAT_S for one job and rank
     refused again job=J rank=1 error=E times=17         how often that was left out
+    refused a call error=E reason=...                   it ended before its Join; once in REPEAT_S for one host
+    refused again call host=H error=E ... times=17      how often that was left out
     job ended job=J ranks=3 received_bytes=... sent_bytes=... seconds=...
 
 It decides nothing, and the engine tells it what it does.
@@ -14,6 +16,7 @@ It decides nothing, and the engine tells it what it does.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -27,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: How many ranks a line names.
 RANKS_MAX = 8
+#: Matches what differs between refusals of the same kind, such as ports, lengths and seconds.
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(slots=True)
@@ -57,6 +62,10 @@ class Journal:
         self._lives: dict[int, _Life] = {}
         self._closes: list[tuple[int, ReductionError]] = []
         self._repeats = Repeats(lambda key, times: log.warning("refused again %s times=%d", key, times))
+        # Calls have their own memory, so that a flood from many hosts does not displace the keys of jobs.
+        self._call_repeats = Repeats(
+            lambda key, times: log.warning("refused again call %s times=%d", key, times)
+        )
 
     def introduce(self, stream: int, join: Join) -> None:
         """Take note of who a stream says it is, when nothing has been decided about it."""
@@ -95,6 +104,15 @@ class Journal:
         if caller is not None and caller.is_attached:
             log.info("lost job=%s rank=%d host=%s reason=%s", caller.job, caller.rank, caller.host, reason)
 
+    def on_refused_call(self, peer: str, error: ReductionError) -> None:
+        """A call ended before its Join. `peer` is its address as gRPC writes it, such as ipv4:10.0.0.1:41234."""
+        host = peer.rpartition(":")[0] or peer
+        kind = type(error).__name__
+        # A host has another port for each connection: with the port in its key, no refusal would repeat.
+        reason = _NUMBER.sub("N", str(error).removeprefix(peer)).strip()
+        if self._call_repeats.admits(f"host={host} error={kind} reason={reason}", self._clock()):
+            log.warning("refused a call error=%s reason=%s", kind, error)
+
     def has_news(self, job_count: int) -> bool:
         """Whether `settle` has something to do, if so many jobs are in the table."""
         return bool(self._closes) or job_count != len(self._lives)
@@ -115,10 +133,12 @@ class Journal:
     def tick(self) -> None:
         """Sum up refusals of a while ago."""
         self._repeats.expire(self._clock())
+        self._call_repeats.expire(self._clock())
 
     def close(self) -> None:
         """Sum up what is left, when the process stops."""
         self._repeats.close()
+        self._call_repeats.close()
 
     def _tell(self, streams: list[int], error: ReductionError) -> None:
         callers = [caller for stream in streams if (caller := self._callers.pop(stream, None)) is not None]

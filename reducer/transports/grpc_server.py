@@ -254,8 +254,7 @@ class GrpcServer:
         Without a message: some clients of gRPC hang when there is one, and they do not read it. And not by
         `context.abort`, whose exception would keep the call, and all that it holds, until the garbage collector comes.
         """
-        self._engine.errors[type(error).__name__] += 1
-        log.warning("refused a call error=%s reason=%s", type(error).__name__, error)
+        self._engine.note_refused_call(context.peer(), error)
         context.set_code(STATUS[error.code])
         context.set_details(str(error))
 

@@ -3,11 +3,11 @@
 import logging
 
 import pytest
-from reduction.errors import MalformedFrame
+from reduction.errors import MalformedFrame, Unauthenticated
 from reduction.model import Collective, Configuration, DType, Goodbye, Hello, Join, Member, Push, ReduceOp
 
 from reducer.engine import Engine
-from reducer.repeats import REPEAT_S
+from reducer.repeats import KEYS_MAX, REPEAT_S
 
 KIB = 1024
 SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 2, 7)
@@ -157,3 +157,56 @@ def test_streams_are_named_until_they_are_over(scene):
     stream.close("cut")
     assert stream.label == "job=? rank=?"
     assert not scene.engine._journal._callers
+
+
+# ---- calls that never become streams ----
+
+
+def wrong_token(peer):
+    return Unauthenticated(f"{peer} shows a wrong token: pass --token-file")
+
+
+def refuse(scene, peer, error=None):
+    scene.engine.note_refused_call(peer, error or wrong_token(peer))
+
+
+def test_refused_calls_of_one_host_are_one_line_though_their_ports_differ(scene):
+    for port in range(40_000, 40_500):
+        refuse(scene, f"ipv4:10.0.0.1:{port}")
+    assert scene.lines() == [
+        "refused a call error=Unauthenticated reason=ipv4:10.0.0.1:40000 shows a wrong token: pass --token-file"
+    ]
+    assert scene.engine.errors["Unauthenticated"] == 500, "the metric counts every refusal"
+    scene.now = REPEAT_S
+    scene.engine.tick()
+    assert scene.lines() == [
+        "refused again call host=ipv4:10.0.0.1 error=Unauthenticated "
+        "reason=shows a wrong token: pass --token-file times=499"
+    ]
+
+
+def test_refused_calls_of_other_hosts_or_for_other_reasons_have_their_own_lines(scene):
+    refuse(scene, "ipv4:10.0.0.1:40000")
+    refuse(scene, "ipv4:10.0.0.2:40000")
+    refuse(scene, "ipv6:%5B::1%5D:40000")
+    refuse(scene, "ipv4:10.0.0.1:40001", Unauthenticated("ipv4:10.0.0.1:40001 shows no token"))
+    assert len(scene.lines()) == 4
+
+
+def test_a_flood_of_messages_of_all_lengths_is_one_line(scene):
+    for nbytes in range(1000, 1100):
+        error = MalformedFrame(f"length of a first message is {nbytes}, allowed are 0 to 512")
+        refuse(scene, f"ipv4:10.0.0.1:{nbytes}", error)
+    assert len(scene.lines()) == 1
+    scene.engine.close()
+    assert [line.rpartition(" ")[2] for line in scene.lines()] == ["times=99"]
+
+
+def test_refused_calls_do_not_displace_what_is_known_of_jobs(scene):
+    scene.run()
+    scene.join(0, life=b"2")
+    for number in range(KEYS_MAX + 1):
+        refuse(scene, f"host-{number}.a:1", MalformedFrame("no frame"))
+    scene.lines()
+    scene.join(0, life=b"2")
+    assert scene.lines() == [], "the refusal of this rank is still remembered"

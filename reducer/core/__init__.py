@@ -1,1 +1,1 @@
-"""What a reducer decides, without sockets, clocks, threads, logs or arrays: events in, actions out."""
+"""What a reducer decides: events in, actions out. No sockets, clocks, threads, logs or arrays."""

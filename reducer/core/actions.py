@@ -1,4 +1,4 @@
-"""What the engine has to do, in this order. It makes no decisions of its own."""
+"""What the core tells the engine to do, in this order. The engine decides nothing itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reduction.model import Collective, ReducerFrame
 
 
 class SlotKey(NamedTuple):
-    """Names one accumulation; `job` is a number that is never used twice in a process."""
+    """Names one accumulation. `job` is a number that is never used twice in a process."""
 
     job: int
     seq: int
@@ -27,7 +27,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End a stream after what was sent; `error` goes into the log, None is a clean end."""
+    """End a stream after what was sent. `error` is for the log, and None is a clean end."""
 
     stream: int
     error: ReductionError | None
@@ -35,7 +35,7 @@ class Close:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Fold:
-    """Add payloads to a slot's accumulator, in this order; the first fold of a slot makes it."""
+    """Add payloads to a slot's accumulator in this order. The first Fold of a slot creates it."""
 
     slot: SlotKey
     collective: Collective
@@ -46,11 +46,11 @@ class Fold:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Publish:
-    """Finish a slot (scale, round once), send the Result to the streams, free the accumulator."""
+    """Scale and round a slot's sum once, send the Result to the streams, free the accumulator."""
 
     slot: SlotKey
     collective: Collective
-    #: What AVG divides by.
+    #: AVG divides the sum by this.
     divisor: int
     epoch: int
     minimum: int
@@ -68,7 +68,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Tell the operator."""
+    """Write a warning for the operator into the log."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""What happens to a reducer. The engine makes these and hands them to `Jobs.handle` with the time."""
+"""What can happen to a reducer. The engine hands each event to `Jobs.handle`, with the time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Bytes arrived that are no valid frame, or the peer broke a limit of the transport."""
+    """The peer sent bytes that are no valid frame, or broke a limit of the transport."""
 
     stream: int
     error: ReductionError
@@ -34,7 +34,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; comes every few tens of milliseconds."""
+    """Time has passed. The engine sends this event every few tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,29 @@
 """One job as a reducer sees it: its ranks, its epoch, its slots. Nothing else changes them.
 
+This module is a table of transitions, which is why it is long: the tables below say what each
+event does in each phase, and the methods of `Job` carry that out.
+
     phase        what it means                                    left by
     forming      no configuration yet (epoch 0)                   the first Hello
-    configured   an epoch is known, Hellos are missing            the last rank's Hello: Start to all
+    configured   an epoch is known, Hellos are missing            the last Hello: Start to all
     running      all ranks said Hello: pushes count               a newer epoch: back to configured
     failed       Abort was sent to everybody, memory is free      `Jobs` drops it at once
 
     event                    forming           configured           running
     Hello, older epoch       -                 ignore               ignore
-    Hello, same epoch        -                 count                ignore (the rank was lost, and is back)
+    Hello, same epoch        -                 count                ignore (the rank was lost)
     a second Hello           -                 OutOfOrder           OutOfOrder
     Hello, newer epoch       adopt the configuration, relay it to the other ranks, count
     Push of an older epoch   ignore            ignore               ignore
     Push of this epoch       OutOfOrder        OutOfOrder           fold, publish when complete
     Ack                      raise `held`, and with it the minimum that every rank holds
-    Goodbye                  the rank has left: the others hear it; a slot that needs it fails the job
+    Goodbye                  the rank has left: tell the others; a slot that needs it fails the job
     Abort                    fail the job with the rank's own error
-    stream lost              the rank is lost until it re-dials; rank 0 hears it and decides
+    stream lost              the rank is lost until it dials again; rank 0 is told, and decides
 
-Why a reducer never makes an epoch itself: only rank 0 does, so an epoch has one meaning everywhere
-(proto/README.md, "Membership"). Adopting one drops every slot, so nothing is ever summed across epochs.
+Only rank 0 makes epochs, and a reducer never does, so an epoch has one meaning everywhere
+(proto/README.md, "Membership"). Adopting an epoch drops every slot, so nothing is ever summed
+across epochs.
 """
 
 from __future__ import annotations
@@ -75,16 +79,16 @@ class RankView:
 
     nonce: bytes
     host: str
-    #: The instance that it named in its Join, empty if it knew none.
+    #: The instance that the rank named in its Join. Empty if it knew none.
     instance: bytes
-    #: Its stream, None while it is lost or has left.
+    #: The rank's stream. None while the rank is lost or has left.
     stream: int | None
     presence: Presence = Presence.PRESENT
-    #: How many it has had.
+    #: How many streams the rank has had.
     streams: int = 1
-    #: Collectives below this are held by the rank.
+    #: The rank holds the results of all collectives below this number.
     held: int = 0
-    #: Charge of its pushes in this epoch whose results are not published yet.
+    #: Bytes of credit that the rank's pushes of this epoch take until their results are published.
     outstanding: int = 0
 
 
@@ -98,38 +102,39 @@ class Job:
     credit_bytes: int
     reserved_bytes: int
     incarnation: bytes
-    #: Tells the process groups of one name apart; "" for the whole job.
+    #: Name of the process group, because one job may have several. "" stands for the whole job.
     group: str = ""
-    #: Of how many processes each contribution is the sum.
+    #: Each contribution is the sum over this many processes of a node.
     local_size: int = 1
     instance: bytes = b""
     epoch: int = 0
-    #: When its first Hello came.
+    #: When the first Hello of this epoch came.
     adopted_at: float = 0.0
     configuration: Configuration | None = None
-    #: Our place in it.
+    #: Position of this reducer in the configuration.
     index: int = 0
-    #: Whether pushes and results have checksums in it; asked for with every push.
+    #: Whether pushes and results have checksums. The engine reads it for every push.
     has_checksums: bool = False
     is_started: bool = False
     minimum: int = 0
     ranks: dict[int, RankView] = field(default_factory=dict)
-    #: `held` from each rank's Hello of this epoch.
+    #: The `held` of each rank's Hello in this epoch.
     hellos: dict[int, int] = field(default_factory=dict)
     slots: dict[tuple[int, int], Slot] = field(default_factory=dict)
-    #: When to send the minimum by itself; None when everybody has heard it.
+    #: When to send the minimum in a frame of its own. None when every rank has been told.
     minimum_due: float | None = None
     is_draining: bool = False
     #: Ranks that said Goodbye.
     left: list[int] = field(default_factory=list)
-    #: Payload of all pushes that counted, and of all results.
+    #: Payload bytes of all pushes that counted.
     received_bytes: int = 0
+    #: Payload bytes of all results.
     sent_bytes: int = 0
     stragglers: Stragglers = field(default_factory=Stragglers)
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """The name of the job in messages."""
         return job_title(self.name, self.group)
 
     # ---- streams come and go ----
@@ -139,15 +144,16 @@ class Job:
         actions: list[Action] = []
         view = self.ranks.get(join.rank)
         if view is not None and view.nonce == join.nonce:
-            if view.stream is not None:  # the rank noticed the broken stream before we did
+            if view.stream is not None:  # the rank noticed the broken stream before this reducer
                 actions.append(Close(view.stream, None))
                 self.hellos.pop(join.rank, None)
             view.stream = stream
             view.presence = Presence.PRESENT
-            view.streams += 1  # by which rank 0 sees that the one before is lost, with pushes perhaps
+            # The count tells rank 0 that the former stream is lost, perhaps with pushes on it.
+            view.streams += 1
         else:
             self.ranks[join.rank] = RankView(join.nonce, join.host, join.instance, stream)
-        if join.rank == 0:  # only rank 0 knows which life of the job this is
+        if join.rank == 0:  # only rank 0 knows which instance of the job this is
             self.instance = self.instance or join.instance
         self.minimum = max(self.minimum, join.minimum)
         actions.append(Send(stream, Welcome(self.incarnation, self.credit_bytes)))
@@ -158,11 +164,11 @@ class Job:
         return actions
 
     def on_lost(self, rank: int) -> list[Action]:
-        """Take note that a rank's stream broke without Goodbye."""
+        """Record that a rank's stream broke without Goodbye."""
         view = self.ranks[rank]
         view.stream = None
         view.presence = Presence.LOST
-        # What it pushed may be lost: it counts again only in the epoch that rank 0 makes now.
+        # Its pushes may be lost, so the rank counts again only in the epoch that rank 0 makes next.
         self.hellos.pop(rank, None)
         return self._tell_of(rank)
 
@@ -207,9 +213,8 @@ class Job:
         if rank in self.hellos:
             raise OutOfOrder(f"rank {rank} said Hello again in epoch {self.epoch}")
         if self.is_started:
-            return (
-                actions  # it was lost, so rank 0 makes another epoch; pushes of this one may be lost as well
-            )
+            # The rank was lost, perhaps with pushes of this epoch, so rank 0 makes another epoch.
+            return actions
         view = self.ranks[rank]
         self.hellos[rank] = hello.held
         if hello.held > view.held:
@@ -247,7 +252,7 @@ class Job:
 
     def _on_push(self, rank: int, push: Push, now: float) -> list[Action]:
         if push.epoch < self.epoch:
-            return []  # sent before the rank knew of this epoch; it will push again
+            return []  # sent before the rank knew of this epoch: it will push again
         view = self.ranks[rank]
         if push.epoch > self.epoch or not self.is_started or rank not in self.hellos:
             raise OutOfOrder(
@@ -257,7 +262,7 @@ class Job:
         slot = self.slots.get((push.seq, push.chunk))
         nbytes = push.payload.nbytes
         if slot is None or not slot.expects(push.collective, nbytes):
-            assert self.configuration is not None  # our own state: `started` implies it
+            assert self.configuration is not None  # `is_started` implies it
             layout_bytes = check_chunk(rank, push, self.configuration, self.index)
         else:
             layout_bytes = slot.layout_bytes
@@ -299,11 +304,12 @@ class Job:
         return actions
 
     def _audience(self) -> tuple[int, ...]:
-        """Return the streams that a result goes to, from another rank on than at other reducers.
+        """Return the streams that a result goes to. Each reducer starts with another rank.
 
-        If all reducers answered rank 0 first, its link would get the data of k links at once and drop most of it.
+        If all k reducers answered rank 0 first, its link would get the data of k links at once and
+        drop most of it.
         """
-        # A rank that is back on a new stream expects nothing before the next epoch.
+        # A rank that came back on a new stream expects no results before the next epoch.
         present = [
             view.stream for r, view in self.ranks.items() if r in self.hellos and view.stream is not None
         ]
@@ -321,7 +327,7 @@ class Job:
         view = self.ranks[rank]
         self.minimum = max(self.minimum, goodbye.minimum)
         self._on_held(rank, goodbye.held, now)
-        if rank not in self.left:  # it may join again, and leave again
+        if rank not in self.left:  # a rank may join again and leave again
             self.left.append(rank)
         for (seq, _), slot in self.slots.items():
             self._check_left(seq, slot)
@@ -334,7 +340,7 @@ class Job:
     # ---- time ----
 
     def on_tick(self, now: float) -> list[Action]:
-        """Send the minimum by itself when no Result carried it, and tell who is waited for."""
+        """Send the minimum if no Result has carried it, and report whom the ranks wait for."""
         actions: list[Action] = []
         news, text = self._news(now)
         if news is not None:
@@ -347,13 +353,14 @@ class Job:
         return actions
 
     def _news(self, now: float) -> tuple[Waiting | None, str]:
-        """Return whom the ranks wait for, and what the operator should hear of it."""
+        """Return the report to the ranks on whom they wait for, and the operator's warning."""
         if self.epoch and not self.is_started:
             missing = [peer for peer in self.peers() if peer.rank not in self.hellos]
             return self.stragglers.news_of_epoch(self.epoch, self.adopted_at, missing, now)
         if not self.slots:
             return None, ""
-        key, slot = next(iter(self.slots.items()))  # they finish in the order in which they were opened
+        # Slots complete in the order in which they were opened.
+        key, slot = next(iter(self.slots.items()))
         return self.stragglers.news(key, slot, self.peers, now)
 
     # ---- what `Jobs` asks ----
@@ -380,23 +387,23 @@ class Job:
         return discards
 
     def blame(self, rank: int, text: str) -> str:
-        """Return the text of an error of one rank, for all of them to read: with its number and host in front."""
+        """Return an error's text for all ranks. It begins with the rank at fault and its host."""
         who = f"rank {rank} ({self.ranks[rank].host})"
         own = f"rank {rank} "
         return f"{who} {text.removeprefix(own)}" if text.startswith(own) else f"{who}: {text}"
 
     def stream_of(self, rank: int) -> int | None:
-        """Return the rank's stream; None if it has none here."""
+        """Return the rank's stream to this reducer, None if it has none."""
         view = self.ranks.get(rank)
         return None if view is None else view.stream
 
     def is_present(self, rank: int) -> bool:
-        """Whether the rank has a stream here."""
+        """Whether the rank has a stream to this reducer."""
         return self.stream_of(rank) is not None
 
     @property
     def is_deserted(self) -> bool:
-        """Whether no rank has a stream here."""
+        """Whether no rank has a stream to this reducer."""
         return not any(view.stream is not None for view in self.ranks.values())
 
     @property
@@ -405,10 +412,10 @@ class Job:
         return self.configuration is not None and self.configuration.index_of(self.incarnation) is not None
 
     def peers(self) -> tuple[Peer, ...]:
-        """All ranks that ever joined, ascending."""
+        """Return all ranks that ever joined, in ascending order."""
         return tuple(map(self._peer, sorted(self.ranks)))
 
-    # ---- pieces ----
+    # ---- helpers ----
 
     def _streams(self) -> list[int]:
         return [view.stream for _, view in sorted(self.ranks.items()) if view.stream is not None]
@@ -428,13 +435,16 @@ class Job:
         return Peer(rank, view.nonce, view.host, view.presence, view.streams)
 
     def _concerning(self, rank: int) -> tuple[Peer, ...]:
-        """Return what a rank must know of the others: rank 0 decides about all, the others wait for it."""
+        """Return the peers that a rank must know of.
+
+        Rank 0 decides about all ranks. The others wait for rank 0, and must know who has left.
+        """
         if rank == 0:
             return self.peers()
         return tuple(self._peer(other) for other in sorted({0, *self.left}) if other in self.ranks)
 
     def _tell_of(self, rank: int) -> list[Action]:
-        """Report a change of one rank to those whom it concerns."""
+        """Report a change of one rank to the ranks that must know of it."""
         news = Peers((self._peer(rank),), self.is_draining)
         to_all = rank == 0 or self.ranks[rank].presence is Presence.LEFT
         return [
@@ -444,9 +454,10 @@ class Job:
         ]
 
     def _check_left(self, seq: int, slot: Slot) -> None:
-        """Fail the job if somebody waits for a contribution that will never come.
+        """Fail the job if a slot waits for a rank that has left.
 
-        What every rank holds already is only pushed again because an epoch asked for it: let it be.
+        Collectives below the minimum are exempt: every rank holds their results, and they are only
+        pushed again because a new epoch asked for them.
         """
         for rank in self.left:
             if seq >= self.minimum and not slot.has(rank):

@@ -1,18 +1,23 @@
 """All jobs of one reducer: who may join, what memory they get, which stream belongs to whom.
 
-A Join, seen from the job of that name:
+The answer to a Join depends on what the reducer knows of the job of that name:
 
-    no such job                              make one, if memory allows and we are not draining
-    its instance failed here a moment ago    hear the same error again
+    no such job                              make one, if memory allows and the
+                                             reducer does not drain
+    its instance failed here a moment ago    the same error again
     the same process (nonce) as before       a reconnect: attach
     rank 0, another live rank 0 there        JobBusy
-    rank 0, the old one is gone              the job was started again: the old life is stale, begin anew
+    rank 0, the old one is gone              the job was started again: end the old
+                                             instance and begin anew
     another rank that is live there          RankTaken
-    another rank, unknown here               attach; with an instance that is not rank 0's: StaleInstance
-    another rank, known but gone, new nonce  rank 0 there: JobBusy; rank 0 gone: begin anew; not there yet: attach
-    another world size or local size         JobBusy; while the job is forming CollectiveMismatch, for all ranks
+    another rank, unknown here               attach; StaleInstance if it names another
+                                             instance than rank 0's
+    another rank, known but gone, new nonce  rank 0 is there: JobBusy; rank 0 is gone: begin anew;
+                                             rank 0 has not joined yet: attach
+    another world size or local size         JobBusy; while the job is forming,
+                                             CollectiveMismatch for all ranks
 
-Jobs do not see each other: the only things they share are the memory limit and this table.
+Jobs do not know each other. They share only the memory limit and this table.
 """
 
 from __future__ import annotations
@@ -44,38 +49,43 @@ _DTYPES = frozenset(map(int, DType))
 def reservation(world_size: int, credit_bytes: int) -> int:
     """Return the bytes set aside for a job at its first Join.
 
-    Per rank `credit_bytes` of contributions that wait for lower ranks and as much for accumulators and
-    results on their way out: all ranks push in the same order, so nobody is ahead of the slowest by more.
+    Each rank gets `credit_bytes` for contributions that wait for lower ranks, and as much for
+    accumulators and results on their way out. All ranks push in the same order, so no rank can be
+    ahead of the slowest by more than its credit.
     """
     return 2 * world_size * credit_bytes + JOB_FIXED_BYTES
 
 
 class Jobs:
-    """All jobs and streams of a reducer. One call per event; actions are to be performed in order."""
+    """All jobs and streams of a reducer.
+
+    `handle` takes one event, and returns the actions that the caller performs in order.
+    """
 
     def __init__(self, *, incarnation: bytes, memory_limit_bytes: int) -> None:
         self.incarnation = incarnation
         self.memory_limit_bytes = memory_limit_bytes
         self.is_draining = False
-        #: By name and process group: groups of one job are jobs of their own.
+        #: Jobs by name and process group: each group of one job is a job of its own.
         self.by_name: dict[tuple[str, str], Job] = {}
-        #: Streams that have joined: (job, rank).
+        #: The job and rank of each stream that has joined.
         self.streams: dict[int, tuple[Job, int]] = {}
+        #: Why instances of jobs failed, by job name and instance. Ranks that come late are told.
         self.failures: OrderedDict[tuple[str, bytes], ReductionError] = OrderedDict()
         self._job_count = 0
 
     @property
     def memory_reserved_bytes(self) -> int:
-        """Bytes promised to the jobs of this moment."""
+        """Bytes that the present jobs have reserved."""
         return sum(job.reserved_bytes for job in self.by_name.values())
 
     def has_checksums(self, stream: int) -> bool:
-        """Whether what is pushed on a stream has checksums."""
+        """Whether pushes on a stream have checksums."""
         owner = self.streams.get(stream)
         return owner is not None and owner[0].has_checksums
 
     def note_sent(self, stream: int, nbytes: int) -> None:
-        """Count the payload of a result, whose size only shows when it has been made."""
+        """Count the payload of a result, whose size is known only after it was encoded."""
         owner = self.streams.get(stream)
         if owner is not None:
             owner[0].sent_bytes += nbytes
@@ -112,7 +122,7 @@ class Jobs:
             return self._fail(job, failure.error)
         except ReductionError as error:
             return self._refuse(stream, error)
-        if not job.is_present(rank):  # it said Goodbye
+        if not job.is_present(rank):  # its frame was a Goodbye
             del self.streams[stream]
             actions += self._forget_if_deserted(job)
         return actions
@@ -132,7 +142,9 @@ class Jobs:
             )
         if join.instance and (join.job, join.instance) in self.failures:
             before = self.failures[join.job, join.instance]
-            raise type(before)(*before.args)  # a new one: raising the same again would grow its traceback
+            raise type(before)(
+                *before.args
+            )  # a copy, because raising the same error again would grow its traceback
         actions: list[Action] = []
         job = self.by_name.get((join.job, join.group))
         if job is not None and self._begins_anew(job, join):
@@ -161,7 +173,7 @@ class Jobs:
         return actions
 
     def _end_strangers(self, job: Job, join: Join) -> list[Action]:
-        """Rank 0 says which life of the job this is: ranks of another one that came before it must go."""
+        """Remove ranks of another instance than the one that rank 0 names in its Join."""
         stale = StaleInstance(f"job {join.job!r} was started again by rank 0 on {join.host}")
         strangers = [rank for rank, view in job.ranks.items() if view.instance not in (b"", join.instance)]
         actions: list[Action] = []
@@ -173,7 +185,11 @@ class Jobs:
         return actions
 
     def _begins_anew(self, job: Job, join: Join) -> bool:
-        """Return whether this Join starts the job's next life; raise if it may not join at all."""
+        """Return whether this Join starts the job's next instance.
+
+        Raises:
+            ReductionError: the rank may not join at all.
+        """
         known = job.ranks.get(join.rank)
         title = job_title(join.job, join.group)
         who = f"rank {join.rank} of job {title!r}"
@@ -200,7 +216,7 @@ class Jobs:
         return 0 in job.ranks
 
     def _check_room(self, join: Join, freed: int = 0) -> None:
-        """Raise if a new job may not be made; `freed` bytes are about to become free."""
+        """Raise if a new job may not be made. An old job is about to return `freed` bytes."""
         if self.is_draining:
             raise ReducerDraining(f"this reducer is stopping and takes no new job {join.job!r}")
         wanted = reservation(join.world_size, join.credit_bytes)
@@ -239,9 +255,9 @@ class Jobs:
         return actions + self._forget_if_deserted(job)
 
     def _refuse(self, stream: int, error: ReductionError) -> list[Action]:
-        """End one stream with an error of its own; with it the job of a rank that will not come back.
+        """End one stream with an error, and its job unless the rank will come back.
 
-        Only after damage on the way a worker opens its stream again; every other Abort ends it.
+        A worker opens its stream again only after DataCorrupted. Any other Abort is final for it.
         """
         owner = self.streams.get(stream)
         if owner is not None and not isinstance(error, DataCorrupted):
@@ -251,7 +267,7 @@ class Jobs:
         return actions + self._on_lost(stream)
 
     def _fail(self, job: Job, error: ReductionError) -> list[Action]:
-        """End a job on all its streams, and remember why for ranks that are away at this moment."""
+        """End a job on all its streams. Ranks without a stream get the error at their next Join."""
         if job.instance:
             self.failures[job.name, job.instance] = error
             if len(self.failures) > FAILURES_MAX:
@@ -261,7 +277,7 @@ class Jobs:
         return job.fail(error)
 
     def _forget_if_deserted(self, job: Job) -> list[Action]:
-        # Nothing is lost with it: what a rank may still need it has itself, and its next Join begins anew.
+        # Nothing is lost: each rank keeps what it may still need, and its next Join begins anew.
         if not job.is_deserted:
             return []
         del self.by_name[job.name, job.group]

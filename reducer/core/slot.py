@@ -1,8 +1,8 @@
-"""One accumulation: contributions may arrive in any order and are folded in rank order.
+"""One accumulation: contributions may arrive in any order, and are folded in rank order.
 
-A slot is opened by the first push of its chunk and ends with its Publish, or with the epoch. A contribution
-that arrives before those of lower ranks is kept as it came; the sum is therefore a pure function of the
-contributions. Payloads are opaque here.
+The first push of a chunk opens its slot, which ends with its Publish or with the epoch. A
+contribution that arrives before those of lower ranks waits, so the sum is a pure function of the
+contributions. This module never looks into payloads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from reduction.model import Collective, Configuration, Push
 
 
 class Slot:
-    """Who has contributed to one chunk of one collective."""
+    """The contributions to one chunk of one collective."""
 
     __slots__ = (
         "collective",
@@ -36,16 +36,17 @@ class Slot:
         opened_at: float = 0.0,
     ) -> None:
         self.collective = collective
-        #: Bytes of the chunk as the layout counts them, and of the first contribution.
+        #: Bytes of the chunk as the layout counts them.
         self.layout_bytes = layout_bytes
+        #: Payload bytes of the first contribution.
         self.nbytes = nbytes
         self.first_rank = first_rank
         self.world_size = world_size
-        #: When its first push came.
+        #: When the first push came.
         self.opened_at = opened_at
-        #: Ranks below this are in the accumulator.
+        #: The accumulator has the contributions of all ranks below this one.
         self.folded = 0
-        #: Contributions of higher ranks that had to wait; never holds `folded` itself.
+        #: Contributions that wait for lower ranks. The rank `folded` is never among them.
         self.kept: dict[int, memoryview] = {}
 
     @property
@@ -55,15 +56,16 @@ class Slot:
 
     def expects(self, collective: Collective, nbytes: int) -> bool:
         """Whether a contribution looks like the first one, whose chunk was checked."""
-        # Equal ones are usually the same object, and comparing by value takes longer than the rest of a push.
+        # Equal collectives are usually the same object. Comparing them by value takes longer than
+        # the rest of a push.
         return nbytes == self.nbytes and (collective is self.collective or collective == self.collective)
 
     def has(self, rank: int) -> bool:
-        """Whether this rank has contributed."""
+        """Whether the rank has contributed."""
         return rank < self.folded or rank in self.kept
 
     def on_push(self, rank: int, collective: Collective, payload: memoryview) -> tuple[memoryview, ...]:
-        """Take a contribution; return the payloads that can be folded now, in rank order.
+        """Take a contribution and return the payloads that can be folded now, in rank order.
 
         Raises:
             CollectiveMismatch: this rank and the slot's first one disagree; the slot is unchanged.
@@ -87,13 +89,13 @@ class Slot:
 
 
 def check_chunk(rank: int, push: Push, configuration: Configuration, index: int) -> int:
-    """Check that a chunk exists, belongs to member `index` of the configuration, and has the right size.
+    """Check that a chunk exists, belongs to member `index` of the configuration, and has its size.
 
     Returns:
-        Its bytes as the layout counts them.
+        The bytes of the chunk as the layout counts them.
 
     Raises:
-        MalformedFrame: it does not.
+        MalformedFrame: one of these is not so.
     """
     collective = push.collective
     itemsize = collective.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Who keeps others waiting at a reducer: news of the present for ranks and operator, statistics of the past."""
+"""Which ranks the others wait for: reports while they wait, and statistics afterwards."""
 
 from __future__ import annotations
 
@@ -10,38 +10,41 @@ from reduction.model import LastRank, Peer, Waiting, WaitTimes
 
 from reducer.core.slot import Slot
 
-#: Chunks that the percentiles are about.
+#: The percentiles are those of the latest chunks, at most this many.
 LATEST = 1024
-#: How long a chunk waits before the ranks hear for whom, and between such news, in seconds.
+#: How long a chunk waits before the ranks are told for whom, and the pause between such reports,
+#: in seconds.
 NEWS_S = 0.5
-#: How long a chunk waits before the operator hears for whom, in seconds; the default of workers, too.
+#: How long a chunk waits before the operator is told for whom, in seconds. Workers have the same
+#: default.
 WARN_S = 5.0
 
 
 class Stragglers:
-    """Of one job. All times in seconds, from a chunk's first push to its last."""
+    """The waits of one job. All times are in seconds, from a chunk's first push to its last."""
 
     def __init__(self) -> None:
         self._news_due = 0.0
-        #: The last collective and the last epoch that the operator heard of.
+        #: The last collective that the operator was warned of.
         self._warned_seq: int | None = None
+        #: The last epoch that the operator was warned of.
         self._warned_epoch = 0
         self._chunks: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._latest: deque[float] = deque(maxlen=LATEST)
 
     def note(self, rank: int, waited_s: float) -> None:
-        """A chunk is complete: `rank` was the last to push it."""
+        """Record that a chunk is complete, and that `rank` was the last to push it."""
         self._chunks[rank] = self._chunks.get(rank, 0) + 1
         self._seconds[rank] = self._seconds.get(rank, 0.0) + waited_s
         self._latest.append(waited_s)
 
     def last(self) -> tuple[LastRank, ...]:
-        """Return what was noted, by rank, ascending."""
+        """Return how often each rank was the last, in ascending order of ranks."""
         return tuple(LastRank(rank, self._chunks[rank], self._seconds[rank]) for rank in sorted(self._chunks))
 
     def times(self) -> WaitTimes:
-        """Return percentiles over the latest chunks, by nearest rank; zeros before the first."""
+        """Return percentiles of the latest chunks, by nearest rank; zeros before the first."""
         if not self._latest:
             return WaitTimes()
         times = sorted(self._latest)
@@ -51,7 +54,10 @@ class Stragglers:
     def news(
         self, key: tuple[int, int], slot: Slot, peers: Callable[[], tuple[Peer, ...]], now: float
     ) -> tuple[Waiting | None, str]:
-        """Return what the ranks should hear of the oldest chunk, and the operator; None, "" if nothing."""
+        """Return the report to the ranks on the oldest chunk, and the warning for the operator.
+
+        They are None and "" if there is nothing to say.
+        """
         waited_s = now - slot.opened_at
         if not self._is_due(waited_s, now):
             return None, ""
@@ -69,7 +75,7 @@ class Stragglers:
     def news_of_epoch(
         self, epoch: int, since: float, missing: Sequence[Peer], now: float
     ) -> tuple[Waiting | None, str]:
-        """Return the same of an epoch that has not started since its first Hello at `since`."""
+        """Return the same for an epoch that has not started since its first Hello at `since`."""
         waited_s = now - since
         if not self._is_due(waited_s, now):
             return None, ""
@@ -87,6 +93,6 @@ class Stragglers:
 
 
 def _numbers(news: Waiting) -> str:
-    """Return the ranks that are waited for, as lines of the log have them."""
+    """Return the missing ranks as the lines of the log list them."""
     numbers = [str(peer.rank) for peer in news.missing]
     return ",".join(numbers if len(numbers) == news.count else [*numbers, "..."])

@@ -1,4 +1,4 @@
-"""What the client has to do, in this order. It makes no decisions of its own."""
+"""What the driver has to do, in the order of the list. It makes no decisions of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class PushChunk:
     held: int
     start: int
     stop: int
-    #: Whether this rank still needs the chunk's result. In a new epoch results come again that are here already.
+    #: Whether this rank still needs the chunk's result. In a new epoch results come again that are
+    #: here already.
     is_awaited: bool
 
 
@@ -59,8 +60,8 @@ class Store:
 class Divert:
     """Receive what still comes on `link` elsewhere than in the memory of results: its epoch is over.
 
-    The new epoch brings the same bytes from somewhere else. What still comes here may be damaged, and nobody would
-    look at its checksum.
+    The new epoch brings the same bytes from somewhere else. What still comes here may be damaged,
+    and nobody would look at its checksum.
     """
 
     link: int
@@ -92,7 +93,8 @@ class Fail:
     """The communicator has failed: every future that is not delivered, and every later collective, gets this error."""
 
     error: ReductionError
-    #: Whether it also ends with that. Otherwise it goes on until the others have heard; `Closed` follows.
+    #: Whether it also ends with that. Otherwise it goes on until the others have heard; `Closed`
+    #: follows.
     is_over: bool = True
 
 
@@ -103,7 +105,7 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """A reducer that a DNS name stood for is gone: look what the names stand for now. `Found` follows, or nothing."""
+    """A reducer whose address came from a DNS name is gone: look all names up. `Found` follows, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Tell the user; `level` as in the logging module."""
+    """Write a line to the log; `level` is one of the logging module."""
 
     level: int
     text: str

@@ -1,4 +1,4 @@
-"""The present epoch as a rank sees it: its configuration, the Hellos said, the pushes, what may be forgotten.
+"""The present epoch as a rank sees it: its configuration, the Hellos, the pushes, and what may be forgotten.
 
 event              what follows
 new configuration  stop pushing, and receiving into results' memory; Hello to every member whose stream stands,
@@ -31,7 +31,8 @@ class Epochs:
         roster: its links.
         window: its collectives.
         actions: those of the core; what follows is added to them.
-        target: the latency that the credit is adapted to; None leaves the credit at what was granted.
+        target: the latency that the credit is adapted to; None leaves the credit at what was
+            granted.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Epochs:
 
     @property
     def is_calm(self) -> bool:
-        """Whether an epoch has started and all its streams stand, as far as this rank knows."""
+        """Whether an epoch has started and, as far as this rank knows, all its streams are open."""
         return self._has_started and self.broken_since is None
 
     def enter(self, configuration: Configuration, now: float) -> None:
@@ -87,8 +88,8 @@ class Epochs:
     def greet(self, link: Link) -> None:
         """Say Hello if the link is a member: in a new epoch, or on a new stream.
 
-        On a new stream it counts only if the epoch has not started there: otherwise what was pushed on the old one may
-        be lost, and rank 0, which sees the loss too, makes a new epoch.
+        On a new stream it counts only if the epoch has not started there. If it has, pushes on the
+        old stream may be lost, and rank 0, which sees the loss as well, makes a new epoch.
         """
         if self.configuration is None or not link.is_up or not self.is_member(link):
             return
@@ -97,7 +98,7 @@ class Epochs:
         self._actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
 
     def leave(self, link: Link, now: float) -> None:
-        """End the stream to a reducer that drains and is no member: it waits for that, and dialling goes on."""
+        """End the stream to a reducer that drains and is no member: it waits for that. Dialling it goes on."""
         if self.configuration is not None and link.is_up and link.is_draining and not self.is_member(link):
             self.roster.on_lost(link, ReducerDraining(f"{link.address} is draining"), now)
             self._actions.append(Shut(link.id))
@@ -107,19 +108,19 @@ class Epochs:
         return self.configuration is not None and self.configuration.index_of(link.incarnation) is not None
 
     def note_broken(self, now: float) -> None:
-        """A stream of this epoch is known to have broken."""
+        """Take note that a stream of this epoch has broken."""
         if self.broken_since is None:
             self.broken_since = now
 
     def on_start(self, link: Link, epoch: int, minimum: int, now: float) -> None:
-        """A member asks for everything from `minimum` on.
+        """Take a Start: the member asks for all collectives from `minimum` on.
 
         Raises:
-            OutOfOrder: it has no reason to.
+            OutOfOrder: the member may not ask for that.
         """
         configuration = self.configuration
         if configuration is None or epoch != configuration.epoch:
-            return  # of an epoch that this rank has left
+            return  # it is of an epoch that this rank has left
         index = configuration.index_of(link.incarnation)
         if index is None or link.hello_epoch != epoch or link.lane is not None:
             raise OutOfOrder(f"{link.address} started epoch {epoch} without this rank's Hello, or twice")
@@ -138,13 +139,13 @@ class Epochs:
         self.on_minimum(minimum)
 
     def on_result(self, link: Link, result: Result, now: float) -> None:
-        """A chunk is back: store it, deliver, acknowledge, use the credit again.
+        """Take a chunk's result: store it, deliver, acknowledge, and push what the credit then allows.
 
         Raises:
-            OutOfOrder: it is not the one that must come next.
+            OutOfOrder: it is not the result that must come next.
         """
         if self.configuration is None or result.epoch != self.configuration.epoch:
-            return  # of an epoch that this rank has left: the new one brings it again
+            return  # it is of an epoch that this rank has left; the new one brings it again
         push = None if link.lane is None else link.lane.on_result(result.seq, result.chunk, now)
         if push is None:
             raise OutOfOrder(
@@ -170,7 +171,7 @@ class Epochs:
         self.on_minimum(result.minimum)
 
     def on_minimum(self, minimum: int) -> None:
-        """Take note of what every rank holds, and forget what nobody can ask for any more."""
+        """Take note that every rank holds all collectives below `minimum`, and release what nobody can ask for."""
         self.window.minimum = max(self.window.minimum, min(minimum, self.window.held))
         if self.window.released < self.window.minimum:
             self._release()
@@ -178,8 +179,8 @@ class Epochs:
     def push_all(self, now: float) -> None:
         """Push what every link's credit allows, a chunk to each in turn.
 
-        Every rank begins at another member: if all pushed to the first one first, its link would get the data of n
-        links at once and drop most of it (incast).
+        Every rank begins at another member. If all began at the first one, its link would get the
+        data of n links at once and drop most of it (incast).
         """
         links = [link for link in self.roster if link.lane is not None]
         first = self._rank % len(links) if links else 0
@@ -195,8 +196,8 @@ class Epochs:
     def _push(self, link: Link, now: float, *, triggered_at: float | None = None) -> bool:
         """Push the link's next chunk, if there is one and credit for it."""
         lane, configuration = link.lane, self.configuration
-        assert lane is not None  # the callers have looked
-        assert configuration is not None  # there is no lane without
+        assert lane is not None  # all callers have checked that
+        assert configuration is not None  # a lane belongs to a configuration
         push = lane.next_push(self.window, triggered_at)
         if push is None:
             return False
@@ -221,7 +222,7 @@ class Epochs:
         return True
 
     def acknowledge(self) -> None:
-        """Tell every member that no push has told yet."""
+        """Tell every member what this rank holds, unless a push has told it already."""
         self.ack_due = None
         for link in self.roster:
             if link.lane is not None and link.acked < self.window.held:
@@ -229,13 +230,13 @@ class Epochs:
                 self._actions.append(Send(link.id, Ack(self.window.held)))
 
     def _release(self) -> None:
-        """Forget contributions, but only while every member has started and got ours."""
+        """Release contributions, but only while every member has started the epoch and has got this rank's pushes."""
         if self._has_started:
             bound = min(link.lane.seq for link in self.roster if link.lane is not None)
             self._actions += [Release(seq) for seq in self.window.release(bound)]
 
     @property
     def _has_started(self) -> bool:
-        """Whether every member has answered Start, and none has been lost since."""
+        """Whether every member has sent Start, and none has been lost since."""
         lanes = sum(link.lane is not None for link in self.roster)
         return self.configuration is not None and lanes == len(self.configuration.members)

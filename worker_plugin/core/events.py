@@ -1,4 +1,4 @@
-"""What happens to a rank. The client makes these and hands them to `RankCore.handle` with the time."""
+"""What happens to a rank. The driver makes these events and hands them to `RankCore.handle` with the time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from reduction.model import Collective, ReducerFrame
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A collective was issued, and its contribution is in private memory. In seq order, from 0."""
+    """The next collective was issued, and its contribution can be pushed."""
 
     collective: Collective
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Received:
-    """A valid frame arrived on a link's present stream."""
+    """A frame that is valid by itself arrived on a link's present stream."""
 
     link: int
     frame: ReducerFrame
@@ -55,7 +55,7 @@ class NoFallback:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the job's DNS names stand for now, after `LookUp`."""
+    """The addresses that the job's DNS names have now, after `LookUp`."""
 
     addresses: tuple[str, ...]
 
@@ -72,17 +72,18 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Nobody can issue any more: leave once the `issued` collectives that there were are done."""
+    """Nobody can issue any more: leave once all collectives are done."""
 
-    #: Some of them may still be on their way here, while they are copied from a GPU.
+    #: How many were issued. Some may not have come here yet, because they are copied from a GPU.
     issued: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; comes every few tens of milliseconds. The first one starts dialling."""
+    """Time has passed. It comes every few tens of milliseconds; the first one starts dialling."""
 
-    #: Packets that this rank's data connections have lost so far; 0 unless `RankCore.wants_packets_lost`.
+    #: Packets that this rank's data connections have lost so far; 0 unless
+    #: `RankCore.wants_packets_lost`.
     packets_lost: int = 0
 
 

@@ -1,4 +1,4 @@
-"""One rank's view of one reducer: its stream, its dialling, whom it sees."""
+"""One rank's view of one reducer: the stream to it, when it is dialled, and which ranks it sees."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from reduction.model import Peer, Peers, Presence, Waiting
 
 from worker_plugin.core.flow.lane import Lane
 
-#: Pause before the n-th dial in a row, in seconds; the last one repeats. A supervisor has a killed reducer back within
-#: a second, and with no other one the job waits for this dial; later a pause is a fraction of what was waited already.
+#: Pause before the n-th dial in a row, in seconds; the last one repeats. A supervisor has a killed
+#: reducer back within a second, and if it is the only one the job waits for this dial. Later pauses
+#: are a fraction of the time that has passed already.
 REDIAL_S = (0.0, 0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0)
 
 
@@ -33,9 +34,10 @@ class Link:
     phase: LinkPhase = LinkPhase.DOWN
     #: The link whose Welcome named this one as a sibling.
     parent: int | None = None
-    #: Whether a DNS name stands for the address; another process may have it some day, and this reducer another one.
+    #: Whether the address came from a DNS name. Another process may get this address, and this
+    #: reducer another one.
     is_looked_up: bool = False
-    #: Whether it leads to the reducer that rank 0 started when no other was left.
+    #: Whether it leads to the reducer that rank 0 started because no other was left.
     is_fallback: bool = False
     dials: int = 0
     dial_at: float = 0.0
@@ -43,29 +45,30 @@ class Link:
     error: ReductionError | None = None
     #: Whether the last dial found that nobody listens there.
     is_absent: bool = False
-    #: When a Join was first refused in a row because the name is busy.
+    #: Since when every Join was refused because the job's name is busy.
     busy_since: float | None = None
     incarnation: bytes = b""
     credit_bytes: int = 0
     up_since: float = 0.0
-    #: What this rank knows of whom the reducer sees; of all ranks on rank 0, of few on the others.
+    #: What the reducer has reported of each rank. Rank 0 gets reports of all ranks, the others of
+    #: few.
     peers: dict[int, Peer] = field(default_factory=dict)
-    #: Those of them that have a stream there.
+    #: The ranks that have a stream there.
     present: set[int] = field(default_factory=set)
-    #: When a rank was first reported lost, in a row.
+    #: Since when each rank that has no stream any more was reported lost.
     lost_since: dict[int, float] = field(default_factory=dict)
     #: Ranks that said Goodbye there.
     left: dict[int, Peer] = field(default_factory=dict)
-    #: Whether the reducer has said whom it sees.
+    #: Whether the reducer has reported which ranks it sees.
     has_news: bool = False
     is_draining: bool = False
     #: The last epoch in which this rank said Hello on the present stream.
     hello_epoch: int = 0
-    #: Exists between START and the end of stream or epoch.
+    #: The pushes of the epoch; None before its Start and after its end or the stream's.
     lane: Lane | None = None
-    #: What the reducer has been told that this rank holds.
+    #: How many collectives this rank has told the reducer that it holds.
     acked: int = 0
-    #: What the reducer said last of whom it waits for.
+    #: The reducer's latest report of the ranks that it waits for.
     waiting: Waiting | None = None
 
     @property
@@ -113,11 +116,11 @@ class Link:
 
     @property
     def is_full(self) -> bool:
-        """Whether everybody of whom this rank knows that he was there is there now."""
+        """Whether all ranks that were reported there have a stream there now."""
         return self.has_news and len(self.present) == len(self.peers)
 
     def see(self, news: Peers, now: float) -> set[int]:
-        """Take note of what has changed; return the ranks whose streams have broken since the last report."""
+        """Take a report; return the ranks whose streams have broken since the last one."""
         self.has_news = True
         self.is_draining = news.draining
         return {peer.rank for peer in news.peers if self._note(peer, now)}

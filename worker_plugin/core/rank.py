@@ -7,8 +7,8 @@ failing   an error of this rank's own; nobody has heard yet    all ranks are the
 closed    Goodbye was sent                                     -
 failed    an error ended it; all reducers have heard it        -
 
-While failing, a rank dials and joins as ever, but takes part in nothing. The others wait for it, and
-hear why it fails when the first epoch would begin, or when a reducer is back.
+While failing, a rank dials and joins as ever, but takes part in nothing. The others wait for it,
+and hear why it fails when the first epoch would begin, or when a reducer is back.
 
 event                  what follows
 Welcome                Hello, if the reducer is a member (epochs.py)
@@ -510,7 +510,8 @@ class RankCore:
     def _chunk_bytes(self, links: Iterable[Link]) -> int:
         """Return the grid that is wanted, or the largest that fits into the credit of these links.
 
-        The first rank that joins a reducer asks for the credit, and may have asked for less than this one would.
+        The first rank that joins a reducer asks for the credit, and may have asked for less than
+        this one would.
         """
         least = min(link.credit_bytes for link in links)
         return min(self.grid.chunk_bytes, max(least // CHUNK_BYTES_MULTIPLE, 1) * CHUNK_BYTES_MULTIPLE)

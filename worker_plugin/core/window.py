@@ -1,11 +1,12 @@
-"""What this rank has issued, holds, and may forget.
+"""Which collectives this rank has issued, holds the results of, and may forget.
 
     0 ........ released ........ minimum ........ held ........ issued
       forgotten         everybody                 this rank      pushed or
                         holds it                  holds it       waiting
 
-A contribution stays until every rank is known to hold the result (`minimum`) and this rank has pushed it on
-every link of the epoch: until then a new epoch may ask for it again (proto/README.md, "Release").
+A contribution is kept until every rank is known to hold the result (`minimum`), and this rank has
+pushed it on every link of the epoch. Until then a new epoch may ask for it again (proto/README.md,
+"Release").
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from reduction.model import Collective
 
 @dataclass(slots=True)
 class Outstanding:
-    """A collective that is not released."""
+    """A collective that this rank has issued and not released."""
 
     collective: Collective
-    #: One byte per chunk on the present grid, 1 where the result is here; empty before the first epoch.
-    #: Means nothing once the collective is delivered, but for its length.
+    #: One byte per chunk of the present grid, 1 if its result is here; empty before the first
+    #: epoch. Once the collective is delivered only the length has a meaning.
     here: bytearray
     missing: int
     is_delivered: bool = False
-    #: When its first chunk was pushed; the collective's timeout counts from here.
+    #: When its first chunk was pushed. The collective's timeout counts from here.
     pushed_at: float | None = None
-    #: When that happened, or the last result came.
+    #: When its first chunk was pushed or its latest result came, whichever was later.
     moved_at: float = 0.0
 
 
 class Window:
-    """The collectives between `released` and `issued`, and the marks in between."""
+    """The collectives from `released` to `issued`, and the bounds in between."""
 
     def __init__(self) -> None:
         self.released = 0
@@ -56,7 +57,7 @@ class Window:
         self.issued += 1
 
     def regrid(self, chunk_bytes: int) -> None:
-        """Use another grid; what is here in part is given up, because the borders differ."""
+        """Use another grid. Results that are here in part are given up, because the borders of chunks differ."""
         if chunk_bytes == self.chunk_bytes:
             return
         self.chunk_bytes = chunk_bytes
@@ -70,14 +71,14 @@ class Window:
             issue.here = bytearray(issue.missing)
 
     def needs(self, seq: int, chunk: int) -> bool:
-        """Whether a chunk's result is missing; after a new epoch, results that are here come again."""
+        """Whether a chunk's result is missing. In a new epoch results come again that are here already."""
         issue = self.outstanding.get(seq)
         return issue is not None and not issue.is_delivered and not issue.here[chunk]
 
     def take(self, seq: int, chunk: int) -> bool:
-        """Mark a needed chunk's result as here; return whether `seq` is whole now.
+        """Take note that the result of a chunk that `needs` it is here; return whether `seq` is whole now.
 
-        Raises `held` over everything that is held without a gap.
+        `held` rises to the first collective that is not whole.
         """
         issue = self.outstanding[seq]
         issue.here[chunk] = 1
@@ -90,7 +91,7 @@ class Window:
         return True
 
     def release(self, bound: int) -> range:
-        """Forget the collectives that all ranks hold and that lie below `bound`; return them."""
+        """Forget the collectives below `bound` whose results all ranks hold, and return their numbers."""
         first, self.released = self.released, max(self.released, min(self.minimum, bound))
         gone = range(first, self.released)
         for seq in gone:

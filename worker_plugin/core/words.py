@@ -1,4 +1,4 @@
-"""Words that errors and warnings share: which ranks, which reducers, what to look at. They decide nothing."""
+"""Texts that errors and warnings share: which ranks, which reducers, and what to look at."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from worker_plugin.core.link import Link
 
-#: Ranks, or reducers, that a text names.
+#: How many ranks or reducers a text names.
 NAMED_MAX = 8
-#: What to look at when ranks do not come.
+#: Advice for the case that ranks do not come.
 ADVICE = "see whether all ranks have started, have the hook registered, and issue the same collectives"
 
 
 def some_of(names: Sequence[str]) -> list[str]:
-    """Return the names that a text can have: the first NAMED_MAX, and how many there are more."""
+    """Return the first NAMED_MAX names and, if there are more, how many more."""
     more = len(names) - NAMED_MAX
     return [*names[:NAMED_MAX], *([f"{more} more"] if more > 0 else [])]
 
 
 def missing_ranks(links: Sequence[Link], world_size: int) -> str:
-    """Return a text with the ranks that are at no reducer, as far as rank 0 knows."""
+    """Return a text with the ranks that no reducer has reported, as far as rank 0 knows."""
     seen: set[int] = set().union(*(link.present for link in links))
     names = some_of([str(rank) for rank in range(world_size) if rank not in seen])
     if len(names) < 2:
@@ -28,9 +28,9 @@ def missing_ranks(links: Sequence[Link], world_size: int) -> str:
 
 
 def silent_ranks(links: Sequence[Link], epoch: int) -> str:
-    """Return a text with the ranks that have not said Hello, as the reducers tell."""
+    """Return a text with the ranks that have not sent Hello in an epoch, as reducers report."""
     news = [link.waiting for link in links if link.waiting is not None and link.waiting.epoch == epoch]
-    names = {peer.rank: str(peer) for one in news for peer in one.missing}
+    names = {peer.rank: str(peer) for report in news for peer in report.missing}
     return ", ".join(names[rank] for rank in sorted(names)) or "some rank"
 
 

@@ -1,13 +1,14 @@
-"""Rank 0's choice of the grid: how large a chunk is. It changes between collectives, with a new epoch.
+"""Rank 0 chooses the grid: how large a chunk is. The size changes between collectives, with a new epoch.
 
-    phase      what is known                                       left when
-    GUESSING   nothing, or that larger chunks show faster links    the rate asks for no larger chunk
-    WATCHING   the chunks suit the rate; do they suit the queues?  too many are lost: half the size is tried
-    TRYING     half the size was lost less                         it was measured: faster, watch again; or go back
-    SETTLED    the user chose, another rank does, or it went back  never
+    phase      what is known                                   left when
+    GUESSING   nothing, or that larger chunks were faster      the rate asks for no larger chunk
+    WATCHING   the size suits the rate, perhaps not the queues too many chunks are lost: half the size is tried
+    TRYING     how fast twice the size was                     it was measured: if faster, watch again; else go back
+    SETTLED    the user or another rank chose, or it went back never
 
-Chunks that suit the rate may still not fit into the switches' queues: n of them meet on the link of one reducer.
-Then some are lost, and each costs a retransmission timeout, as nothing comes after it that would tell.
+Chunks that suit the rate may still not fit into the switches' queues, because n of them meet on the
+link of one reducer. Then some are lost. Each loss costs a retransmission timeout, because no later
+packet of the chunk reveals it.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from collections.abc import Sequence
 
 from worker_plugin.core.flow.pace import Pace, PlaneTarget, chunk_bytes_for
 
-#: Results between two looks at what was lost.
+#: Results between two looks at the number of lost packets.
 LOOK_RESULTS = 256
-#: More lost packets than this, per chunk, are too many. Rank 0 at n=8, 200 Mbit/s, chunks of 32 KiB: queues of 5 ms
-#: lose 0.011 to 0.022 per chunk, queues of 20 ms none.
+#: Lost packets per chunk above which smaller chunks are tried. Measured on rank 0 at n=8, 200
+#: Mbit/s and chunks of 32 KiB: queues of 5 ms lose 0.011 to 0.022, queues of 20 ms none.
 LOSS_RATE_MAX = 0.004
-#: How much faster half the size must be, since it costs more CPU.
+#: How many times as fast half the size must be to be kept, because it costs more CPU.
 SPEEDUP_NEEDED = 1.1
 
 
 class GridPhase(enum.Enum):
-    """What the grid waits for."""
+    """Phase of the choice; see the table above."""
 
     GUESSING = "guessing"
     WATCHING = "watching"
@@ -40,7 +41,7 @@ class Grid:
     """The chunk size of rank 0's next configuration.
 
     Args:
-        chunk_bytes: the user's choice; None leaves it to the links.
+        chunk_bytes: the user's choice; None lets measurements decide.
         target: of the data plane.
         is_mine: whether this rank is the one that chooses.
     """
@@ -49,28 +50,29 @@ class Grid:
         self.chunk_bytes = chunk_bytes or target.first_chunk_bytes
         self.phase = GridPhase.GUESSING if is_mine and chunk_bytes is None else GridPhase.SETTLED
         self._target = target
-        #: Epoch, results in it, and lost packets at the last look that counted.
+        #: At the last look that counted: the epoch, the results in it, and the lost packets.
         self._seen = (0, 0, 0)
-        #: Bytes per second with chunks of twice the size.
+        #: The rate with chunks of twice the size, in bytes per second.
         self._rate_before = 0.0
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing changes any more."""
+        """Whether the size does not change any more."""
         return self.phase is GridPhase.SETTLED
 
     @property
     def is_counting_losses(self) -> bool:
-        """Whether the next look asks how much was lost."""
+        """Whether the next look needs the number of lost packets."""
         return self.phase in (GridPhase.WATCHING, GridPhase.TRYING)
 
     def look(self, epoch: int, paces: Sequence[Pace], lost: int) -> bool:
-        """Return whether `chunk_bytes` has changed; to be asked while no collective is in flight.
+        """Return whether `chunk_bytes` has changed. To be called while no collective is in flight.
 
         Args:
-            epoch: the present one.
+            epoch: the present epoch.
             paces: of all its streams.
-            lost: packets that this rank's data connections have lost so far, if `is_counting_losses`.
+            lost: how many packets this rank's data connections have lost so far, if
+                `is_counting_losses`.
         """
         rates = [rate for pace in paces for rate in pace.rates]
         if self.phase is GridPhase.GUESSING:
@@ -93,9 +95,10 @@ class Grid:
         return self._change(self.chunk_bytes // 2, GridPhase.TRYING)
 
     def _guess(self, rates: Sequence[float]) -> bool:
-        """Choose by rate, and again as long as chunks grow: larger ones may show that the links can do more.
+        """Choose by the rate, and again as long as chunks grow: larger ones may show that the links are faster.
 
-        They never shrink again after that: a rate that one large chunk at a time has reached says too little.
+        The size does not shrink again here, because a rate that was reached with one large chunk at
+        a time says too little.
         """
         size = chunk_bytes_for(rates, self._target)
         if size is None:

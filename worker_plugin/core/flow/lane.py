@@ -1,7 +1,8 @@
-"""The pushes of one epoch on one stream: their order, and how far they may run ahead.
+"""The pushes of one epoch on one stream: their order, and how far they may run ahead of the results.
 
-All ranks push the same chunks to one reducer in the same order, and a reducer finishes them in that order;
-so results come back in the order of the pushes, credit cannot deadlock, and a result out of turn is an error.
+All ranks push the same chunks to one reducer in the same order, and the reducer finishes them in
+that order. So results come back in the order of the pushes, credit cannot deadlock, and a result
+out of order is an error.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ class Pending(NamedTuple):
     start: int
     stop: int
     cost: int
-    #: When a result triggered it; None if none did.
+    #: When the result came that triggered this push; None if it was not triggered by a result.
     triggered_at: float | None
 
 
 class Lane:
-    """Cursor and credit for member `index` of a configuration, from collective `first` on.
+    """The next push to one member of a configuration, and the credit for it.
 
     Args:
-        configuration: of the epoch.
-        index: of the member that the stream leads to.
-        credit_bytes: what the reducer granted.
+        configuration: the epoch's.
+        index: the member's index in it.
+        credit_bytes: the credit that the reducer granted.
         first: the first collective to push.
-        pace: sets the credit as results come; None leaves it at what was granted.
+        pace: adapts the credit as results come; None leaves it at what was granted.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Lane:
         self.credit_bytes = credit_bytes
         self.pending: deque[Pending] = deque()
         self.in_flight = 0
-        #: The next push is chunk `_chunk` of collective `seq`; this member's run there ends before `_stop`.
+        #: The next push is chunk `_chunk` of collective `seq`. The member's chunks there end before
+        #: `_stop`.
         self.seq = first
         self._chunk = self._stop = 0
-        #: Bytes of collective `seq`, -1 until it is issued, and of its chunks.
+        #: Bytes of collective `seq`, -1 until it is issued, and bytes of one of its chunks.
         self._nbytes = -1
         self._grid_bytes = 0
 
@@ -89,7 +91,7 @@ class Lane:
 
     def _allows(self, cost: int) -> bool:
         if self.pace is not None and self.in_flight + cost // 2 > self.pace.credit_bytes:
-            return False  # rounded to whole chunks: the pace says how much is good, not what is forbidden
+            return False  # half a chunk more is allowed: the pace is a goal, the granted credit a limit
         return self.in_flight + cost <= self.credit_bytes
 
     def oldest(self, seq: int, chunk: int) -> Pending | None:

@@ -1,10 +1,12 @@
 """How far pushes may run ahead of results, and how large a chunk should be: worked out from what the links do.
 
-By Little's law, bytes under way = throughput x time under way. So the credit is the best rate that was seen
-lately times a time that is enough for pushes and results to overlap, and short enough for a switch that
-buffers some milliseconds. More only builds queues: when those overflow, lost tails wait for TCP's 200 ms
-timer, and throughput collapses. In that case, and when the others are slow, results take much longer than the
-time aimed at, and the credit shrinks until they no longer do. Measured figures: docs/decisions/credit.md.
+By Little's law, bytes in flight = throughput x latency. So the credit is the best rate that was
+seen lately times a target latency, which is long enough for pushes and results to overlap, and
+short enough for the buffer of a switch, which holds some milliseconds. A larger credit only builds
+queues. When a queue overflows, the lost end of a burst waits for TCP's retransmission timer, and
+throughput collapses. In that case, and when other ranks are slow, results take much longer than the
+target, and the credit shrinks until they no longer do. docs/decisions/credit.md has the
+measurements.
 """
 
 from __future__ import annotations
@@ -16,37 +18,41 @@ from dataclasses import dataclass, replace
 from reduction.limits import KIB, MIB
 from reduction.model import DType
 
-#: Chunks that are under way at the target.
+#: How many chunks are in flight if the latency is the target.
 CHUNKS = 4
-#: Larger chunks gain nothing and leave the caches.
+#: Chunks that are larger than this gain nothing, and do not stay in the CPU's caches.
 CHUNK_BYTES_USEFUL = MIB
-#: Sizes that are no powers of two are multiples of this.
+#: Chunk sizes that are no powers of two are multiples of this.
 _STEP_BYTES = 8 * KIB
-#: Bytes of results that a rate is taken from; how many rates are kept of a stream, and make a choice of all.
+#: A rate is measured over this many bytes of results.
 RATE_BYTES = 256 * KIB
+#: The latest rates that are kept of each stream.
 RATES_KEPT = 32
+#: The chunk size is chosen when all streams together have at least this many rates.
 RATES_NEEDED = 8
-#: Results that take longer than so many times the target mean trouble.
+#: If results take longer than this multiple of the target, the path is congested and the credit
+#: shrinks.
 LATENCY_TROUBLE_RATIO = 3.0
-#: And never less than so many times the shortest time that a push has taken; with less one chunk would stay one.
+#: The target is at least this multiple of the shortest latency that was seen. With a smaller one, a
+#: credit of one chunk could never grow.
 LATENCY_FLOOR_RATIO = 1.5
-#: How one round of results changes the credit.
+#: The factors by which one round of results changes the credit.
 SHRINK, GROW = 0.5, 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneTarget:
-    """What suits a data plane."""
+    """The latency and the chunk sizes that suit a data plane."""
 
-    #: How long a push should be under way until its result is back, in seconds.
+    #: The latency to aim at: from a push to its result, in seconds.
     target_s: float
-    #: The grid before anything was measured,
+    #: The chunk size before anything was measured.
     first_chunk_bytes: int
-    #: and a limit for the first chunks of all ranks together.
+    #: The first chunks of all ranks together have at most this many bytes.
     first_bytes: int
-    #: Smaller chunks cost more CPU than they help,
+    #: Smaller chunks than this cost more CPU than they gain.
     least_chunk_bytes: int
-    #: unless they keep chunks from being lost; then this is the limit.
+    #: The smallest chunks that are tried when larger ones are lost in the switches' queues.
     finest_chunk_bytes: int
 
 
@@ -57,7 +63,7 @@ TCP = PlaneTarget(
     least_chunk_bytes=32 * KIB,
     finest_chunk_bytes=16 * KIB,
 )
-#: A message costs several times the CPU.
+#: On gRPC a message costs several times the CPU, so its chunks are larger.
 GRPC = PlaneTarget(
     target_s=0.200,
     first_chunk_bytes=512 * KIB,
@@ -68,15 +74,16 @@ GRPC = PlaneTarget(
 
 
 def target_for(target: PlaneTarget, dtype: DType | None, world_size: int) -> PlaneTarget:
-    """Return what suits a wire dtype and a number of ranks.
+    """Return the plane's target, adapted to a wire dtype and a number of ranks.
 
-    Messages are what costs, so compressed chunks have more elements each. The first chunks of all ranks meet on the
-    link of one reducer before anybody knows what it takes, so many ranks begin with smaller ones.
+    CPU is spent per message, so compressed chunks have more elements each. The first chunks of all
+    ranks meet on the link of one reducer before its rate is known, so many ranks begin with smaller
+    chunks.
     """
-    wider = 1 if dtype is None else dtype.format.chunk_scale
+    scale = 1 if dtype is None else dtype.format.chunk_scale
     shared = max(target.first_bytes // world_size // _STEP_BYTES * _STEP_BYTES, target.finest_chunk_bytes)
     first, least, finest = (
-        min(wider * nbytes, CHUNK_BYTES_USEFUL)
+        min(scale * nbytes, CHUNK_BYTES_USEFUL)
         for nbytes in (
             min(target.first_chunk_bytes, shared),
             target.least_chunk_bytes,
@@ -87,12 +94,12 @@ def target_for(target: PlaneTarget, dtype: DType | None, world_size: int) -> Pla
 
 
 class Pace:
-    """The good credit of one stream in one epoch; between one chunk and what the reducer granted."""
+    """The credit that suits one stream in one epoch: between one chunk and what the reducer granted."""
 
     def __init__(self, chunk_bytes: int, granted_bytes: int, target_s: float) -> None:
-        #: Begins with one chunk, which shows best how long the path itself takes.
+        #: It begins with one chunk, whose latency is that of the path alone.
         self.credit_bytes = chunk_bytes
-        #: How many have come.
+        #: How many results have come.
         self.results = 0
         #: Payload bytes per second, each over RATE_BYTES without a pause; the latest ones.
         self.rates: deque[float] = deque(maxlen=RATES_KEPT)
@@ -107,9 +114,14 @@ class Pace:
         self._stretch_at: float | None = None
 
     def on_result(self, cost: int, latency_s: float | None, now: float) -> None:
-        """Take note of a result; its latency is None if no result triggered its push.
+        """Take note of a result.
 
-        Others wait for ranks that are late, which says nothing about the path.
+        Args:
+            cost: what its push took from the credit, in bytes.
+            latency_s: seconds since its push, if another result triggered that. None otherwise:
+                then the time may be one in which a rank was late, which says nothing about the
+                path.
+            now: the present time.
         """
         self.results += 1
         if self._stretch_at is None:
@@ -131,11 +143,12 @@ class Pace:
             self._round_latency_s = 0.0
 
     def on_idle(self) -> None:
-        """Nothing is under way: the time until the next result is no rate."""
+        """Take note that nothing is in flight: no rate can be measured until the next result."""
         self._stretch_at = None
 
     def _adapt(self, latency_s: float) -> None:
-        # A path that is longer than the target needs more under way, or the rate would sink round by round.
+        # A path that takes longer than the target needs more in flight, or the rate would sink
+        # round by round.
         target_s = max(self._target_s, LATENCY_FLOOR_RATIO * self._least_latency_s)
         if latency_s > LATENCY_TROUBLE_RATIO * target_s:
             self.credit_bytes = max(int(self.credit_bytes * SHRINK), self._least)
@@ -145,15 +158,21 @@ class Pace:
 
 
 def good_rate(rates: Sequence[float]) -> float:
-    """Return a rate that the stream can hold: a high one, but not the highest, which a stall before it may explain."""
+    """Return a rate that the stream can hold: the 90th percentile. The highest one may only follow a stall."""
     return sorted(rates)[len(rates) * 9 // 10]
 
 
 def chunk_bytes_for(rates: Sequence[float], target: PlaneTarget) -> int | None:
-    """Return the chunk size, a power of two, of which about CHUNKS are under way on such streams.
+    """Return the chunk size, a power of two, of which about CHUNKS are in flight on such streams.
 
-    Where that would be fewer than two of the least size, it is the one chunk that should be under way.
-    None is returned if there are too few rates, in bytes per second.
+    If the credit has no room for two chunks of the least size, the chunk size is the whole credit.
+
+    Args:
+        rates: of all streams, in bytes per second.
+        target: of the data plane.
+
+    Returns:
+        Bytes; None if there are too few rates.
     """
     if len(rates) < RATES_NEEDED:
         return None

@@ -1,4 +1,4 @@
-"""Which reducers take part when there are more than a configuration can name."""
+"""Which reducers take part if there are more than a configuration can name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from worker_plugin.core.link import Link
 
 
 def fair_choice(links: Sequence[Link], count: int) -> tuple[Link, ...]:
-    """Return at most `count` links, in their order: as many of each host as of any other, as far as it has them.
+    """Return at most `count` links, in their order, taken from all hosts in turn.
 
-    Processes of one host share its network, so leaving out whole hosts would cost more than a process of each.
+    The processes of one host share its network, so it costs less to leave out some processes of
+    each host than all of a few hosts.
     """
     if len(links) <= count:
         return tuple(links)

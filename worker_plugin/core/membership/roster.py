@@ -1,4 +1,4 @@
-"""All links of a rank: dialling, being welcomed or refused, being cut off. What epochs make of it is elsewhere.
+"""All links of a rank: dialling reducers, being welcomed or refused, losing streams. Epochs are elsewhere.
 
 event                      what follows
 dial is due                Open with a Join
@@ -30,9 +30,10 @@ from reduction.model import Join, Peer, Welcome
 from worker_plugin.core.actions import Action, Log, Open, Shut
 from worker_plugin.core.link import Link, LinkPhase
 
-#: How long a Join is repeated when the job's name or rank is still taken by its last life, in seconds.
+#: How long a Join is repeated if an earlier run of this job still has its name or rank, in seconds.
 BUSY_S = 3.0
-#: How long a reducer of a DNS name is away before the name is looked up, and between two looks, in seconds.
+#: How long a reducer of a DNS name must be away before the name is looked up; also the pause
+#: between two look-ups. In seconds.
 LOOK_UP_S = 2.0
 _INFO, _WARNING = 20, 30
 
@@ -54,13 +55,15 @@ class Roster:
             Link(number, address, is_looked_up=address in looked_up)
             for number, address in enumerate(addresses)
         ]
-        #: When to look again what the names stand for, if one of their reducers is away.
+        #: When to look the DNS names up again; None if none of their reducers is away.
         self.look_up_at: float | None = None
-        #: Numbers of links whose addresses were given up.
+        #: Numbers of links whose addresses were given up, to be used again.
         self._free: set[int] = set()
-        #: Since when no reducer is reachable; from the first dial on, before the first one was.
+        #: Since when no reducer is reachable. Before the first was reached it counts from the first
+        #: dial.
         self.alone_since: float | None = None
-        #: Since when all ranks are at some reducer; on ranks other than 0, which do not know all: since when rank 0 is.
+        #: Since when all ranks are at some reducer. Other ranks than 0 do not know all: there,
+        #: since when rank 0 is.
         self.met_since: float | None = None
 
     def __iter__(self) -> Iterator[Link]:
@@ -71,12 +74,12 @@ class Roster:
 
     @property
     def up(self) -> list[Link]:
-        """Links whose stream stands."""
+        """The links whose streams are open and were welcomed."""
         return [link for link in self.links if link.is_up]
 
     @property
     def is_calm(self) -> bool:
-        """Whether time alone changes nothing: no link is down or new, nobody is lost, no reducer drains."""
+        """Whether time alone changes nothing: no link is down or new, no rank is lost, no reducer drains."""
         return all(
             link.phase is LinkPhase.RETIRED
             or (link.lane is not None and link.is_full and not link.is_draining)
@@ -89,7 +92,7 @@ class Roster:
         return next((peer for link in self.links if (peer := link.has_left()) is not None), None)
 
     def look_around(self, rank: int, world_size: int, now: float) -> None:
-        """Take note of whether the ranks that this one waits for are there."""
+        """Update `met_since`."""
         seen: set[int] = set().union(*(link.present for link in self.links))
         if not seen.issuperset(range(world_size) if rank == 0 else (0,)):
             self.met_since = None
@@ -97,17 +100,17 @@ class Roster:
             self.met_since = now
 
     def dial(self, now: float, join: Join) -> None:
-        """Open what is due."""
+        """Open a stream on every link whose dial is due."""
         for link in self.links:
             if link.phase is LinkPhase.DOWN and now >= link.dial_at:
                 link.open()
                 self._actions.append(Open(link.id, link.address, join))
 
     def on_welcome(self, link: Link, welcome: Welcome, now: float) -> bool:
-        """A Join was accepted; return whether this ended another stream to the same reducer.
+        """Take a Welcome; return whether the new stream ended another one to the same reducer.
 
-        A reducer has one stream per rank, the last one. What led there before is not dialled any more: the two would
-        take turns for ever.
+        A reducer keeps only the latest stream of a rank. The link that led there before is not
+        dialled any more, or the two would end each other's streams for ever.
         """
         link.welcome(welcome.incarnation, welcome.credit_bytes, now)
         stood = False
@@ -126,7 +129,7 @@ class Roster:
         return stood
 
     def _add_siblings(self, link: Link, ports: Iterable[int]) -> None:
-        """Make links for the other processes behind an address, in place of those of its former life."""
+        """Make links for the other processes behind an address, in place of those before its restart."""
         host = link.address.rpartition(":")[0]
         wanted = {f"{host}:{port}" for port in ports}
         for other in self.links:
@@ -146,10 +149,10 @@ class Roster:
                 return
 
     def on_refusal(self, link: Link, error: ReductionError, now: float, *, is_running: bool) -> None:
-        """A Join was refused; the stream is about to end.
+        """Take a refusal of a Join; the stream is about to end.
 
         Raises:
-            ReductionError: `error`, if trying again is of no use.
+            ReductionError: `error`, if dialling again is of no use.
         """
         link.error = error
         match error:
@@ -166,13 +169,13 @@ class Roster:
         raise error
 
     def on_lost(self, link: Link, error: ReductionError | None, now: float) -> None:
-        """A stream ended."""
+        """Take note that a stream has ended."""
         link.down(error, now)
         if self.alone_since is None and not self.up:
             self.alone_since = now
 
     def wants_look_up(self, now: float) -> bool:
-        """Whether it is time to look what DNS names stand for: when one of their reducers is away for a while."""
+        """Whether to look the DNS names up now: one of their reducers has been away for a while."""
         if not any(
             link.is_looked_up and link.phase in (LinkPhase.DOWN, LinkPhase.OPENING) for link in self.links
         ):
@@ -186,12 +189,13 @@ class Roster:
         return True
 
     def on_found(self, addresses: Sequence[str], now: float) -> None:
-        """Take note of what the names stand for now; what they stand for no more is given up if it is away."""
+        """Take the addresses that the DNS names have now. Reducers that are away and not among them are given up."""
         for link in self.links:
             if link.is_looked_up and link.address not in addresses and not link.is_up:
                 self._retire(link)
                 self._free.add(link.id)
-        # Not the second addresses of reducers that are there: dialling those would end their streams.
+        # An address that leads to a reducer which is there already is not dialled: that would end
+        # its stream.
         known = {link.address for link in self.links if link.id not in self._free}
         for address in addresses:
             if address in known:
@@ -210,12 +214,12 @@ class Roster:
             self._actions.append(Log(_INFO, f"dialling {address}, which a DNS name stands for now"))
 
     def _retire(self, link: Link) -> None:
-        """Dial neither this address nor those of its siblings any more."""
-        for one in self.links:
-            if (one is link or one.parent == link.id) and not one.is_up:
-                if one.phase is LinkPhase.OPENING:
-                    self._actions.append(Shut(one.id))
-                one.phase = LinkPhase.RETIRED
+        """Stop dialling this address and those of its siblings."""
+        for other in self.links:
+            if (other is link or other.parent == link.id) and not other.is_up:
+                if other.phase is LinkPhase.OPENING:
+                    self._actions.append(Shut(other.id))
+                other.phase = LinkPhase.RETIRED
 
     def add_fallback(self, address: str) -> None:
         """Make a link to the reducer that rank 0 has started because no other is left."""

@@ -1,7 +1,7 @@
 """What to do about reducers and ranks that come and go: a pure function of what a rank sees.
 
-Every rank calls `judge` when something has changed and at every tick; only rank 0 ever gets `Reconfigure`.
-The reason comes with the verdict, for the log.
+Every rank calls `judge` when something has changed and at every tick; only rank 0 ever gets
+`Reconfigure`. The reason comes with the verdict, for the log.
 
     rank 0, first epoch        all listed reducers see all ranks      -> configure them
         after join_timeout_s   only some of them do                   -> configure those, with "reshard"
@@ -22,8 +22,9 @@ The reason comes with the verdict, for the log.
     all, after timeout_s       ranks are missing                      -> WorkersMissing
                                the epoch has not started              -> CollectiveTimeout
 
-So `join_timeout_s` is for reducers, and a rank that is late is waited for as at any other collective. A rank that a
-reducer has never seen is late, not dead: it may be busy while that reducer was started again.
+So `join_timeout_s` is for reducers, and a rank that is late is waited for as at any other
+collective. A rank that a reducer has never seen is late, not dead: it may be busy while that
+reducer was started again.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ from worker_plugin.core.words import ADVICE, down_text, missing_ranks, silent_ra
 
 #: A lost stream may be dialled again within this time without further consequences, in seconds.
 GRACE_S = 1.0
-#: How long a rank may take to come to a reducer that others have reached already, in seconds; as long as a silent
-#: host may take to be noticed.
+#: How long a rank may take to come to a reducer that others have reached already, in seconds; as
+#: long as a silent host may take to be noticed.
 ABSENT_S = 10.0
-#: How much longer than rank 0 the others wait for missing ranks, in seconds: only rank 0 knows which they are.
+#: How much longer than rank 0 the others wait for missing ranks, in seconds: only rank 0 knows
+#: which they are.
 LEADER_S = 2.0
 
 
@@ -71,8 +73,8 @@ class View:
     unstarted_since: float | None
     #: Since when no reducer is reachable; the start, before the first one was.
     alone_since: float | None
-    #: Since when all ranks are at some reducer, not necessarily the same one, as far as rank 0 knows; on another rank:
-    #: since when rank 0 is. None while they are not.
+    #: Since when all ranks are at some reducer, not necessarily the same one, as far as rank 0
+    #: knows; on another rank: since when rank 0 is. None while they are not.
     met_since: float | None
     started_at: float
     is_idle: bool
@@ -261,7 +263,8 @@ def _lost_rank(view: View) -> ReductionError | None:
                 f"rank {rank} ({host}) is gone: its streams to {where} broke without goodbye; its log or its host's "
                 f"may say why (out of memory?)"
             )
-    # A rank that left in good order needs nobody; but whoever still waits for results can wait for ever.
+    # A rank that left in good order needs nobody; but whoever still waits for results can wait for
+    # ever.
     left = next((peer for link in live if (peer := link.has_left()) is not None), None)
     waits = (view.broken_since, view.unstarted_since)
     stuck = view.configuration is None or any(

@@ -11,7 +11,7 @@ from worker_plugin.core.membership.verdict import View
 from worker_plugin.core.words import down_text, missing_ranks, silent_ranks
 
 _INFO, _WARNING = 20, 30
-#: The second and every later text comes after so many times `stall_warn_s`.
+#: After the first text the next ones follow at this multiple of `stall_warn_s`.
 PAUSES = 3
 
 
@@ -26,8 +26,9 @@ class Patience:
     def __init__(self, stall_warn_s: float, actions: list[Action]) -> None:
         self._actions = actions
         self._stall_warn_s = stall_warn_s
-        #: Since when it waits, None if it does not; and when the next text is due.
+        #: Since when the rank waits; None if it does not.
         self._since: float | None = None
+        #: When the next text is due.
         self._due = 0.0
 
     def rest(self) -> None:
@@ -35,7 +36,7 @@ class Patience:
         self._since = None
 
     def check(self, view: View) -> None:
-        """Say what the rank waits for, if it is time to. To be asked at every tick while no epoch runs."""
+        """Say what the rank waits for, if it is time to. To be called at every tick while no epoch runs."""
         if not _is_waiting(view):
             self.rest()
             return
@@ -55,7 +56,7 @@ def _is_waiting(view: View) -> bool:
 
 
 def texts(view: View, since: float) -> list[Action]:
-    """Return what a rank has to say that waits since `since`."""
+    """Return the lines of the log for a rank that waits since `since`."""
     down = [link for link in view.links if link.phase is not LinkPhase.RETIRED and not link.is_up]
     is_alone = not any(link.is_up for link in view.links)
     logs: list[Action] = []

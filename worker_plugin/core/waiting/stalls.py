@@ -1,7 +1,8 @@
-"""Collectives that stand still or take too long: who is waited for, a warning, and in the end an error.
+"""Collectives that stand still or take too long: which ranks are late, a warning, and in the end an error.
 
-The reducers say whom their oldest chunk waits for (`Waiting`). Of the ranks that wait, the lowest warns and the
-others only inform, so that a stall is one warning in the log of a job, and not one per rank.
+Reducers report which ranks their oldest chunk waits for (`Waiting`). Of the ranks that wait, the
+lowest warns and the others only log it as information. So a stall is one warning in a job's log,
+and not one per rank.
 """
 
 from __future__ import annotations
@@ -44,15 +45,16 @@ class Stalls:
         self._window = window
         self._stall_warn_s = stall_warn_s
         self._timeout_s = timeout_s
-        #: The last collective that was logged, as one that this rank or the others wait for.
+        #: The last collective that was logged because this rank, or the others, wait for it.
         self.warned_seq: int | None = None
 
     def check(self, now: float, *, is_running: bool) -> None:
-        """Warn once when nothing has come of the oldest collective for too long, and give it up in the end.
+        """Warn once if no result of the oldest collective has come for too long, and give it up in the end.
 
         Args:
             now: the present time.
-            is_running: whether an epoch runs. While none does, `Patience` says what is waited for.
+            is_running: whether an epoch runs. While none does, `Patience` says what this rank waits
+                for.
 
         Raises:
             CollectiveTimeout: it is not done `timeout_s` after its first push.
@@ -70,18 +72,20 @@ class Stalls:
         if not is_late and (not (is_still and is_running) or self.warned_seq == seq):
             return
         news = self._news()
-        names = {peer.rank: str(peer) for one in news for peer in one.missing if peer.rank != self._rank}
+        names = {
+            peer.rank: str(peer) for report in news for peer in report.missing if peer.rank != self._rank
+        }
         late = [names[rank] for rank in sorted(names)]
         text = f"{self._text(seq, oldest, now, late)}; {self._end(waited, late, is_late=is_late)}"
         if is_late:
             raise CollectiveTimeout(text)
         self.warned_seq = seq
         others_speak = any(rank not in names for rank in range(self._rank))
-        is_told_all = news and all(one.count == len(one.missing) for one in news)
+        is_told_all = news and all(report.count == len(report.missing) for report in news)
         self._actions.append(Log(_INFO if others_speak and is_told_all else _WARNING, text))
 
     def _check_own(self) -> None:
-        """Tell that the others wait for a collective which this rank has not even issued."""
+        """Warn if the others wait for a collective that this rank has not issued yet."""
         for link in self._roster:
             news = link.waiting
             if (
@@ -96,7 +100,7 @@ class Stalls:
                 self._actions.append(Log(_WARNING, text))
 
     def _news(self) -> list[Waiting]:
-        """Return what reducers said of whom they wait for, as far as it is still true."""
+        """Return the reducers' reports of the ranks that they wait for, as far as these are still true."""
         return [
             link.waiting
             for link in self._roster

@@ -1,29 +1,31 @@
-"""One rank's side of the protocol: epochs, pushes, acknowledgements, the end. Nothing else changes them.
+"""One rank's side of the protocol.
 
-phase     what it means                                        left by
+This module is the table of its states and events, so it is longer than others.
+
+state     what it means                                        left by
 open      collectives may be issued                            Close; Leave, once all are done; an error
 closing   all results are here; others may still need us       the minimum covers all; a peer left; time
-failing   an error of this rank's own; nobody has heard yet    all ranks are there and hear it; time
+failing   this rank has failed, and no other knows it yet      all ranks are there and learn it; time
 closed    Goodbye was sent                                     -
-failed    an error ended it; all reducers have heard it        -
+failed    an error ended it; all reducers were told            -
 
-While failing, a rank dials and joins as ever, but takes part in nothing. The others wait for it,
-and hear why it fails when the first epoch would begin, or when a reducer is back.
+While failing, a rank dials and joins as ever, but takes no part in epochs. The others wait for it,
+and learn why it fails when the first epoch would begin, or when a reducer is back.
 
 event                  what follows
 Welcome                Hello, if the reducer is a member (epochs.py)
-Peers                  whom that reducer sees: input of `judge` (verdict.py)
-Waiting                whom that reducer waits for: for warnings and timeouts (stalls.py)
+Peers                  the ranks that this reducer sees: input of `judge` (membership/verdict.py)
+Waiting                the ranks that it waits for: for warnings and timeouts (waiting/stalls.py)
 Configure (newer)      enter the epoch (epochs.py)
-Start, Result, Minimum (epochs.py); the first epoch has all of its Starts: Began
+Start, Result, Minimum see epochs.py; Began when the first epoch has all of its Starts
 Abort, on a live link  fail with that error, and tell the other reducers; data was damaged: stream lost
 Abort, on a Join       dial again or fail (roster.py); the same if TLS or a proxy refuses it
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
 FellBack               dial the reducer that rank 0 has started, because none was left
-Found                  dial what DNS names stand for now (roster.py)
+Found                  dial the addresses that DNS names have now (roster.py)
 NoFallback             fail, unless a reducer is back or nothing is in flight
-Broke                  fail with that error, and tell the reducers; failing, if nobody could hear it
+Broke                  fail with that error, and tell the reducers; failing, if nobody could be told
 Connect                wait for the first epoch as if a collective were in flight
 Close                  fail what is in flight; wait until nobody needs this rank, then Goodbye
 Leave                  once nothing is in flight, the same as Close
@@ -107,9 +109,10 @@ class Identity:
     """Who this rank is, and the settings that the protocol needs; fixed for the communicator's life."""
 
     job: str
-    #: Tells the process groups of one job apart, "" for the whole job.
+    #: Tells the process groups of one job apart; "" is the group of all ranks.
     group: str = ""
-    #: 16 bytes on rank 0, empty on the others, which learn it from the first configuration.
+    #: Random, 16 bytes, on rank 0. Empty on the others, which learn it from the first
+    #: configuration.
     instance: bytes
     nonce: bytes
     host: str
@@ -124,15 +127,15 @@ class Identity:
     stall_warn_s: float
     join_timeout_s: float
     close_timeout_s: float
-    #: "reshard", "wait" or "raise"; rank 0's counts.
+    #: "reshard", "wait" or "raise"; rank 0's value counts.
     on_reducer_loss: str = "reshard"
     #: Whether rank 0 may start a reducer when none is left.
     may_fall_back: bool = False
-    #: Whether pushes and results have checksums; rank 0's counts.
+    #: Whether pushes and results have checksums; rank 0's value counts.
     checksums: bool = False
-    #: The DType that floating-point tensors are pushed as; 0: their own.
+    #: The DType in which floating-point tensors are pushed; 0 stands for their own.
     wire_dtype: int = 0
-    #: Of how many processes each contribution is the sum; this rank stands for all of them.
+    #: How many processes this rank stands for: each contribution is the sum of theirs.
     local_size: int = 1
 
 
@@ -147,10 +150,15 @@ class State(enum.Enum):
 
 
 class RankCore:
-    """The rank's whole state. One call per event; actions are to be performed in order."""
+    """The whole state of a rank's protocol. The actions of each event are to be performed in their order.
+
+    Args:
+        identity: who this rank is.
+        addresses: of the reducers.
+        looked_up: those of the addresses that DNS names stand for.
+    """
 
     def __init__(self, identity: Identity, addresses: Iterable[str], looked_up: Container[str] = ()) -> None:
-        """Begin with reducers at these addresses; `looked_up` are those that DNS names stand for."""
         self.identity = identity
         #: What follows from the present event; all parts of the core add to it.
         self._actions: list[Action] = []
@@ -165,11 +173,12 @@ class RankCore:
         self.error: ReductionError | None = None
         self.started_at: float | None = None
         self.close_due: float | None = None
-        #: How many collectives there will ever be, once nobody can issue any more.
+        #: How many collectives were issued, if no more can be; None as long as more can be.
         self.last_issued: int | None = None
         self.has_fallen_back = False
-        #: Whether the first epoch has started, and whether the user waits for that.
+        #: Whether the first epoch has started.
         self.has_begun = False
+        #: Whether the user waits for the first epoch to start.
         self.is_awaited = False
         self.patience = Patience(identity.stall_warn_s, self._actions)
         self.stalls = Stalls(
@@ -238,7 +247,7 @@ class RankCore:
                 self._on_tick(packets_lost, now)
 
     def _dispatch_failing(self, event: Event, now: float) -> None:
-        """Do no more than it takes to tell the other ranks."""
+        """Take an event while failing: only what is necessary to tell the other ranks."""
         assert self.error is not None
         assert self.close_due is not None
         are_there = False
@@ -257,7 +266,7 @@ class RankCore:
             self._fail(self.error)
 
     def _meets_others(self, link: Link, frame: object, now: float) -> bool:
-        """Take a frame while failing; return whether it says that all ranks are there, or know already."""
+        """Take a frame while failing; return whether it shows that all ranks are there, or know the error already."""
         match frame:
             case Welcome() if link.phase is LinkPhase.OPENING:
                 self.roster.on_welcome(link, frame, now)
@@ -271,7 +280,7 @@ class RankCore:
     # ---- the user's side ----
 
     def _on_broke(self, error: ReductionError, now: float) -> None:
-        """Fail at once if the others can hear why; before the first epoch not all of them are there."""
+        """Fail at once if the others can be told why; before the first epoch not all of them are there."""
         if self.state is State.CLOSING:  # all results are here, and nothing of the user's is lost
             self._leave()
             return
@@ -311,12 +320,12 @@ class RankCore:
         self._leave_if_done(now)
 
     def _close_if_idle(self, now: float) -> None:
-        """After Leave: everything that was ever issued is done."""
+        """Begin to close if nobody can issue any more and everything that was issued is done."""
         if self.state is State.OPEN and self.window.held == self.last_issued:
             self._on_close(now)
 
     def _leave_if_done(self, now: float) -> None:
-        """After success: others may need our contributions until everybody holds everything."""
+        """End the closing, if no other rank can need a contribution of this one any more."""
         if self.state is not State.CLOSING:
             return
         everybody_done = self.window.minimum >= self.window.issued

@@ -48,13 +48,13 @@ from reduction.model import Configuration, Presence
 from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.words import ADVICE, down_text, missing_ranks, silent_ranks
 
-#: A lost stream may be dialled again within this time without further consequences, in seconds.
+#: How long a lost stream may take to be there again without further consequences, in seconds.
 GRACE_S = 1.0
 #: How long a rank may take to come to a reducer that others have reached already, in seconds; as
 #: long as a silent host may take to be noticed.
 ABSENT_S = 10.0
-#: How much longer than rank 0 the others wait for missing ranks, in seconds: only rank 0 knows
-#: which they are.
+#: How much longer than rank 0 the others wait for missing ranks, in seconds, because only rank 0
+#: knows which are missing.
 LEADER_S = 2.0
 
 
@@ -67,14 +67,14 @@ class View:
     world_size: int
     links: Sequence[Link]
     configuration: Configuration | None
-    #: Since when a stream of the present epoch is known to have broken; None while all stand.
+    #: Since when a stream of the present epoch is known to have broken; None while all are open.
     broken_since: float | None
-    #: Since when the present epoch waits for a Start of all its members; None once all have come.
+    #: Since when the present epoch waits for the Starts of its members; None once all have come.
     unstarted_since: float | None
-    #: Since when no reducer is reachable; the start, before the first one was.
+    #: Since when no reducer is reachable. Before the first was reached it is the start.
     alone_since: float | None
-    #: Since when all ranks are at some reducer, not necessarily the same one, as far as rank 0
-    #: knows; on another rank: since when rank 0 is. None while they are not.
+    #: On rank 0: since when every rank is at some reducer, not necessarily at the same one. On another
+    #: rank: since when rank 0 is at a reducer. None while that is not so.
     met_since: float | None
     started_at: float
     is_idle: bool
@@ -82,9 +82,9 @@ class View:
     timeout_s: float
     #: What follows when members are lost for good: "reshard", "wait" or "raise".
     on_reducer_loss: str = "reshard"
-    #: Whether there may be a reducer of our own once no other is left.
+    #: Whether rank 0 may start a reducer when no other is left.
     may_fall_back: bool = False
-    #: Whether there is one.
+    #: Whether it has.
     has_fallen_back: bool = False
 
 
@@ -123,7 +123,7 @@ _KEEP = Keep()
 def judge(view: View) -> Verdict:
     """Return what follows from the view. Same input, same output."""
     verdict = _judge(view)
-    # Asked only now, because it looks at every rank on every link.
+    # This is checked last, because it looks at every rank on every link.
     if isinstance(verdict, Reconfigure) and (taken := _impostor(view)) is not None:
         return GiveUp(taken)
     return verdict
@@ -139,7 +139,7 @@ def _judge(view: View) -> Verdict:
     lost = _lost_rank(view)
     if lost is not None:
         return GiveUp(lost)
-    # With nothing in flight as well: another rank may miss a result that this one has.
+    # This holds with nothing in flight as well: another rank may lack a result that this one has.
     if view.may_fall_back and view.alone_since is not None:
         is_due = view.now >= view.alone_since + view.join_timeout_s
         return FallBack(_why_unavailable(view)[0]) if is_due else _KEEP
@@ -179,7 +179,7 @@ def _first_epoch(view: View) -> Verdict:
 
 
 def _waiting(view: View, since: float) -> Verdict:
-    """Return what follows if no epoch can begin although a reducer is there."""
+    """Return the verdict for the case that no epoch can begin although a reducer is there."""
     if view.rank == 0 and view.met_since is not None:
         is_over = view.now >= since + view.join_timeout_s and _have_met(view)
         return GiveUp(_unavailable(view)) if is_over else _KEEP
@@ -189,12 +189,12 @@ def _waiting(view: View, since: float) -> Verdict:
 
 
 def _have_met(view: View) -> bool:
-    """Whether all ranks are there, and have had time to reach the reducers that they can."""
+    """Whether all ranks are there, and have had time to reach all reducers that they can reach."""
     return view.met_since is not None and view.now >= view.met_since + ABSENT_S
 
 
 def _membership(view: View) -> Verdict | None:
-    """Rank 0's part, once there is an epoch."""
+    """Return rank 0's verdict on the members of the present epoch; None if they may stay."""
     assert view.configuration is not None
     by_incarnation = {link.incarnation: link for link in view.links if link.is_up}
     members = [by_incarnation.get(member.incarnation) for member in view.configuration.members]
@@ -223,7 +223,7 @@ def _membership(view: View) -> Verdict | None:
     ]
     if view.on_reducer_loss == "wait":
         return _in_new_lives(view.configuration, others, whole)
-    # A member whose process is gone never comes back: no need to wait for it.
+    # A member whose process is gone never comes back, so it is not waited for.
     gone = {link.address for link in view.links if link.is_up or link.is_absent}
     may_return = any(link is not None or address not in gone for link, address in lost)
     if may_return and view.now < view.broken_since + GRACE_S:
@@ -263,8 +263,8 @@ def _lost_rank(view: View) -> ReductionError | None:
                 f"rank {rank} ({host}) is gone: its streams to {where} broke without goodbye; its log or its host's "
                 f"may say why (out of memory?)"
             )
-    # A rank that left in good order needs nobody; but whoever still waits for results can wait for
-    # ever.
+    # A rank that left in good order needs no one, but one that still waits for results would wait
+    # for ever.
     left = next((peer for link in live if (peer := link.has_left()) is not None), None)
     waits = (view.broken_since, view.unstarted_since)
     stuck = view.configuration is None or any(
@@ -303,7 +303,7 @@ def _unavailable(view: View) -> ReductionError:
 
 
 def _why_unavailable(view: View) -> tuple[str, str]:
-    """Return the cause, and what to do."""
+    """Return why no reducer can be used, and advice."""
     tried = [link for link in view.links if link.phase is not LinkPhase.RETIRED]
     down = [link for link in tried if not link.is_up]
     within = f"within {view.join_timeout_s:g} s (join_timeout_s)"

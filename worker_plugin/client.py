@@ -35,12 +35,12 @@ from worker_plugin.core.rank import Identity, RankCore
 from worker_plugin.discovery import announcement
 from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.milestone import Milestone
+from worker_plugin.discovery.rank_group import RankGroup
 from worker_plugin.discovery.rendezvous import Rendezvous
 from worker_plugin.driver import Driver
 from worker_plugin.process import fork, log_setup
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
-from worker_plugin.rank_group import RankGroup
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.encoding import encoding_of

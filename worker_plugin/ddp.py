@@ -11,7 +11,7 @@ import torch
 from reduction.errors import ConfigError
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_plugin.rank_group import RankGroup, group_of
+from worker_plugin.discovery.rank_group import RankGroup, group_of
 
 
 class Modules:

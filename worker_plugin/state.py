@@ -23,10 +23,10 @@ from worker_plugin.client import Client
 from worker_plugin.communicator import CLOSED, Communicator, Request
 from worker_plugin.config import PluginConfig, Settings, build, check_files
 from worker_plugin.ddp import Modules, modules_of
+from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
-from worker_plugin.rank_group import RankGroup, find_group, group_of
 from worker_plugin.settings import table
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice

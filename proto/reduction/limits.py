@@ -45,7 +45,7 @@ ID_BYTES = 16
 #: A job's name stands in lines of the log and in tables, so it has to stay readable.
 JOB_NAME_BYTES_MAX = 200
 #: A worker describes a longer list of ranks by its beginning and a hash
-#: (`worker_plugin/rank_group.py`).
+#: (`worker_plugin/discovery/rank_group.py`).
 GROUP_BYTES_MAX = 100
 #: Host names and addresses. A DNS name has at most 253 characters.
 HOST_BYTES_MAX = 255

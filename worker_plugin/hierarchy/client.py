@@ -36,6 +36,7 @@ from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.milestone import Milestone
 from worker_plugin.discovery.nodes import Node, own_locality
+from worker_plugin.discovery.rank_group import RankGroup
 from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.hierarchy.exchange import Exchange, Share, Submission, on_stream
 from worker_plugin.hierarchy.local_group import LocalGroup
@@ -45,7 +46,6 @@ from worker_plugin.hierarchy.watch import Watch
 from worker_plugin.process import fork
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
-from worker_plugin.rank_group import RankGroup
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.futures import Future, fail, failed, make_future, without_frames
 

@@ -13,8 +13,8 @@ from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.announcement import ranks_text
 from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.nodes import Node
+from worker_plugin.discovery.rank_group import RankGroup
 from worker_plugin.discovery.rendezvous import Rendezvous
-from worker_plugin.rank_group import RankGroup
 from worker_plugin.settings.kinds import SECONDS_MAX
 
 #: How much longer a rail waits than a node before CollectiveTimeout, in seconds. If a rank is late,

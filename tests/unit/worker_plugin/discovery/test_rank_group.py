@@ -5,7 +5,7 @@ import torch.distributed as dist
 from reduction import limits
 from reduction.errors import ConfigError
 
-from worker_plugin.rank_group import RankGroup, find_group, ranks_text
+from worker_plugin.discovery.rank_group import RankGroup, find_group, ranks_text
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import worker_plugin
-from worker_plugin.torch_version import OLDEST, is_too_old, require_torch
+from worker_plugin.process.torch_version import OLDEST, is_too_old, require_torch
 
-PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""`python -m reducer` is the `reducer` command, and so is this file by its path, as `launch.reducer_command` starts it.
+"""`python -m reducer` is the `reducer` command, and so is this file when it is run by its path.
 
-By its path it uses the packages `reducer` and `reduction` of those who started it, and otherwise what is installed:
-no folder of the user's comes before that. PYTHONPATH comes last, the working directory not at all.
+`launch.reducer_command` runs it by its path. It then uses the packages `reducer` and `reduction` of
+the process that started it, and otherwise the installed packages: no folder of the user's comes
+before those. PYTHONPATH comes last, and the working directory is not used at all.
 """
 
 import importlib.util
@@ -10,7 +11,7 @@ import sys
 
 
 def _find_packages() -> None:
-    """Make `sys.path`, and import our two packages; until then nothing of ours can be."""
+    """Set `sys.path` and import `reducer` and `reduction`, which cannot be imported before."""
     path = os.environ.get("PYTHONPATH")
     # An empty entry stands for the working directory.
     user = [os.path.abspath(entry) for entry in path.split(os.pathsep)] if path else []

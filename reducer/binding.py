@@ -1,7 +1,7 @@
-"""Which addresses a process can have, asked before anybody serves: so that an error names option, address and cause.
+"""Checks addresses before the reducer serves, so that an error names option, address and cause.
 
-gRPC writes the cause of a failed bind into its own log only, and calls an address that cannot be looked up
-misformatted.
+gRPC writes the cause of a failed bind into its own log only. It calls an address that does not
+resolve misformatted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reducer.config import ReducerConfig, address_of
 
 
 class BindError(Exception):
-    """An address that was asked for cannot be had."""
+    """An address cannot be bound."""
 
 
 def check_host(bind: str, host: str) -> None:
@@ -36,7 +36,8 @@ def check_address(host: str, port: int) -> None:
     """Find out whether a port is free on all addresses of a host, by binding and letting go.
 
     Raises:
-        OSError: it is taken on one of them, or all refuse for another reason; the text has address and cause.
+        OSError: it is taken on one of them, or all refuse for another reason. The text names the
+            address and the cause.
     """
     if port == 0:
         return
@@ -53,7 +54,7 @@ def check_address(host: str, port: int) -> None:
 def _try(family: int, where: tuple[object, ...]) -> OSError | None:
     with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as sock:
         try:
-            # As servers do: an address is not held up by connections in TIME_WAIT.
+            # Servers set this too, so that connections in TIME_WAIT do not block the address.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(where[0] != "::"))
@@ -65,14 +66,14 @@ def _try(family: int, where: tuple[object, ...]) -> OSError | None:
 
 
 def listen_error(host: str, port: int, error: OSError) -> OSError:
-    """Return the error with address and cause in words; asyncio and `socket` put other words around the cause."""
+    """Return an error that names address and cause, without asyncio's words around them."""
     cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
     return OSError(error.errno, f"cannot listen on {address_of(host, port)}: {cause}")
 
 
 @contextlib.contextmanager
 def naming(option: str) -> Iterator[None]:
-    """Have an OSError from within become a BindError that begins with an option."""
+    """Turn an OSError of the block into a BindError that begins with an option."""
     try:
         yield
     except OSError as error:
@@ -80,7 +81,7 @@ def naming(option: str) -> Iterator[None]:
 
 
 def check_ports_of_siblings(config: ReducerConfig) -> None:
-    """Find out whether the ports that siblings are to take are free, and say whose option asks for them.
+    """Check that the ports of the siblings are free. An error names the option that asks for them.
 
     Raises:
         BindError: one is taken.

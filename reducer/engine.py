@@ -1,7 +1,8 @@
-"""The reducer in one process: performs what the core decides. All on one event-loop thread.
+"""The engine of one reducer process performs what the core decides, on the event loop's thread.
 
-A transport opens a stream for each connection and hands it frames; the engine asks `Jobs`, does the
-arithmetic, and delivers frames to the streams' sinks. It makes no decisions and knows no bytes on the wire.
+A transport opens a stream for each connection and hands it frames. The engine asks `Jobs`, does the
+arithmetic, and hands frames to the streams' sinks. It decides nothing, and knows no bytes on the
+wire.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ log = logging.getLogger(__name__)
 
 #: How often time passes for the core, in seconds.
 TICK_S = 0.04
-#: Events that mean nothing once their stream is over. (A union in the hot path would be made anew each time.)
+#: Events that mean nothing once their stream is over. A tuple, because `Received | Rejected` in the
+#: hot path would create a union for every frame.
 _OF_STREAMS = (Received, Rejected)
-#: Frames that the log has a line for.
-_TOLD = (Welcome, Start)
+#: Frames that get a line in the log.
+_LOGGED = (Welcome, Start)
 
 
 class Engine:
@@ -53,12 +55,14 @@ class Engine:
 
     def __init__(self, *, memory_limit_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.jobs = Jobs(incarnation=secrets.token_bytes(16), memory_limit_bytes=memory_limit_bytes)
-        #: Totals over all jobs that ever were: payload of pushes, payload of results, chunks published.
+        #: Payload bytes of the pushes of all jobs since the start.
         self.received_bytes = 0
+        #: Payload bytes of the results of all jobs since the start.
         self.sent_bytes = 0
+        #: Chunks published for all jobs since the start.
         self.chunks = 0
         self.errors: Counter[str] = Counter()
-        #: For transports that receive payloads into memory of ours.
+        #: Transports receive payloads into buffers of this pool.
         self.pool = BufferPool()
         self._clock = clock
         self._started_at = clock()
@@ -69,13 +73,13 @@ class Engine:
         self._journal = Journal(clock)
 
     def open(self, sink: Sink) -> EngineStream:
-        """Open a stream; its sink hears from within the `send` of this or other streams."""
+        """Open a stream. Its sink is called from within the `send` of this or of other streams."""
         self._stream_count += 1
         self._sinks[self._stream_count] = sink
         return EngineStream(self, self._stream_count)
 
     def tick(self) -> None:
-        """Let time pass; to be called every TICK_S."""
+        """Let time pass. The caller does this every TICK_S."""
         self._handle(Tick())
         self._journal.tick()
         if not self.jobs.by_name:
@@ -86,7 +90,7 @@ class Engine:
         self._handle(Drain())
 
     def close(self) -> None:
-        """Write what the log still lacks, when the process stops."""
+        """Write the lines that the log still lacks when the process stops."""
         self._journal.close()
 
     @property
@@ -130,7 +134,7 @@ class Engine:
     # ---- for EngineStream ----
 
     def receive(self, stream: int, frame: WorkerFrame) -> None:
-        """Take a frame of a stream; frames for a stream that is over are dropped."""
+        """Take a frame of a stream. Frames of a stream that is over are dropped."""
         if stream not in self._sinks:
             return
         match frame:
@@ -138,7 +142,8 @@ class Engine:
                 if not self._is_sound(stream, frame):
                     return
                 self.received_bytes += payload.nbytes
-            case Join() if frame.protocol == PROTOCOL_VERSION:  # of another nothing has been checked
+            # A Join of another version has not been checked, so the journal must not keep it.
+            case Join() if frame.protocol == PROTOCOL_VERSION:
                 self._journal.introduce(stream, frame)
         self._handle(Received(stream, frame))
 
@@ -153,8 +158,9 @@ class Engine:
         return True
 
     def reject(self, stream: int, error: ReductionError) -> None:
-        """End a stream whose peer broke a rule that the transport watches over."""
-        # The stream keeps the error, whose traceback would keep the stream, and the frame at fault: a cycle.
+        """End a stream whose peer broke a rule that the transport checks."""
+        # The stream keeps the error. A traceback would keep the stream and the frame at fault,
+        # which makes a cycle.
         error.__traceback__ = error.__context__ = None
         if stream in self._sinks:
             self._handle(Rejected(stream, error))
@@ -169,7 +175,7 @@ class Engine:
         return self._journal.label(stream)
 
     def lose(self, stream: int, reason: str) -> None:
-        """Take note that a stream is over, though nobody here has ended it."""
+        """Record that a stream is over although the reducer has not ended it."""
         sink = self._sinks.pop(stream, None)
         if sink is not None:
             self._journal.on_lost(stream, reason)
@@ -181,14 +187,14 @@ class Engine:
     def _handle(self, event: ReducerEvent) -> None:
         self._events.append(event)
         if len(self._events) > 1:
-            return  # from within a sink: its turn comes when the present event is done
+            return  # called from within a sink: the loop below handles it after the present event
         while self._events:
             event = self._events[0]
             try:
                 if not isinstance(event, _OF_STREAMS) or event.stream in self._sinks:
                     for action in self.jobs.handle(event, self._clock()):
                         self._perform(action)
-            except Exception:  # a bug of ours must cost one job, not all
+            except Exception:  # a bug of the reducer must cost one job, not all
                 log.exception("event failed event=%s", type(event).__name__)
                 self._contain(event)
             if self._journal.has_news(len(self.jobs.by_name)):
@@ -196,7 +202,7 @@ class Engine:
             self._events.popleft()
 
     def _contain(self, event: ReducerEvent) -> None:
-        """End the stream whose event could not be handled; its rank then fails the job everywhere."""
+        """End the stream whose event failed. Its rank then fails the job everywhere."""
         if isinstance(event, Received):
             self._events.append(
                 Rejected(event.stream, ReductionError("internal error of the reducer; see its log"))
@@ -209,7 +215,7 @@ class Engine:
             case Publish():
                 self._publish(action)
             case Send(stream, frame):
-                if isinstance(frame, _TOLD):
+                if isinstance(frame, _LOGGED):
                     self._note(stream, frame)
                 if (sink := self._sinks.get(stream)) is not None:
                     sink.on_frame(frame)
@@ -225,8 +231,9 @@ class Engine:
                 log.warning("%s", text)
 
     def _note(self, stream: int, frame: Welcome | Start) -> None:
-        """Have the log say that a rank is there, or that all are."""
-        self._journal.settle(self.jobs.by_name.values())  # a former life of the job has ended before
+        """Log that a rank has joined, or that all ranks have."""
+        # The end of a former instance of the job comes first in the log.
+        self._journal.settle(self.jobs.by_name.values())
         owner = self.jobs.streams.get(stream)
         if owner is not None and isinstance(frame, Welcome):
             self._journal.on_welcome(stream, owner[0])
@@ -245,7 +252,7 @@ class Engine:
             codec.add(accumulator, payload, collective.op)
 
     def _accumulator(self, codec: Codec, layout_bytes: int, first: memoryview) -> Array:
-        """Return the first contribution in the accumulation dtype; in its own memory if that is ours."""
+        """Return the first contribution in the accumulation dtype, in place if it is leased."""
         if codec.is_plain and is_leased(first):
             return np.frombuffer(first, codec.accumulation)
         nbytes = codec.elements(layout_bytes) * codec.accumulation.itemsize
@@ -284,14 +291,15 @@ class EngineStream:
     def reject(self, error: ReductionError) -> None:
         """End the stream because of what the peer did below the level of frames."""
         if isinstance(error, MalformedFrame) and self._engine.jobs.has_checksums(self._number):
-            error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # and nobody has sent them so
+            # A worker sends no such bytes, so they were damaged on the way.
+            error = DataCorrupted(f"bytes that are no frame arrived: {error}")
         self._engine.reject(self._number, error)
 
     def close(self, reason: str = "its call ended") -> None:
-        """End the stream; see `ReducerStream.close`. The reason is for the log, if nobody here has ended it before."""
+        """End the stream; see `ReducerStream.close`. `reason` goes into the log."""
         self._engine.lose(self._number, reason)
 
     @property
     def label(self) -> str:
-        """The job and the rank, for the log; until the stream is over."""
+        """The job and the rank of a stream that is not over, for the log."""
         return self._engine.label(self._number)

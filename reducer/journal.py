@@ -1,16 +1,17 @@
-"""What the log says of streams and jobs: every line names the job and the rank that it concerns.
+"""The log's lines about streams and jobs. Every line names the job and the rank that it concerns.
 
-    join job=J rank=1/3 host=H                          a rank's stream is attached
-    job started job=J ranks=3                           all ranks are there, for the first time
-    lost job=J rank=1 host=H reason=...                 its stream broke; it may dial again
-    closed stream job=J rank=0,1,2 error=E reason=...   what ended a job on all its streams, or one stream
-    refused job=J rank=1 error=E reason=...             it was never attached; once in REPEAT_S for one job and rank
-    refused again job=J rank=1 error=E times=17         how often that was left out
-    refused a call error=E reason=...                   it ended before its Join; once in REPEAT_S for one host
-    refused again call host=H error=E ... times=17      how often that was left out
+    join job=J rank=1/3 host=H                         a rank's stream is attached
+    job started job=J ranks=3                          all ranks are there, for the first time
+    lost job=J rank=1 host=H reason=...                its stream broke; it may dial again
+    closed stream job=J rank=0,1,2 error=E reason=...  why a job or one stream was ended
+    refused job=J rank=1 error=E reason=...            a rank was never attached
+    refused again job=J rank=1 error=E times=17        how often that line was left out
+    refused a call error=E reason=...                  a call ended before its Join
+    refused again call host=H error=E ... times=17     how often that line was left out
     job ended job=J ranks=3 received_bytes=... sent_bytes=... seconds=...
 
-It decides nothing, and the engine tells it what it does.
+A refusal is logged once in REPEAT_S: for one job, rank and error, and for one host and reason of
+a call. The journal decides nothing. The engine tells it what happens.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from reducer.repeats import Repeats
 
 log = logging.getLogger(__name__)
 
-#: How many ranks a line names.
+#: A line names at most this many ranks.
 RANKS_MAX = 8
 #: Matches what differs between refusals of the same kind, such as ports, lengths and seconds.
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -36,7 +37,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(slots=True)
 class _Caller:
-    """Who a stream says it is."""
+    """The job and rank that a stream names in its Join."""
 
     job: str
     rank: int
@@ -46,7 +47,7 @@ class _Caller:
 
 @dataclass(slots=True)
 class _Life:
-    """A job in the table."""
+    """A present job."""
 
     job: Job
     since: float
@@ -54,7 +55,7 @@ class _Life:
 
 
 class Journal:
-    """Of one engine."""
+    """The log of one engine."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -62,63 +63,70 @@ class Journal:
         self._lives: dict[int, _Life] = {}
         self._closes: list[tuple[int, ReductionError]] = []
         self._repeats = Repeats(lambda key, times: log.warning("refused again %s times=%d", key, times))
-        # Calls have their own memory, so that a flood from many hosts does not displace the keys of jobs.
+        # Calls have keys of their own, so that a flood from many hosts does not displace those of
+        # jobs.
         self._call_repeats = Repeats(
             lambda key, times: log.warning("refused again call %s times=%d", key, times)
         )
 
     def introduce(self, stream: int, join: Join) -> None:
-        """Take note of who a stream says it is, when nothing has been decided about it."""
+        """Record which job and rank a stream names. Nothing has been decided about it yet."""
         if stream not in self._callers:
             self._callers[stream] = _Caller(job_title(join.job, join.group), join.rank, join.host)
 
     def label(self, stream: int) -> str:
-        """Return the job and the rank of a stream that is not over, as lines of the log have them."""
+        """Return the job and the rank of a stream that is not over, for a line of the log."""
         caller = self._callers.get(stream)
         return "job=? rank=?" if caller is None else f"job={caller.job} rank={caller.rank}"
 
     def on_welcome(self, stream: int, job: Job) -> None:
-        """A rank is attached."""
+        """Log that a rank is attached."""
         caller = self._callers[stream]
         caller.is_attached = True
         self._lives.setdefault(job.id, _Life(job, self._clock()))
         log.info("join job=%s rank=%d/%d host=%s", caller.job, caller.rank, job.world_size, caller.host)
 
     def on_start(self, job: Job) -> None:
-        """All ranks of a job are there, perhaps again."""
+        """Log that all ranks of a job are there, unless that has happened before."""
         life = self._lives.setdefault(job.id, _Life(job, self._clock()))
         if not life.is_started:
             life.is_started, life.since = True, self._clock()
             log.info("job started job=%s ranks=%d", job.title, job.world_size)
 
     def on_close(self, stream: int, error: ReductionError | None) -> None:
-        """A stream ends; with an error its line comes when all that it ends are known."""
+        """Record that a stream ends. `settle` logs an error once for all streams that it ends."""
         if error is None:
             self._callers.pop(stream, None)
         else:
             self._closes.append((stream, error))
 
     def on_lost(self, stream: int, reason: str) -> None:
-        """A stream broke."""
+        """Log that a stream broke."""
         caller = self._callers.pop(stream, None)
         if caller is not None and caller.is_attached:
             log.info("lost job=%s rank=%d host=%s reason=%s", caller.job, caller.rank, caller.host, reason)
 
     def on_refused_call(self, peer: str, error: ReductionError) -> None:
-        """A call ended before its Join. `peer` is its address as gRPC writes it, such as ipv4:10.0.0.1:41234."""
+        """Log that a call was refused before its Join.
+
+        Args:
+            peer: the address of the call as gRPC writes it, such as ipv4:10.0.0.1:41234.
+            error: why it was refused.
+        """
         host = peer.rpartition(":")[0] or peer
         kind = type(error).__name__
-        # A host has another port for each connection: with the port in its key, no refusal would repeat.
+        # Each connection of a host has another port. With the port in its key, no refusal would
+        # repeat.
         reason = _NUMBER.sub("N", str(error).removeprefix(peer)).strip()
         if self._call_repeats.admits(f"host={host} error={kind} reason={reason}", self._clock()):
             log.warning("refused a call error=%s reason=%s", kind, error)
 
     def has_news(self, job_count: int) -> bool:
-        """Whether `settle` has something to do, if so many jobs are in the table."""
+        """Whether `settle` has something to log when `job_count` jobs are present."""
         return bool(self._closes) or job_count != len(self._lives)
 
     def settle(self, jobs: Collection[Job]) -> None:
-        """Write what an event did: the streams that it closed, and the jobs that are in the table no more."""
+        """Log the streams that an event closed, and the jobs that it ended."""
         closes, self._closes = self._closes, []
         while closes:
             error = closes[0][1]  # one object for all streams of a job that failed
@@ -131,12 +139,12 @@ class Journal:
             self._lives.setdefault(number, _Life(job, self._clock()))
 
     def tick(self) -> None:
-        """Sum up refusals of a while ago."""
+        """Log how often refusals were left out, REPEAT_S after the first."""
         self._repeats.expire(self._clock())
         self._call_repeats.expire(self._clock())
 
     def close(self) -> None:
-        """Sum up what is left, when the process stops."""
+        """Log how often refusals were left out, when the process stops."""
         self._repeats.close()
         self._call_repeats.close()
 

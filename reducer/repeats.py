@@ -1,4 +1,4 @@
-"""Keeps a log readable: what repeats is said once per REPEAT_S, and after that how often it came again."""
+"""Keeps a log readable: a line that repeats is written once in REPEAT_S, and then counted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: How long the same is not said again, in seconds.
+#: A key is admitted once in this time, in seconds.
 REPEAT_S = 30.0
-#: How many different things are remembered; the oldest makes room.
+#: At most this many keys are remembered. A new key takes the place of the oldest.
 KEYS_MAX = 1024
 
 
@@ -19,14 +19,14 @@ class _Said:
 
 
 class Repeats:
-    """Of texts that are their own keys; `summarize` hears of those that were left out, and how often."""
+    """Decides which lines to write, by key. `summarize` gets the keys that were left out."""
 
     def __init__(self, summarize: Callable[[str, int], None]) -> None:
         self._summarize = summarize
         self._said: OrderedDict[str, _Said] = OrderedDict()
 
     def admits(self, key: str, now: float) -> bool:
-        """Return whether to say it; otherwise it is counted."""
+        """Return whether to write a line with this key. If not, the line is counted."""
         self.expire(now)
         if (said := self._said.get(key)) is not None:
             said.left_out += 1
@@ -37,12 +37,12 @@ class Repeats:
         return True
 
     def expire(self, now: float) -> None:
-        """Sum up what was said REPEAT_S ago; to be called now and then."""
+        """Sum up keys that were admitted REPEAT_S ago. The caller does this now and then."""
         while self._said and now - next(iter(self._said.values())).at >= REPEAT_S:
             self._drop_oldest()
 
     def close(self) -> None:
-        """Sum up everything."""
+        """Sum up all keys."""
         while self._said:
             self._drop_oldest()
 

@@ -24,7 +24,9 @@ def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
 
 
 def check_call(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
-    """Let a Session call go on to its first frame, or not. Whether its token is the job's shows when that is named.
+    """Check that a Session call shows the token of some job, before its first frame is read.
+
+    `check_join` checks that it is the token of the job that the frame names.
 
     Raises:
         Unauthenticated: it shows no token of any job.
@@ -33,7 +35,7 @@ def check_call(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None
 
 
 def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
-    """Let a call for the status pass, or not.
+    """Check that a call for the status shows the token of some job.
 
     Raises:
         Unauthenticated: it shows no token of any job.
@@ -50,7 +52,7 @@ def _check(tokens: TokenTable | None, metadata: Metadata, peer: str, advice: str
 
 
 def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str) -> None:
-    """Let the first frame of a stream pass, or not. What is no Join of this version is the core's to refuse.
+    """Check that a Join shows the token of its job. The core refuses other frames and versions.
 
     Raises:
         Unauthenticated: it does not show the token of the job that it names.

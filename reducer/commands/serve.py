@@ -99,8 +99,8 @@ def serve(
 
     Prints the one line `listening on HOST:PORT` to stdout when it is ready; logs go to stderr.
     """
-    # gRPC's fork handlers would only complain when this process starts its siblings, which never use
-    # the parent's connections.
+    # gRPC's fork handlers would only complain when this process starts its siblings, which never
+    # use the parent's connections.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from reducer.resources.heap import use_few_arenas
 

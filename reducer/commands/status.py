@@ -49,13 +49,15 @@ def status(
 ) -> None:
     """Show what the reducers at each ADDRESS serve, in all their processes, and the jobs of all together.
 
-    ADDRESS is HOST:PORT, or a bare PORT of this machine; 127.0.0.1:50051 if there is none. Rates are those between
-    two looks: of --watch, or one second apart. JSON without --watch takes one look and has no rates, only totals.
+    ADDRESS is HOST:PORT, or a bare PORT of this machine; 127.0.0.1:50051 if there is none. Rates
+    are those between two looks: of --watch, or one second apart. JSON without --watch takes one
+    look and has no rates, only totals.
 
-    A rank is called a straggler if it is the last to push 60 % of the chunks (of two ranks 75 %), by 1 ms at least.
+    A rank is called a straggler if it is the last to push 60 % of the chunks (of two ranks 75 %),
+    by 1 ms at least.
 
-    A reducer with TLS asks for a certificate here too, and one with tokens for any of them. The exit code is 4 if
-    nobody answers at an ADDRESS.
+    A reducer with TLS asks for a certificate here too, and one with tokens for any of them. The
+    exit code is 4 if nobody answers at an ADDRESS.
     """
     os.environ.setdefault(
         "GRPC_VERBOSITY", "ERROR"

@@ -142,9 +142,8 @@ class Jobs:
             )
         if join.instance and (join.job, join.instance) in self.failures:
             before = self.failures[join.job, join.instance]
-            raise type(before)(
-                *before.args
-            )  # a copy, because raising the same error again would grow its traceback
+            # A copy, because raising the same error again would grow its traceback.
+            raise type(before)(*before.args)
         actions: list[Action] = []
         job = self.by_name.get((join.job, join.group))
         if job is not None and self._begins_anew(job, join):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-#: Escapes control characters that a peer may have sent: they could break the line or move the cursor.
+#: Escapes control characters that a peer may have sent: they could break the line or move the
+#: cursor.
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
 

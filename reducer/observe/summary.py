@@ -1,8 +1,9 @@
 """What `reducer status` says, computed from the answers of all processes; no terminal, no network.
 
-A job has streams to many processes, and each knows its own part: sums, rates and shares here are those of all
-parts together. Rates and the verdict about stragglers are about the time between two looks, or, with one look only,
-there are no rates, and the verdict is about the whole life of the job.
+A job has streams to many processes, and each knows its own part: sums, rates and shares here are
+those of all parts together. Rates and the verdict about stragglers are about the time between two
+looks, or, with one look only, there are no rates, and the verdict is about the whole life of the
+job.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 from reduction.model import JobStatus, Presence, ReducerStatus
 
-#: A rank is a straggler if it is the last to push so large a part of the chunks; of two, chance alone gives a half.
+#: A rank is a straggler if it is the last to push so large a part of the chunks; of two, chance
+#: alone gives a half.
 STRAGGLER_SHARE, STRAGGLER_SHARE_OF_TWO = 0.6, 0.75
 #: And if the chunks have waited so long for it, in seconds on average.
 STRAGGLER_WAIT_S = 0.001

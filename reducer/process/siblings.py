@@ -1,8 +1,9 @@
 """More processes of one `reducer serve`: a process has one core's worth of Python, a machine has more cores.
 
-Each sibling is a reducer of its own, with its own ports and incarnation; the first process names their ports in
-its Welcome, and the workers open streams to them too. A sibling that dies is started again on the same port,
-and comes back to its jobs as any restarted reducer does. Siblings end with the first process: their stdin does.
+Each sibling is a reducer of its own, with its own ports and incarnation; the first process names
+their ports in its Welcome, and the workers open streams to them too. A sibling that dies is started
+again on the same port, and comes back to its jobs as any restarted reducer does. Siblings end with
+the first process: their stdin does.
 """
 
 from __future__ import annotations

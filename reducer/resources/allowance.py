@@ -1,7 +1,8 @@
 """How much of the machine these processes may use: cores and memory, as the kernel and the container's cgroups say.
 
-A container sees the cores and the memory of its host; what it may have of them is in its cgroup, and in those above
-it, of which the tightest counts. There are two versions of cgroups, and a host may have both.
+A container sees the cores and the memory of its host; what it may have of them is in its cgroup,
+and in those above it, of which the tightest counts. There are two versions of cgroups, and a host
+may have both.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Most processes that `reducer serve` starts by itself. More cores are for whoever else is on the host; a rank opens a
-#: stream to each process.
+#: Most processes that `reducer serve` starts by itself. More cores are for whoever else is on the
+#: host; a rank opens a stream to each process.
 PROCESSES_DEFAULT_MAX = 8
-#: The part of the memory that jobs may reserve by default. The rest is for the processes themselves (60 MiB each, and
-#: up to 64 MiB of buffers that they keep), for strangers, and for sockets.
+#: The part of the memory that jobs may reserve by default. The rest is for the processes themselves
+#: (60 MiB each, and up to 64 MiB of buffers that they keep), for strangers, and for sockets.
 MEMORY_SHARE = 0.7
 #: What jobs may reserve if nothing says how much memory there is.
 MEMORY_UNKNOWN = 4 << 30
@@ -100,8 +101,8 @@ def _cgroups(root: Path, controller: str) -> Iterator[_Cgroup]:
         if ours is None or not (is_v2 or (kind == "cgroup" and controller in options.split(","))):
             continue
         mounted = root / mount_point.lstrip("/")
-        # What is mounted may begin somewhere below the root of the hierarchy, or, in a container that shows the
-        # names of the host, somewhere else: its own cgroup is then the mount point.
+        # What is mounted may begin somewhere below the root of the hierarchy, or, in a container
+        # that shows the names of the host, somewhere else: its own cgroup is then the mount point.
         folder = mounted / ours.removeprefix(start).lstrip("/")
         parents = [parent for parent in folder.parents if parent.is_relative_to(mounted)]
         yield _Cgroup((folder, *parents), is_v2)

@@ -1,9 +1,10 @@
 """Memory for contributions, accumulators and results, used again from chunk to chunk.
 
-A `Lease` goes back to its pool by itself when nobody refers to it or to a view of it any more: a result is
-free once the last of n connections has sent it, whichever that is. What may be in use at once is bounded by
-the credit, and was reserved at Join (`core/jobs.py`). What is kept for later, `reduction.process.reuse` says: together
-with what is in use no more than was in use at once lately, and EXTRA_BYTES_MAX for sizes that take turns.
+A `Lease` goes back to its pool by itself when nobody refers to it or to a view of it any more: a
+result is free once the last of n connections has sent it, whichever that is. What may be in use at
+once is bounded by the credit, and was reserved at Join (`core/jobs.py`). What is kept for later,
+`reduction.process.reuse` says: together with what is in use no more than was in use at once lately,
+and EXTRA_BYTES_MAX for sizes that take turns.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from reduction.process.reuse import Shelf
 
 Buffer = NDArray[np.uint8]
 
-#: What collectives of other sizes, which take turns, may keep beyond the most that was in use at once.
+#: What collectives of other sizes, which take turns, may keep beyond the most that was in use at
+#: once.
 EXTRA_BYTES_MAX = 64 << 20
 
 
@@ -37,8 +39,9 @@ class BufferPool:
 
     def __init__(self, extra_bytes_max: int = EXTRA_BYTES_MAX) -> None:
         self._shelf: Shelf[Buffer] = Shelf(extra_bytes_max)
-        #: What has come back since the last take. A lease can end within any line of this file, when garbage is
-        #: collected: so all that it does is this append, which nothing can come between.
+        #: What has come back since the last take. A lease can end within any line of this file,
+        #: when garbage is collected: so all that it does is this append, which nothing can come
+        #: between.
         self._returned: deque[Buffer] = deque()
 
     @property

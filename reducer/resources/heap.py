@@ -1,8 +1,9 @@
 """Memory that was freed goes back to the system, and does not stay with the C library.
 
-glibc has an arena for nearly every thread, and keeps what was freed in each of them: after floods of frames that were
-refused, and freed, a reducer had 1.5 GiB of that for good. With two arenas, which give back what they have a moment
-after streams ended, 4 to 6 MiB remained. Where there is no such function (musl, macOS) nothing is done.
+glibc has an arena for nearly every thread, and keeps what was freed in each of them: after floods
+of frames that were refused, and freed, a reducer had 1.5 GiB of that for good. With two arenas,
+which give back what they have a moment after streams ended, 4 to 6 MiB remained. Where there is no
+such function (musl, macOS) nothing is done.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-#: One for the loop's thread, one for those of gRPC. With as many as glibc likes, 8 MiB of each could not be given back.
+#: One for the loop's thread, one for those of gRPC. With as many as glibc likes, 8 MiB of each
+#: could not be given back.
 ARENAS_MAX = 2
 #: How long to wait for more to be freed, in seconds: memory is given back so often at most.
 DELAY_S = 2.0
@@ -50,5 +52,6 @@ class Heap:
     def _give_back(self) -> None:
         self._timer = None
         assert self._trim is not None
-        # Beside the loop: it takes milliseconds, and what a job needs of it comes back by page faults.
+        # Beside the loop: it takes milliseconds, and what a job needs of it comes back by page
+        # faults.
         asyncio.get_running_loop().run_in_executor(None, self._trim, 0)

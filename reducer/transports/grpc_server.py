@@ -1,11 +1,12 @@
-"""The gRPC plane, reducer side: grpc.aio on the engine's own loop, one reader and one writer per stream.
+"""The gRPC plane of the reducer: grpc.aio on the engine's loop, a reader and a writer per stream.
 
-Messages are bytes in and out: the schema is kept by `reduction.wire`, without protobuf's payload copies. A
-stream may leave for the data port (`outbox.py`); its call then stays open as its life line, and either ends
-with the other: so both planes notice a lost peer in the same way.
+gRPC passes bytes in and out. `reduction.wire` encodes and decodes them, without protobuf's copies
+of payloads. A stream may move to the data port (`outbox.py`). Its call then stays open, and call
+and data connection end together, so that both planes notice a lost peer in the same way.
 
-A stranger, who has sent no Join yet, has no stream: only a call, which is refused by its status alone, before its
-first frame is read if it shows no token that we know.
+A stranger is a peer that has sent no Join yet. It has a call and no stream. A refused call ends
+with a status and no message. It is refused before its first frame is read if it shows no known
+token.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Reduction"].full_name
 
-#: How long the last frames of a stream may take to leave, in seconds.
+#: How long the last frames of a stream may take to be sent, in seconds.
 LINGER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one server takes at a time; what is past it is refused, and the others are served."""
+    """How much one server takes at a time. It refuses the excess and serves the others."""
 
     #: Streams of all connections together.
     streams: int = STREAMS_MAX
     #: Calls that are not streams yet, because their first frame is being read.
     strangers: int = FIRST_MESSAGES_MAX
-    #: Calls that wait until it is their turn to send it.
+    #: Calls that wait for their turn to send a first frame.
     waiting: int = FIRST_MESSAGES_WAITING_MAX
     #: How long a call may wait for its turn, in seconds.
     turn_s: float = FIRST_MESSAGE_TURN_S
@@ -86,32 +87,34 @@ class Limits:
 
 
 OPTIONS = [
-    # Two servers on one port without an error is what SO_REUSEPORT would give.
+    # With SO_REUSEPORT two servers could share one port without an error.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", FRAME_BYTES_MAX),
-    # A silent worker host or cut link is noticed after 8 to 10 s, by TCP_USER_TIMEOUT, which keepalive sets to its
-    # timeout: 8 s after what was sent last, if that was data, or after a ping. (With 5 s a cut of 6 s under traffic
-    # ended the job.) The worker's process need not answer: one that is stopped or busy is late, not lost.
+    # A silent worker host or a cut link is noticed after 8 to 10 s by TCP_USER_TIMEOUT, which
+    # keepalive sets to its timeout: 8 s after the last data or ping was sent. With 5 s, a cut of 6
+    # s under traffic ended the job. The kernel answers for the worker, so a process that is stopped
+    # or busy is late, not lost.
     ("grpc.keepalive_time_ms", 2_000),
     ("grpc.keepalive_timeout_ms", 8_000),
     ("grpc.http2.ping_timeout_ms", 86_400_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Otherwise gRPC receives up to 16 MiB of each stream before anybody asks for it: 256 calls that were refused
-    # without reading cost 490 MiB. The larger HTTP/2 frames are what it would choose by itself.
+    # Without these gRPC receives up to 16 MiB of each stream before the server reads it: 256 calls
+    # that were refused without reading cost 490 MiB. With the probe, gRPC would choose these larger
+    # HTTP/2 frames itself.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
     ("grpc.http2.max_frame_size", 1 << 20),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-    # Connections without a call, and those that have not come as far as HTTP/2.
+    # These end connections without a call, and connections that do not get as far as HTTP/2.
     ("grpc.max_connection_idle_ms", int(CONNECTION_IDLE_S * 1000)),
     ("grpc.server_handshake_timeout_ms", int(CONNECTION_HANDSHAKE_S * 1000)),
-    # Workers ping to notice a silent network; never answer that with too_many_pings.
+    # Workers ping to notice a silent network. The server must not answer with too_many_pings.
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 
-#: proto/README.md, "Errors".
+#: gRPC status by error code; see proto/README.md, "Errors".
 STATUS = {
     1: grpc.StatusCode.UNAVAILABLE,
     2: grpc.StatusCode.UNAVAILABLE,
@@ -134,14 +137,14 @@ STATUS = {
 
 
 class GrpcServer:
-    """Serves an engine on one address; also health and reflection, to everybody.
+    """Serves an engine on one address. Health checks and reflection are open to everybody.
 
     Args:
-        engine: what the streams lead to.
-        data_port: offered to workers, if there is one.
-        credentials: None serves in clear.
-        tokens: None asks nobody for a token.
-        limits: how much of everything.
+        engine: takes the frames of all streams.
+        data_port: workers are offered to move there, if it is given.
+        credentials: without them connections are not encrypted.
+        tokens: without them no call needs a token.
+        limits: how much the server takes at a time.
     """
 
     def __init__(
@@ -164,32 +167,33 @@ class GrpcServer:
         self._encoder = Encoder()
         self._heap = Heap()
         self._health = health.aio.HealthServicer()
-        # Of the calls, too: a health check may watch for ever.
+        # Calls have a limit too, because a health check may watch for ever.
         self._server = grpc.aio.server(
             options=[*OPTIONS, ("grpc.max_allowed_incoming_connections", limits.connections)],
             maximum_concurrent_rpcs=limits.connections,
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Session": grpc.stream_stream_rpc_method_handler(self._session),
-            # To its clients it is a call with one request and one answer.
+            # For clients this is a call with one request and one answer.
             "Status": grpc.stream_stream_rpc_method_handler(self._status),
         }
         shown = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, handlers),
-                # With turns of their own: who sends no Join must not make health checks late.
+                # These have turns of their own: calls that send no Join must not delay health
+                # checks.
                 *open_services(self._health, shown, limits.turns(), self._heap),
             )
         )
 
     def bind(self, bind: str) -> int:
-        """Take the address; return the port.
+        """Bind the address and return the port.
 
         Raises:
             OSError: the address cannot be bound.
         """
-        check_address(*split_address(bind))  # gRPC would write the cause into its own log only
+        check_address(*split_address(bind))  # gRPC would not say why it cannot bind
         try:
             if self._credentials is None:
                 return self._server.add_insecure_port(bind)
@@ -198,19 +202,20 @@ class GrpcServer:
             raise OSError(f"cannot listen on {bind}: {error}") from None
 
     async def start(self, siblings: Sequence[int] = ()) -> None:
-        """Serve; `siblings` are the ports of the other processes of this `reducer serve`."""
+        """Start to serve. `siblings` are the ports of the other processes beside this one."""
         self._siblings = tuple(siblings)
         await self._server.start()
         for service in ("", SERVICE):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     async def not_serving(self) -> None:
-        """Tell health checks that no new work is wanted."""
+        """Let health checks answer that the reducer does not serve."""
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace_s: float) -> None:
         """End all streams."""
-        # Those that moved do not end with the server's calls, which gRPC would then cancel with an error in the log.
+        # Streams that moved do not end when the server stops. gRPC would cancel their calls and log
+        # errors.
         for outbox in list(self._outboxes):
             outbox.drop(ReducerUnavailable("the reducer has stopped"))
         await self._server.stop(grace_s)
@@ -230,7 +235,7 @@ class GrpcServer:
             if data is not grpc.aio.EOF:
                 outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings)
                 reader = asyncio.create_task(self._read(context, outbox, data))
-                del data  # or the call would keep it
+                del data  # otherwise this frame would keep it during the whole call
                 await self._serve(context, outbox, reader)
         except ReductionError as error:
             self._refuse(context, error)
@@ -238,28 +243,28 @@ class GrpcServer:
             self._heap.give_back_soon()
 
     async def _first_message(self, context: Context) -> Any:
-        """Return what must be a Join, or EOF.
+        """Return the first message, which must be a Join, or EOF.
 
         Raises:
             Unauthenticated: a token is missing.
-            ResourceExhausted: its turn did not come, or it was not used.
-            MalformedFrame: it is too long for a Join.
+            ResourceExhausted: the call got no turn in time, or did not use it.
+            MalformedFrame: the message is too long for a Join.
         """
         check_call(self._tokens, context.invocation_metadata() or (), context.peer())
         return await self._turns.read(context, WORKER_CONTROL_BYTES_MAX)
 
     def _refuse(self, context: Context, error: ReductionError) -> None:
-        """End a call that is no stream, when its handler returns.
+        """End a call that has no stream, as soon as its handler returns.
 
-        Without a message: some clients of gRPC hang when there is one, and they do not read it. And not by
-        `context.abort`, whose exception would keep the call, and all that it holds, until the garbage collector comes.
+        No message is sent, because some gRPC clients hang if they do not read it. `context.abort`
+        is not used, because its exception would keep the call until the next garbage collection.
         """
         self._engine.note_refused_call(context.peer(), error)
         context.set_code(STATUS[error.code])
         context.set_details(str(error))
 
     async def _serve(self, context: Context, outbox: Outbox, reader: asyncio.Task[None]) -> None:
-        """Serve a stream until one of its ways ends."""
+        """Serve a stream until its reader, its writer or its data connection ends."""
         if len(self._outboxes) >= self._limits.streams:
             limit = f"{self._limits.streams} streams are open, which is this reducer's limit"
             outbox.reject(ResourceExhausted(f"{limit}: try another, or later"))
@@ -284,19 +289,19 @@ class GrpcServer:
                     log.warning("a stream's task failed %s reason=%r", label, end)
 
     async def _read(self, context: Context, outbox: Outbox, data: Any) -> None:
-        """Pass on what comes, the first message first, until either side has ended the stream."""
+        """Pass on `data` and then all later messages, until either side ends the stream."""
         try:
             frame = wire.worker_frame_from_wire(data)
             check_join(self._tokens, frame, context.invocation_metadata() or (), context.peer())
             outbox.receive(frame)
             while not outbox.is_closed:
-                del frame, data  # or a payload would stay until the next one comes
+                del frame, data  # otherwise a payload would stay until the next one comes
                 data = await context.read()
                 if data is grpc.aio.EOF:
                     return
                 frame = wire.worker_frame_from_wire(data)
                 outbox.receive(frame)
-            # Nothing more is of use, but the writer may have something to send yet.
+            # The stream is closed, but the writer may still have frames to send.
             await asyncio.Event().wait()
         except ReductionError as error:
             outbox.reject(error)

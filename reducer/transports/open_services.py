@@ -1,7 +1,7 @@
-"""Health checks and reflection, for everybody who reaches the port: their requests are read in turns, and are short.
+"""Health checks and reflection are open to everybody. Their requests are short and read in turns.
 
-By themselves gRPC's servicers would let each call bring a message of FRAME_BYTES_MAX, all of them at once, and a
-watch would keep the name that it was asked for.
+By themselves, gRPC's servicers would let all calls send messages of FRAME_BYTES_MAX at once, and a
+watch would keep the name in its request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from reduction.limits import SERVICE_REQUEST_BYTES_MAX
 from reducer.resources.heap import Heap
 from reducer.transports.turns import Turns
 
-#: How a call ends that cannot be served. Not by `context.abort`, whose exception would keep the call, and the request.
+#: Status of a call that cannot be served. `context.abort` is not used, because its exception would
+#: keep the call and its request.
 CODES: Mapping[type[Exception], grpc.StatusCode] = {
     ResourceExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MalformedFrame: grpc.StatusCode.INVALID_ARGUMENT,
@@ -33,13 +34,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class _Server:
-    """Takes what generated code would add to a server."""
+    """Collects the handlers that generated code adds to a server."""
 
     def __init__(self) -> None:
         self.services: dict[str, Mapping[str, Handler]] = {}
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Ignore them: they come again, by name."""
+        """Ignore the handlers, because generated code also adds them by name."""
 
     def add_registered_method_handlers(self, service: str, methods: Mapping[str, Handler]) -> None:
         """Remember the methods of a service."""
@@ -49,7 +50,7 @@ class _Server:
 def open_services(
     health: object, names: Sequence[str], turns: Turns, heap: Heap
 ) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Return the handlers of a health servicer, and of reflection that shows the named services."""
+    """Return the handlers of a health servicer, and of reflection for the named services."""
     server = _Server()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     servicer = reflection.aio.ReflectionServicer(names)
@@ -63,7 +64,7 @@ def open_services(
 
 
 def _guarded(method: Any, turns: Turns, heap: Heap) -> Handler:
-    """Return a handler that does what `method` does; to clients both are the same."""
+    """Return a handler that reads in turns and is otherwise like `method` for clients."""
     behaviour = next(
         function
         for function in (method.unary_unary, method.unary_stream, method.stream_unary, method.stream_stream)

@@ -1,9 +1,10 @@
-"""What a stream's frames wait in until its peer takes them: the engine's `Sink` for every remote worker.
+"""The queue of frames of one stream until its peer takes them: the engine's `Sink` for a worker.
 
-A stream begins on its gRPC call. If the worker presents the key from the Welcome to the data port, at once or
-later, each direction of the call carries one more frame, Moved, and everything after it goes over that
-connection; only the Abort for what ended the connection itself goes over the call again. A rank that reads
-slowly fills its own outbox and nobody else's; credit bounds it, and a peer that goes past that is closed.
+A stream begins on its gRPC call. The worker may present the key from the Welcome at the data port,
+at once or later. Each direction of the call then carries one more frame, Moved, and all later
+frames go over that connection. Only an Abort that says why the connection ended goes over the call
+again. A rank that reads slowly fills its own outbox only. Credit bounds the outbox, and a peer that
+exceeds it is closed.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, W
 from reducer.engine import Engine
 from reducer.transports.tcp_server import DataPort, DataSession
 
-#: How often it is looked whether such reports can go, in seconds.
+#: How often the outbox checks whether reports that it held back can be sent, in seconds.
 NEWS_S = 0.05
 
 
 class Encoder:
-    """Encodes frames for gRPC; a result that goes to n ranks is encoded once."""
+    """Encodes frames for gRPC. A result that goes to n ranks is encoded once."""
 
     def __init__(self) -> None:
         self._frame: ReducerFrame | None = None
@@ -63,7 +64,8 @@ class Outbox:
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
         self._limit_bytes = UNREAD_CONTROL_BYTES_MAX
-        #: Reports that wait, by rank, and whether the reducer wants to stop; None if none waits.
+        #: Reports that were held back, by rank, and whether the reducer drains. None if there are
+        #: none.
         self._news: tuple[dict[int, Peer], bool] | None = None
         self._changed = asyncio.Event()
         self._is_closed = False
@@ -71,17 +73,17 @@ class Outbox:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the stream goes on over the data port."""
+        """Whether the stream has moved to the data port."""
         return self._data is not None
 
     @property
     def is_closed(self) -> bool:
-        """Whether the engine has ended the stream: whatever else the worker sends is of no use."""
+        """Whether the engine has ended the stream, so that frames of the worker are ignored."""
         return self._is_closed
 
     @property
     def label(self) -> str:
-        """The job and the rank, for the log; until the stream is over."""
+        """The job and the rank of a stream that is not over, for the log."""
         return self._stream.label
 
     # ---- from the worker ----
@@ -96,7 +98,7 @@ class Outbox:
             self._has_sent_moved = True
             if self._data is not None:
                 self._data.connection.start()
-            else:  # a connection that was let in just now
+            else:  # the connection may have been admitted just now
                 asyncio.get_running_loop().call_later(DATA_KEY_S, self._check_moved)
 
     def reject(self, error: ReductionError) -> None:
@@ -104,11 +106,11 @@ class Outbox:
         self._stream.reject(error)
 
     def close(self) -> None:
-        """End the stream; what is queued still goes out."""
+        """End the stream. Queued frames are still sent."""
         self._stream.close()
 
     def drop(self, error: ReductionError | None = None) -> None:
-        """End the stream; what is queued is lost."""
+        """End the stream. Queued frames are lost."""
         self._stream.close(*(() if error is None else (str(error),)))
         self.error = self.error or error
         if self._data is not None:
@@ -134,7 +136,7 @@ class Outbox:
             asyncio.get_running_loop().call_soon(self.reject, error)
 
     def on_closed(self, error: ReductionError | None) -> None:
-        """Let both planes end after what is queued; see `Sink.on_closed`."""
+        """Let both planes end after the queued frames; see `Sink.on_closed`."""
         self.error = error
         self._is_closed = True
         self._changed.set()
@@ -157,7 +159,7 @@ class Outbox:
 
     @property
     def _unread_bytes(self) -> int:
-        """What waits on the plane that is in use."""
+        """Bytes that wait on the plane in use."""
         if self._data is not None and not self._data.connection.is_closed:
             return self._data.connection.queued_bytes
         return self._queued_bytes
@@ -174,7 +176,7 @@ class Outbox:
         self._changed.set()
 
     def _hold_back(self, news: Peers) -> None:
-        """Keep a report until the peer has read some; a newer one of the same rank takes its place."""
+        """Keep a report until the peer has read some. A newer one of its rank replaces it."""
         if self._news is None:
             self._news = {}, False
             asyncio.get_running_loop().call_later(NEWS_S, self._send_news)
@@ -192,7 +194,7 @@ class Outbox:
         self._send(Peers(tuple(waiting[rank] for rank in sorted(waiting)), draining))
 
     def _move(self, sock: socket.socket) -> None:
-        """Go on over a connection that has presented our key."""
+        """Move the stream to a connection that has presented the key."""
         if self._is_closed or self._data is not None:
             sock.close()
             return

@@ -1,7 +1,7 @@
-"""The TCP plane, reducer side: a data port, and streams that moved there from their gRPC call.
+"""The TCP plane of the reducer: a data port, and streams that moved there from their gRPC call.
 
-Only who presents the key of an offer gets further than the preamble, and a key lets one connection in. Payloads
-are received into memory of the engine's pool and sent from it: nothing is copied in between.
+A connection must present the key of an offer after the preamble, and each key admits one
+connection. Payloads are received into memory of the engine's pool and sent from it, without copies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reducer.resources.buffers import BufferPool
 
 log = logging.getLogger(__name__)
 
-#: How long to take no connection when there is no descriptor for it, in seconds.
+#: How long to accept no connection after the process ran out of descriptors, in seconds.
 PAUSE_S = 1.0
 _KEY_ID_BYTES = 16
 
@@ -39,7 +39,7 @@ class DataPort:
         self._loop = asyncio.get_running_loop()
         self._listener: socket.socket | None = None
         self._strangers: dict[asyncio.Task[Attach | None], socket.socket] = {}
-        #: By the first bytes of the key, so that the rest can be compared in constant time.
+        #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
         self._offers: dict[bytes, tuple[bytes, Attach]] = {}
 
     def start(self, host: str, port: int) -> None:
@@ -50,14 +50,17 @@ class DataPort:
         """
         families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
         family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
-        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] is for everybody, as for gRPC
-        self._listener = socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
+        # Like gRPC, [::] takes IPv4 connections too.
+        is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        self._listener = socket.create_server(
+            (host, port), family=family, backlog=1024, dualstack_ipv6=is_dual
+        )
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
         self._resume()
 
     def stop(self) -> None:
-        """Take no new connections; those that moved belong to their calls."""
+        """Accept no new connections. Streams that moved end with their calls."""
         for stranger in self._strangers:
             stranger.cancel()
         if self._listener is not None:
@@ -66,7 +69,7 @@ class DataPort:
             self._listener = None
 
     def offer(self, attach: Attach) -> bytes:
-        """Return a new key; `attach` takes the socket of the one connection that presents it."""
+        """Return a new key. `attach` gets the socket of the one connection that presents it."""
         key = secrets.token_bytes(DATA_KEY_BYTES)
         self._offers[key[:_KEY_ID_BYTES]] = key, attach
         return key
@@ -78,9 +81,9 @@ class DataPort:
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # whoever it was has left
+        except (BlockingIOError, ConnectionAbortedError):  # the peer has left already
             return
-        except OSError as error:  # out of descriptors: those that we have must go on
+        except OSError as error:  # no descriptor is left: present connections must go on
             log.warning("data port cannot accept reason=%s", error)
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(PAUSE_S, self._resume)
@@ -124,7 +127,8 @@ class DataPort:
         if attach is None or not hmac.compare_digest(known, key):
             raise MalformedFrame("its key is of no offer that is open")
         await self._loop.sock_sendall(sock, tcp.PREAMBLE)
-        # Whoever did not wait for that, because it took too long, may try again: the worker has the last word.
+        # The worker confirms last. If the answer took too long for it, it may try again with the
+        # key.
         if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
             raise MalformedFrame("it does not confirm the move")
         self.withdraw(key)
@@ -157,7 +161,7 @@ class DataSession:
         self._on_end = on_end
 
     def send(self, frame: ReducerFrame) -> None:
-        """Send a frame; a result's payload goes out from where it is."""
+        """Send a frame. A result's payload is sent without a copy."""
         if isinstance(frame, Result):
             self.connection.send(tcp.result_header(frame), frame.payload)
         else:

@@ -1,8 +1,10 @@
-"""Which stranger's message is read next: few at a time, as each may make gRPC hold FRAME_BYTES_MAX, and a copy of it.
+"""Decides which stranger's first message is read next.
 
-The others wait, because the ranks of a job come all at once. Connections take turns, however many calls each of them
-has waiting. Who has a turn and sends nothing loses it soon if others wait, so that idle strangers keep nobody out;
-and who sends too much keeps it for a moment, so that the CPU is left to jobs.
+Few messages are read at a time, because gRPC may hold FRAME_BYTES_MAX and a copy for each. Other
+calls wait and are not refused, because the ranks of a job come all at once. Connections take turns,
+no matter how many calls of each wait. A call that has a turn and sends nothing loses it soon if
+others wait, so that idle strangers keep nobody out. A call that sends too much keeps its turn for a
+moment, which leaves the CPU to jobs.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from typing import Any
 import grpc
 from reduction.errors import MalformedFrame, ResourceExhausted
 
-#: How long a turn goes on after a message that is too long, in seconds: with 4 turns at most 40 of them a second are
-#: read in vain. How much a flood slows down a job: `python -m benchmarks.micro.flood`.
+#: How long a turn goes on after a message that is too long, in seconds. With 4 turns, at most 40
+#: such messages are read per second. `python -m benchmarks.micro.flood` measures how much a flood
+#: slows down a job.
 PENALTY_S = 0.1
 
 
 class Turns:
-    """So many turns at a time. One thread: the loop's.
+    """Gives out a limited number of turns. Only the loop's thread uses it.
 
     Args:
         count: how many may have a turn.
@@ -33,20 +36,20 @@ class Turns:
     """
 
     def __init__(self, count: int, waiting_max: int, *, wait_s: float, use_s: float, hurry_s: float) -> None:
-        #: Turns that nobody has; none while somebody waits.
+        #: Turns that are free. There are none while calls wait.
         self.free = count
         self._waiting_max = waiting_max
         self._wait_s = wait_s
         self._use_s = use_s
         self._hurry_s = hurry_s
-        #: When each turn that is being used began, by what will end it.
+        #: When each turn in use began, by the timeout that will end it.
         self._begun: dict[asyncio.Timeout, float] = {}
-        #: Who waits, by connection; the one whose turn is next comes first.
+        #: Calls that wait, by connection. The first connection gets the next turn.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self._waiting = 0
 
     async def read(self, context: grpc.aio.ServicerContext[Any, Any], bytes_max: int) -> Any:
-        """Return the next message of a call, or EOF, in a turn.
+        """Wait for a turn, and return the next message of a call, or EOF.
 
         Raises:
             ResourceExhausted: see `take`.
@@ -61,10 +64,11 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, connection: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it until the block ends; for PENALTY_S more if that is by a MalformedFrame.
+        """Wait for a turn, and keep it until the block ends, or longer after a MalformedFrame.
 
         Raises:
-            ResourceExhausted: it did not come in time, or the block took too long.
+            ResourceExhausted: the turn did not come in time, or the block took too long.
+            MalformedFrame: the block raised it. The turn lasts PENALTY_S longer.
         """
         await self._wait(connection)
         loop = asyncio.get_running_loop()
@@ -110,7 +114,7 @@ class Turns:
             async with asyncio.timeout(self._wait_s):
                 await turn
         except BaseException as error:
-            if not turn.cancelled():  # it came at the same moment
+            if not turn.cancelled():  # the turn came at the same moment
                 self._pass_on()
             elif turn in self._queues.get(connection, ()):
                 self._remove(connection, turn)
@@ -120,14 +124,14 @@ class Turns:
             raise
 
     def _pass_on(self) -> None:
-        """Give a turn to the connection that is next; what else waits on it comes behind all others."""
+        """Give a turn to the next connection, which then goes behind all others."""
         while self._queues:
             connection, queue = next(iter(self._queues.items()))
             turn = queue[0]
             self._remove(connection, turn)
             if queue:
                 self._queues[connection] = self._queues.pop(connection)
-            if not turn.done():  # otherwise whoever waited has left, and is about to hear of it
+            if not turn.done():  # otherwise the call was cancelled, and its `_wait` ends next
                 turn.set_result(None)
                 return
         self.free += 1
@@ -140,7 +144,7 @@ class Turns:
         self._change(-1)
 
     def _change(self, by: int) -> None:
-        """Count those who wait, of which it depends when the turns that are being used end."""
+        """Change the number of waiting calls, and with it the ends of the turns in use."""
         self._waiting += by
         for end, began in self._begun.items():
             if not end.expired():

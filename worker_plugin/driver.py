@@ -30,7 +30,7 @@ from worker_plugin.core.actions import (
     Shut,
     Store,
 )
-from worker_plugin.core.events import Broke, Event, Found, Issued, Lost, Received, Tick
+from worker_plugin.core.events import Broke, Event, Found, Issued, Received, StreamLost, Tick
 from worker_plugin.core.rank import RankCore
 from worker_plugin.discovery.addresses import look_up
 from worker_plugin.tensors.staging import Staging
@@ -163,7 +163,7 @@ class Driver:
         """Tell the core that a stream has ended."""
         if isinstance(error, MalformedFrame) and self._core is not None and self._core.has_checksums:
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # no reducer sends such bytes
-        self.handle(Lost(link, error))
+        self.handle(StreamLost(link, error))
 
     def _perform(self, action: Action) -> None:
         match action:

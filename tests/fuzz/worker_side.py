@@ -32,7 +32,7 @@ from worker_plugin.core.actions import (
     Shut,
     Store,
 )
-from worker_plugin.core.events import Close, Event, Issued, Lost, Received, Tick
+from worker_plugin.core.events import Close, Event, Issued, Received, StreamLost, Tick
 from worker_plugin.core.rank import Identity, RankCore
 from worker_plugin.transports.destinations import Destinations
 from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
@@ -91,7 +91,7 @@ class _Rank:
         if link in self.open:
             self.open.discard(link)
             self.shut.discard(link)
-            self.take(Lost(link, error))
+            self.take(StreamLost(link, error))
 
     def issue(self) -> None:
         """The user issues a collective; its client refuses when all is over."""

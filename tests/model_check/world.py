@@ -307,7 +307,7 @@ class World:
                 after = put(state, stream._replace(rank_end=False))
                 yield (
                     f"{name}: rank sees the end",
-                    self._rank(after, stream.rank, we.Lost(stream.reducer, None), 0.0),
+                    self._rank(after, stream.rank, we.StreamLost(stream.reducer, None), 0.0),
                 )
 
     def _rank_steps(self, state: State_, rank: int) -> Iterator[tuple[str, State_]]:

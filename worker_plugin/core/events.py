@@ -25,7 +25,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class StreamLost:
     """A link's present stream ended or could not be opened."""
 
     link: int
@@ -88,5 +88,5 @@ class Tick:
 
 
 Event: TypeAlias = (
-    Issued | Received | Lost | Broke | FellBack | NoFallback | Found | Connect | Close | Leave | Tick
+    Issued | Received | StreamLost | Broke | FellBack | NoFallback | Found | Connect | Close | Leave | Tick
 )

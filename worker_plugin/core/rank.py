@@ -86,9 +86,9 @@ from worker_plugin.core.events import (
     Found,
     Issued,
     Leave,
-    Lost,
     NoFallback,
     Received,
+    StreamLost,
     Tick,
 )
 from worker_plugin.core.flow.grid import Grid
@@ -160,7 +160,8 @@ class RankCore:
 
     def __init__(self, identity: Identity, addresses: Iterable[str], looked_up: Container[str] = ()) -> None:
         self.identity = identity
-        #: What follows from the present event; all parts of the core add to it.
+        #: What follows from the present event. All parts of the core add to this very list, so it must
+        #: never be replaced by another one.
         self._actions: list[Action] = []
         self.roster = Roster(addresses, self._actions, looked_up)
         self.window = Window()
@@ -222,7 +223,7 @@ class RankCore:
                 self._on_frame(self.roster[number], frame, now)
             case Issued(collective):
                 self._on_issued(collective, now)
-            case Lost(number, error):
+            case StreamLost(number, error):
                 self._on_lost(self.roster[number], error, now)
             case Broke(error):
                 self._on_broke(error, now)
@@ -254,7 +255,7 @@ class RankCore:
         match event:
             case Received(number, frame):
                 are_there = self._meets_others(self.roster[number], frame, now)
-            case Lost(number, error):
+            case StreamLost(number, error):
                 self.roster.on_lost(self.roster[number], error, now)
             case Tick():
                 self._begin(now)

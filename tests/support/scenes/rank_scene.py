@@ -21,7 +21,7 @@ from reduction.model import (
 )
 
 from worker_plugin.core.actions import Began, Divert, Fail, PushChunk, Send, Store
-from worker_plugin.core.events import Close, Connect, Issued, Leave, Lost, Received, Tick
+from worker_plugin.core.events import Close, Connect, Issued, Leave, Received, StreamLost, Tick
 from worker_plugin.core.rank import Identity, RankCore
 
 INSTANCE = b"instance-instanc"
@@ -124,7 +124,7 @@ class Scene:
         return self.handle(Issued(of_kib(kib)), now)
 
     def lose(self, reducer, error=None, now=0.0):
-        return self.handle(Lost(link_number(reducer), error), now)
+        return self.handle(StreamLost(link_number(reducer), error), now)
 
     def connect(self, now=0.0):
         return self.handle(Connect(), now)

@@ -1,10 +1,10 @@
 """Rank 0 chooses the grid: how large a chunk is. The size changes between collectives, with a new epoch.
 
-    phase      what is known                                   left when
-    GUESSING   nothing, or that larger chunks were faster      the rate asks for no larger chunk
-    WATCHING   the size suits the rate, perhaps not the queues too many chunks are lost: half the size is tried
-    TRYING     how fast twice the size was                     it was measured: if faster, watch again; else go back
-    SETTLED    the user or another rank chose, or it went back never
+    phase      what is known                                left when
+    GUESSING   nothing, or that larger chunks were faster   the rate asks for no larger chunk
+    WATCHING   the size suits the rate, perhaps not queues  too many are lost: half the size is tried
+    TRYING     how fast twice the size was                  measured: faster, watch again; or go back
+    SETTLED    the user or another rank chose, or went back never
 
 Chunks that suit the rate may still not fit into the switches' queues, because n of them meet on the
 link of one reducer. Then some are lost. Each loss costs a retransmission timeout, because no later
@@ -65,13 +65,13 @@ class Grid:
         """Whether the next look needs the number of lost packets."""
         return self.phase in (GridPhase.WATCHING, GridPhase.TRYING)
 
-    def look(self, epoch: int, paces: Sequence[Pace], lost: int) -> bool:
+    def look(self, epoch: int, paces: Sequence[Pace], packets_lost: int) -> bool:
         """Return whether `chunk_bytes` has changed. To be called while no collective is in flight.
 
         Args:
             epoch: the present epoch.
             paces: of all its streams.
-            lost: how many packets this rank's data connections have lost so far, if
+            packets_lost: how many packets this rank's data connections have lost so far, if
                 `is_counting_losses`.
         """
         rates = [rate for pace in paces for rate in pace.rates]
@@ -81,12 +81,12 @@ class Grid:
             return False
         results = sum(pace.results for pace in paces)
         if self._seen[0] != epoch:
-            self._seen = epoch, results, lost
+            self._seen = epoch, results, packets_lost
         count = results - self._seen[1]
         if count < LOOK_RESULTS or not rates:
             return False
-        share = (lost - self._seen[2]) / count
-        self._seen = epoch, results, lost
+        share = (packets_lost - self._seen[2]) / count
+        self._seen = epoch, results, packets_lost
         if self.phase is GridPhase.TRYING:
             return self._judge(statistics.median(rates))
         if share <= LOSS_RATE_MAX or self.chunk_bytes // 2 < self._target.finest_chunk_bytes:

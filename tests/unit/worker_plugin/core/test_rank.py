@@ -30,7 +30,7 @@ from support.scenes.rank_scene import (
 )
 
 from worker_plugin.core.actions import Closed, Fail, Log, Open, Shut
-from worker_plugin.core.events import Broke, Issued, Lost, Received, Tick
+from worker_plugin.core.events import Broke, Issued, Received, StreamLost, Tick
 
 BROKEN = LocalProtocolError("the disk is on fire")
 
@@ -201,7 +201,7 @@ FRAMES = st.one_of(
 LINKS = st.integers(0, 1)
 EVENTS = st.one_of(
     st.builds(Received, LINKS, FRAMES),
-    st.builds(Lost, LINKS, st.sampled_from([None, ReducerUnavailable("reset")])),
+    st.builds(StreamLost, LINKS, st.sampled_from([None, ReducerUnavailable("reset")])),
     st.builds(Issued, st.integers(0, 3).map(of_kib)),
     st.just(Tick()),
 )

@@ -32,7 +32,7 @@ from support.scenes.rank_scene import (
 )
 
 from worker_plugin.core.actions import Fail, Log, Open, Shut
-from worker_plugin.core.events import Lost, Received
+from worker_plugin.core.events import Received, StreamLost
 from worker_plugin.core.membership import roster
 from worker_plugin.core.membership.roster import BUSY_S
 
@@ -308,7 +308,7 @@ def test_siblings_of_a_former_life_are_given_up():
     scene.tick(0.0)
     scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7,)))
     scene.tick(1.0)
-    scene.handle(Lost(1, None))
+    scene.handle(StreamLost(1, None))
     scene.lose("a")
     scene.tick(2.0)
     scene.receive("a", Welcome(incarnation("x"), CREDIT, siblings=(9,)))
@@ -323,8 +323,8 @@ def test_a_sibling_takes_the_place_of_one_of_the_former_life():
         scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(2 * life + 7, 2 * life + 8)), now=life)
         scene.tick(life + 0.5)
         scene.lose("a", now=life + 0.5)
-        scene.handle(Lost(1, None), now=life + 0.5)
-        scene.handle(Lost(2, None), now=life + 0.5)
+        scene.handle(StreamLost(1, None), now=life + 0.5)
+        scene.handle(StreamLost(2, None), now=life + 0.5)
         scene.tick(life + 0.9)
     assert {link.address for link in scene.core.roster} == {"a:1", "a:45", "a:46"}
     assert [link.id for link in scene.core.roster] == [0, 1, 2]

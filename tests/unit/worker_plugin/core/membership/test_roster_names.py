@@ -6,7 +6,7 @@ from reduction.model import Welcome
 from support.scenes.rank_scene import CREDIT, Scene, incarnation
 
 from worker_plugin.core.actions import Log, LookUp, Open, Shut
-from worker_plugin.core.events import Found, Lost, Received
+from worker_plugin.core.events import Found, Received, StreamLost
 from worker_plugin.core.link import LinkPhase
 from worker_plugin.core.membership import roster
 
@@ -76,7 +76,7 @@ def test_a_dial_to_an_address_that_is_given_up_is_ended():
     scene.tick(0.0)
     assert found(scene, "b:1", now=1.0) == [Shut(0)]
     assert scene.welcome("a", now=1.0) == [], "its answer may be on its way"
-    assert scene.handle(Lost(0, None), 1.0) == []
+    assert scene.handle(StreamLost(0, None), 1.0) == []
     assert dialled(scene.tick(5.0)) == []
 
 

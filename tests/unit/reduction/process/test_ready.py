@@ -51,6 +51,19 @@ def test_a_process_that_does_not_serve_is_told_and_gone(code, reason):
     assert process.stdout.closed
 
 
+def test_a_process_without_a_pipe_to_its_stdin_must_have_been_told_to_end():
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", SERVES.replace("sys.stdin.read()", "import time; time.sleep(60)")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    wait_until_ready(process, 30)
+    process.terminate()
+    close(process, 30)
+    assert process.returncode == -15
+
+
 def test_a_process_that_does_not_end_is_killed():
     process = python(SERVES.replace("sys.stdin.read()", "import time; time.sleep(60)"))
     wait_until_ready(process, 30)

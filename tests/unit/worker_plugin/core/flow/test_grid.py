@@ -220,8 +220,10 @@ def test_grpc_has_no_finer_grid():
 
 def test_a_communicator_asks_for_a_finer_grid():
     scene, now = measured(rate=5e6)
+    assert not scene.core.wants_packets_lost
     scene.tick(now)
     scene.receive("a", Start(2, 1), now)
+    assert scene.core.wants_packets_lost
     scene.handle(Tick(packets_lost=0), now)
     for _ in range(2):
         now = reduce(scene, 5e6, now)

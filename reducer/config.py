@@ -1,4 +1,4 @@
-"""Settings of `reducer serve`, checked when they are made."""
+"""The settings of `reducer serve`, which are checked when they are made."""
 
 from __future__ import annotations
 
@@ -82,16 +82,16 @@ class ReducerConfig:
 
     @property
     def memory_limit_bytes_each(self) -> int:
-        """What one process may reserve."""
+        """Bytes that jobs may reserve in one process."""
         return self.memory_limit_bytes // self.processes
 
     def address(self, port: int) -> str:
-        """Return HOST:PORT with our host."""
+        """Return HOST:PORT with the host of `bind`."""
         return address_of(self.host, port)
 
     @property
     def metrics_urls(self) -> tuple[str, ...]:
-        """Where the metrics of each process are; nothing without metrics."""
+        """URLs of the metrics of each process. Empty without metrics."""
         first = self.metrics_port
         if first is None:
             return ()
@@ -121,7 +121,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def complete_address(address: str) -> str:
-    """Return HOST:PORT; of a bare port, on the loopback address."""
+    """Return HOST:PORT. A bare port is one of the loopback address."""
     return address_of(DEFAULT_HOST, int(address)) if address.isdecimal() else address
 
 

@@ -89,7 +89,7 @@ def status(
 
 
 def watch_seconds(given: str | None, addresses: tuple[str, ...]) -> tuple[float | None, tuple[str, ...]]:
-    """Return the seconds of --watch and the addresses: `--watch HOST:PORT` has no seconds, but an address.
+    """Return the seconds of --watch, and the addresses: `--watch HOST:PORT` names an address.
 
     Raises:
         ConfigError: the seconds are not positive.

@@ -10,7 +10,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 
 
 class LineFormatter(logging.Formatter):
-    """Writes each record on one line, even if a peer's text has line breaks. Tracebacks keep theirs."""
+    """Writes each record on one line, even if a peer sent line breaks. Tracebacks keep theirs."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the record's line with control characters escaped."""

@@ -1,4 +1,4 @@
-"""Prometheus metrics, read from the engine when somebody asks.
+"""Prometheus metrics, read from the engine at each scrape.
 
 reducer_received_bytes_total   payload of all pushes
 reducer_sent_bytes_total       payload of all results
@@ -7,9 +7,9 @@ reducer_errors_total{error}    streams closed with an error, by class
 reducer_streams                streams that have joined
 reducer_jobs                   jobs at this moment
 reducer_open_slots             chunks that wait for contributions
-reducer_memory_reserved_bytes  promised to jobs
-reducer_memory_limit_bytes     the most that may be promised
-reducer_waited_seconds_total{job,rank}  time that chunks of present jobs waited for the rank, the last to push them
+reducer_memory_reserved_bytes  reserved by jobs
+reducer_memory_limit_bytes     the most that jobs may reserve
+reducer_waited_seconds_total{job,rank}  time that chunks of present jobs waited for this rank
 reducer_draining               1 while stopping
 """
 
@@ -29,7 +29,7 @@ ANSWER_S = 5.0
 
 
 class EngineCollector(Collector):
-    """Runs on the metrics server's thread, and has the engine's loop take the snapshot."""
+    """Collects on the metrics server's thread. The engine's loop takes the snapshot."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine

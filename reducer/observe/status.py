@@ -18,14 +18,14 @@ from reduction.security.tokens import TokenTable, read_tokens, to_metadata
 from reducer.observe.summary import Process
 from reducer.transports.grpc_server import SERVICE
 
-#: http_proxy and the like are for the web, not for a reducer in this network.
+#: Proxies such as http_proxy are for the web, not for a reducer in this network.
 OPTIONS = [("grpc.enable_http_proxy", 0)]
-#: How many processes are asked at a time.
+#: At most this many processes are asked at a time.
 LOOKS_AT_A_TIME = 32
 
 
 class NoAnswer(Exception):
-    """No answer in time, no reducer there, or one that refuses us."""
+    """There was no answer in time, no reducer, or one that refused the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ def fetch(address: str, timeout_s: float, access: StatusAccess) -> ReducerStatus
     """Return the answer of the reducer at HOST:PORT.
 
     Raises:
-        NoAnswer: there is none; it says why.
+        NoAnswer: there was none. The text says why.
         ConfigError: a certificate or private key cannot be used.
-        MalformedFrame: an answer that is none.
+        MalformedFrame: the answer is no valid status.
     """
     metadata = to_metadata(None if access.tokens is None else access.tokens.of_any_job())
     with _channel(address, access.tls) as channel:
@@ -73,7 +73,7 @@ def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
 
 
 def look(addresses: Sequence[str], timeout_s: float, access: StatusAccess) -> list[Process]:
-    """Ask the reducers at these addresses, and then all processes beside them; nobody is named twice.
+    """Ask the reducers at these addresses, and then their siblings. No process appears twice.
 
     Raises:
         ConfigError: a certificate or private key cannot be used.
@@ -102,7 +102,7 @@ def _ask(address: str, timeout_s: float, access: StatusAccess) -> Process:
 
 
 def _unique(processes: Sequence[Process]) -> list[Process]:
-    """Leave out a process that answers at a second address, such as localhost and 127.0.0.1."""
+    """Leave out processes that answered at two addresses, such as localhost and 127.0.0.1."""
     seen: set[bytes] = set()
     unique = []
     for process in processes:

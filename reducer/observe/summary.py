@@ -1,9 +1,8 @@
-"""What `reducer status` says, computed from the answers of all processes; no terminal, no network.
+"""Computes what `reducer status` says from the answers of all processes. No terminal, no network.
 
-A job has streams to many processes, and each knows its own part: sums, rates and shares here are
-those of all parts together. Rates and the verdict about stragglers are about the time between two
-looks, or, with one look only, there are no rates, and the verdict is about the whole life of the
-job.
+A job has streams to many processes, and each process knows its own part. Sums, rates and shares are
+those of all parts together. With two looks, rates and the verdict on stragglers are those of the
+time between them. With one look there are no rates, and the verdict covers the whole job.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ from typing import Any
 
 from reduction.model import JobStatus, Presence, ReducerStatus
 
-#: A rank is a straggler if it is the last to push so large a part of the chunks; of two, chance
-#: alone gives a half.
+#: A rank is a straggler if it is the last to push at least this share of the chunks. With two ranks
+#: the share must be larger, because chance alone makes each of them last half of the time.
 STRAGGLER_SHARE, STRAGGLER_SHARE_OF_TWO = 0.6, 0.75
-#: And if the chunks have waited so long for it, in seconds on average.
+#: A rank is a straggler only if chunks wait at least this long for it on average, in seconds.
 STRAGGLER_WAIT_S = 0.001
-#: Fewer chunks than these say nothing.
+#: With fewer chunks there is no verdict.
 CHUNKS_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What one process has answered, or why it has not."""
+    """The answer of one process, or why there is none."""
 
     address: str
     status: ReducerStatus | None
     reason: str = ""
-    #: Whether its address was given, and not found as a sibling's.
+    #: Whether the user gave this address. Otherwise a sibling named it.
     is_given: bool = True
 
     @property
     def state(self) -> str:
-        """One word or two."""
+        """State of the process as the tables show it."""
         if self.status is None:
             return "no answer"
         return "draining" if self.status.draining else "serving"
@@ -43,14 +42,14 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Payload per second."""
+    """Payload bytes per second."""
 
     received: float
     sent: float
 
 
 def total(rates: Iterable[Rates | None]) -> Rates | None:
-    """Add up those that are known; None if none is."""
+    """Add up the known rates. None if there are none."""
     known = [rate for rate in rates if rate is not None]
     return Rates(sum(rate.received for rate in known), sum(rate.sent for rate in known)) if known else None
 
@@ -60,13 +59,14 @@ class Part:
     """What one process knows of a job."""
 
     now: JobStatus
-    #: At the look before, None where there is none; and how long ago that was.
+    #: The answer of the look before. None if there was none.
     before: JobStatus | None = None
+    #: Seconds since the look before.
     seconds: float = 0.0
 
     @property
     def rates(self) -> Rates | None:
-        """Since the look before; None if there was none."""
+        """Rates since the look before. None if there was none."""
         if self.before is None or self.seconds <= 0:
             return None
         received = max(0, self.now.received_bytes - self.before.received_bytes)
@@ -82,23 +82,23 @@ class JobSummary:
 
     @property
     def now(self) -> list[JobStatus]:
-        """What the processes have answered."""
+        """The answers of the processes about this job."""
         return [part.now for part in self.parts]
 
     @property
     def title(self) -> str:
-        """Its name."""
+        """Name of the job, with its process group."""
         return self.now[0].title
 
     @property
     def ranks(self) -> str:
-        """How many ranks are present in all processes, of how many there are to be."""
+        """Ranks that are present in all processes, and ranks that the job has, such as 3/4."""
         present = min(sum(peer.presence is Presence.PRESENT for peer in job.peers) for job in self.now)
         return f"{present}/{self.now[0].world_size}"
 
     @property
     def state(self) -> str:
-        """joining, rank lost, ending, starting or running."""
+        """State of the job: joining, rank lost, ending, starting or running."""
         seen = {peer.presence for job in self.now for peer in job.peers}
         if any(len(job.peers) < job.world_size for job in self.now):
             return "joining"
@@ -110,12 +110,12 @@ class JobSummary:
 
     @property
     def rates(self) -> Rates | None:
-        """Since the look before; None if there was none."""
+        """Rates since the look before. None if there was none."""
         return total(part.rates for part in self.parts)
 
     @property
     def straggler(self) -> tuple[int, float, float] | None:
-        """The rank that others wait for, its share of the chunks, and how long these wait on average, in seconds."""
+        """The rank that others wait for, its share of the chunks, and their average wait."""
         counts, waits = self._last()
         chunks = sum(counts.values())
         if chunks < CHUNKS_MIN:
@@ -132,14 +132,14 @@ class JobSummary:
 
     @property
     def slowest(self) -> str:
-        """The verdict in few words."""
+        """The verdict for a column of the table."""
         if (straggler := self.straggler) is not None:
             return f"rank {straggler[0]}"
         return "no straggler" if self.has_chunks else "too early"
 
     @property
     def verdict(self) -> str:
-        """The verdict in a sentence."""
+        """The verdict as a sentence."""
         if (straggler := self.straggler) is None:
             return "no straggler" if self.has_chunks else f"fewer than {CHUNKS_MIN} chunks: too early to tell"
         rank, share, wait_s = straggler
@@ -148,16 +148,16 @@ class JobSummary:
 
     @property
     def has_chunks(self) -> bool:
-        """Whether there is enough to tell who is slow."""
+        """Whether there are enough chunks for a verdict."""
         return sum(entry.chunks for job in self.now for entry in job.last) >= CHUNKS_MIN
 
     def is_of(self, part: JobStatus) -> bool:
-        """Whether it is the same life of the same job: some rank is the same process."""
+        """Whether a part is of this job: the name is the same, and a rank is the same process."""
         known = {(peer.rank, peer.nonce) for other in self.now for peer in other.peers}
         return part.title == self.title and any((peer.rank, peer.nonce) in known for peer in part.peers)
 
     def _last(self, *, since_before: bool = True) -> tuple[dict[int, int], dict[int, float]]:
-        """Return by rank how often it was the last, and how long chunks have waited for it."""
+        """Return how often each rank was the last, and how long chunks waited for it."""
         counts: dict[int, int] = {}
         waits: dict[int, float] = {}
         for part in self.parts:
@@ -175,36 +175,36 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One look at all processes, compared with the one before if there was one."""
+    """One look at all processes, compared with the look before if there was one."""
 
     processes: Sequence[Process]
     jobs: Sequence[JobSummary]
-    #: By address; missing where there is no look before.
+    #: Rates by address. A process without a look before has none.
     rates: dict[str, Rates]
 
     @property
     def answers(self) -> list[ReducerStatus]:
-        """The answers that there are."""
+        """The answers of the processes that answered."""
         return [process.status for process in self.processes if process.status is not None]
 
     @property
     def total_rates(self) -> Rates | None:
-        """Of all processes; None without a look before."""
+        """Rates of all processes together. None without a look before."""
         return total(self.rates.values())
 
     @property
     def memory_reserved_bytes(self) -> int:
-        """Of all processes that have answered."""
+        """Bytes that jobs have reserved in all processes that answered."""
         return sum(answer.memory_reserved_bytes for answer in self.answers)
 
     @property
     def memory_limit_bytes(self) -> int:
-        """Of all processes that have answered."""
+        """Bytes that jobs may reserve in all processes that answered."""
         return sum(answer.memory_limit_bytes for answer in self.answers)
 
 
 def summarize(processes: Sequence[Process], before: Sequence[Process] = ()) -> Summary:
-    """Put the answers of a look together."""
+    """Combine the answers of one look."""
     former = {process.status.incarnation: process.status for process in before if process.status is not None}
     jobs: list[JobSummary] = []
     rates: dict[str, Rates] = {}
@@ -230,7 +230,7 @@ def _same(part: JobStatus, others: Sequence[JobStatus]) -> JobStatus | None:
 
 
 def to_json(summary: Summary) -> dict[str, Any]:
-    """Return what `--json` prints: all processes as they answered, and the jobs of all of them together."""
+    """Return what `--json` prints: the answers of all processes, and the jobs of all together."""
     return {
         "processes": [
             _process_json(process, summary.rates.get(process.address)) for process in summary.processes

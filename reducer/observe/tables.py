@@ -1,4 +1,4 @@
-"""How `reducer status` looks: tables that fit 80 columns, and with `--verbose` a list of everything."""
+"""Prints `reducer status`: tables that fit 80 columns, and a full list with `--verbose`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from rich.table import Column, Table
 from reducer.observe.summary import Rates, Summary
 from reducer.resources.sizes import size_text
 
+#: Columns of output that does not go to a terminal.
 PIPE_WIDTH = 240
-#: Of the ranks that others wait for.
+#: `--verbose` shows at most this many of the ranks that others wait for.
 LAST_RANKS = 3
-#: Of the ranks that a list names.
+#: `--verbose` lists at most this many ranks of a job.
 RANKS_MAX = 64
 
 
 def make_console() -> Console:
-    """Return a console for what peers have named: a job may be called [bold]."""
+    """Return a console without markup, because a peer may call its job [bold]."""
     console = Console(markup=False, highlight=False)
-    if not console.is_terminal:  # a pipe has no width to fit into
+    if not console.is_terminal:  # a pipe has no width of its own
         console.width = PIPE_WIDTH
     return console
 

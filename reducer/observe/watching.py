@@ -1,4 +1,4 @@
-"""How often `reducer status` looks, and what it prints after each look."""
+"""Decides how often `reducer status` looks, and prints each look."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Look = Callable[[], list[Process]]
 
 
 def show_once(look: Look, *, as_json: bool, verbose: bool) -> Sequence[Process]:
-    """Print tables with the rates of RATE_S, or JSON, for which one look is enough; return the last look."""
+    """Print tables with rates over RATE_S, or JSON of a single look. Return the last look."""
     processes = look()
     before: Sequence[Process] = ()
     if not as_json and any(process.status is not None and process.status.jobs for process in processes):
@@ -30,7 +30,7 @@ def show_once(look: Look, *, as_json: bool, verbose: bool) -> Sequence[Process]:
 
 
 def watch(look: Look, seconds: float, *, as_json: bool, verbose: bool) -> None:
-    """Print each look with the rates since the one before, until Ctrl-C; JSON is one line per look."""
+    """Print each look with its rates, until Ctrl-C. JSON is one line per look."""
     try:
         for summary in _looks(look, seconds):
             _show(summary, as_json=as_json, verbose=verbose, clear=True)
@@ -54,5 +54,5 @@ def _show(summary: Summary, *, as_json: bool, verbose: bool, clear: bool) -> Non
         return
     console = make_console()
     if clear:
-        console.clear()  # nothing where it is no terminal
+        console.clear()  # does nothing if stdout is no terminal
     render(console, summary, verbose=verbose)

@@ -1,1 +1,1 @@
-"""The reducer's processes: their life from start to draining, their siblings, and what they are bound to."""
+"""The reducer's processes: their life from start to exit, and their siblings."""

@@ -1,4 +1,4 @@
-"""From start to exit of one reducer process: listen, say so, serve, drain, stop."""
+"""The life of one reducer process: listen, print the ready line, serve, drain, stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def serve(config: ReducerConfig) -> None:
         BindError: an address cannot be bound.
         ConfigError: a certificate, private key or token file cannot be used.
     """
-    descriptors.allow(2 * Limits().connections)  # a stream may have one on each plane
+    descriptors.allow(2 * Limits().connections)  # a stream may have a descriptor on each plane
     _say_what_we_use(config)
     credentials = None if config.tls is None else server_credentials(config.tls)
     tokens = None if config.token_file is None else read_tokens(config.token_file)
@@ -80,10 +80,10 @@ async def serve(config: ReducerConfig) -> None:
 
 
 def _listen_beside(config: ReducerConfig, engine: Engine, *, with_data_port: bool) -> DataPort | None:
-    """Take the ports beside that of gRPC; with TLS there is no data port, because it would go on in clear.
+    """Bind the ports for metrics and data. With TLS there is no data port: it is not encrypted.
 
     Raises:
-        BindError: one cannot be had.
+        BindError: one of them cannot be bound.
     """
     if config.metrics_port is not None:
         with naming(f"--metrics-port {config.metrics_port}"):
@@ -99,7 +99,7 @@ def _listen_beside(config: ReducerConfig, engine: Engine, *, with_data_port: boo
 
 
 def _say_what_we_use(config: ReducerConfig) -> None:
-    """Log how many processes there are and what they may reserve; warn if that is more than there is."""
+    """Log the processes and the memory limit. Warn if the limit exceeds the memory."""
     there = allowance.memory()
     log.info(
         "using processes=%d of cores=%.4g memory_limit=%d of memory=%s",
@@ -117,7 +117,7 @@ def _say_what_we_use(config: ReducerConfig) -> None:
 
 
 async def _tick(engine: Engine, unneeded: asyncio.Event) -> None:
-    """Let time pass for the engine; tell when it drains and no job needs it any more."""
+    """Let time pass for the engine. Set `unneeded` when it drains and no job needs it any more."""
     while True:
         engine.tick()
         if engine.jobs.is_draining and not engine.is_needed:

@@ -1,9 +1,9 @@
-"""More processes of one `reducer serve`: a process has one core's worth of Python, a machine has more cores.
+"""Starts the other processes of one `reducer serve`, because one process uses one core.
 
-Each sibling is a reducer of its own, with its own ports and incarnation; the first process names
+Each sibling is a reducer of its own, with its own ports and incarnation. The first process names
 their ports in its Welcome, and the workers open streams to them too. A sibling that dies is started
-again on the same port, and comes back to its jobs as any restarted reducer does. Siblings end with
-the first process: their stdin does.
+again on the same port, and its jobs take it back like any restarted reducer. Siblings end when
+their stdin closes, which happens when the first process ends.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ STOP_S = 5.0
 
 
 class Siblings:
-    """The processes beside the first one; `config.processes` counts all. One thread: the loop's."""
+    """The processes beside the first one. `config.processes` counts the first one too."""
 
     def __init__(self, config: ReducerConfig) -> None:
         self._config = config
-        #: gRPC port of each, in order.
+        #: gRPC port of each sibling, in order.
         self.ports: list[int] = []
         self._processes: dict[int, Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._is_draining = False
 
     async def start(self) -> None:
-        """Start them all and wait until they listen.
+        """Start all siblings and wait until they listen.
 
         Raises:
-            OSError: one does not; its own words are on stderr.
+            OSError: one of them does not listen. Its log is on stderr.
         """
         numbers = range(1, self._config.processes)
         self.ports = list(await asyncio.gather(*(self._start(number, 0) for number in numbers)))
         self._keepers = [asyncio.create_task(self._keep(number)) for number in numbers]
 
     def drain(self) -> None:
-        """Let them drain, and end when they have; nobody is started again."""
-        if self._is_draining:  # a second signal would end them at once
+        """Let all siblings drain and end. None of them is started again."""
+        if self._is_draining:  # a second signal would end the siblings at once
             return
         self._is_draining = True
         for keeper in self._keepers:
@@ -62,9 +62,9 @@ class Siblings:
                 process.terminate()
 
     async def stop(self) -> None:
-        """Wait until all have drained and ended; kill those that do not.
+        """Wait until all siblings have drained and ended. Kill those that do not.
 
-        Their stdin stays open until then: its end would tell them that this process is gone.
+        Their stdin stays open until then, because its end would shorten their draining.
         """
         self.drain()
         running = self._running
@@ -76,7 +76,7 @@ class Siblings:
             process.kill()
 
     def kill(self) -> None:
-        """End them at once."""
+        """End all siblings at once."""
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

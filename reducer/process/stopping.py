@@ -1,8 +1,8 @@
-"""When a reducer process stops, and how long it drains before.
+"""Decides when a reducer process stops, and how long it drains before.
 
 asked for by                    drains for at most
 SIGTERM, SIGINT                 --drain-timeout
-the end of stdin                ORPHAN_DRAIN_S: whoever started this process is gone
+the end of stdin                ORPHAN_DRAIN_S: the parent process is gone
 the end of stdin after either   ORPHAN_DRAIN_S from then on
 a second SIGTERM or SIGINT      nothing: this process and its siblings end at once
 """
@@ -18,14 +18,15 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-#: An embedded reducer whose parent is gone has nobody to wait for but ranks that are closing.
+#: How long a reducer drains when its parent is gone, in seconds. An embedded reducer then waits
+#: only for ranks that are closing.
 ORPHAN_DRAIN_S = 2.0
 #: Exit code after a second signal.
 EXIT_AT_ONCE = 130
 
 
 class Stopping:
-    """Hears what asks this process to stop. One thread: the loop's."""
+    """Waits for signals and the end of stdin. Only the loop's thread uses it."""
 
     def __init__(self, drain_timeout_s: float, kill_siblings: Callable[[], None]) -> None:
         self.drain_timeout_s = drain_timeout_s
@@ -34,7 +35,7 @@ class Stopping:
         self._over = asyncio.Event()
 
     def listen(self, *, stdin: bool) -> None:
-        """Hear signals from now on, and the end of stdin if asked to."""
+        """Watch for signals from now on, and for the end of stdin if `stdin` is set."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
@@ -42,7 +43,7 @@ class Stopping:
             loop.add_reader(sys.stdin.fileno(), self._on_stdin)
 
     async def wait(self) -> None:
-        """Wait until somebody wants this process to stop."""
+        """Wait until a signal or the end of stdin asks this process to stop."""
         await self._asked.wait()
 
     async def drain(self, unneeded: asyncio.Event) -> None:
@@ -64,7 +65,7 @@ class Stopping:
         self._asked.set()
 
     def _on_signal(self) -> None:
-        """First signal drains; the second ends all processes, as an impatient operator expects."""
+        """Drain at the first signal. End all processes at once at the second."""
         if self._asked.is_set():
             log.warning("second signal, exiting at once")
             self._kill_siblings()

@@ -1,1 +1,1 @@
-"""What a reducer takes of its machine or container: cores, memory, and buffers that are used again."""
+"""What a reducer uses of its machine or container: cores, memory and pooled buffers."""

@@ -1,8 +1,7 @@
-"""How much of the machine these processes may use: cores and memory, as the kernel and the container's cgroups say.
+"""Reads from the kernel and from cgroups how many cores and how much memory a reducer may use.
 
-A container sees the cores and the memory of its host; what it may have of them is in its cgroup,
-and in those above it, of which the tightest counts. There are two versions of cgroups, and a host
-may have both.
+A container sees the cores and the memory of its host. Its limits are in its cgroup and in those
+above it, and the tightest one counts. There are two versions of cgroups, and a host may use both.
 """
 
 from __future__ import annotations
@@ -12,51 +11,54 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Most processes that `reducer serve` starts by itself. More cores are for whoever else is on the
-#: host; a rank opens a stream to each process.
+#: `reducer serve` starts at most this many processes by default. It leaves further cores to other
+#: programs of the host, and each rank opens a stream to each process.
 PROCESSES_DEFAULT_MAX = 8
-#: The part of the memory that jobs may reserve by default. The rest is for the processes themselves
-#: (60 MiB each, and up to 64 MiB of buffers that they keep), for strangers, and for sockets.
+#: The share of the memory that jobs may reserve by default. The rest is for the processes (60 MiB
+#: each, and up to 64 MiB of buffers that each keeps), for strangers and for sockets.
 MEMORY_SHARE = 0.7
-#: What jobs may reserve if nothing says how much memory there is.
+#: Bytes that jobs may reserve if the size of the memory is unknown.
 MEMORY_UNKNOWN = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class _Cgroup:
-    """Folders of this process's cgroup in one hierarchy, its own first and then those above it."""
+    """Folders of this process's cgroup in one hierarchy: its own, and then those above it."""
 
     folders: tuple[Path, ...]
     is_v2: bool
 
 
 def default_processes(root: Path = Path("/")) -> int:
-    """Return how many processes serve by default: as many as there are whole cores for, 1 to PROCESSES_DEFAULT_MAX."""
+    """Return the default number of processes: the whole cores, from 1 to PROCESSES_DEFAULT_MAX."""
     return max(1, min(int(cores(root)), PROCESSES_DEFAULT_MAX))
 
 
 def default_memory_limit(root: Path = Path("/")) -> int:
-    """Return what all jobs in all processes may reserve by default, in bytes."""
+    """Return how many bytes all jobs may reserve in all processes by default."""
     there = memory(root)
     return MEMORY_UNKNOWN if there is None else int(there * MEMORY_SHARE)
 
 
 def cores(root: Path = Path("/")) -> float:
     """Return how many cores this process may use, by its affinity and the quotas of its cgroups."""
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)  # Linux has it
+    # Only Linux has sched_getaffinity.
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     count = float(len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
     return min([count, *_quotas(root)])
 
 
 def memory(root: Path = Path("/")) -> int | None:
-    """Return how many bytes of memory this process may use: the machine's, or its cgroups' if that is less."""
+    """Return the bytes of memory that this process may use, None if that is unknown.
+
+    They are the machine's memory, or the limit of a cgroup if that is less."""
     lines = _text(root / "proc/meminfo").splitlines()
     totals = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemTotal:")]
     return min([*(totals or _physical()), *_memory_limits(root)], default=None)
 
 
 def _physical() -> list[int]:
-    """Return the machine's memory as POSIX tells it, where there is no /proc; nothing if it does not."""
+    """Return the machine's memory by POSIX, for systems without /proc. Empty if it is unknown."""
     try:
         return [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):
@@ -80,15 +82,16 @@ def _memory_limits(root: Path) -> Iterator[int]:
         for folder in cgroup.folders:
             name = "memory.max" if cgroup.is_v2 else "memory.limit_in_bytes"
             limit = _number(_text(folder / name).split())
-            if limit > 0:  # without a limit it is "max", or more than any machine has
+            if limit > 0:  # "max", or more than any machine has, means that there is no limit
                 yield limit
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[_Cgroup]:
-    """Yield this process's place in each hierarchy that may limit what the controller is for."""
+    """Yield this process's cgroup in each hierarchy that has the controller."""
     paths: dict[str, str] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)  # cgroups(7): hierarchy-ID:controller-list:cgroup-path
+        # cgroups(7): hierarchy-ID:controller-list:cgroup-path
+        _, controllers, path = line.split(":", 2)
         paths |= dict.fromkeys(controllers.split(","), path)
     for line in _text(root / "proc/self/mountinfo").splitlines():
         # proc(5): ... root, mount point, options - type, source, options
@@ -101,15 +104,15 @@ def _cgroups(root: Path, controller: str) -> Iterator[_Cgroup]:
         if ours is None or not (is_v2 or (kind == "cgroup" and controller in options.split(","))):
             continue
         mounted = root / mount_point.lstrip("/")
-        # What is mounted may begin somewhere below the root of the hierarchy, or, in a container
-        # that shows the names of the host, somewhere else: its own cgroup is then the mount point.
+        # The mount may begin below the root of the hierarchy. In a container that shows the names
+        # of the host it may begin elsewhere, and its own cgroup is then the mount point.
         folder = mounted / ours.removeprefix(start).lstrip("/")
         parents = [parent for parent in folder.parents if parent.is_relative_to(mounted)]
         yield _Cgroup((folder, *parents), is_v2)
 
 
 def _text(path: Path) -> str:
-    """Return a file's content; nothing if there is no such file, or it may not be read."""
+    """Return a file's content. It is empty if the file is missing or may not be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

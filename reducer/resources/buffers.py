@@ -1,10 +1,10 @@
-"""Memory for contributions, accumulators and results, used again from chunk to chunk.
+"""Memory for contributions, accumulators and results, reused from chunk to chunk.
 
-A `Lease` goes back to its pool by itself when nobody refers to it or to a view of it any more: a
-result is free once the last of n connections has sent it, whichever that is. What may be in use at
-once is bounded by the credit, and was reserved at Join (`core/jobs.py`). What is kept for later,
-`reduction.process.reuse` says: together with what is in use no more than was in use at once lately,
-and EXTRA_BYTES_MAX for sizes that take turns.
+A `Lease` returns to its pool when nothing refers to it or to its views any more, so a result is
+free as soon as the last of n connections has sent it. The credit bounds the bytes in use, and they
+were reserved at Join (`core/jobs.py`). `reduction.process.reuse` decides how many free bytes the
+pool keeps: with the bytes in use, at most what was lately in use at once, and EXTRA_BYTES_MAX for
+collectives of different sizes that take turns.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from reduction.process.reuse import Shelf
 
 Buffer = NDArray[np.uint8]
 
-#: What collectives of other sizes, which take turns, may keep beyond the most that was in use at
-#: once.
+#: Free bytes that the pool may keep for collectives of different sizes that take turns, beyond the
+#: most that was in use at once.
 EXTRA_BYTES_MAX = 64 << 20
 
 
 class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
-    """Bytes on loan. Pass it on as memoryviews, which keep it: a numpy view would only keep what lies under it."""
+    """A buffer on loan. Pass it on as memoryviews, which keep the lease alive.
 
-    #: Where to return it to; only the array that `take` returned has one, its views have not.
+    A numpy view would keep only the buffer below it."""
+
+    #: The queue to return the buffer to. Only the array that `take` made has one, and its views do
+    #: not.
     returned: deque[Buffer] | None = None
 
     def __del__(self) -> None:
@@ -35,23 +38,22 @@ class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
 
 
 class BufferPool:
-    """Byte buffers by exact size. One thread, but leases may end on any."""
+    """A pool of buffers by exact size. One thread uses it, but leases may end on any thread."""
 
     def __init__(self, extra_bytes_max: int = EXTRA_BYTES_MAX) -> None:
         self._shelf: Shelf[Buffer] = Shelf(extra_bytes_max)
-        #: What has come back since the last take. A lease can end within any line of this file,
-        #: when garbage is collected: so all that it does is this append, which nothing can come
-        #: between.
+        #: Buffers that came back since the last `take`. The garbage collector may end a lease
+        #: within any line of this file, so a lease only appends here, and an append is atomic.
         self._returned: deque[Buffer] = deque()
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept for later."""
+        """Free bytes that the pool keeps."""
         self._sort_in()
         return self._shelf.free_bytes
 
     def take(self, nbytes: int) -> memoryview:
-        """Return writable bytes with undefined content; they come back when nobody refers to them."""
+        """Return writable bytes of undefined content. They return when nothing refers to them."""
         self._sort_in()
         buffer = self._shelf.take(nbytes)
         lease = (np.empty(nbytes, np.uint8) if buffer is None else buffer).view(Lease)
@@ -59,7 +61,7 @@ class BufferPool:
         return lease.data
 
     def clear(self) -> None:
-        """Keep nothing for later; what is in use comes back all the same."""
+        """Drop all free buffers. Buffers in use still come back."""
         self._sort_in()
         self._shelf.clear()
 
@@ -70,5 +72,5 @@ class BufferPool:
 
 
 def is_leased(payload: memoryview) -> bool:
-    """Whether the bytes are a pool's, and so may become an accumulator."""
+    """Whether the bytes are a pool's, so that they may become an accumulator."""
     return isinstance(payload.obj, Lease)

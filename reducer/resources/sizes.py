@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write and read them; all units are powers of 1024."""
+"""Numbers of bytes as people write and read them. All units are powers of 1024."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(?:ib)?)?", re.IGNORECASE)
 
 
 def size(text: str) -> int:
-    """Return a number of bytes such as 4294967296, 4G or 4GiB; the type of an option.
+    """Return the bytes of a text such as 4294967296, 4G or 4GiB. It is the type of an option.
 
     Raises:
-        click.BadParameter: it is none.
+        click.BadParameter: the text is no size.
     """
     count = parse_size(text)
     if count is None:
@@ -26,7 +26,7 @@ def size(text: str) -> int:
 
 
 def parse_size(text: str) -> int | None:
-    """Return a number of bytes, None if the text is none."""
+    """Return the bytes of a text, None if it is no size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
@@ -36,7 +36,7 @@ def parse_size(text: str) -> int | None:
 
 
 def size_text(count: float) -> str:
-    """Return a number of bytes in the largest unit of which there is at least one, with one decimal."""
+    """Return a number of bytes with one decimal, in the largest unit that gives at least 1."""
     if count < 1 << 10:
         return f"{count:.0f} B"
     shift, unit = next((shift, unit) for shift, unit in _SHOWN if count >= 1 << shift)

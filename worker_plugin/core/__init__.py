@@ -1,1 +1,1 @@
-"""What a rank decides, without sockets, clocks, threads, logs or tensors: events in, actions out."""
+"""The decisions of a rank: events in, actions out; no sockets, clocks, threads or tensors."""

@@ -105,7 +105,10 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """A reducer whose address came from a DNS name is gone: look all names up. `Found` follows, or nothing."""
+    """A reducer whose address came from a DNS name is gone: look all names up.
+
+    `Found` follows, or nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What happens to a rank. The driver makes these events and hands them to `RankCore.handle` with the time."""
+"""The events of a rank. The driver hands each to `RankCore.handle`, together with the time."""
 
 from __future__ import annotations
 

@@ -158,7 +158,10 @@ class Pace:
 
 
 def good_rate(rates: Sequence[float]) -> float:
-    """Return a rate that the stream can hold: the 90th percentile. The highest one may only follow a stall."""
+    """Return a rate that the stream can hold: the 90th percentile.
+
+    The highest rate may only follow a stall.
+    """
     return sorted(rates)[len(rates) * 9 // 10]
 
 

@@ -3,6 +3,8 @@
 Every rank calls `judge` when something has changed and at every tick; only rank 0 ever gets
 `Reconfigure`. The reason comes with the verdict, for the log.
 
+This module is one table of decisions, so it is longer than others.
+
     rank 0, first epoch        all listed reducers see all ranks      -> configure them
         after join_timeout_s   only some of them do                   -> configure those, with "reshard"
     rank 0, nothing broken     a member drains, others stay           -> configure the others

@@ -1,4 +1,4 @@
-"""Tells the user what a rank waits for while no epoch runs: reducers that it cannot reach, ranks that have not come.
+"""Tells the user which reducers and ranks a rank waits for while no epoch runs.
 
 A collective that is under way and stands still is another matter (stalls.py).
 """

@@ -1,4 +1,4 @@
-"""Collectives that stand still or take too long: which ranks are late, a warning, and in the end an error.
+"""Warnings and timeouts for collectives that do not progress, with the ranks that are late.
 
 Reducers report which ranks their oldest chunk waits for (`Waiting`). Of the ranks that wait, the
 lowest warns and the others only log it as information. So a stall is one warning in a job's log,

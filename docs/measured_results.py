@@ -9,8 +9,6 @@ from typing import Any
 
 RESULTS = Path(__file__).with_name("measured")
 
-_KIB, _MIB = 1 << 10, 1 << 20
-
 
 def load(name: str) -> dict[str, Any]:
     """Return a result."""
@@ -45,8 +43,3 @@ def spread(value: Sequence[float | None] | dict[str, float | None] | None, digit
     low, median, high = [value[name] for name in names] if isinstance(value, dict) else value
     shown = number(median, digits)
     return shown if low is None or high is None else f"{shown} ({low:{digits}}-{high:{digits}})"
-
-
-def size(count: int) -> str:
-    """Return bytes in KiB or MiB."""
-    return f"{count / _MIB:g} MiB" if count >= _MIB else f"{count / _KIB:g} KiB"

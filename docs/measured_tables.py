@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from measured_results import figures, load, names, number, size, spread
+from measured_results import figures, load, names, number, spread
 
-from benchmarks.method.table import markdown, without_empty_columns
+from benchmarks.method.table import markdown, size, without_empty_columns
 
 #: Links on which small sums are measured let this many bytes pass at once.
 _SMALL_BURST_BYTES = 32 << 10
@@ -39,6 +39,13 @@ def provenance(*names: str) -> Iterator[str]:
         environment = load(name)["environment"]
         command, commit, date = (environment[key] for key in ("command", "commit", "date"))
         yield f"*[`{command}`](measured/{name}.json), commit {commit}, {date[:10]}.*  "
+
+
+def rows_of(*names: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the settings of each result with each of its rows."""
+    for result in map(load, names):
+        for row in result["rows"]:
+            yield result["settings"], row
 
 
 # ---- tables ----
@@ -204,17 +211,16 @@ def formats() -> Iterator[str]:
     names = ("formats/speed", "formats/speed-500-mbit")
     head = ["link each way", "format", "ms", "times as fast as float32 (quartiles)", "times fewer bytes"]
     cells = []
-    for result in map(load, names):
-        for row in result["rows"]:
-            cells.append(
-                [
-                    f"{result['settings']['rate_mbit']:g} Mbit/s",
-                    row["wire"],
-                    number(row["turn_s"], ".0f", 1e3),
-                    "1" if row["wire"] == "float32" else spread(row["times_as_fast"]),
-                    number(row["times_fewer_bytes"], ".2g"),
-                ]
-            )
+    for settings, row in rows_of(*names):
+        cells.append(
+            [
+                f"{settings['rate_mbit']:g} Mbit/s",
+                row["wire"],
+                number(row["turn_s"], ".0f", 1e3),
+                "1" if row["wire"] == "float32" else spread(row["times_as_fast"]),
+                number(row["times_fewer_bytes"], ".2g"),
+            ]
+        )
     yield from table(head, cells)
     yield from provenance(*names)
 
@@ -229,18 +235,17 @@ def time_to_loss() -> Iterator[str]:
     names = ("formats/time-to-loss", "formats/time-to-loss-20-mbit")
     head = ["link each way", "training", "ms per step", "steps", "times as fast as float32", "final loss"]
     cells = []
-    for result in map(load, names):
-        for row in result["rows"]:
-            cells.append(
-                [
-                    f"{result['settings']['rate_mbit']:g} Mbit/s",
-                    _way(row),
-                    number(row["step_s"], ".0f", 1e3),
-                    number(row["steps"], "d", 1),
-                    number(row["times_as_fast"]),
-                    number(row["above_fp32"], "+.2f", 100, " %"),
-                ]
-            )
+    for settings, row in rows_of(*names):
+        cells.append(
+            [
+                f"{settings['rate_mbit']:g} Mbit/s",
+                _way(row),
+                number(row["step_s"], ".0f", 1e3),
+                number(row["steps"], "d", 1),
+                number(row["times_as_fast"]),
+                number(row["above_fp32"], "+.2f", 100, " %"),
+            ]
+        )
     yield from table(head, cells)
     yield from provenance(*names)
 
@@ -250,11 +255,10 @@ def convergence() -> Iterator[str]:
     names = ("formats/convergence", "formats/convergence-wide")
     head = ["model", "training", "final loss", "above float32", "times fewer bytes"]
     cells = []
-    for result in map(load, names):
-        for row in result["rows"]:
-            above = number(row["above_fp32"], "+.2f", 100, " %")
-            fewer = number(row["times_fewer_bytes"], ".2g")
-            cells.append([result["settings"]["model"], _way(row), number(row["final"], ".4f"), above, fewer])
+    for settings, row in rows_of(*names):
+        above = number(row["above_fp32"], "+.2f", 100, " %")
+        fewer = number(row["times_fewer_bytes"], ".2g")
+        cells.append([settings["model"], _way(row), number(row["final"], ".4f"), above, fewer])
     yield from table(head, cells)
     yield from provenance(*names)
 

@@ -149,7 +149,7 @@ class Driver:
 
     def receive(self, link: int, frame: ReducerFrame) -> None:
         """Hand a frame to the core, unless its checksum says that it was damaged on the way."""
-        if isinstance(frame, Result) and self._core is not None and self._core.has_checksums:
+        if isinstance(frame, Result) and self._has_checksums():
             try:
                 checksum.check(frame)
             except DataCorrupted as error:  # the stream is given up; the next epoch brings the result again
@@ -161,7 +161,7 @@ class Driver:
 
     def lose(self, link: int, error: ReductionError | None) -> None:
         """Tell the core that a stream has ended."""
-        if isinstance(error, MalformedFrame) and self._core is not None and self._core.has_checksums:
+        if isinstance(error, MalformedFrame) and self._has_checksums():
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # no reducer sends such bytes
         self.handle(StreamLost(link, error))
 
@@ -214,7 +214,7 @@ class Driver:
         transfer = self._transfers[action.seq]
         payload = transfer.payload(action.start, action.stop)
         crc = None
-        if self._core is not None and self._core.has_checksums:
+        if self._has_checksums():
             what = action.epoch, action.seq, action.chunk, action.held, action.collective
             crc = checksum.of_push(*what, payload)
         push = Push(action.epoch, action.seq, action.chunk, action.collective, action.held, payload, crc)
@@ -235,6 +235,11 @@ class Driver:
         for transfer in self._transfers.values():
             self._staging.fail(transfer, self._failure)
         self._transfers.clear()
+
+    def _has_checksums(self) -> bool:
+        """Whether pushes and results have checksums. Streams exist only while there is a core."""
+        assert self._core is not None
+        return self._core.has_checksums
 
     @property
     def _names(self) -> tuple[str, int]:

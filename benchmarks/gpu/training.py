@@ -42,7 +42,7 @@ from benchmarks.lab.cluster import Cluster, Shape, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.traffic import link_of
 from benchmarks.method.paired import Effort, compare
-from benchmarks.method.row import size
+from benchmarks.method.table import size
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: Default of --profiled. The profiler needs one more step, in which it begins.

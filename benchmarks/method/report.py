@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import environment
-from benchmarks.method.row import Row, size
+from benchmarks.method.row import Row
 from benchmarks.method.scaling import scaling
-from benchmarks.method.table import markdown, without_empty_columns
+from benchmarks.method.table import markdown, size, without_empty_columns
 
 LATEST = Path(__file__).parents[1] / "results" / "latest.json"
 

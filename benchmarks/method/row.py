@@ -159,11 +159,3 @@ class Row:
 
     def _bytes(self, name: str) -> int:
         return self.size_bytes * self.iterations * len(self.measured[name].turns)
-
-
-def size(count: int) -> str:
-    """Return bytes in KiB or MiB, as text."""
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count} B"

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.lab.traffic import Link
-from benchmarks.method.row import Row, size
+from benchmarks.method.row import Row
+from benchmarks.method.table import size
 
 #: The number of workers that larger numbers are compared with.
 BASE_WORKERS = 2

@@ -22,6 +22,14 @@ def markdown(head: Sequence[str], rows: Rows) -> list[str]:
     ]
 
 
+def size(count: int) -> str:
+    """Return bytes in KiB or MiB, as text."""
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.4g} {name}"
+    return f"{count} B"
+
+
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     padded = [
         row[0].ljust(widths[0]),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reduction.process.ready import NotReady, wait_until_ready
+from reduction.process.ready import NotReady, close, wait_until_ready
 from support.processes.children import START_S, Log, environment
 
 
@@ -85,10 +85,7 @@ class Reducer:
         """Kill the process as a crash would. Does nothing if it has ended."""
         self.is_over = True
         self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        close(self.process, 0.0)
 
     def check(self) -> None:
         """Fail if it died by itself or logged a bug."""

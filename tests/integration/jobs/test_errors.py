@@ -61,8 +61,21 @@ def go_on(rank, reducers):
     rank.round(state, 50_000)
 
 
+def leave(rank):
+    """Close the state, which would otherwise stay in a process that later tests use as well."""
+    state = rank.kept.pop("healthy", None)
+    if state is not None:
+        state.close()
+
+
+@pytest.fixture(scope="module")
+def _closed_at_the_end(_shared_ranks):
+    yield
+    _shared_ranks.run(2, leave, first=2, group=False)
+
+
 @pytest.fixture
-def healthy(ranks, reducers):
+def healthy(ranks, reducers, _closed_at_the_end):
     """A job of two ranks on the two reducers, before and after whatever the test does."""
     ranks.run(2, go_on, reducers(2), first=2, group=False)
     yield

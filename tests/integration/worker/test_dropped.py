@@ -57,16 +57,13 @@ def wait_until(condition):
     return condition()
 
 
-def ours(others=()):
-    """Return the names of a state's threads, but for those that were there before the test."""
-    threads = [thread for thread in threading.enumerate() if thread.name in OF_A_STATE]
-    return [thread.name for thread in threads if thread not in others]
+def ours():
+    return [thread.name for thread in threading.enumerate() if thread.name in OF_A_STATE]
 
 
 def drop(rank, reducers, job, size, is_met):
     """The last rank issues after all others have dropped their states. All get the sums, and no state is left."""
     gc.disable()  # it must not depend on that
-    others = threading.enumerate()
     try:
         state = state_of(rank, reducers, job, size)
         if is_met:
@@ -80,7 +77,7 @@ def drop(rank, reducers, job, size, is_met):
         assert is_last or not issued[0][0].done()
         check(rank, issued, size)
         del issued
-        assert wait_until(lambda: not ours(others)), ours(others)
+        assert wait_until(lambda: not ours()), ours()
     finally:
         gc.enable()
 

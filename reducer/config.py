@@ -40,6 +40,8 @@ class ReducerConfig:
     token_file: str | None = None
     #: Whether a non-loopback address may be served without TLS or token.
     insecure: bool = False
+    #: Rate of the host's link in its slower direction, in Mbit/s; 0 if nobody said.
+    link_mbit: int = 0
     #: Whether to stop when stdin closes: the embedded reducer ends with its parent.
     stop_with_stdin: bool = False
     #: How long SIGTERM waits for jobs to leave.

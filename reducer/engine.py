@@ -19,10 +19,12 @@ from reduction.codecs import CODECS, Codec
 from reduction.codecs.interface import Array, scale
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError
 from reduction.model import (
+    NOWHERE,
     PROTOCOL_VERSION,
     Collective,
     JobStatus,
     Join,
+    Place,
     Push,
     ReducerStatus,
     Result,
@@ -53,8 +55,15 @@ _LOGGED = (Welcome, Start)
 class Engine:
     """Implements `ReducerEndpoint` in process."""
 
-    def __init__(self, *, memory_limit_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.jobs = Jobs(incarnation=secrets.token_bytes(16), memory_limit_bytes=memory_limit_bytes)
+    def __init__(
+        self,
+        *,
+        memory_limit_bytes: int,
+        place: Place = NOWHERE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        incarnation = secrets.token_bytes(16)
+        self.jobs = Jobs(incarnation=incarnation, memory_limit_bytes=memory_limit_bytes, place=place)
         #: Payload bytes of the pushes of all jobs since the start.
         self.received_bytes = 0
         #: Payload bytes of the results of all jobs since the start.

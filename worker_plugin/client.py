@@ -24,7 +24,8 @@ from reduction.errors import (
     LocalProtocolError,
     ReductionError,
 )
-from reduction.model import Collective
+from reduction.model import Collective, Place
+from reduction.process.place import own_host
 from reduction.rails import job_of
 
 from worker_plugin.communicator import CLOSED, Request
@@ -268,6 +269,7 @@ class Client:
             checksums=config.checksums,
             wire_dtype=dtype or 0,
             local_size=self._local_size,
+            place=Place(own_host(), config.link_mbit),
         )
         self._identity = identity
         core = RankCore(identity, meeting_point.addresses, meeting_point.dns_addresses)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypedDict
 
 from reduction import limits
 from reduction.errors import ConfigError
+from reduction.process.place import link_mbit
 from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 from reduction.security.tls import TlsFiles, tls_files
 
@@ -132,6 +134,13 @@ class PluginConfig:
         'per node crosses the network: a number, or "auto" for what the launcher says. Without it every '
         "rank is by itself.",
     )
+    link: str | None = setting(
+        None,
+        Text("a rate such as '25G' or '100M'", partial(link_mbit, "link")),
+        "Rate of this host's link in its slower direction, such as '25G' or '100M'. Reducers get shares "
+        "that suit the links of all hosts. Without it all links count as equal, or as the median of those "
+        "that are known.",
+    )
     tls_cert: str | None = setting(
         None,
         FilePath(),
@@ -174,6 +183,11 @@ class PluginConfig:
     def wire(self) -> WireFormat | None:
         """The meaning of `wire_dtype`. None: every tensor travels in its own dtype."""
         return parse_wire_dtype(self.wire_dtype)
+
+    @property
+    def link_mbit(self) -> int:
+        """The meaning of `link`, in Mbit/s; 0: not known."""
+        return 0 if self.link is None else link_mbit("link", self.link)
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -233,6 +247,7 @@ class Settings(TypedDict, total=False):
     credit_bytes: int | str | None
     checksums: bool | None
     local_group: int | str | None
+    link: str | None
     tls_cert: str | os.PathLike[str] | None
     tls_key: str | os.PathLike[str] | None
     tls_ca: str | os.PathLike[str] | None

@@ -5,7 +5,7 @@ size and the configuration's `chunk_bytes`. The chunks are then dealt to the red
 runs, the shards. Losing a reducer changes owners and never a chunk's borders, so results from before
 and after fit together.
 
-Dealing starts at member `seq mod k`. So chunk 0 of every collective goes to a member that all ranks
+Dealing starts at a member that rotates with seq. So chunk 0 of every collective goes to a member that all ranks
 know from seq alone, and an empty collective has just that chunk. Two ranks that disagree on size or
 type always meet at that member and get an error, and small collectives spread over all reducers.
 """
@@ -13,8 +13,12 @@ type always meet at that member and get an error, and small collectives spread o
 from __future__ import annotations
 
 import hashlib
+import math
+from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 from reduction.limits import CHARGE_BYTES_MIN, CHUNK_BYTES_MULTIPLE, KIB, MIB
 
@@ -28,6 +32,7 @@ SMALL_BYTES = 2 * MIB
 SMALL_CHUNKS = 4
 #: A small collective is not cut into chunks smaller than this, whatever `chunk_bytes` is.
 SMALL_CHUNK_BYTES_MIN = 16 * KIB
+_GOLDEN_SECTION = 0.618
 
 
 @lru_cache(maxsize=4096)  # called for every chunk
@@ -56,24 +61,64 @@ def chunk_range(chunk: int, numel: int, itemsize: int, chunk_bytes: int) -> tupl
 def deal(chunks: int, weights: tuple[int, ...], seq: int) -> tuple[range, ...]:
     """Return each member's run of chunks, in member order.
 
-    Runs follow each other from member `seq mod k` on; the first is never empty. Sizes follow the weights
-    with each border rounded up.
+    The members are arcs of a circle, as long as their weights. A collective's chunks go round the
+    circle once, from a place that depends on nothing but `seq` and the weights. The first run is
+    that of the member at this place, and never empty. No member gets a whole chunk more than its
+    share of one collective, but for the first, and over many collectives all get their shares.
     """
-    return _deal(chunks, weights, seq % len(weights))
+    circle = _circle(weights)
+    return _deal(chunks, weights, seq * circle.step % circle.borders[-1])
 
 
-@lru_cache(maxsize=4096)  # called for every push; a training run repeats the same few collectives
-def _deal(chunks: int, weights: tuple[int, ...], first: int) -> tuple[range, ...]:
-    total = sum(weights)
+@dataclass(frozen=True, slots=True)
+class _Circle:
+    """The members as arcs of a circle."""
+
+    #: Where each member's arc begins, and the length of the circle.
+    borders: tuple[int, ...]
+    #: How far a collective begins behind the one before it. The steps come to every place.
+    step: int
+
+
+@lru_cache(maxsize=256)
+def _circle(weights: tuple[int, ...]) -> _Circle:
+    divisor = math.gcd(*weights)
+    borders = (0, *accumulate(weight // divisor for weight in weights))
+    length = borders[-1]
+    if len(set(weights)) == 1:
+        return _Circle(borders, 1)  # collectives begin at one member after the other
+    # Steps of the golden section keep the places of any few collectives in a row far apart.
+    step = round(length * _GOLDEN_SECTION)
+    while math.gcd(step, length) > 1:
+        step += 1
+    return _Circle(borders, step)
+
+
+@lru_cache(maxsize=4096)  # called for every collective on every lane
+def _deal(chunks: int, weights: tuple[int, ...], place: int) -> tuple[range, ...]:
+    borders = _circle(weights).borders
+    length = borders[-1]
+    first = bisect_right(borders, place) - 1
+    stops = list(borders[1:])
     runs = [range(0)] * len(weights)
-    start = cumulative = 0
-    for step in range(len(weights)):
-        member = (first + step) % len(weights)
-        cumulative += weights[member]
-        stop = -(-chunks * cumulative // total)
-        runs[member] = range(start, stop)
-        start = stop
+    # The first arc is split by the place. It gets both parts as one run, at the beginning.
+    others = [(first + turn) % len(weights) for turn in range(1, len(weights))]
+    counts = [
+        _rounded_up((stops[member] - place) % length or length, chunks, length)
+        - _rounded_up((borders[member] - place) % length, chunks, length)
+        for member in others
+    ]
+    start = chunks - sum(counts)
+    runs[first] = range(start)
+    for member, count in zip(others, counts, strict=True):
+        runs[member] = range(start, start + count)
+        start += count
     return tuple(runs)
+
+
+def _rounded_up(place: int, chunks: int, length: int) -> int:
+    """Return how many chunks begin before a place on the circle."""
+    return -(-place * chunks // length)
 
 
 def charge(nbytes: int) -> int:

@@ -35,6 +35,8 @@ WORLD_SIZE_MAX = 4096
 MEMBERS_MAX = 1024
 #: The weight of a member is a number of 16 bits.
 WEIGHT_MAX = (1 << 16) - 1
+#: The rate of a host's link in Mbit/s. No card is a hundred times as fast as the fastest of today.
+LINK_MBIT_MAX = 100_000_000
 #: An epoch is a positive number of 63 bits, so it also fits a signed integer.
 EPOCH_MAX = (1 << 63) - 1
 

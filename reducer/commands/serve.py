@@ -9,6 +9,7 @@ import sys
 import click
 from reduction.errors import ConfigError
 from reduction.limits import PROCESSES_MAX
+from reduction.process.place import link_mbit
 
 from reducer.commands.options import RenamedOption, security_options
 from reducer.config import (
@@ -67,6 +68,12 @@ EXIT_BIND = 3
 @security_options
 @click.option("--insecure", is_flag=True, help="Allow a non-loopback address without TLS or token.")
 @click.option(
+    "--link",
+    metavar="RATE",
+    help="Rate of this host's link in its slower direction, such as 25G or 100M. Hosts with faster links get a "
+    "larger share.  [default: all links of a job count as equal]",
+)
+@click.option(
     "--drain-timeout",
     type=float,
     default=DRAIN_TIMEOUT_S,
@@ -91,6 +98,7 @@ def serve(
     tls_ca: str | None,
     token_file: str | None,
     insecure: bool,
+    link: str | None,
     drain_timeout: float,
     log_level: str,
     stop_with_stdin: bool,
@@ -129,6 +137,7 @@ def serve(
             tls_ca=tls_ca,
             token_file=token_file,
             insecure=insecure,
+            link_mbit=0 if link is None else link_mbit("--link", link),
             stop_with_stdin=stop_with_stdin,
             drain_timeout_s=drain_timeout,
             **{name: value for name, value in given.items() if value is not None},

@@ -40,6 +40,7 @@ from reduction.errors import (
 )
 from reduction.limits import ACK_DELAY_S
 from reduction.model import (
+    NOWHERE,
     Abort,
     Ack,
     Configuration,
@@ -51,6 +52,7 @@ from reduction.model import (
     Moved,
     Peer,
     Peers,
+    Place,
     Presence,
     Push,
     Start,
@@ -84,6 +86,7 @@ class RankView:
     #: The rank's stream. None while the rank is lost or has left.
     stream: int | None
     presence: Presence = Presence.PRESENT
+    place: Place = NOWHERE
     #: How many streams the rank has had.
     streams: int = 1
     #: The rank holds the results of all collectives below this number.
@@ -106,6 +109,8 @@ class Job:
     group: str = ""
     #: Each contribution is the sum over this many processes of a node.
     local_size: int = 1
+    #: Of this reducer.
+    place: Place = NOWHERE
     instance: bytes = b""
     epoch: int = 0
     #: When the first Hello of this epoch came.
@@ -152,11 +157,11 @@ class Job:
             # The count tells rank 0 that the former stream is lost, perhaps with pushes on it.
             view.streams += 1
         else:
-            self.ranks[join.rank] = RankView(join.nonce, join.host, join.instance, stream)
+            self.ranks[join.rank] = RankView(join.nonce, join.host, join.instance, stream, place=join.place)
         if join.rank == 0:  # only rank 0 knows which instance of the job this is
             self.instance = self.instance or join.instance
         self.minimum = max(self.minimum, join.minimum)
-        actions.append(Send(stream, Welcome(self.incarnation, self.credit_bytes)))
+        actions.append(Send(stream, Welcome(self.incarnation, self.credit_bytes, place=self.place)))
         actions.append(Send(stream, Peers(self._concerning(join.rank), self.is_draining)))
         actions += self._tell_of(join.rank)
         if join.rank and self.configuration is not None:
@@ -432,7 +437,7 @@ class Job:
 
     def _peer(self, rank: int) -> Peer:
         view = self.ranks[rank]
-        return Peer(rank, view.nonce, view.host, view.presence, view.streams)
+        return Peer(rank, view.nonce, view.host, view.presence, view.streams, view.place)
 
     def _concerning(self, rank: int) -> tuple[Peer, ...]:
         """Return the peers that a rank must know of.

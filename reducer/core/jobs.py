@@ -37,7 +37,7 @@ from reduction.errors import (
     UnsupportedVersion,
 )
 from reduction.limits import FAILURES_MAX, JOB_FIXED_BYTES
-from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, WorkerFrame, job_title
+from reduction.model import NOWHERE, PROTOCOL_VERSION, Abort, DType, Join, Place, WorkerFrame, job_title
 
 from reducer.core.actions import Action, Close, Send
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
@@ -62,8 +62,9 @@ class Jobs:
     `handle` takes one event, and returns the actions that the caller performs in order.
     """
 
-    def __init__(self, *, incarnation: bytes, memory_limit_bytes: int) -> None:
+    def __init__(self, *, incarnation: bytes, memory_limit_bytes: int, place: Place = NOWHERE) -> None:
         self.incarnation = incarnation
+        self.place = place
         self.memory_limit_bytes = memory_limit_bytes
         self.is_draining = False
         #: Jobs by name and process group: each group of one job is a job of its own.
@@ -239,6 +240,7 @@ class Jobs:
             reserved_bytes=reservation(join.world_size, join.credit_bytes),
             incarnation=self.incarnation,
             local_size=join.local_size,
+            place=self.place,
         )
         self.by_name[join.job, join.group] = job
         return job

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from reduction.model import Place
 from reduction.process import descriptors
+from reduction.process.place import own_host
 from reduction.process.ready import ready_line
 from reduction.security.tokens import read_tokens
 
@@ -34,7 +36,8 @@ async def serve(config: ReducerConfig) -> None:
     _say_what_we_use(config)
     credentials = None if config.tls is None else server_credentials(config.tls)
     tokens = None if config.token_file is None else read_tokens(config.token_file)
-    engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each)
+    place = Place(own_host(), config.link_mbit)
+    engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each, place=place)
     siblings = Siblings(config)
     try:
         data_port = _listen_beside(config, engine, with_data_port=credentials is None)

@@ -93,6 +93,7 @@ class Siblings:
         command += ["--drain-timeout", str(config.drain_timeout_s)]
         command += ["--log-level", logging.getLevelName(logging.getLogger().level).lower()]
         command += ["--insecure"] if config.insecure else []
+        command += ["--link", f"{config.link_mbit}M"] if config.link_mbit else []
         paths = (config.tls_cert, config.tls_key, config.tls_ca, config.token_file)
         for option, path in zip((*TLS_OPTIONS, "--token-file"), paths, strict=True):
             command += [option, path] if path is not None else []

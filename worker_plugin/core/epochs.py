@@ -15,6 +15,7 @@ from reduction.limits import ACK_DELAY_S
 from reduction.model import Ack, Configuration, Hello, Result
 
 from worker_plugin.core.actions import Action, Deliver, Divert, PushChunk, Release, Send, Shut, Store
+from worker_plugin.core.flow.convoy import Convoy
 from worker_plugin.core.flow.lane import Lane
 from worker_plugin.core.flow.pace import Pace, PlaneTarget
 from worker_plugin.core.link import Link
@@ -47,6 +48,8 @@ class Epochs:
         self._actions = actions
         self._rank = rank
         self._target = target
+        #: Of the present epoch's lanes; None before the first epoch.
+        self._convoy: Convoy | None = None
         self.instance = instance
         self.roster = roster
         self.window = window
@@ -74,6 +77,7 @@ class Epochs:
             raise StaleInstance("a configuration of another life of this job arrived")
         self.instance = configuration.instance
         self.configuration = configuration
+        self._convoy = Convoy(configuration)
         self.broken_since = None
         self.unstarted_since = now
         self.window.regrid(configuration.chunk_bytes)
@@ -132,9 +136,10 @@ class Epochs:
         pace = None
         if self._target is not None:
             pace = Pace(configuration.chunk_bytes, link.credit_bytes, self._target.target_s)
-        link.lane = Lane(configuration, index, link.credit_bytes, minimum, pace)
+        link.lane = Lane(configuration, index, link.credit_bytes, minimum, pace, self._convoy)
         if self._has_started:
             self.unstarted_since = None
+        self._update_convoy()
         self.push_on(link, now)
         self.on_minimum(minimum)
 
@@ -146,7 +151,10 @@ class Epochs:
         """
         if self.configuration is None or result.epoch != self.configuration.epoch:
             return  # it is of an epoch that this rank has left; the new one brings it again
-        push = None if link.lane is None else link.lane.on_result(result.seq, result.chunk, now)
+        lane, convoy = link.lane, self._convoy
+        assert convoy is not None  # it comes with the configuration
+        holds_up = lane is not None and convoy.holds_up(lane)
+        push = None if lane is None else lane.on_result(result.seq, result.chunk, now)
         if push is None:
             raise OutOfOrder(
                 f"{link.address} sent chunk {result.chunk} of collective {result.seq}, "
@@ -166,8 +174,11 @@ class Epochs:
                 self._actions.append(Deliver(result.seq))
                 if self.ack_due is None:
                     self.ack_due = now + ACK_DELAY_S
-        while self._push(link, now, triggered_at=now):
-            pass
+        if holds_up:
+            self.push_all(now, triggered_at=now)
+        else:
+            while self._push(link, now, triggered_at=now):
+                pass
         self.on_minimum(result.minimum)
 
     def on_minimum(self, minimum: int) -> None:
@@ -176,17 +187,18 @@ class Epochs:
         if self.window.released < self.window.minimum:
             self._release()
 
-    def push_all(self, now: float) -> None:
+    def push_all(self, now: float, *, triggered_at: float | None = None) -> None:
         """Push what every link's credit allows, a chunk to each in turn.
 
         Every rank begins at another member. If all began at the first one, its link would get the
         data of n links at once and drop most of it (incast).
         """
+        self._update_convoy()
         links = [link for link in self.roster if link.lane is not None]
         first = self._rank % len(links) if links else 0
         links = links[first:] + links[:first]
         while links:
-            links = [link for link in links if self._push(link, now)]
+            links = [link for link in links if self._push(link, now, triggered_at=triggered_at)]
 
     def push_on(self, link: Link, now: float) -> None:
         """Push what the link's credit allows."""
@@ -220,6 +232,15 @@ class Epochs:
             )
         )
         return True
+
+    def _update_convoy(self) -> None:
+        """Take note of where all lanes are."""
+        if self._convoy is None or not self._convoy.is_needed:
+            return
+        lanes = [link.lane for link in self.roster if link.lane is not None]
+        for lane in lanes:
+            lane.find(self.window)
+        self._convoy.update(lanes)
 
     def acknowledge(self) -> None:
         """Tell every member what this rank holds, unless a push has told it already."""

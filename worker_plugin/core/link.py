@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from reduction.errors import ReducerAbsent, ReductionError
-from reduction.model import Peer, Peers, Presence, Waiting
+from reduction.model import NOWHERE, Peer, Peers, Place, Presence, Waiting, Welcome
 
 from worker_plugin.core.flow.lane import Lane
 
@@ -49,6 +49,10 @@ class Link:
     busy_since: float | None = None
     incarnation: bytes = b""
     credit_bytes: int = 0
+    #: Where the reducer runs.
+    place: Place = NOWHERE
+    #: Whether the reducer is kept for later, because it has no share of the collectives.
+    is_spare: bool = False
     up_since: float = 0.0
     #: What the reducer has reported of each rank. Rank 0 gets reports of all ranks, the others of
     #: few.
@@ -81,12 +85,13 @@ class Link:
         self.phase = LinkPhase.OPENING
         self.dials += 1
 
-    def welcome(self, incarnation: bytes, credit_bytes: int, now: float) -> None:
+    def on_welcome(self, welcome: Welcome, now: float) -> None:
         """The Join was accepted."""
         self.phase = LinkPhase.UP
-        self.incarnation = incarnation
+        self.incarnation = welcome.incarnation
         self.hello_epoch = 0
-        self.credit_bytes = credit_bytes
+        self.credit_bytes = welcome.credit_bytes
+        self.place = welcome.place
         self.up_since = now
         self.dials = 0
         self.error = None
@@ -112,6 +117,7 @@ class Link:
         self.left.clear()
         self.has_news = False
         self.is_draining = False
+        self.is_spare = False
         self.waiting = None
 
     @property

@@ -50,6 +50,7 @@ from reduction.errors import (
 )
 from reduction.limits import CHUNK_BYTES_MULTIPLE, CREDIT_BYTES_DEFAULT, MEMBERS_MAX
 from reduction.model import (
+    NOWHERE,
     Abort,
     Collective,
     Configuration,
@@ -59,6 +60,7 @@ from reduction.model import (
     Member,
     Minimum,
     Peers,
+    Place,
     Result,
     Start,
     Waiting,
@@ -97,6 +99,7 @@ from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.choice import fair_choice
 from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.membership.verdict import FallBack, GiveUp, Reconfigure, Verdict, View, judge
+from worker_plugin.core.membership.weights import weights, with_share
 from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
@@ -135,6 +138,8 @@ class Identity:
     checksums: bool = False
     #: The DType in which floating-point tensors are pushed; 0 stands for their own.
     wire_dtype: int = 0
+    #: Where this process runs.
+    place: Place = NOWHERE
     #: How many processes this rank stands for: each contribution is the sum of theirs.
     local_size: int = 1
 
@@ -467,6 +472,7 @@ class RankCore:
             wire_dtype=who.wire_dtype,
             local_size=who.local_size,
             group=who.group,
+            place=who.place,
         )
 
     def _verdict(self, now: float) -> Verdict:
@@ -513,9 +519,20 @@ class RankCore:
         of_all = f"{len(links)} " + (f"of {len(willing)} " if len(links) < len(willing) else "")
         many = "s" * (len(willing) != 1)
         self._actions.append(Log(level, f"{reason}: epoch {epoch} with {of_all}reducer{many} ({where})"))
-        members = tuple(Member(link.address, link.incarnation) for link in links)
+        members = tuple(
+            Member(link.address, link.incarnation, max(weight, 1))
+            for link, weight in zip(links, weights(links), strict=True)
+        )
+        self._mark_spares(members)
         size, checksums = self._chunk_bytes(links), self.identity.checksums
         self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums), now)
+
+    def _mark_spares(self, members: Sequence[Member]) -> None:
+        """Take note of the reducers that are ready and get no share, so that no epoch is made to take them in."""
+        there = [link for link in self.roster.up if link.sees_all(self.identity.world_size)]
+        wanted = {link.incarnation for link in with_share(there)} | {one.incarnation for one in members}
+        for link in there:
+            link.is_spare = link.incarnation not in wanted
 
     def _chunk_bytes(self, links: Iterable[Link]) -> int:
         """Return the grid that is wanted, or the largest that fits into the credit of these links.

@@ -26,6 +26,8 @@ class Outstanding:
     #: epoch. Once the collective is delivered only the length has a meaning.
     here: bytearray
     missing: int
+    #: How many bytes the collectives before it have.
+    offset: int = 0
     is_delivered: bool = False
     #: When its first chunk was pushed. The collective's timeout counts from here.
     pushed_at: float | None = None
@@ -43,6 +45,7 @@ class Window:
         self.issued = 0
         self.outstanding: dict[int, Outstanding] = {}
         self.chunk_bytes = 0
+        self._issued_bytes = 0
 
     @property
     def is_idle(self) -> bool:
@@ -51,7 +54,8 @@ class Window:
 
     def issue(self, collective: Collective) -> None:
         """Add the next collective."""
-        issue = Outstanding(collective, bytearray(), 0)
+        issue = Outstanding(collective, bytearray(), 0, self._issued_bytes)
+        self._issued_bytes += layout.charge(collective.nbytes)
         self._cut(issue)
         self.outstanding[self.issued] = issue
         self.issued += 1

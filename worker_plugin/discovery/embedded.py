@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 from pathlib import Path
 
@@ -22,15 +21,6 @@ from reduction.process.ready import NotReady, close, wait_until_ready
 START_S = 60.0
 #: The process is killed if it has not ended by itself this many seconds after its stdin was closed.
 STOP_S = 4.0
-
-
-def loopback_id() -> str:
-    """Return a text that two processes share just if they can reach each other on 127.0.0.1."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
-    except OSError:  # not Linux
-        return socket.gethostname()
 
 
 class EmbeddedReducer:

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reduction.errors import ConfigError
-
-from worker_plugin.discovery.embedded import loopback_id
+from reduction.process.place import loopback_id
 
 
 @dataclass(frozen=True, slots=True)

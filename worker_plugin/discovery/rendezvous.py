@@ -10,12 +10,12 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from reduction.errors import ReductionError
+from reduction.process.place import loopback_id
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point, roll_call
 from worker_plugin.discovery.addresses import configured
-from worker_plugin.discovery.embedded import loopback_id
 from worker_plugin.discovery.meeting_point import MeetingPoint, RankInfo
 from worker_plugin.discovery.nodes import Locality, Node, NodePlan, plan_nodes
 

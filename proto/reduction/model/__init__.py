@@ -24,11 +24,21 @@ from reduction.model.frames import (
     Welcome,
     WorkerFrame,
 )
-from reduction.model.job import Collective, Configuration, Member, Peer, Presence, job_title
+from reduction.model.job import (
+    NOWHERE,
+    Collective,
+    Configuration,
+    Member,
+    Peer,
+    Place,
+    Presence,
+    job_title,
+)
 from reduction.model.status import JobStatus, LastRank, ReducerStatus, WaitTimes
 
 __all__ = [
     "FORMATS",
+    "NOWHERE",
     "PROTOCOL_VERSION",
     "Abort",
     "Ack",
@@ -47,6 +57,7 @@ __all__ = [
     "Moved",
     "Peer",
     "Peers",
+    "Place",
     "Presence",
     "Push",
     "ReduceOp",

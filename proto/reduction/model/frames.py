@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from reduction.model.job import Collective, Configuration, Peer
+from reduction.model.job import NOWHERE, Collective, Configuration, Peer, Place
 
 #: A reducer refuses a Join of another version. Within a version fields are only added.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 # ---- worker -> reducer ----
@@ -39,6 +39,7 @@ class Join:
     local_size: int = 1
     #: The ranks of the process group, as a short text; empty for a group of all ranks.
     group: str = ""
+    place: Place = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class Welcome:
     data_key: bytes = field(default=b"", repr=False)
     #: gRPC ports of more reducers on the same host.
     siblings: tuple[int, ...] = ()
+    place: Place = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)

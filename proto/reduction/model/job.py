@@ -73,6 +73,21 @@ def job_title(job: str, group: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process runs."""
+
+    #: Two processes have the same just if they reach each other on the loopback address. Empty if
+    #: it is not known; then the process counts as one on a host of its own.
+    host: bytes = b""
+    #: How fast the host's link is in its slower direction, in Mbit/s. 0 if it is not known.
+    link_mbit: int = 0
+
+
+#: The place of a process that does not say where it is.
+NOWHERE = Place()
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """A rank as one reducer sees it."""
 
@@ -82,6 +97,7 @@ class Peer:
     presence: Presence
     #: How many streams the rank has opened here. If the number rises, the stream before has broken.
     streams: int = 1
+    place: Place = NOWHERE
 
     def __str__(self) -> str:
         presence = "" if self.presence is Presence.PRESENT else f", {self.presence.name.lower()}"

@@ -122,7 +122,7 @@ class WorkerFrame(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size", "group")
+    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size", "group", "place")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class Join(_message.Message):
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     job: str
     instance: bytes
@@ -147,7 +148,8 @@ class Join(_message.Message):
     wire_dtype: int
     local_size: int
     group: str
-    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
+    place: Place
+    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ..., group: _Optional[str] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("configuration", "held")
@@ -224,18 +226,20 @@ class ReducerFrame(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., minimum: _Optional[_Union[Minimum, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("incarnation", "credit_bytes", "data_port", "data_key", "siblings")
+    __slots__ = ("incarnation", "credit_bytes", "data_port", "data_key", "siblings", "place")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     DATA_KEY_FIELD_NUMBER: _ClassVar[int]
     SIBLINGS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     credit_bytes: int
     data_port: int
     data_key: bytes
     siblings: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, incarnation: _Optional[bytes] = ..., credit_bytes: _Optional[int] = ..., data_port: _Optional[int] = ..., data_key: _Optional[bytes] = ..., siblings: _Optional[_Iterable[int]] = ...) -> None: ...
+    place: Place
+    def __init__(self, incarnation: _Optional[bytes] = ..., credit_bytes: _Optional[int] = ..., data_port: _Optional[int] = ..., data_key: _Optional[bytes] = ..., siblings: _Optional[_Iterable[int]] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
 
 class Moved(_message.Message):
     __slots__ = ()
@@ -296,18 +300,28 @@ class Peers(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("rank", "nonce", "host", "presence", "streams")
+    __slots__ = ("rank", "nonce", "host", "presence", "streams", "place")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     nonce: bytes
     host: str
     presence: Presence
     streams: int
-    def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ..., streams: _Optional[int] = ...) -> None: ...
+    place: Place
+    def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ..., streams: _Optional[int] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+
+class Place(_message.Message):
+    __slots__ = ("host", "link_mbit")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    LINK_MBIT_FIELD_NUMBER: _ClassVar[int]
+    host: bytes
+    link_mbit: int
+    def __init__(self, host: _Optional[bytes] = ..., link_mbit: _Optional[int] = ...) -> None: ...
 
 class Configuration(_message.Message):
     __slots__ = ("instance", "epoch", "chunk_bytes", "members", "checksums")

@@ -120,6 +120,7 @@ def peer_to_pb(peer: model.Peer) -> pb.Peer:
         host=peer.host,
         presence=cast(pb.Presence, peer.presence),
         streams=peer.streams,
+        place=place_to_pb(peer.place),
     )
 
 
@@ -133,7 +134,26 @@ def peer_from_pb(peer: pb.Peer) -> model.Peer:
     require_id("Peer.nonce", peer.nonce)
     require("length of Peer.host", len(peer.host.encode()), 0, limits.HOST_BYTES_MAX)
     presence = enum_member("Peer.presence", model.Presence, peer.presence)
-    return model.Peer(peer.rank, peer.nonce, peer.host, presence, peer.streams)
+    return model.Peer(
+        peer.rank, peer.nonce, peer.host, presence, peer.streams, place_from_pb("Peer.place", peer.place)
+    )
+
+
+def place_to_pb(place: model.Place) -> pb.Place | None:
+    """Encode where a process runs; None if nothing is known of that."""
+    return None if place == model.NOWHERE else pb.Place(host=place.host, link_mbit=place.link_mbit)
+
+
+def place_from_pb(field: str, place: pb.Place) -> model.Place:
+    """Decode and validate where a process runs.
+
+    Raises:
+        MalformedFrame: a field is outside its limits.
+    """
+    if place.host:
+        require_id(f"{field}.host", place.host)
+    require(f"{field}.link_mbit", place.link_mbit, 0, limits.LINK_MBIT_MAX)
+    return model.Place(place.host, place.link_mbit)
 
 
 def abort_to_pb(abort: model.Abort) -> pb.Abort:

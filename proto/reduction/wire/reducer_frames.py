@@ -16,6 +16,8 @@ from reduction.wire.fields import (
     parse,
     peer_from_pb,
     peer_to_pb,
+    place_from_pb,
+    place_to_pb,
     require,
     require_id,
 )
@@ -36,6 +38,7 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
                 data_port=frame.data_port,
                 data_key=frame.data_key,
                 siblings=frame.siblings,
+                place=place_to_pb(frame.place),
             )
             return pb.ReducerFrame(welcome=welcome).SerializeToString()
         case model.Moved():
@@ -115,6 +118,7 @@ def _welcome_from_pb(welcome: pb.Welcome) -> model.Welcome:
         welcome.data_port,
         welcome.data_key,
         tuple(welcome.siblings),
+        place_from_pb("Welcome.place", welcome.place),
     )
 
 

@@ -16,6 +16,8 @@ from reduction.wire.fields import (
     configuration_to_pb,
     enum_member,
     parse,
+    place_from_pb,
+    place_to_pb,
     require,
     require_id,
     require_printable,
@@ -56,6 +58,7 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
                 wire_dtype=frame.wire_dtype,
                 local_size=frame.local_size,
                 group=frame.group,
+                place=place_to_pb(frame.place),
             )
             return pb.WorkerFrame(join=join).SerializeToString()
         case model.Hello(configuration, held):
@@ -125,6 +128,7 @@ def collective(op: int, dtype: int, numel: int, fingerprint: int) -> model.Colle
 def _join_from_pb(join: pb.Join) -> model.Join:
     # Another version may have other limits, so its fields are not checked: it has to hear
     # UNSUPPORTED_VERSION.
+    place = model.NOWHERE
     if join.protocol == model.PROTOCOL_VERSION:
         require("Join.world_size", join.world_size, 1, limits.WORLD_SIZE_MAX)
         if join.rank >= join.world_size:
@@ -142,6 +146,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
             require_id("Join.instance", join.instance)
         require("Join.local_size", join.local_size, 0, limits.WORLD_SIZE_MAX)
         require("Join.credit_bytes", join.credit_bytes, limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX)
+        place = place_from_pb("Join.place", join.place)
     return model.Join(
         join.job,
         join.instance,
@@ -155,6 +160,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         join.wire_dtype,
         join.local_size or 1,
         join.group,
+        place,
     )
 
 

@@ -107,14 +107,32 @@ def test_deal(chunks, weights, seq, runs):
 
 
 @given(chunks=st.integers(1, 1 << 32), weights=WEIGHTS, seq=st.integers(0, 1 << 63))
-def test_runs_follow_each_other_from_member_seq_mod_k(chunks, weights, seq):
+def test_runs_follow_each_other_from_a_member_that_only_seq_decides(chunks, weights, seq):
     k = len(weights)
     runs = layout.deal(chunks, weights, seq)
-    in_order = [runs[(seq + step) % k] for step in range(k)]
+    (first,) = (member for member, run in enumerate(layout.deal(1, weights, seq)) if run)
+    in_order = [runs[(first + step) % k] for step in range(k)]
     assert in_order[0].start == 0
     assert in_order[-1].stop == chunks
     assert all(left.stop == right.start for left, right in pairwise(in_order))
     assert len(in_order[0]) >= 1, "ranks that disagree on the size must meet at chunk 0"
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 8])
+def test_with_equal_weights_collectives_begin_at_one_member_after_the_other(k):
+    for seq in range(20):
+        assert 0 in layout.deal(5, (3,) * k, seq)[seq % k]
+
+
+@pytest.mark.parametrize("chunks", [1, 4, 33])
+@pytest.mark.parametrize("weights", [(14, 4), (1000, 377, 377, 377, 377), (1000, 1000, 66, 66, 66), (7, 1)])
+def test_over_many_collectives_every_member_gets_its_share(chunks, weights):
+    dealt = [0] * len(weights)
+    for seq in range(2 * sum(weights)):
+        for member, run in enumerate(layout.deal(chunks, weights, seq)):
+            dealt[member] += len(run)
+    for count, weight in zip(dealt, weights, strict=True):
+        assert count == pytest.approx(sum(dealt) * weight / sum(weights), rel=0.01)
 
 
 @given(chunks=st.integers(1, 1 << 32), weights=WEIGHTS, seq=st.integers(0, 100))

@@ -7,12 +7,14 @@ out of order is an error.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import NamedTuple
 
 from reduction import layout
 from reduction.model import Configuration
 
+from worker_plugin.core.flow.convoy import Convoy
 from worker_plugin.core.flow.pace import Pace
 from worker_plugin.core.window import Window
 
@@ -27,6 +29,8 @@ class Pending(NamedTuple):
     cost: int
     #: When the result came that triggered this push; None if it was not triggered by a result.
     triggered_at: float | None
+    #: Its place in the order of all pushes, as flow/convoy.py has it.
+    place: float
 
 
 class Lane:
@@ -38,6 +42,7 @@ class Lane:
         credit_bytes: the credit that the reducer granted.
         first: the first collective to push.
         pace: adapts the credit as results come; None leaves it at what was granted.
+        convoy: of all lanes of the epoch; None lets this one run by itself.
     """
 
     def __init__(
@@ -47,11 +52,13 @@ class Lane:
         credit_bytes: int,
         first: int,
         pace: Pace | None = None,
+        convoy: Convoy | None = None,
     ) -> None:
         self.weights = configuration.weights
         self._chunk_bytes = configuration.chunk_bytes
         self.index = index
         self.pace = pace
+        self._convoy = Convoy(configuration) if convoy is None else convoy
         self.credit_bytes = credit_bytes
         self.pending: deque[Pending] = deque()
         self.in_flight = 0
@@ -62,20 +69,38 @@ class Lane:
         #: Bytes of collective `seq`, -1 until it is issued, and bytes of one of its chunks.
         self._nbytes = -1
         self._grid_bytes = 0
+        #: The place of the next push, and how far each of the collective's pushes is behind the one
+        #: before it.
+        self._place = self._stride = 0.0
 
-    def next_push(self, window: Window, triggered_at: float | None = None) -> Pending | None:
-        """Return the next push that credit allows, and count it; or None."""
+    @property
+    def oldest(self) -> float:
+        """The place of the oldest chunk whose result has not come; infinite if there is none."""
+        if self.pending:
+            return self.pending[0].place
+        return self._place if self._chunk < self._stop else math.inf
+
+    def find(self, window: Window) -> bool:
+        """Find the next push; return whether there is one."""
         while self._chunk >= self._stop:
             if self._nbytes >= 0:
                 self.seq += 1
                 self._nbytes = -1
             if self.seq >= window.issued:
-                return None
+                return False
             issue = window.outstanding[self.seq]
             self._nbytes = issue.collective.nbytes
             self._grid_bytes = layout.grid_bytes(self._nbytes, self._chunk_bytes)
             run = layout.deal(len(issue.here), self.weights, self.seq)[self.index]
             self._chunk, self._stop = run.start, run.stop
+            self._place = issue.offset
+            self._stride = self._nbytes / max(len(run), 1)
+        return True
+
+    def next_push(self, window: Window, triggered_at: float | None = None) -> Pending | None:
+        """Return the next push that credit and convoy allow, and count it; or None."""
+        if not self.find(window) or self._place > self._convoy.limit:
+            return None
         start = self._chunk * self._grid_bytes
         stop = min(start + self._grid_bytes, self._nbytes)
         cost = layout.charge(stop - start)
@@ -83,8 +108,11 @@ class Lane:
             return None
         if self.pace is not None and not self.pending and triggered_at is None:
             self.pace.on_idle()
-        push = Pending(self.seq, self._chunk, start, stop, cost, triggered_at if self.pace else None)
+        push = Pending(
+            self.seq, self._chunk, start, stop, cost, triggered_at if self.pace else None, self._place
+        )
         self._chunk += 1
+        self._place += self._stride
         self.pending.append(push)
         self.in_flight += cost
         return push
@@ -94,18 +122,11 @@ class Lane:
             return False  # half a chunk more is allowed: the pace is a goal, the granted credit a limit
         return self.in_flight + cost <= self.credit_bytes
 
-    def oldest(self, seq: int, chunk: int) -> Pending | None:
-        """Return the oldest push, whose result must come next, if this is it."""
-        if self.pending and self.pending[0][:2] == (seq, chunk):
-            return self.pending[0]
-        return None
-
     def on_result(self, seq: int, chunk: int, now: float = 0.0) -> Pending | None:
         """Give back the credit of the oldest push and return it; None if this is not its result."""
-        push = self.oldest(seq, chunk)
-        if push is None:
+        if not self.pending or self.pending[0][:2] != (seq, chunk):
             return None
-        self.pending.popleft()
+        push = self.pending.popleft()
         self.in_flight -= push.cost
         if self.pace is not None:
             latency_s = None if push.triggered_at is None else now - push.triggered_at

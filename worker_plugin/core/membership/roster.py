@@ -82,7 +82,7 @@ class Roster:
         """Whether time alone changes nothing: no link is down or new, no rank is lost, no reducer drains."""
         return all(
             link.phase is LinkPhase.RETIRED
-            or (link.lane is not None and link.is_full and not link.is_draining)
+            or ((link.lane is not None or link.is_spare) and link.is_full and not link.is_draining)
             for link in self.links
         )
 
@@ -112,7 +112,7 @@ class Roster:
         A reducer keeps only the latest stream of a rank. The link that led there before is not
         dialled any more, or the two would end each other's streams for ever.
         """
-        link.welcome(welcome.incarnation, welcome.credit_bytes, now)
+        link.on_welcome(welcome, now)
         stood = False
         for twin in self.links:
             if twin is link or twin.phase is LinkPhase.RETIRED or twin.incarnation != link.incarnation:

@@ -5,13 +5,13 @@ Every rank calls `judge` when something has changed and at every tick; only rank
 
 This module is one table of decisions, so it is longer than others.
 
-    rank 0, first epoch        all listed reducers see all ranks      -> configure them
-        after join_timeout_s   only some of them do                   -> configure those, with "reshard"
-    rank 0, nothing broken     a member drains, others stay           -> configure the others
-                               idle, and a non-member sees all        -> take it in
+    rank 0, first epoch        all listed reducers see all ranks      -> configure those with a share
+        after join_timeout_s   only some of them do                   -> the same of those, with "reshard"
+    rank 0, nothing broken     a member drains, others stay           -> those of the others with a share
+                               idle, a non-member that would have a
+                               share sees all                         -> take it in
     rank 0, a stream broke     all members see all ranks again        -> same members, new epoch
-        "reshard"              after grace_s, some members see all    -> those
-                               none does, but a non-member            -> those
+        "reshard"              after grace_s, some reducers see all   -> those with a share
                                no grace for a member whose process is known to be gone: its address has another
                                one now, or the dial found nobody there
         "wait"                 all members' addresses see all         -> those, in their new lives too
@@ -48,6 +48,7 @@ from reduction.limits import MEMBERS_MAX
 from reduction.model import Configuration, Presence
 
 from worker_plugin.core.link import Link, LinkPhase
+from worker_plugin.core.membership.weights import with_share
 from worker_plugin.core.words import ADVICE, down_text, missing_ranks, silent_ranks
 
 #: How long a lost stream may take to be there again without further consequences, in seconds.
@@ -166,7 +167,9 @@ def _first_epoch(view: View) -> Verdict:
         wanted = [link for link in wanted if link.is_up] or wanted
     there = [link for link in wanted if link.sees_all(view.world_size)]
     if view.rank == 0 and there and len(there) == len(wanted):
-        return Reconfigure(tuple(wanted), f"all {view.world_size} ranks are at all {len(wanted)} reducers")
+        return Reconfigure(
+            with_share(wanted), f"all {view.world_size} ranks are at all {len(wanted)} reducers"
+        )
     if (lost := _lost_rank(view)) is not None:
         return GiveUp(lost)
     is_early = view.now < view.started_at + view.join_timeout_s
@@ -176,7 +179,9 @@ def _first_epoch(view: View) -> Verdict:
     may_leave_out = view.rank == 0 and view.on_reducer_loss == "reshard" and not is_early
     if there and may_leave_out and _have_met(view):
         absent = ", ".join(link.address for link in wanted if link not in there)
-        return Reconfigure(tuple(there), f"not all ranks reach {absent}, which will take part when they do")
+        return Reconfigure(
+            with_share(there), f"not all ranks reach {absent}, which will take part when they do"
+        )
     return _waiting(view, view.started_at)
 
 
@@ -211,10 +216,12 @@ def _membership(view: View) -> Verdict | None:
         if len(whole) == len(members) and len(staying) < len(members) and staying + others:
             drains = any(link.is_draining for link in whole)
             reason = "a reducer is draining" if drains else "the fallback is not needed any more"
-            return Reconfigure((*staying, *others), reason)
+            return Reconfigure(with_share((*staying, *others)), reason)
         has_room = len(members) < MEMBERS_MAX
         if view.is_idle and others and has_room and len(whole) == len(members):
-            return Reconfigure((*whole, *others), f"{others[0].address} is there and takes part from now on")
+            wanted = with_share((*whole, *others))
+            if new := [link for link in others if link in wanted]:
+                return Reconfigure(wanted, f"{new[0].address} is there and takes part from now on")
         return None
     if len(whole) == len(members):
         return Reconfigure(tuple(whole), "a stream broke, and all are there again")
@@ -238,7 +245,9 @@ def _membership(view: View) -> Verdict | None:
             f"lost {names}, and on_reducer_loss is 'raise': start again from a checkpoint, or choose 'reshard'"
         )
         return GiveUp(error) if is_sure and _lost_rank(view) is None else None
-    return Reconfigure(tuple(whole or others), f"lost {names}") if whole or others else None
+    left = [*whole, *others]
+    left = [link for link in left if not link.is_fallback] or left
+    return Reconfigure(with_share(left), f"lost {names}") if left else None
 
 
 def _in_new_lives(

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reduction import limits, model, wire
 from reduction.model import (
+    NOWHERE,
     Abort,
     Ack,
     Collective,
@@ -19,6 +20,7 @@ from reduction.model import (
     Moved,
     Peer,
     Peers,
+    Place,
     Presence,
     Push,
     ReduceOp,
@@ -61,6 +63,7 @@ CONFIGURATIONS = st.builds(
     members=st.lists(MEMBERS, min_size=1, max_size=5, unique_by=lambda member: member.incarnation).map(tuple),
     checksums=st.booleans(),
 )
+PLACES = st.builds(Place, host=st.one_of(IDS, st.just(b"")), link_mbit=st.integers(0, limits.LINK_MBIT_MAX))
 JOINS = st.integers(1, limits.WORLD_SIZE_MAX).flatmap(
     lambda world_size: st.builds(
         Join,
@@ -70,6 +73,7 @@ JOINS = st.integers(1, limits.WORLD_SIZE_MAX).flatmap(
         world_size=st.just(world_size),
         nonce=IDS,
         host=st.text(VISIBLE, max_size=60),
+        place=PLACES,
         minimum=U64,
         credit_bytes=CREDITS,
         wire_dtype=U32,
@@ -89,6 +93,7 @@ PEERS = st.builds(
     host=HOSTS,
     presence=st.sampled_from(Presence),
     streams=st.integers(1, 2**32 - 1),
+    place=PLACES,
 )
 WORKER_FRAMES = st.one_of(
     JOINS,
@@ -107,6 +112,7 @@ REDUCER_FRAMES = st.one_of(
         credit_bytes=CREDITS,
         data_port=st.integers(1, 65535),
         data_key=st.binary(min_size=limits.DATA_KEY_BYTES, max_size=limits.DATA_KEY_BYTES),
+        place=PLACES,
     ),
     st.just(Moved()),
     st.builds(Configure, configuration=CONFIGURATIONS),
@@ -164,7 +170,7 @@ def fill(message, value):
         if descriptor.is_repeated:
             for item in ours:
                 fill(theirs.add(), item)
-        elif ours is None:
+        elif ours is None or ours == NOWHERE:
             assert descriptor.has_presence
         elif descriptor.message_type is not None:
             theirs.SetInParent()

@@ -163,6 +163,11 @@ def test_a_join_of_another_version_is_not_judged_by_this_versions_limits():
     ("body", "text"),
     [
         ({"welcome": pb.Welcome(incarnation=b"", credit_bytes=1)}, "Welcome.incarnation has 0 bytes"),
+        ({"welcome": welcome(place=pb.Place(host=b"x"))}, "Welcome.place.host has 1 bytes"),
+        (
+            {"welcome": welcome(place=pb.Place(link_mbit=limits.LINK_MBIT_MAX + 1))},
+            "Welcome.place.link_mbit is 100000001, allowed are 0 to 100000000",
+        ),
         ({"welcome": pb.Welcome(incarnation=ID)}, "Welcome.credit_bytes is 0, allowed are 1 to 1073741824"),
         ({"welcome": pb.Welcome(incarnation=ID, credit_bytes=1 << 31)}, "Welcome.credit_bytes is 2147483648"),
         ({"welcome": welcome(data_port=65536)}, "Welcome.data_port is 65536, allowed are 0 to 65535"),

@@ -1,7 +1,7 @@
 """A link: one rank's view of one reducer."""
 
 from reduction.errors import ReducerAbsent, ReducerUnavailable
-from reduction.model import Peer, Peers, Presence
+from reduction.model import Peer, Peers, Presence, Welcome
 
 from worker_plugin.core.link import REDIAL_S, Link, LinkPhase
 
@@ -19,7 +19,7 @@ def peers(*presences, draining=False):
 def link_up(*presences, now=0.0):
     link = Link(0, "a:1")
     link.open()
-    link.welcome(A, 4096, now)
+    link.on_welcome(Welcome(A, 4096), now)
     link.see(peers(*presences), now)
     return link
 
@@ -34,7 +34,7 @@ def test_a_new_link_dials_at_once():
 def test_welcome_brings_it_up():
     link = Link(0, "a:1")
     link.open()
-    link.welcome(A, 4096, 3.0)
+    link.on_welcome(Welcome(A, 4096), 3.0)
     assert (link.phase, link.is_up, link.up_since) == (LinkPhase.UP, True, 3.0)
     assert (link.incarnation, link.credit_bytes) == (A, 4096)
 
@@ -48,7 +48,7 @@ def test_dials_in_a_row_come_slower_and_slower_until_a_welcome():
         pauses.append(round(link.dial_at - 100.0, 3))
     assert pauses == [0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0, 1.0, 1.0]
     link.open()
-    link.welcome(A, 4096, 200.0)
+    link.on_welcome(Welcome(A, 4096), 200.0)
     link.down(None, 300.0)
     assert link.dial_at == 300.0 + REDIAL_S[0] == 300.0
 
@@ -66,7 +66,7 @@ def test_it_is_absent_from_a_dial_that_found_nobody_until_the_next_one_says_othe
     assert not link.is_absent
     link.down(ReducerAbsent("refused"), 7.0)
     link.open()
-    link.welcome(B, 4096, 8.0)
+    link.on_welcome(Welcome(B, 4096), 8.0)
     assert not link.is_absent
 
 
@@ -87,7 +87,7 @@ def test_the_reason_why_it_is_down_is_kept_until_a_welcome():
     link.down(broken, 2.0)
     assert link.error is broken
     link.busy_since = 2.0
-    link.welcome(A, 4096, 3.0)
+    link.on_welcome(Welcome(A, 4096), 3.0)
     assert (link.error, link.busy_since) == (None, None)
 
 
@@ -96,7 +96,7 @@ def test_nothing_was_said_on_a_new_stream():
     link.hello_epoch = 3
     link.acked = 9
     link.down(None, 1.0)
-    link.welcome(A, 4096, 2.0)
+    link.on_welcome(Welcome(A, 4096), 2.0)
     assert (link.hello_epoch, link.acked) == (0, 0)
 
 

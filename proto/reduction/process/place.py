@@ -1,0 +1,48 @@
+"""Where this process runs, as others can compare it: its host, and how fast the link of that is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+
+from reduction.errors import ConfigError
+from reduction.limits import ID_BYTES, LINK_MBIT_MAX
+
+_LINK = re.compile(r"(\d+(?:\.\d+)?)\s*([mgt])(?:bit(?:/s)?|bps)?", re.IGNORECASE)
+_MBIT = {"m": 1, "g": 1_000, "t": 1_000_000}
+
+
+def loopback_id() -> str:
+    """Return a text that two processes share just if they can reach each other on 127.0.0.1."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:  # not Linux
+        return socket.gethostname()
+
+
+def link_mbit(name: str, text: str) -> int:
+    """Return the Mbit/s of a text such as 25G, 2.5G, 100M or 25Gbit/s; units are powers of 1000.
+
+    Args:
+        name: of the setting, for the error.
+        text: its value.
+
+    Raises:
+        ConfigError: it is no such text, or outside the limits.
+    """
+    match = _LINK.fullmatch(text.strip())
+    mbit = 0 if match is None else round(float(match[1]) * _MBIT[match[2].lower()])
+    if not 1 <= mbit <= LINK_MBIT_MAX:
+        raise ConfigError(
+            f"{name} is {text!r}; it must be the rate of this host's link in its slower direction, such as 25G for "
+            f"25 Gbit/s or 100M, from 1M to {LINK_MBIT_MAX // 1_000_000}T"
+        )
+    return mbit
+
+
+def own_host() -> bytes:
+    """Return ID_BYTES that stand for `loopback_id` on the wire, where a boot's identity need not be seen."""
+    return hashlib.blake2b(loopback_id().encode(), digest_size=ID_BYTES).digest()

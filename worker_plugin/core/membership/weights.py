@@ -1,0 +1,79 @@
+"""How much of every collective each reducer gets: the best split among machines, as whole numbers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from reduction.model import Place
+from reduction.shares import Machine, split
+
+from worker_plugin.core.link import Link
+
+#: The weight of the reducer with the largest share, before the weights are made as small as possible.
+SCALE = 1000
+#: Remote reducers get this part of their best share if there are others beside them. A share that is
+#: too large makes their links the slowest ones; one that is as much too small costs less.
+CAUTION = 0.95
+#: Reducers on machines with ranks get no share if that saves less than this part of the time.
+GAIN_MIN = 0.03
+
+
+def weights(links: Sequence[Link]) -> tuple[int, ...]:
+    """Return the weights of the reducers at the end of these links. Without a share it is 0.
+
+    Args:
+        links: to reducers that all ranks are at; at least one.
+    """
+    hosts = [link.place.host or link.incarnation for link in links]
+    ranks = Counter(peer.place.host or peer.nonce for peer in links[0].peers.values())
+    rates = _rates(
+        [*zip(hosts, (link.place for link in links), strict=True)]
+        + [(peer.place.host or peer.nonce, peer.place) for peer in links[0].peers.values()]
+    )
+    reducers = Counter(hosts)
+    names = list(dict.fromkeys((*hosts, *ranks)))
+    machines = [Machine(ranks[name], reducers[name], rates[name]) for name in names]
+    share = dict(zip(names, _shares(machines), strict=True))
+    parts = [share[host] / reducers[host] for host in hosts]
+    scaled = [round(SCALE * part / max(parts)) for part in parts]
+    divisor = math.gcd(*scaled)
+    return tuple(weight // divisor for weight in scaled)
+
+
+def with_share(links: Sequence[Link]) -> tuple[Link, ...]:
+    """Return the links whose reducers get a share when these reducers make an epoch."""
+    if not links:
+        return ()
+    return tuple(link for link, weight in zip(links, weights(links), strict=True) if weight)
+
+
+def _shares(machines: Sequence[Machine]) -> Sequence[float]:
+    """Return each machine's part of every collective."""
+    best = split(machines)
+    if not any(machine.is_remote for machine in machines):
+        return best.shares
+    remote_only = split([m if m.is_remote else Machine(m.ranks, 0, m.rate) for m in machines])
+    if best.seconds_per_byte > (1 - GAIN_MIN) * remote_only.seconds_per_byte:
+        return remote_only.shares
+    near = sum(share for share, machine in zip(best.shares, machines, strict=True) if machine.is_colocated)
+    rest = CAUTION * (1 - near)
+    more = (1 - rest) / near
+    return [
+        share * (more if machine.is_colocated else CAUTION)
+        for share, machine in zip(best.shares, machines, strict=True)
+    ]
+
+
+def _rates(places: Iterable[tuple[bytes, Place]]) -> dict[bytes, float]:
+    """Return how fast each host's link is, in any unit. Those that nobody knows are like the median of the others."""
+    known: dict[bytes, float] = {}
+    hosts = []
+    for host, place in places:
+        hosts.append(host)
+        if place.link_mbit:
+            known[host] = min(place.link_mbit, known.get(host, math.inf))
+    usual = statistics.median(known.values()) if known else 1.0
+    return {host: known.get(host, usual) for host in hosts}

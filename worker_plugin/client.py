@@ -170,7 +170,8 @@ class Client:
         """See `fork.DescriptorOwner`."""
         descriptors = self._driver.links.descriptors
         for meeting_point in self._meeting_points:
-            descriptors += [] if meeting_point.embedded is None else meeting_point.embedded.descriptors
+            for reducer in meeting_point.own_reducers:
+                descriptors += reducer.descriptors
         return self._driver.links.addresses, descriptors
 
     # ---- the download and discovery threads ----
@@ -244,6 +245,8 @@ class Client:
         config, wire = self._config, self._config.wire
         dtype = None if wire is None else wire.dtype
         self._driver.links.access = meeting_point.access
+        private = dict.fromkeys(meeting_point.colocated, meeting_point.colocated_access)
+        self._driver.links.private.update(private)
         if meeting_point.access.tls is not None and self._driver.links.transport == "auto":
             self._driver.links.transport = "grpc"
             text = "with TLS everything goes over gRPC: the TCP data plane, which costs less CPU, is not encrypted"
@@ -286,7 +289,12 @@ class Client:
             is_private = self._meeting_points[0].embedded is not None
             planes = self._driver.links.planes
             text = announcement.line(
-                self.job or "?", self._announced_ranks, reducers, planes, is_private=is_private
+                self.job or "?",
+                self._announced_ranks,
+                reducers,
+                planes,
+                is_private=is_private,
+                colocated=self._meeting_points[0].colocated,
             )
             log_setup.announce(log, text)
         self._started.reach()

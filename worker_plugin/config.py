@@ -134,6 +134,19 @@ class PluginConfig:
         'per node crosses the network: a number, or "auto" for what the launcher says. Without it every '
         "rank is by itself.",
     )
+    colocated: str | None = setting(
+        None,
+        Choice(None, "auto", "always"),
+        'Whether the hosts of the ranks have reducers too, which their lowest ranks start. "auto": if '
+        'there are fewer reducers than hosts. "always": in any case. Without it only if no reducers are '
+        "given and the ranks are on several hosts. The same on all ranks.",
+    )
+    colocated_host: str | None = setting(
+        None,
+        Text("an address of this host that the other hosts reach"),
+        "The address at which a reducer on this host listens. Without it that of the interface in "
+        "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or of the way to MASTER_ADDR.",
+    )
     link: str | None = setting(
         None,
         Text("a rate such as '25G' or '100M'", partial(link_mbit, "link")),
@@ -247,6 +260,8 @@ class Settings(TypedDict, total=False):
     credit_bytes: int | str | None
     checksums: bool | None
     local_group: int | str | None
+    colocated: str | None
+    colocated_host: str | None
     link: str | None
     tls_cert: str | os.PathLike[str] | None
     tls_key: str | os.PathLike[str] | None

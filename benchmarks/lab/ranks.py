@@ -41,6 +41,8 @@ OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
     "bare": (BareState, {"transport": "tcp"}),
+    # The ranks' hosts have reducers too, if there are fewer of them than hosts.
+    "colocated": (ReductionState, {"transport": "tcp", "colocated": "auto"}),
     # Where every rank has a host of its own, this is the same as flat mode.
     "hierarchical": (ReductionState, {"transport": "tcp", "local_group": "auto"}),
     **{name: (ReductionState, {"transport": "tcp", "wire_dtype": name}) for name in WIRES},
@@ -286,7 +288,7 @@ def _join(setup: Setup) -> Rank:
     )
     states = {
         name: state(
-            setup.reducers,
+            setup.reducers or None,
             job=f"{os.path.basename(setup.directory)}-{name}",
             rank=setup.rank,
             world_size=setup.world_size,

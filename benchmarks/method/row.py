@@ -115,7 +115,7 @@ class Row:
         if self.link is None:
             return None
         traffic = self.measured[name].traffic
-        per_worker, per_reducer = self.workers * self._bytes(name), self.reducers * self._bytes(name)
+        per_worker, per_reducer = self.workers * self._bytes(name), max(self.reducers, 1) * self._bytes(name)
         return {
             "worker_tx": traffic.worker_tx_bytes / per_worker,
             "worker_rx": traffic.worker_rx_bytes / per_worker,

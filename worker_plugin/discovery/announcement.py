@@ -14,10 +14,31 @@ def ranks_text(size: int, nodes: int = 1, label: str = "") -> str:
     return f"{_counted(size, 'rank')}{ranks_of_job}{where}"
 
 
-def line(job: str, ranks: str, reducers: Sequence[str], planes: Sequence[str], *, is_private: bool) -> str:
-    """Return the line; `ranks` comes from `ranks_text`, and a private reducer is rank 0's own."""
+def line(
+    job: str,
+    ranks: str,
+    reducers: Sequence[str],
+    planes: Sequence[str],
+    *,
+    is_private: bool,
+    colocated: Sequence[str] = (),
+) -> str:
+    """Return the line.
+
+    Args:
+        job: its name.
+        ranks: from `ranks_text`.
+        reducers: the addresses of those that have a share.
+        planes: on which streams go.
+        is_private: whether the only reducer is rank 0's own.
+        colocated: those of the reducers that ranks have started on their hosts.
+    """
     kind = "private reducer" if is_private else "reducer"
     count = _counted(len(reducers), kind)
+    if near := len(set(reducers) & set(colocated)):
+        count += (
+            ", all on the ranks' hosts" if near == len(reducers) else f", {near} of them on the ranks' hosts"
+        )
     return f"reduction-server: job {job}, {ranks}, {count} ({', '.join(some_of(reducers))}), {' and '.join(planes)}"
 
 

@@ -1,42 +1,67 @@
-"""The private reducer that rank 0 starts on the loopback address if no reducers are configured.
+"""A reducer that a rank has started on its own host, for its job only.
 
-With it, a first try on one machine needs no server, and neither do tests. It is the ordinary
-`reducer serve` in a process of its own. Its stdin is a pipe from its parent; the pipe closes
-however the parent ends, and the reducer ends then, too. Only the ranks know its token, so other
-users of the machine cannot join.
+Rank 0 starts one on the loopback address if no reducers are configured and all ranks are on its
+host: so a first try on one machine needs no server, and neither do tests. If ranks are on several
+hosts, each host may have one, for the others to reach (colocated.py). It is the ordinary `reducer
+serve` in a process of its own. Its stdin is a pipe from its parent; the pipe closes however the
+parent ends, and the reducer ends then, too. Only the ranks know its token, so nobody else can join.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import subprocess
+import threading
 from pathlib import Path
 
 from reduction.errors import ReducerUnavailable
 from reduction.process.launch import reducer_command
 from reduction.process.ready import NotReady, close, wait_until_ready
+from reduction.security.tls import TlsFiles
+
+log = logging.getLogger(__name__)
 
 #: The process must listen after this many seconds.
 START_S = 60.0
 #: The process is killed if it has not ended by itself this many seconds after its stdin was closed.
 STOP_S = 4.0
+#: Pause before a process that has ended is started again, in seconds; each failure doubles it, up to
+#: the second number.
+RESTART_S, RESTART_MAX_S = 0.5, 30.0
 
 
 class EmbeddedReducer:
-    """A reducer process that this rank has started."""
+    """A reducer process that this rank has started.
 
-    def __init__(self) -> None:
-        """Start the process and wait until it listens.
+    Args:
+        host: address to listen at.
+        token: that ranks must show; None makes one up.
+        tls: certificate, key and CA of mutual TLS; the certificate must be good for a server too.
 
-        Raises:
-            ReducerUnavailable: the process does not serve; its own message is on stderr.
-        """
+    Raises:
+        ReducerUnavailable: the process does not serve; its own message is on stderr.
+    """
+
+    def __init__(
+        self, host: str = "127.0.0.1", token: str | None = None, tls: TlsFiles | None = None
+    ) -> None:
+        self.token = token or secrets.token_urlsafe(32)
+        self._host = f"[{host}]" if ":" in host else host
+        self._tls = tls
+        self._stopping = threading.Event()
+        #: Held while another process takes the place of one that has ended.
+        self._replacing = threading.Lock()
+        self._process, self.address = self._start(0)
+
+    def _start(self, port: int) -> tuple[subprocess.Popen[str], str]:
         # The reducer that was installed beside our own package, not the first `reducer` that could
         # be imported here.
         command, environment = reducer_command(Path(__file__).parents[2])
-        command += ["serve", "--bind", "127.0.0.1:0", "--workers", "1"]
-        self.token = secrets.token_urlsafe(32)
+        command += ["serve", "--bind", f"{self._host}:{port}", "--processes", "1"]
+        if self._tls is not None:
+            command += ["--tls-cert", self._tls.cert, "--tls-key", self._tls.key, "--tls-ca", self._tls.ca]
         # The token goes through a pipe, because all users of the machine can see a command line.
         reading, writing = os.pipe()
         command += ["--stop-with-stdin", "--log-level", "warning", "--token-file", f"/dev/fd/{reading}"]
@@ -45,7 +70,7 @@ class EmbeddedReducer:
             # more.
             with open(writing, "w") as file:
                 file.write(f"*:{self.token}\n")
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -55,9 +80,32 @@ class EmbeddedReducer:
                 pass_fds=[reading],
             )
         try:
-            self.address = wait_until_ready(self._process, START_S)
+            return process, wait_until_ready(process, START_S)
         except NotReady as error:
-            raise ReducerUnavailable(f"rank 0's private reducer: {error}") from None
+            raise ReducerUnavailable(f"the reducer that a rank starts on its own host: {error}") from None
+
+    def keep_alive(self) -> None:
+        """Start the process again, at the same address, whenever it ends by itself."""
+        threading.Thread(target=self._keep_alive, name="reduction-embedded", daemon=True).start()
+
+    def _keep_alive(self) -> None:
+        pause_s = RESTART_S
+        while True:
+            code = self._process.wait()
+            if not self._stopping.is_set():
+                log.warning("the reducer %s on this host ended with %d; it starts again", self.address, code)
+            if self._stopping.wait(pause_s):
+                return
+            with self._replacing:
+                if self._stopping.is_set():
+                    return
+                close(self._process, 0.0)
+                try:
+                    self._process, _ = self._start(int(self.address.rpartition(":")[2]))
+                    pause_s = RESTART_S
+                except ReducerUnavailable as error:
+                    log.warning("%s", error)
+                    pause_s = min(2 * pause_s, RESTART_MAX_S)
 
     @property
     def descriptors(self) -> list[int]:
@@ -67,4 +115,6 @@ class EmbeddedReducer:
 
     def stop(self) -> None:
         """Let the process drain and end; kill it if it does not."""
-        close(self._process, STOP_S)
+        self._stopping.set()
+        with self._replacing:
+            close(self._process, STOP_S)

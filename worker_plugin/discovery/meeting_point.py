@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import secrets
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from reduction.errors import ConfigError
+from reduction.errors import ConfigError, ReductionError
+from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
+from worker_plugin.discovery import colocated
 from worker_plugin.discovery.addresses import configured, dns_names_in, resolve
+from worker_plugin.discovery.colocated import Colocation
 from worker_plugin.discovery.embedded import EmbeddedReducer
 from worker_plugin.discovery.nodes import Locality
 from worker_plugin.transports.security import OPEN, Access, access_of, private_access
@@ -30,6 +34,8 @@ class RankInfo:
     reducers: list[str] | None
     #: None if this rank has no `local_group`.
     locality: Locality | None
+    #: This rank's setting.
+    colocated: str | None = None
 
     @classmethod
     def from_json(cls, text: str) -> RankInfo:
@@ -50,8 +56,15 @@ class MeetingPoint:
     job: str
     addresses: tuple[str, ...]
     access: Access = OPEN
-    #: The private reducer that this rank has started.
+    #: The private reducer that this rank has started for all ranks, which are on its host.
     embedded: EmbeddedReducer | None = None
+    #: Who starts the reducers on the ranks' hosts; None if they have none.
+    colocation: Colocation | None = None
+    #: The addresses of these reducers, once they are there, and what is shown to them.
+    colocated: tuple[str, ...] = ()
+    colocated_access: Access = OPEN
+    #: Those of them that this rank has started.
+    started: tuple[EmbeddedReducer, ...] = ()
     #: DNS names that stand for reducers. Their addresses may change while the job runs.
     dns_names: tuple[str, ...] = ()
     #: Those of `addresses` that the DNS names stood for at the start.
@@ -66,9 +79,21 @@ class MeetingPoint:
         """
         fields = json.loads(text)
         job, token = fields["job"], fields["token"]
-        access = private_access(token) if token else access_of(config, job)
         addresses, dns_names = tuple(fields["addresses"]), tuple(fields["dns_names"])
-        return cls(job, addresses, access, None, dns_names, tuple(fields["dns_addresses"]))
+        access = OPEN
+        if addresses:
+            access = private_access(token) if token else access_of(config, job)
+        colocation = fields["colocation"]
+        if colocation is not None:
+            colocation = Colocation(tuple(colocation["leaders"]), colocation["token"])
+        return cls(
+            job,
+            addresses,
+            access,
+            dns_names=dns_names,
+            dns_addresses=tuple(fields["dns_addresses"]),
+            colocation=colocation,
+        )
 
     def to_json(self) -> str:
         """Return the part that the other ranks must know."""
@@ -80,13 +105,50 @@ class MeetingPoint:
                 "dns_addresses": self.dns_addresses,
                 # Whoever can read the store could take part as a rank anyway.
                 "token": "" if self.embedded is None else self.embedded.token,
+                "colocation": None if self.colocation is None else dataclasses.asdict(self.colocation),
             }
         )
 
+    @property
+    def own_reducers(self) -> tuple[EmbeddedReducer, ...]:
+        """The reducers that this rank has started."""
+        return self.started if self.embedded is None else (self.embedded, *self.started)
+
     def stop(self) -> None:
-        """End the private reducer, if this rank has started one."""
-        if self.embedded is not None:
-            self.embedded.stop()
+        """End the reducers that this rank has started."""
+        for reducer in self.own_reducers:
+            reducer.stop()
+
+    def with_colocated(self, config: PluginConfig, store: Store, key: str, rank: int) -> MeetingPoint:
+        """Return the meeting point with the reducers on the ranks' hosts, which all ranks start and wait for.
+
+        Args:
+            config: this rank's settings.
+            store: of the rendezvous.
+            key: under which nobody has written anything yet.
+            rank: this one.
+
+        Raises:
+            ReductionError: see `colocated.start` and `colocated.addresses_of`.
+        """
+        if self.colocation is None:
+            return self
+        started = colocated.start(config, self.colocation, store, key, rank)
+        try:
+            found = colocated.addresses_of(config, self.colocation, store, key)
+        except ReductionError:
+            for reducer in started:
+                reducer.stop()
+            raise
+        access = private_access(self.colocation.token, config)
+        return replace(
+            self,
+            addresses=(*self.addresses, *found),
+            access=self.access if self.addresses else access,
+            colocated=found,
+            colocated_access=access,
+            started=tuple(started),
+        )
 
 
 def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
@@ -97,6 +159,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
             can be embedded.
     """
     wanted, job = configured(config), config.job or f"run-{uuid.uuid4()}"
+    colocation = _colocation(config, infos, wanted)
     named = {rank: info.reducers for rank, info in infos.items() if info.reducers is not None}
     if wanted is None:
         for rank, reducers in named.items():
@@ -104,6 +167,8 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
                 f"rank {rank} is told of reducers ({', '.join(reducers)}), rank 0 of none: rank 0's settings count, "
                 f"so set reducers= or REDUCTION_REDUCERS there too"
             )
+        if colocation is not None:
+            return MeetingPoint(job, (), colocation=colocation)
         meeting_point = embed(job, infos, "no reducers are configured")
         address = meeting_point.addresses[0]
         log.info("no reducers are configured: rank 0 runs one at %s for this job", address)
@@ -117,7 +182,33 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
         )
     access = access_of(config, job)
     addresses, dns_addresses = resolve(wanted, config)
-    return MeetingPoint(job, addresses, access, None, dns_names_in(wanted), dns_addresses)
+    return MeetingPoint(
+        job,
+        addresses,
+        access,
+        dns_names=dns_names_in(wanted),
+        dns_addresses=dns_addresses,
+        colocation=colocation,
+    )
+
+
+def _colocation(
+    config: PluginConfig, infos: Mapping[int, RankInfo], wanted: Sequence[str] | None
+) -> Colocation | None:
+    """Return who starts reducers on the ranks' hosts, if there should be some.
+
+    Raises:
+        ConfigError: ranks have other settings than rank 0, or there are too many hosts.
+    """
+    for rank, info in infos.items():
+        if info.colocated != config.colocated:
+            raise ConfigError(
+                f"rank {rank} has colocated={info.colocated!r}, rank 0 {config.colocated!r}: set it alike on all ranks"
+            )
+    leaders = colocated.leaders_of({rank: info.host_id for rank, info in infos.items()})
+    if not colocated.is_needed(config, len(leaders), wanted):
+        return None
+    return Colocation(leaders, secrets.token_urlsafe(32))
 
 
 def embed(job: str, infos: Mapping[int, RankInfo], why: str) -> MeetingPoint:
@@ -145,6 +236,10 @@ def check_without_store(config: PluginConfig) -> None:
     if config.fallback is not None:
         raise ConfigError(
             f"fallback={config.fallback!r} needs a way to tell all ranks: initialise torch.distributed"
+        )
+    if config.colocated is not None:
+        raise ConfigError(
+            f"colocated={config.colocated!r} needs a way to tell all ranks: initialise torch.distributed"
         )
     if config.job is None:
         raise ConfigError("no job name: pass job= or set REDUCTION_JOB, the same on all ranks")

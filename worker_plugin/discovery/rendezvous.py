@@ -117,7 +117,7 @@ class StoreRendezvous:
     ) -> AgreedNodes:
         """Gather the information of all ranks, let rank 0 choose, and broadcast its choice."""
         wanted = configured(config)
-        info = RankInfo(loopback_id(), None if wanted is None else list(wanted), locality)
+        info = RankInfo(loopback_id(), None if wanted is None else list(wanted), locality, config.colocated)
         store = prefix.open(config.join_timeout_s)
         if rank == 0:
             choose = choose or partial(meeting_point.choose, config)
@@ -126,6 +126,7 @@ class StoreRendezvous:
             text, nonce = roll_call.answer_call(store, rank, info.to_json(), config)
             choice, plan_fields = json.loads(text)
             chosen, plan = MeetingPoint.from_json(choice, config), NodePlan(**plan_fields)
+        chosen = chosen.with_colocated(config, store, f"colocated/{nonce}", rank)
         if plan.size == 1:
             return AgreedNodes(chosen, plan, None, store)
         index, local_rank = divmod(rank, plan.size)

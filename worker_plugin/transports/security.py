@@ -33,10 +33,8 @@ def access_of(config: PluginConfig, job: str) -> Access:
     Raises:
         ConfigError: a file cannot be used, or has no token for the job.
     """
-    tls, credentials, token = config.tls, None, None
-    if tls is not None:
-        key, cert, ca = tls.read()
-        credentials = grpc.ssl_channel_credentials(ca, key, cert)
+    tls, credentials = _certificates(config)
+    token = None
     if config.token_file is not None:
         token = read_tokens(config.token_file).of(job)
         if token is None:
@@ -44,6 +42,22 @@ def access_of(config: PluginConfig, job: str) -> Access:
     return Access(tls, credentials, to_metadata(token))
 
 
-def private_access(token: str) -> Access:
-    """Return what the embedded reducer of this host wants to see; the settings are for others."""
-    return Access(metadata=to_metadata(token))
+def private_access(token: str, config: PluginConfig | None = None) -> Access:
+    """Return what a reducer wants to see that a rank of this job has started.
+
+    Args:
+        token: of this reducer.
+        config: with certificates, if it is reached over the network.
+
+    Raises:
+        ConfigError: a file of the settings cannot be used.
+    """
+    tls, credentials = (None, None) if config is None else _certificates(config)
+    return Access(tls, credentials, to_metadata(token))
+
+
+def _certificates(config: PluginConfig) -> tuple[TlsFiles | None, grpc.ChannelCredentials | None]:
+    if config.tls is None:
+        return None, None
+    key, cert, ca = config.tls.read()
+    return config.tls, grpc.ssl_channel_credentials(ca, key, cert)

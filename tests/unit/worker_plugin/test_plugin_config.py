@@ -28,6 +28,8 @@ def test_defaults_are_the_documented_ones():
         "credit_bytes": None,
         "checksums": False,
         "local_group": None,
+        "colocated": None,
+        "colocated_host": None,
         "link": None,
         "tls_cert": None,
         "tls_key": None,

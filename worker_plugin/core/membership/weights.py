@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Sequence
 
 from reduction.model import Place
 from reduction.shares import Machine, split
@@ -27,13 +27,12 @@ def weights(links: Sequence[Link]) -> tuple[int, ...]:
     Args:
         links: to reducers that all ranks are at; at least one.
     """
-    hosts = [link.place.host or link.incarnation for link in links]
-    ranks = Counter(peer.place.host or peer.nonce for peer in links[0].peers.values())
-    rates = _rates(
-        [*zip(hosts, (link.place for link in links), strict=True)]
-        + [(peer.place.host or peer.nonce, peer.place) for peer in links[0].peers.values()]
-    )
-    reducers = Counter(hosts)
+    peers = links[0].peers.values()
+    # A process that does not say where it runs counts as one on a host of its own.
+    hosts: list[Hashable] = [link.place.host or ("reducer", link.id) for link in links]
+    homes: list[Hashable] = [peer.place.host or ("rank", peer.rank) for peer in peers]
+    reducers, ranks = Counter(hosts), Counter(homes)
+    rates = _rates((*hosts, *homes), [*(link.place for link in links), *(peer.place for peer in peers)])
     names = list(dict.fromkeys((*hosts, *ranks)))
     machines = [Machine(ranks[name], reducers[name], rates[name]) for name in names]
     share = dict(zip(names, _shares(machines), strict=True))
@@ -67,12 +66,10 @@ def _shares(machines: Sequence[Machine]) -> Sequence[float]:
     ]
 
 
-def _rates(places: Iterable[tuple[bytes, Place]]) -> dict[bytes, float]:
+def _rates(hosts: Sequence[Hashable], places: Sequence[Place]) -> dict[Hashable, float]:
     """Return how fast each host's link is, in any unit. Those that nobody knows are like the median of the others."""
-    known: dict[bytes, float] = {}
-    hosts = []
-    for host, place in places:
-        hosts.append(host)
+    known: dict[Hashable, float] = {}
+    for host, place in zip(hosts, places, strict=True):
         if place.link_mbit:
             known[host] = min(place.link_mbit, known.get(host, math.inf))
     usual = statistics.median(known.values()) if known else 1.0

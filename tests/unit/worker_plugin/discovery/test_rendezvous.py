@@ -27,7 +27,10 @@ def host(monkeypatch):
     """All threads run on one host, where an embedded reducer seems to start."""
     reducer = {}
     monkeypatch.setattr(rendezvous, "loopback_id", lambda: "here")
-    monkeypatch.setattr(meeting_point.EmbeddedReducer, "__init__", lambda self: self.__dict__.update(reducer))
+    monkeypatch.setattr(
+        meeting_point.EmbeddedReducer, "__init__", lambda self, *_: self.__dict__.update(reducer)
+    )
+    monkeypatch.setattr(meeting_point.EmbeddedReducer, "keep_alive", lambda self: None)
     reducer.update(address="127.0.0.1:2", token="secret")
     return reducer
 
@@ -198,13 +201,43 @@ def test_without_reducers_rank_0_starts_one_for_all(store, host):
     assert points[1].access.metadata == points[0].access.metadata != ()
 
 
-def test_a_private_reducer_must_be_within_reach_of_all(store, host, monkeypatch):
+def test_a_fallback_must_be_within_reach_of_all(store, host, monkeypatch):
     ids = iter(["here", "elsewhere"])
     monkeypatch.setattr(rendezvous, "loopback_id", lambda: next(ids, "somewhere"))
-    points = live(store, [PluginConfig()] * 3)
+    config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), fallback="embedded", timeout_s=5.0)
+    by_rank = [StoreRendezvous(config, store, 3) for _ in range(3)]
+    by_rank[1]._prefix = by_rank[2]._prefix = by_rank[0]._prefix
+    with ThreadPoolExecutor(3) as threads:
+        futures = [threads.submit(by_rank[rank].fall_back, config, rank, 3) for rank in range(3)]
+        errors = [future.exception() for future in futures]
+    assert {type(error) for error in errors} == {ConfigError}
+    assert len({str(error) for error in errors}) == 1
+    assert "is on another host than rank 0" in str(errors[0])
+
+
+def test_on_several_hosts_each_starts_a_reducer_for_all(store, host, monkeypatch):
+    ids = iter(["here", "elsewhere"])
+    monkeypatch.setattr(rendezvous, "loopback_id", lambda: next(ids, "somewhere"))
+    points = live(store, [PluginConfig(colocated_host="10.0.0.1", timeout_s=5.0)] * 3)
+    assert {point.addresses for point in points.values()} == {("127.0.0.1:2",) * 3}
+    assert {len(point.own_reducers) for point in points.values()} == {1}
+    assert len({point.colocated_access.metadata for point in points.values()}) == 1
+    assert points[0].colocated_access.metadata != ()
+
+
+def test_they_come_after_the_reducers_that_were_given(store, host, monkeypatch):
+    ids = iter(["here", "elsewhere"])
+    monkeypatch.setattr(rendezvous, "loopback_id", lambda: next(ids, "somewhere"))
+    config = PluginConfig(reducers=("r:1",), colocated="auto", colocated_host="10.0.0.1", timeout_s=5.0)
+    points = live(store, [config] * 2)
+    assert {point.addresses for point in points.values()} == {("r:1", "127.0.0.1:2", "127.0.0.1:2")}
+    assert points[1].access.metadata == ()
+
+
+def test_ranks_that_disagree_on_colocated_reducers_are_told(store, host):
+    points = live(store, [PluginConfig(colocated="auto", timeout_s=5.0), PluginConfig(timeout_s=5.0)])
     assert {type(error) for error in points.values()} == {ConfigError}
-    assert len({str(error) for error in points.values()}) == 1
-    assert "is on another host than rank 0" in str(points[0])
+    assert "rank 1 has colocated=None, rank 0 'auto': set it alike on all ranks" in str(points[1])
 
 
 def test_reducers_that_only_another_rank_is_told_of_are_not_used_in_silence(store, host):
@@ -227,6 +260,7 @@ def test_a_fallback_meets_below_the_same_prefix(store, host):
     ("config", "text"),
     [
         (PluginConfig(fallback="embedded"), "fallback='embedded' needs"),
+        (PluginConfig(colocated="auto"), "colocated='auto' needs"),
         (REDUCERS, "no job name"),
         (PluginConfig(job="mine"), "no reducers are configured"),
     ],

@@ -1,0 +1,180 @@
+"""Reducers on the ranks' hosts: who starts them, where they listen, and how all ranks get to know them."""
+
+import socket
+from typing import ClassVar
+
+import pytest
+from reduction.errors import ConfigError, ReducerUnavailable
+from torch.distributed import HashStore
+
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery import colocated
+from worker_plugin.discovery.colocated import (
+    Colocation,
+    addresses_of,
+    is_needed,
+    leaders_of,
+    own_address,
+    start,
+)
+
+TWO = Colocation((0, 2), "secret")
+KEY = "colocated/nonce"
+
+
+class Reducer:
+    """Stands for a reducer process."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, host, token, tls):
+        self.address, self.token, self.is_stopped, self.is_kept = (
+            f"{host}:{7000 + len(self.made)}",
+            token,
+            False,
+            False,
+        )
+        self.made.append(self)
+
+    def keep_alive(self):
+        self.is_kept = True
+
+    def stop(self):
+        self.is_stopped = True
+
+
+@pytest.fixture
+def reducers(monkeypatch):
+    monkeypatch.setattr(Reducer, "made", [])
+    monkeypatch.setattr(colocated, "EmbeddedReducer", Reducer)
+    return Reducer.made
+
+
+@pytest.fixture
+def config():
+    return PluginConfig(colocated_host="10.0.0.1", timeout_s=5.0)
+
+
+def test_the_lowest_rank_of_each_host_leads_it():
+    assert leaders_of({0: "a", 1: "b", 2: "a", 3: "c", 4: "b"}) == (0, 1, 3)
+    assert leaders_of({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "hosts", "reducers", "needed"),
+    [
+        (None, 1, None, False),  # rank 0 starts a private one
+        (None, 4, None, True),
+        (None, 4, ["r1:1"], False),
+        ("auto", 1, None, False),
+        ("auto", 4, None, True),
+        ("auto", 4, ["r1:1", "r1:2", "r2:1", "r3:1"], True),
+        ("auto", 4, ["r1:1", "r2:1", "r3:1", "r4:1"], False),
+        ("auto", 500, ["r1:1"], False),
+        ("always", 1, None, True),
+        ("always", 2, ["r1:1", "r2:1"], True),
+    ],
+)
+def test_they_are_started_if_they_would_get_a_share(mode, hosts, reducers, needed):
+    assert is_needed(PluginConfig(colocated=mode), hosts, reducers) is needed
+
+
+@pytest.mark.parametrize(("mode", "reducers"), [(None, None), ("auto", None), ("always", ["r1:1"])])
+def test_too_many_hosts_need_reducers_elsewhere(mode, reducers):
+    with pytest.raises(ConfigError, match="200 hosts are too many for a reducer on each, 128 are the limit"):
+        is_needed(PluginConfig(colocated=mode), 200, reducers)
+
+
+def test_leaders_start_one_each_and_all_ranks_hear_of_it(reducers, config):
+    store = HashStore()
+    assert start(config, TWO, store, KEY, 1) == []
+    assert start(config, TWO, store, KEY, 2) == reducers[:1]
+    assert start(config, TWO, store, KEY, 0) == reducers[-1:]
+    assert {reducer.token for reducer in reducers} == {"secret"}
+    assert all(reducer.is_kept for reducer in reducers)
+    found = addresses_of(config, TWO, store, KEY)
+    assert found == (reducers[1].address, reducers[0].address)
+
+
+def test_a_fast_link_gets_several_processes(reducers):
+    config = PluginConfig(colocated_host="10.0.0.1", link="25G", timeout_s=5.0)
+    store = HashStore()
+    assert len(start(config, Colocation((0,), "secret"), store, KEY, 0)) == 5
+    assert addresses_of(config, Colocation((0,), "secret"), store, KEY) == tuple(
+        one.address for one in reducers
+    )
+
+
+def test_one_that_does_not_start_is_an_error_on_all_ranks(reducers, config, monkeypatch):
+    store = HashStore()
+    start(config, TWO, store, KEY, 0)
+
+    def refuse(*_):
+        raise ReducerUnavailable("no")
+
+    monkeypatch.setattr(colocated, "EmbeddedReducer", refuse)
+    with pytest.raises(ReducerUnavailable):
+        start(config, TWO, store, KEY, 2)
+    with pytest.raises(ReducerUnavailable, match=rf"^rank 2 \({socket.gethostname()}\): no$"):
+        addresses_of(config, TWO, store, KEY)
+
+
+def test_what_was_started_is_stopped_if_another_one_does_not_start(reducers, monkeypatch):
+    config = PluginConfig(colocated_host="10.0.0.1", link="10G", timeout_s=5.0)
+
+    def keep_alive(self):
+        if len(reducers) == 2:
+            raise ReducerUnavailable("no")
+
+    monkeypatch.setattr(Reducer, "keep_alive", keep_alive)
+    with pytest.raises(ReducerUnavailable):
+        start(config, TWO, HashStore(), KEY, 0)
+    assert reducers[0].is_stopped
+
+
+# ---- the address of this host ----
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """A host whose interfaces and ways are what a test says."""
+    interfaces, ways = {}, {}
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(colocated, "_address_of_interface", interfaces.get)
+    monkeypatch.setattr(colocated, "_address_towards", ways.get)
+    monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces)))
+    interfaces["lo"] = "127.0.0.1"
+    return interfaces, ways
+
+
+def test_the_interface_of_torchs_collectives_comes_first(network, monkeypatch):
+    network[0].update(eth0="10.0.0.1", eth1="10.1.0.1")
+    network[1]["head"] = "10.0.0.1"
+    monkeypatch.setenv("MASTER_ADDR", "head")
+    assert own_address() == "10.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth1,eth0")
+    assert own_address() == "10.1.0.1"
+
+
+def test_on_the_launchers_own_host_the_way_to_it_may_be_the_loopback_one(network, monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "head")
+    network[1].update({"head": "127.0.1.1", "192.0.2.1": "10.0.0.7"})
+    assert own_address() == "10.0.0.7"
+
+
+def test_without_any_way_the_first_interface_counts(network):
+    network[0].update(eth0="10.0.0.1")
+    assert own_address() == "10.0.0.1"
+
+
+def test_a_host_without_an_address_must_be_told_one(network):
+    with pytest.raises(ConfigError, match="set colocated_host= or REDUCTION_COLOCATED_HOST"):
+        own_address()
+
+
+def test_the_loopback_interface_has_the_loopback_address():
+    assert colocated._address_of_interface("lo") == "127.0.0.1"
+    assert colocated._address_of_interface("nothing") is None
+    assert colocated._address_towards("127.0.0.1") == "127.0.0.1"
+    assert colocated._address_towards("no such host.") is None

@@ -1,0 +1,175 @@
+"""The reducers on the hosts of the ranks: who starts them, where they listen, and how all ranks get to know them.
+
+    rank 0        decides that there are some, and broadcasts who starts them and a token
+    leaders       the lowest rank of every host starts a reducer there, and says where it listens
+    all ranks     wait for that, and join these reducers like any others
+
+Without reducers of their own a job's ranks do the work of a ring this way, and with a few, these get
+as much as their links can carry (`reduction.shares`). Only the ranks know the token, so nobody else
+can join, although the reducers listen on the network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from reduction.errors import ConfigError, ReductionError, from_name
+from torch.distributed.distributed_c10d import Store
+
+from worker_plugin.config import PluginConfig
+from worker_plugin.core.words import some_of
+from worker_plugin.discovery.embedded import EmbeddedReducer
+from worker_plugin.discovery.waiting_for_ranks import wait_for
+
+log = logging.getLogger(__name__)
+
+#: Above this number of hosts, streams between all of them would cost more than they are worth.
+HOSTS_MAX = 128
+#: A process moves about this much, so a host with a faster link gets several; in Mbit/s.
+MBIT_PER_PROCESS = 5000
+#: An address that nobody has (RFC 5737): the way there is the way to the outside.
+_OUTSIDE = "192.0.2.1"
+#: The variables that say which interface torch's own collectives use.
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_SIOCGIFADDR = 0x8915
+_OK = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Colocation:
+    """Rank 0's decision that hosts of ranks have reducers."""
+
+    #: The rank of each host that starts them.
+    leaders: tuple[int, ...]
+    token: str
+
+
+def leaders_of(hosts: Mapping[int, str]) -> tuple[int, ...]:
+    """Return the lowest rank of each host; `hosts` are by rank."""
+    return tuple(sorted({host: rank for rank, host in sorted(hosts.items(), reverse=True)}.values()))
+
+
+def is_needed(config: PluginConfig, hosts: int, reducers: Sequence[str] | None) -> bool:
+    """Whether hosts of ranks should have reducers; rank 0's settings decide.
+
+    Args:
+        config: rank 0's settings.
+        hosts: how many hosts the ranks are on.
+        reducers: the addresses that rank 0 was given, None without any.
+
+    Raises:
+        ConfigError: there are too many hosts.
+    """
+    if config.colocated is None and (reducers is not None or hosts == 1):
+        return False
+    remote = {address.rpartition(":")[0] for address in reducers or ()}
+    if config.colocated != "always" and (len(remote) >= hosts or (hosts == 1 and not remote)):
+        return False  # they would get no share
+    if hosts <= HOSTS_MAX:
+        return True
+    if config.colocated == "always" or not remote:
+        raise ConfigError(
+            f"{hosts} hosts are too many for a reducer on each, {HOSTS_MAX} are the limit: start `reducer serve` on "
+            f"hosts of their own, and pass reducers="
+        )
+    return False
+
+
+def start(
+    config: PluginConfig, colocation: Colocation, store: Store, key: str, rank: int
+) -> list[EmbeddedReducer]:
+    """Start the reducers of this host, if this rank is its leader, and tell all ranks; return them.
+
+    Raises:
+        ReductionError: they did not start, or the host's address is not known.
+    """
+    if rank not in colocation.leaders:
+        return []
+    started: list[EmbeddedReducer] = []
+    try:
+        host = config.colocated_host or own_address()
+        for _ in range(max(1, round(config.link_mbit / MBIT_PER_PROCESS))):
+            reducer = EmbeddedReducer(host, colocation.token, config.tls)
+            reducer.keep_alive()
+            started.append(reducer)
+    except ReductionError as error:
+        for reducer in started:
+            reducer.stop()
+        store.set(f"{key}/{rank}", f"{type(error).__name__} rank {rank} ({socket.gethostname()}): {error}")
+        raise
+    store.set(f"{key}/{rank}", " ".join([_OK, *(reducer.address for reducer in started)]))
+    return started
+
+
+def addresses_of(config: PluginConfig, colocation: Colocation, store: Store, key: str) -> tuple[str, ...]:
+    """Return the addresses of all such reducers, in the order of their hosts' leaders.
+
+    Raises:
+        ReductionError: they did not start on another host; or see `wait_for`.
+    """
+    missing = set(colocation.leaders)
+
+    def look() -> str:
+        missing.difference_update([rank for rank in missing if store.check([f"{key}/{rank}"])])
+        return (
+            f"the reducers of ranks {', '.join(some_of([str(rank) for rank in sorted(missing)]))}"
+            if missing
+            else ""
+        )
+
+    wait_for(look, config)
+    found: list[str] = []
+    for rank in colocation.leaders:
+        kind, _, text = store.get(f"{key}/{rank}").decode().partition(" ")
+        if kind != _OK:
+            raise from_name(kind, text)
+        found += text.split()
+    return tuple(found)
+
+
+def own_address() -> str:
+    """Return the address at which other hosts of the job reach this one.
+
+    It is that of the interface that torch's collectives are told to use, or else of the way to
+    the launcher's MASTER_ADDR, or to the outside.
+
+    Raises:
+        ConfigError: none of these is known.
+    """
+    names = [name for variable in _INTERFACES if (name := os.environ.get(variable, "").strip("=^"))]
+    candidates = [_address_of_interface(name.split(",")[0]) for name in names]
+    candidates += [_address_towards(host) for host in (os.environ.get("MASTER_ADDR"), _OUTSIDE) if host]
+    candidates += [_address_of_interface(name) for _, name in socket.if_nameindex()]
+    for address in candidates:
+        if address is not None and not address.startswith("127.") and address != "::1":
+            return address
+    raise ConfigError(
+        f"{socket.gethostname()} has no address that other hosts could reach, for the reducer on it: "
+        f"set colocated_host= or REDUCTION_COLOCATED_HOST to one"
+    )
+
+
+def _address_of_interface(name: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _address_towards(host: str) -> str | None:
+    """Return the local address of the way to a host; nothing is sent."""
+    try:
+        family, kind, protocol, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(there)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None

@@ -43,8 +43,8 @@ class PluginConfig:
         None,
         Addresses(),
         "Addresses as a list or a comma-separated string of HOST:PORT or dns:NAME:PORT. Without them "
-        "Vertex AI's CLUSTER_SPEC is looked at; if that names none either, rank 0 starts a private "
-        "reducer on its host.",
+        "Vertex AI's CLUSTER_SPEC is looked at; if that names none either, private reducers start on the "
+        "ranks' hosts.",
     )
     job: str | None = setting(
         None,

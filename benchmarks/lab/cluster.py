@@ -24,6 +24,9 @@ class Shape:
     device: str = "cpu"
     #: How the links of all hosts are shaped. None means that all processes share loopback.
     link: Link | None = None
+    #: Hosts with slower links, as the figure in network.py calls them, and the part of the rate that
+    #: they have. Then all hosts are told how fast their links are.
+    slower: tuple[tuple[str, float], ...] = ()
     #: On GPUs: NCCL may use nothing but sockets, and ranks may share a GPU. Shaped links imply it.
     sockets: bool = False
 
@@ -33,6 +36,7 @@ class Shape:
         place = self.device if self.link is None else self.link.slug
         if self.device != "cpu" and (self.sockets or self.link is not None):
             place += "-shared-gpu"
+        place += "".join(f"-{host}x{part:g}" for host, part in self.slower)
         return f"n{self.workers}-k{self.reducers}-{place}"
 
 
@@ -68,7 +72,8 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
         workers_at: list[Host] = []
         reducers_at: list[Host] = []
         if shape.link is not None:
-            network = stack.enter_context(Network(shape.workers, shape.reducers, shape.link))
+            slower = dict(shape.slower)
+            network = stack.enter_context(Network(shape.workers, shape.reducers, shape.link, slower))
             workers_at, reducers_at, link = network.workers, network.reducers, network.link
             if with_goodput:  # iperf3 must have the links to itself
                 link = replace(link, goodput_mbit=goodput_mbit(*network.hosts[:: len(network.hosts) - 1]))

@@ -25,6 +25,8 @@ class Host:
     interface: str
     #: None means the namespace of the process that starts another one here.
     namespace: str | None = None
+    #: What its processes are told about its link, in Mbit/s; 0: nothing.
+    link_mbit: float = 0.0
 
     @property
     def prefix(self) -> list[str]:

@@ -39,10 +39,10 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from benchmarks.lab.hosts import NETNS, Host
@@ -65,13 +65,20 @@ class Network:
     If this process is killed, the next run removes the namespaces that it has left.
     """
 
-    def __init__(self, workers: int, reducers: int, link: Link) -> None:
+    def __init__(
+        self, workers: int, reducers: int, link: Link, slower: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
         check_network()
         _remove_stale()
         name = f"{_PREFIX}-{os.getpid()}-{next(_counter)}"
         self._bridge = Host(address="", interface="bridge", namespace=f"{name}-bridge")
         self.workers = [_host(f"{name}-w{index}", 0, index) for index in range(workers)]
         self.reducers = [_host(f"{name}-r{index}", 1, index) for index in range(reducers)]
+        if slower:
+            self.workers, self.reducers = (
+                [replace(host, link_mbit=link.rate_mbit * slower.get(_port(host), 1.0)) for host in hosts]
+                for hosts in (self.workers, self.reducers)
+            )
         atexit.register(self.close)
         try:
             self._build(link)
@@ -121,9 +128,6 @@ class Network:
         self.close()
 
     def _build(self, link: Link) -> None:
-        # tbf's own option `latency` would let the queue hold a burst more than that.
-        limits = ["burst", f"{link.burst_bytes}", "limit", f"{link.queue_bytes}"]
-        bucket = ["root", "tbf", "rate", f"{link.rate_mbit}mbit", *limits]
         packets = ["gso_max_size", f"{link.packet_bytes}"]
         switch = _name(self._bridge)
         _run("ip", "netns", "add", switch)
@@ -131,6 +135,10 @@ class Network:
         _run("ip", "-n", switch, "link", "set", "dev", "bridge", "up")
         for host in self.hosts:
             name, port, card = _name(host), _port(host), host.interface
+            own = replace(link, rate_mbit=host.link_mbit or link.rate_mbit)
+            # tbf's own option `latency` would let the queue hold a burst more than that.
+            limits = ["burst", f"{own.burst_bytes}", "limit", f"{own.queue_bytes}"]
+            bucket = ["root", "tbf", "rate", f"{own.rate_mbit}mbit", *limits]
             _run("ip", "netns", "add", name)
             peer = ["peer", "name", card, "netns", name]
             _run("ip", "-n", switch, "link", "add", "dev", port, "type", "veth", *peer)

@@ -77,6 +77,8 @@ class Setup:
     local_size: int = 1
     #: Whether NCCL may use nothing but sockets; then ranks may share a GPU.
     sockets: bool = False
+    #: What our contenders are told about the host's link, in Mbit/s; 0: nothing.
+    link_mbit: float = 0.0
 
     @property
     def nccl_log(self) -> str:
@@ -134,7 +136,7 @@ class Ranks:
             local = (hosts[:rank].count(host), hosts.count(host)) if host.namespace else (0, 1)
             directory = self._directory.name
             network = device, host.interface, directory
-            setup = Setup(rank, len(hosts), *network, tuple(reducers), *local, sockets)
+            setup = Setup(rank, len(hosts), *network, tuple(reducers), *local, sockets, host.link_mbit)
             self._setups.append(setup)
             process = context.Process(target=_main, args=(theirs, setup), name=f"rank-{rank}", daemon=True)
             with host.entered(), _interrupts_ignored():
@@ -292,6 +294,7 @@ def _join(setup: Setup) -> Rank:
             job=f"{os.path.basename(setup.directory)}-{name}",
             rank=setup.rank,
             world_size=setup.world_size,
+            link=f"{setup.link_mbit:g}M" if setup.link_mbit else None,
             **settings,
         )
         for name, (state, settings) in OURS.items()

@@ -52,6 +52,7 @@ def start(host: Host, port: int = 0, *, log_level: str = "warning") -> subproces
     command = [*host.prefix, sys.executable, "-m", "reducer", "serve", "--bind", f"{host.address}:{port}"]
     command += ["--workers", "1"]  # k counts processes
     command += ["--stop-with-stdin", "--log-level", log_level, "--drain-timeout", "2"]
+    command += ["--link", f"{host.link_mbit:g}M"] if host.link_mbit else []
     if host != LOOPBACK:
         command.append("--insecure")
     # Ctrl-C is the test process's: the ranks must still be able to end what they are in.

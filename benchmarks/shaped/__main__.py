@@ -54,6 +54,12 @@ def numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
+def parts(text: str) -> tuple[tuple[str, float], ...]:
+    """Return the hosts and numbers of r0=0.5,w1=0.25."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    return tuple((host, float(part)) for host, _, part in pairs)
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.shaped",
@@ -76,6 +82,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=1, help="rounds that do not count")
     parser.add_argument("--contenders", type=names, default=[*TRANSPORTS, "ring"], help="comma-separated")
+    parser.add_argument(
+        "--slower",
+        type=parts,
+        default=(),
+        help="hosts with slower links: r0=0.5,w1=0.25; all are told their rates",
+    )
     parser.add_argument("--no-iperf", action="store_true", help="do not measure what the link carries")
     parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
     return parser.parse_args()
@@ -94,7 +106,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         )
         report.rows.append(
             row_of(
-                Shape(workers=arguments.workers, reducers=reducers, link=link),
+                Shape(workers=arguments.workers, reducers=reducers, link=link, slower=arguments.slower),
                 effort,
                 arguments.contenders,
                 size_bytes=size_bytes,

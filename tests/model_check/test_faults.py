@@ -107,6 +107,11 @@ def test_one_of_three_ranks_dies_and_the_others_fail_naming_it(mortal: int) -> N
     check(World(reducers=1, ranks=3, collectives=1, numel=1, mortal=mortal), deaths=1)
 
 
+@pytest.mark.parametrize("mortal", [0, 1])
+def test_a_host_dies_with_a_rank_and_a_reducer(mortal: int) -> None:
+    check(World(reducers=2, collectives=1, numel=1, mortal=mortal, is_mute=True), deaths=1, crashes=1)
+
+
 # ---- a rank breaks, and lives to tell ----
 
 

@@ -7,6 +7,8 @@ release, no rank fails; and from every state all ranks can still hold everything
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from model_check.checking import check
 from model_check.explorer import Violation, explore
@@ -14,6 +16,8 @@ from model_check.world import World
 from reduction.model import Presence
 
 from reducer.core.job import Job
+from worker_plugin.core import rank
+from worker_plugin.core.flow import convoy
 from worker_plugin.core.rank import RankCore, State
 from worker_plugin.core.window import Window
 
@@ -132,3 +136,44 @@ def _lose_but_keep_hello(self: Job, rank: int) -> list[object]:
     self.ranks[rank].stream = None
     self.ranks[rank].presence = Presence.LOST
     return self._tell_of(rank)
+
+
+# ---- unequal shares ----
+
+
+@pytest.fixture
+def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second reducer has twice the share of the first, and no lane may be ahead of another one at all."""
+    monkeypatch.setattr(rank, "weights", lambda links: tuple(link.id + 1 for link in links))
+    monkeypatch.setattr(convoy, "LEAD_CHUNKS", 0)
+
+
+@pytest.mark.usefixtures("unequal")
+def test_two_collectives_with_unequal_shares() -> None:
+    check(World(reducers=2, collectives=2))
+    check(World(reducers=2, collectives=1, numel=513))
+
+
+@pytest.mark.usefixtures("unequal")
+def test_a_crash_with_unequal_shares() -> None:
+    check(World(reducers=2, collectives=1), crashes=1)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("unequal")
+def test_a_stream_cut_with_unequal_shares() -> None:
+    check(World(reducers=2, collectives=2, numel=1), 3_000_000, cuts=1)
+
+
+def test_lanes_that_wait_for_those_behind_them_fail(monkeypatch: pytest.MonkeyPatch, unequal: None) -> None:
+    """The model check must be able to tell: the slowest lane itself may not go on."""
+    right = convoy.Convoy.update
+
+    def update(self: convoy.Convoy, lanes: Iterable[convoy.InStep]) -> None:
+        right(self, lanes)
+        self.limit -= 1
+
+    monkeypatch.setattr(convoy.Convoy, "update", update)
+    with pytest.raises(AssertionError, match="nobody can go on"):
+        check(World(reducers=2, collectives=1))

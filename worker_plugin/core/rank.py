@@ -514,15 +514,15 @@ class RankCore:
         """Make a new epoch with these reducers, or as many of them as there may be."""
         epoch = self.epochs.number + 1
         links = fair_choice(willing, MEMBERS_MAX)
-        where = ", ".join(link.address for link in links)
-        level = _INFO if self.epochs.broken_since is None and len(links) == len(willing) else _WARNING
-        of_all = f"{len(links)} " + (f"of {len(willing)} " if len(links) < len(willing) else "")
-        many = "s" * (len(willing) != 1)
-        self._actions.append(Log(level, f"{reason}: epoch {epoch} with {of_all}reducer{many} ({where})"))
         members = tuple(
             Member(link.address, link.incarnation, max(weight, 1))
             for link, weight in zip(links, weights(links), strict=True)
         )
+        level = _INFO if self.epochs.broken_since is None and len(links) == len(willing) else _WARNING
+        of_all = f"{len(links)} " + (f"of {len(willing)} " if len(links) < len(willing) else "")
+        many = "s" * (len(willing) != 1)
+        text = f"{reason}: epoch {epoch} with {of_all}reducer{many} ({_where(members)})"
+        self._actions.append(Log(level, text))
         self._mark_spares(members)
         size, checksums = self._chunk_bytes(links), self.identity.checksums
         self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums), now)
@@ -565,3 +565,12 @@ class RankCore:
 def _without(link: Link, error: ReductionError | None) -> str:
     """Return why a stream ended, without the address."""
     return str(error or "it ended").removeprefix(f"{link.address}: ")
+
+
+def _where(members: Sequence[Member]) -> str:
+    """Return the members' addresses, with their shares if these differ."""
+    total = sum(member.weight for member in members)
+    is_equal = len({member.weight for member in members}) == 1
+    return ", ".join(
+        member.address if is_equal else f"{member.address} {member.weight / total:.1%}" for member in members
+    )

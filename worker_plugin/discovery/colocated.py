@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reduction.errors import ConfigError, ReductionError, from_name
+from reduction.shares import Machine, ring_time, split
 from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
@@ -68,8 +69,8 @@ def is_needed(config: PluginConfig, hosts: int, reducers: Sequence[str] | None) 
     """
     if config.colocated is None and (reducers is not None or hosts == 1):
         return False
-    remote = {address.rpartition(":")[0] for address in reducers or ()}
-    if config.colocated != "always" and (len(remote) >= hosts or (hosts == 1 and not remote)):
+    remote = hosts_in(reducers or ())
+    if config.colocated != "always" and (remote >= hosts or (hosts == 1 and not remote)):
         return False  # they would get no share
     if hosts <= HOSTS_MAX:
         return True
@@ -79,6 +80,25 @@ def is_needed(config: PluginConfig, hosts: int, reducers: Sequence[str] | None) 
             f"hosts of their own, and pass reducers="
         )
     return False
+
+
+def advise(hosts: int, reducers: Sequence[str]) -> None:
+    """Warn if so few reducers are slower than a ring, as if all links were equal.
+
+    Args:
+        hosts: how many hosts the ranks are on.
+        reducers: the addresses of all reducers.
+    """
+    remote = hosts_in(reducers)
+    machines = [Machine(1, 0)] * hosts + [Machine(0, 1)] * remote
+    if hosts > 1 and (slower := split(machines).seconds_per_byte / ring_time(machines)) > 1:
+        text = "%d hosts with reducers for %d hosts with ranks may take %.1f times as long as a ring: %s"
+        log.warning(text, remote, hosts, slower, "with colocated='auto' the ranks' hosts would help")
+
+
+def hosts_in(addresses: Sequence[str]) -> int:
+    """Return how many hosts these addresses, HOST:PORT, are on."""
+    return len({address.rpartition(":")[0] for address in addresses})
 
 
 def start(

@@ -182,6 +182,8 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
         )
     access = access_of(config, job)
     addresses, dns_addresses = resolve(wanted, config)
+    if colocation is None:
+        colocated.advise(len({info.host_id for info in infos.values()}), addresses)
     return MeetingPoint(
         job,
         addresses,

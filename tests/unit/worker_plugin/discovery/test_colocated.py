@@ -79,6 +79,27 @@ def test_they_are_started_if_they_would_get_a_share(mode, hosts, reducers, neede
     assert is_needed(PluginConfig(colocated=mode), hosts, reducers) is needed
 
 
+@pytest.mark.parametrize(
+    ("hosts", "reducers", "warning"),
+    [
+        (
+            4,
+            ["r1:1", "r2:1"],
+            "2 hosts with reducers for 4 hosts with ranks may take 1.3 times as long as a ring",
+        ),
+        (8, ["r1:1", "r1:2"], "1 hosts with reducers for 8 hosts with ranks may take 4.6 times"),
+        (4, ["r1:1", "r2:1", "r3:1"], ""),
+        (2, ["r1:1", "r2:1"], ""),
+        (1, ["r1:1"], ""),
+        (0, ["r1:1"], ""),
+    ],
+)
+def test_too_few_reducers_are_warned_of(hosts, reducers, warning, caplog):
+    colocated.advise(hosts, reducers)
+    assert warning in caplog.text
+    assert bool(warning) == ("colocated='auto'" in caplog.text)
+
+
 @pytest.mark.parametrize(("mode", "reducers"), [(None, None), ("auto", None), ("always", ["r1:1"])])
 def test_too_many_hosts_need_reducers_elsewhere(mode, reducers):
     with pytest.raises(ConfigError, match="200 hosts are too many for a reducer on each, 128 are the limit"):

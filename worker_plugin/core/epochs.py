@@ -34,6 +34,7 @@ class Epochs:
         actions: those of the core; what follows is added to them.
         target: the latency that the credit is adapted to; None leaves the credit at what was
             granted.
+        host: on which this rank runs, as `Place` has it.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class Epochs:
         window: Window,
         actions: list[Action],
         target: PlaneTarget | None = None,
+        host: bytes = b"",
     ) -> None:
         self._actions = actions
         self._rank = rank
         self._target = target
+        self._host = host
         #: Of the present epoch's lanes; None before the first epoch.
         self._convoy: Convoy | None = None
         self.instance = instance
@@ -77,7 +80,7 @@ class Epochs:
             raise StaleInstance("a configuration of another life of this job arrived")
         self.instance = configuration.instance
         self.configuration = configuration
-        self._convoy = Convoy(configuration)
+        self._convoy = Convoy(configuration, is_mixed=self._is_mixed)
         self.broken_since = None
         self.unstarted_since = now
         self.window.regrid(configuration.chunk_bytes)
@@ -88,6 +91,12 @@ class Epochs:
         for link in self.roster:
             self.greet(link)
             self.leave(link, now)
+
+    @property
+    def _is_mixed(self) -> bool:
+        """Whether some of the members, but not all, are on this rank's own host."""
+        hosts = {link.place.host for link in self.roster if link.is_up and self.is_member(link)}
+        return len(hosts) > 1 and self._host in hosts - {b""}
 
     def greet(self, link: Link) -> None:
         """Say Hello if the link is a member: in a new epoch, or on a new stream.

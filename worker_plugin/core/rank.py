@@ -172,7 +172,13 @@ class RankCore:
         self.window = Window()
         target = identity.target if identity.credit_bytes is None else None
         self.epochs = Epochs(
-            identity.rank, identity.instance, self.roster, self.window, self._actions, target
+            identity.rank,
+            identity.instance,
+            self.roster,
+            self.window,
+            self._actions,
+            target,
+            identity.place.host,
         )
         self.grid = Grid(identity.chunk_bytes, identity.target, is_mine=identity.rank == 0)
         self.state = State.OPEN

@@ -1,0 +1,92 @@
+"""How long all-reduces take on links that are simulated, with the real cores of ranks and reducers.
+
+    python -m benchmarks.simulation --workers 4 --reducers 0,1,2,3,4 --rate 200 --colocated
+    python -m benchmarks.simulation --workers 64 --reducers 64 --rate 10000 --size 16MiB
+
+Beside each time stands the one that the links allow (`reduction/shares.py`), and how many times as
+fast that is as a perfect ring. It is good to 10 % as long as no queue overflows, which is said, and
+as long as the hosts have enough CPU, which is not simulated in detail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+from reduction.shares import Machine, ring_time, split
+
+from benchmarks.method.table import markdown
+from benchmarks.shaped.__main__ import parts, size
+from benchmarks.simulation.network import OVERHEAD
+from benchmarks.simulation.world import Setting, simulate
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.simulation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument(
+        "--reducers",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=[4],
+        help="on hosts of their own; several: comma-separated",
+    )
+    parser.add_argument("--colocated", action="store_true", help="the workers' hosts have reducers too")
+    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of every link, each way")
+    parser.add_argument("--slower", type=parts, default=(), help="hosts with slower links: r0=0.5,w1=0.25")
+    parser.add_argument("--queue", type=float, default=20.0, help="queue of a link in ms")
+    parser.add_argument("--delay", type=float, default=0.0, help="ms from host to host, one way")
+    parser.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
+    parser.add_argument("--rounds", type=int, default=4, help="the first one does not count")
+    return parser.parse_args()
+
+
+def ideal(setting: Setting) -> tuple[float, float]:
+    """Return the seconds per byte that the links allow with the best split, and those of a ring."""
+    slower = dict(setting.slower)
+    rate = setting.rate_mbit * 1e6 / 8 / OVERHEAD
+    near, far = range(setting.workers), range(setting.reducers)
+    machines = [Machine(1, int(setting.colocated), rate * slower.get(f"w{index}", 1.0)) for index in near]
+    machines += [Machine(0, 1, rate * slower.get(f"r{index}", 1.0)) for index in far]
+    return split(machines).seconds_per_byte, ring_time(machines)
+
+
+def main() -> None:
+    arguments = parse()
+    rows = []
+    for reducers in arguments.reducers:
+        setting = Setting(
+            workers=arguments.workers,
+            reducers=reducers,
+            rate_mbit=arguments.rate,
+            colocated=arguments.colocated,
+            slower=arguments.slower,
+            queue_ms=arguments.queue,
+            delay_s=arguments.delay / 1000,
+        )
+        begun = time.monotonic()
+        outcome = simulate(setting, arguments.size, arguments.rounds)
+        best, ring = (each * arguments.size for each in ideal(setting))
+        taken = statistics.median(outcome.times_s[1:] or outcome.times_s)
+        rows.append(
+            [
+                f"{setting.workers}, {reducers}",
+                f"{taken * 1e3:.0f}",
+                f"{best * 1e3:.0f}",
+                f"{ring / taken:.2f}",
+                f"{ring / best:.2f}",
+                f"{outcome.chunk_bytes >> 10}",
+                ", ".join(outcome.overrun) or "-",
+                f"{time.monotonic() - begun:.1f}",
+            ]
+        )
+    head = ["n, k", "ms", "best, ms", "x ring", "best, x ring", "chunk, KiB", "queues too long", "took, s"]
+    print("\n".join(markdown(head, rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""All-reduces over simulated links: the cores of ranks and reducers decide, as they do in real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from reduction.model import (
+    Collective,
+    DType,
+    Place,
+    Push,
+    ReduceOp,
+    ReducerFrame,
+    Result,
+    WorkerFrame,
+)
+
+from benchmarks.simulation.network import Bucket, Clock, Host, Network
+from reducer.core import actions as reducer_actions
+from reducer.core import events as reducer_events
+from reducer.core.jobs import Jobs
+from worker_plugin.core import actions as rank_actions
+from worker_plugin.core import events as rank_events
+from worker_plugin.core.flow import pace
+from worker_plugin.core.rank import Identity, RankCore
+
+#: How often time passes for a core, in seconds, as in the real processes.
+TICK_S = 0.04
+#: Bytes of a header on the data plane, and of a control frame.
+HEADER_BYTES, CONTROL_BYTES = 60, 200
+#: CPU seconds that a message costs each end, and that a byte does; of the plain Python build.
+MESSAGE_CPU_S, BYTE_CPU_S = 60e-6, 0.45e-9
+_ZEROS = memoryview(bytes(4 << 20))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is simulated."""
+
+    workers: int
+    #: Reducers on hosts of their own.
+    reducers: int
+    #: Of every link, each way.
+    rate_mbit: float
+    #: Whether the workers' hosts have reducers too.
+    colocated: bool = False
+    #: Parts of the rate that single hosts have, by name: w0, w1, ... and r0, r1, ... Then all hosts say
+    #: how fast they are.
+    slower: tuple[tuple[str, float], ...] = ()
+    #: Length of a queue, as the time in which the link empties it.
+    queue_ms: float = 20.0
+    burst_bytes: int = 128 << 10
+    #: Of every path, one way, beside the links' own time.
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out."""
+
+    #: Seconds of each all-reduce, the first one first.
+    times_s: tuple[float, ...]
+    chunk_bytes: int
+    #: The members' weights.
+    weights: tuple[int, ...]
+    #: Hosts whose queues would have lost packets: the times are then too good.
+    overrun: tuple[str, ...]
+
+
+class _Stream:
+    """Both ends of a stream."""
+
+    def __init__(self, rank: _Rank, link: int, reducer: _Reducer, number: int) -> None:
+        self.rank, self.link, self.reducer, self.number = rank, link, reducer, number
+
+
+class _Process:
+    """A process on a host, which handles one message after the other."""
+
+    def __init__(self, world: World, host: Host, name: str) -> None:
+        self.world, self.host, self.name = world, host, name
+
+    def after_work(self, nbytes: int) -> float:
+        """Return when this process has handled a message that is there now."""
+        start = max(self.world.clock.now, self.host.busy_until.get(self.name, 0.0))
+        end = start + MESSAGE_CPU_S + nbytes * BYTE_CPU_S
+        self.host.busy_until[self.name] = end
+        return end
+
+
+class _Reducer(_Process):
+    def __init__(self, world: World, host: Host, place: Place, number: int) -> None:
+        super().__init__(world, host, f"reducer {number}")
+        incarnation = (1 << 64 | number).to_bytes(16)
+        self.core = Jobs(incarnation=incarnation, memory_limit_bytes=1 << 62, place=place)
+        self.streams: dict[int, _Stream] = {}
+        self._layout_bytes: dict[reducer_actions.SlotKey, int] = {}
+
+    def take(self, stream: int, frame: WorkerFrame) -> None:
+        self._perform(self.core.handle(reducer_events.Received(stream, frame), self.world.clock.now))
+
+    def tick(self) -> None:
+        self._perform(self.core.handle(reducer_events.Tick(), self.world.clock.now))
+
+    def _perform(self, actions: Sequence[reducer_actions.Action]) -> None:
+        for action in actions:
+            match action:
+                case reducer_actions.Send(stream, frame):
+                    self._send(stream, frame, CONTROL_BYTES)
+                case reducer_actions.Fold(key, _, _, layout_bytes):
+                    self._layout_bytes[key] = layout_bytes
+                case reducer_actions.Publish():
+                    payload = _ZEROS[: self._layout_bytes.pop(action.slot)]
+                    key = action.slot
+                    result = Result(action.epoch, key.seq, key.chunk, action.minimum, payload)
+                    for stream in action.streams:
+                        self._send(stream, result, payload.nbytes + HEADER_BYTES)
+                case reducer_actions.Close() | reducer_actions.Warn():
+                    raise AssertionError(action)
+
+    def _send(self, number: int, frame: ReducerFrame, nbytes: int) -> None:
+        stream = self.streams[number]
+        ready_at = self.after_work(nbytes)
+        rank = stream.rank
+        send = partial(
+            self.world.network.send, self.host, rank.host, nbytes, partial(rank.arrive, stream, frame, nbytes)
+        )
+        self.world.clock.at(ready_at, send)
+
+
+class _Rank(_Process):
+    def __init__(self, world: World, host: Host, identity: Identity) -> None:
+        super().__init__(world, host, f"rank {identity.rank}")
+        self.core = RankCore(identity, [f"{reducer.name}:1" for reducer in world.reducers])
+        self._streams: dict[int, _Stream] = {}
+        self.delivered = 0
+
+    def issue(self, collective: Collective) -> None:
+        self.handle(rank_events.Issued(collective))
+
+    def tick(self) -> None:
+        self.handle(rank_events.Tick())
+
+    def arrive(self, stream: _Stream, frame: ReducerFrame, nbytes: int) -> None:
+        event = rank_events.Received(stream.link, frame)
+        self.world.clock.at(self.after_work(nbytes), partial(self.handle, event))
+
+    def handle(self, event: rank_events.Event) -> None:
+        for action in self.core.handle(event, self.world.clock.now):
+            match action:
+                case rank_actions.Open(link, address, join):
+                    reducer = next(each for each in self.world.reducers if f"{each.name}:1" == address)
+                    number = len(reducer.streams)
+                    self._streams[link] = reducer.streams[number] = _Stream(self, link, reducer, number)
+                    self._send(link, join, CONTROL_BYTES)
+                case rank_actions.Send(link, frame):
+                    self._send(link, frame, CONTROL_BYTES)
+                case rank_actions.PushChunk():
+                    payload = _ZEROS[: action.stop - action.start]
+                    push = Push(
+                        action.epoch, action.seq, action.chunk, action.collective, action.held, payload
+                    )
+                    self._send(action.link, push, payload.nbytes + HEADER_BYTES)
+                case rank_actions.Deliver():
+                    self.delivered += 1
+                case rank_actions.Fail(error):
+                    raise AssertionError(f"{self.name} failed") from error
+
+    def _send(self, link: int, frame: WorkerFrame, nbytes: int) -> None:
+        stream = self._streams[link]
+        reducer = stream.reducer
+
+        def arrive() -> None:
+            self.world.clock.at(reducer.after_work(nbytes), partial(reducer.take, stream.number, frame))
+
+        send = partial(self.world.network.send, self.host, reducer.host, nbytes, arrive)
+        self.world.clock.at(self.after_work(nbytes), send)
+
+
+class World:
+    """The hosts, ranks and reducers of a setting."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.clock = Clock()
+        self.network = Network(self.clock, setting.delay_s)
+        self.hosts = [self._host(f"w{index}") for index in range(setting.workers)]
+        self.hosts += [self._host(f"r{index}") for index in range(setting.reducers)]
+        workers, remote = self.hosts[: setting.workers], self.hosts[setting.workers :]
+        at = [*remote, *(workers if setting.colocated else ())]
+        self.reducers = [_Reducer(self, host, self._place(host), number) for number, host in enumerate(at)]
+        self.ranks = [_Rank(self, host, self._identity(host, rank)) for rank, host in enumerate(workers)]
+        for process in (*self.ranks, *self.reducers):
+            self._tick(process)
+
+    def all_reduce(self, nbytes: int) -> float:
+        """Let all ranks reduce a tensor; return how many seconds it takes."""
+        collective = Collective(ReduceOp.SUM, DType.FLOAT32, nbytes // 4, 7)
+        begun, wanted = self.clock.now, self.ranks[0].delivered + 1
+        for rank in self.ranks:
+            self.clock.at(begun, partial(rank.issue, collective))
+        while any(rank.delivered < wanted for rank in self.ranks):
+            self.clock.step()
+        taken = self.clock.now - begun
+        until = self.clock.now + 4 * TICK_S  # the ranks do something else before the next one
+        while self.clock.now < until:
+            self.clock.step()
+        return taken
+
+    def _host(self, name: str) -> Host:
+        setting = self.setting
+        rate = setting.rate_mbit * dict(setting.slower).get(name, 1.0) * 1e6 / 8
+        queue = max(rate * setting.queue_ms / 1000, setting.burst_bytes)
+        up, down = (Bucket(rate, setting.burst_bytes, queue) for _ in range(2))
+        return Host(name, up, down)
+
+    def _place(self, host: Host) -> Place:
+        mbit = host.up.rate * 8 / 1e6 if self.setting.slower else 0.0
+        return Place(host.name.encode().ljust(16), round(mbit))
+
+    def _identity(self, host: Host, rank: int) -> Identity:
+        return Identity(
+            job="simulation",
+            instance=b"simulated-job..." if rank == 0 else b"",
+            nonce=rank.to_bytes(16),
+            host=host.name,
+            rank=rank,
+            world_size=self.setting.workers,
+            chunk_bytes=None,
+            credit_bytes=None,
+            target=pace.target_for(pace.TCP, None, self.setting.workers),
+            timeout_s=1e6,
+            stall_warn_s=1e6,
+            join_timeout_s=1e6,
+            close_timeout_s=5.0,
+            place=self._place(host),
+        )
+
+    def _tick(self, process: _Rank | _Reducer) -> None:
+        process.tick()
+        self.clock.at(self.clock.now + TICK_S, partial(self._tick, process))
+
+
+def simulate(setting: Setting, nbytes: int, rounds: int) -> Outcome:
+    """Let the ranks of a setting reduce tensors, one after the other."""
+    world = World(setting)
+    times = tuple(world.all_reduce(nbytes) for _ in range(rounds))
+    configuration = world.ranks[0].core.epochs.configuration
+    assert configuration is not None
+    overrun = tuple(host.name for host in world.hosts if host.is_overrun)
+    return Outcome(times, configuration.chunk_bytes, configuration.weights, overrun)

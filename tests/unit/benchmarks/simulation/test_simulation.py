@@ -1,0 +1,82 @@
+"""The simulated network, and all-reduces on it."""
+
+import pytest
+
+from benchmarks.simulation.network import OVERHEAD, PACKET_BYTES, Bucket, Clock, Host, Network
+from benchmarks.simulation.world import Setting, simulate
+
+MIB = 1 << 20
+RATE = 1e6
+
+
+def host(name, burst=0.0, queue=1e9):
+    return Host(name, *(Bucket(RATE, burst, queue) for _ in range(2)))
+
+
+def test_events_happen_in_the_order_of_their_times_and_then_of_their_making():
+    clock, seen = Clock(), []
+    for time, name in ((2.0, "c"), (1.0, "a"), (1.0, "b")):
+        clock.at(time, lambda name=name: seen.append((clock.now, name)))
+    while clock.step():
+        pass
+    assert seen == [(1.0, "a"), (1.0, "b"), (2.0, "c")]
+
+
+def test_a_bucket_lets_bytes_pass_at_its_rate():
+    bucket = Bucket(RATE, 0.0, 1e9)
+    assert [bucket.pass_at(1000, 5.0) for _ in range(3)] == pytest.approx([5.001, 5.002, 5.003])
+    assert bucket.pass_at(1000, 9.0) == pytest.approx(9.001)
+    assert bucket.longest == pytest.approx(3000)
+
+
+def test_after_a_pause_a_burst_passes_at_once():
+    bucket = Bucket(RATE, 2000, 1e9)
+    assert [bucket.pass_at(1000, 5.0) for _ in range(4)] == pytest.approx([5.0, 5.0, 5.001, 5.002])
+
+
+def test_a_message_takes_the_time_of_the_slower_link_and_one_packet_more():
+    clock, seen = Clock(), []
+    fast, slow = host("fast"), host("slow")
+    slow.down.rate = RATE / 2
+    nbytes = 8 * PACKET_BYTES
+    Network(clock).send(fast, slow, nbytes, lambda: seen.append(clock.now))
+    while clock.step():
+        pass
+    first = PACKET_BYTES * OVERHEAD / RATE
+    assert seen == pytest.approx([first + nbytes * OVERHEAD / (RATE / 2)], abs=1e-3)
+
+
+def test_a_queue_that_becomes_too_long_is_told():
+    clock = Clock()
+    source, target = host("a", queue=3 * PACKET_BYTES), host("b")
+    Network(clock).send(source, target, 8 * PACKET_BYTES, lambda: None)
+    assert source.is_overrun
+    assert not target.is_overrun
+
+
+@pytest.mark.parametrize(("reducers", "best"), [(0, 1.0), (1, 1.125), (2, 1.25), (3, 1.375), (4, 1.5)])
+def test_any_number_of_reducers_comes_near_what_the_links_allow(reducers, best):
+    setting = Setting(workers=4, reducers=reducers, rate_mbit=200, colocated=True)
+    outcome = simulate(setting, 16 * MIB, 4)
+    ring_s = 1.5 * 16 * MIB * OVERHEAD * 8 / 200e6
+    assert 0.9 * best < ring_s / outcome.times_s[-1] < 1.02 * best  # a burst passes at once
+    assert not outcome.overrun
+    assert len(outcome.weights) == reducers + (4 if reducers < 4 else 0)
+
+
+def test_without_reducers_on_the_workers_hosts_few_are_slower_than_a_ring():
+    outcome = simulate(Setting(workers=4, reducers=2, rate_mbit=200), 16 * MIB, 3)
+    ring_s = 1.5 * 16 * MIB * OVERHEAD * 8 / 200e6
+    assert 0.68 < ring_s / outcome.times_s[-1] < 0.77
+
+
+def test_a_slow_reducer_costs_little_if_its_rate_is_known():
+    setting = Setting(workers=4, reducers=4, rate_mbit=200, colocated=True)
+    slower = Setting(workers=4, reducers=4, rate_mbit=200, colocated=True, slower=(("r0", 0.5),))
+    whole, less = (simulate(each, 16 * MIB, 4).times_s[-1] for each in (setting, slower))
+    assert less < 1.2 * whole
+
+
+def test_the_same_setting_takes_the_same_time():
+    setting = Setting(workers=3, reducers=1, rate_mbit=100, colocated=True)
+    assert simulate(setting, MIB, 3) == simulate(setting, MIB, 3)

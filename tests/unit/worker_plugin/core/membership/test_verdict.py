@@ -1,8 +1,17 @@
 """`judge`: the table at the top of `worker_plugin.core.membership.verdict`, a view in and a verdict out."""
 
+from dataclasses import replace
+
 import pytest
-from reduction.errors import PeerLeft, RankTaken, ReducerUnavailable, WorkerLost, WorkersMissing
-from reduction.model import Configuration, Member, Peer, Peers, Presence
+from reduction.errors import (
+    PeerLeft,
+    RankTaken,
+    ReducerAbsent,
+    ReducerUnavailable,
+    WorkerLost,
+    WorkersMissing,
+)
+from reduction.model import Configuration, Member, Peer, Peers, Place, Presence
 
 from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.verdict import (
@@ -241,6 +250,28 @@ def test_a_new_reducer_is_taken_in_only_when_idle():
     assert judge(view(a, b, c, is_idle=True)) == Reconfigure(
         (a, b, c), "c:1 is there and takes part from now on"
     )
+
+
+def on_rank_0s_host(link):
+    """The same link, whose reducer is on rank 0's host."""
+    here = Place(b"h" * 16)
+    link.peers[0] = replace(link.peers[0], place=here)
+    link.place = here
+    return link
+
+
+def test_a_new_reducer_without_a_share_is_not_taken_in():
+    a, b, c = link("a"), link("b"), on_rank_0s_host(link("c"))
+    a.peers, b.peers = c.peers, c.peers
+    assert judge(view(a, b, c, is_idle=True)) == Keep()
+    assert judge(forming(a, b, c)) == Reconfigure((a, b), "all 2 ranks are at all 3 reducers")
+
+
+def test_one_that_stands_by_takes_over_when_a_member_is_lost():
+    a, b, c = link("a"), down("b", ReducerAbsent("b:1: refused")), on_rank_0s_host(link("c"))
+    a.peers = c.peers
+    b.is_absent = True
+    assert judge(broken(a, b, c)) == Reconfigure((a, c), "lost b:1")
 
 
 @pytest.mark.parametrize("spare", [link("c", "P-"), link("c", draining=True), down("c")])

@@ -1,0 +1,46 @@
+"""Where a process runs: its host, and the rate of that host's link."""
+
+import builtins
+import socket
+
+import pytest
+from reduction.errors import ConfigError
+from reduction.limits import ID_BYTES
+from reduction.process.place import link_mbit, loopback_id, own_host
+
+
+@pytest.mark.parametrize(
+    ("text", "mbit"),
+    [
+        ("25G", 25_000),
+        ("2.5G", 2_500),
+        ("100M", 100),
+        ("1T", 1_000_000),
+        (" 10 Gbit/s", 10_000),
+        ("40gbps", 40_000),
+    ],
+)
+def test_a_rate_is_a_number_with_a_unit_of_powers_of_1000(text, mbit):
+    assert link_mbit("link", text) == mbit
+
+
+@pytest.mark.parametrize("text", ["", "25", "fast", "-1G", "0M", "0.1M", "101T", "25GB", "25 G G"])
+def test_anything_else_is_an_error_that_says_how_to_write_it(text):
+    with pytest.raises(ConfigError, match=rf"^--link is {text!r}; it must be the rate .* such as 25G"):
+        link_mbit("--link", text)
+
+
+def test_a_host_has_the_same_id_whenever_it_is_asked():
+    assert own_host() == own_host()
+    assert len(own_host()) == ID_BYTES
+
+
+def test_where_there_is_no_proc_the_name_of_the_host_counts(monkeypatch):
+    def refuse(*_):
+        raise OSError
+
+    here = own_host()
+    monkeypatch.setattr(builtins, "open", refuse)
+    monkeypatch.setattr(socket, "gethostname", lambda: "a-host")
+    assert loopback_id() == "a-host"
+    assert own_host() != here

@@ -51,7 +51,7 @@ class Link:
     credit_bytes: int = 0
     #: Where the reducer runs.
     place: Place = NOWHERE
-    #: Whether the reducer is kept for later, because it has no share of the collectives.
+    #: Whether the reducer, unless it is a member, stands by: it is ready, and gets no share now.
     is_spare: bool = False
     up_since: float = 0.0
     #: What the reducer has reported of each rank. Rank 0 gets reports of all ranks, the others of

@@ -98,8 +98,8 @@ from worker_plugin.core.flow.pace import TCP, PlaneTarget
 from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.choice import fair_choice
 from worker_plugin.core.membership.roster import Roster
-from worker_plugin.core.membership.verdict import FallBack, GiveUp, Reconfigure, Verdict, View, judge
-from worker_plugin.core.membership.weights import weights, with_share
+from worker_plugin.core.membership.verdict import FallBack, GiveUp, Keep, Reconfigure, Verdict, View, judge
+from worker_plugin.core.membership.weights import weights
 from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
@@ -508,6 +508,10 @@ class RankCore:
         match self._verdict(now):
             case Reconfigure(links, reason):
                 self._configure(links, reason, now)
+            case Keep() if self.window.is_idle and self.epochs.is_calm:
+                # Whoever could take part and is not wanted now stands by, until something changes.
+                for link in self.roster.up:
+                    link.is_spare = link.sees_all(self.identity.world_size)
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error
             case FallBack(reason) if self.state is not State.CLOSING:
@@ -529,16 +533,10 @@ class RankCore:
         many = "s" * (len(willing) != 1)
         text = f"{reason}: epoch {epoch} with {of_all}reducer{many} ({_where(members)})"
         self._actions.append(Log(level, text))
-        self._mark_spares(members)
+        for link in self.roster:
+            link.is_spare = False
         size, checksums = self._chunk_bytes(links), self.identity.checksums
         self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums), now)
-
-    def _mark_spares(self, members: Sequence[Member]) -> None:
-        """Take note of the reducers that are ready and get no share, so that no epoch is made to take them in."""
-        there = [link for link in self.roster.up if link.sees_all(self.identity.world_size)]
-        wanted = {link.incarnation for link in with_share(there)} | {one.incarnation for one in members}
-        for link in there:
-            link.is_spare = link.incarnation not in wanted
 
     def _chunk_bytes(self, links: Iterable[Link]) -> int:
         """Return the grid that is wanted, or the largest that fits into the credit of these links.

@@ -137,11 +137,8 @@ def addresses_of(config: PluginConfig, colocation: Colocation, store: Store, key
 
     def look() -> str:
         missing.difference_update([rank for rank in missing if store.check([f"{key}/{rank}"])])
-        return (
-            f"the reducers of ranks {', '.join(some_of([str(rank) for rank in sorted(missing)]))}"
-            if missing
-            else ""
-        )
+        names = ", ".join(some_of([str(rank) for rank in sorted(missing)]))
+        return f"ranks {names}, which start the reducers of their hosts," if missing else ""
 
     wait_for(look, config)
     found: list[str] = []

@@ -159,7 +159,6 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
             can be embedded.
     """
     wanted, job = configured(config), config.job or f"run-{uuid.uuid4()}"
-    colocation = _colocation(config, infos, wanted)
     named = {rank: info.reducers for rank, info in infos.items() if info.reducers is not None}
     if wanted is None:
         for rank, reducers in named.items():
@@ -167,7 +166,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
                 f"rank {rank} is told of reducers ({', '.join(reducers)}), rank 0 of none: rank 0's settings count, "
                 f"so set reducers= or REDUCTION_REDUCERS there too"
             )
-        if colocation is not None:
+        if (colocation := _colocation(config, infos, None)) is not None:
             return MeetingPoint(job, (), colocation=colocation)
         meeting_point = embed(job, infos, "no reducers are configured")
         address = meeting_point.addresses[0]
@@ -182,6 +181,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
         )
     access = access_of(config, job)
     addresses, dns_addresses = resolve(wanted, config)
+    colocation = _colocation(config, infos, addresses)
     if colocation is None:
         colocated.advise(len({info.host_id for info in infos.values()}), addresses)
     return MeetingPoint(
@@ -195,9 +195,9 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
 
 
 def _colocation(
-    config: PluginConfig, infos: Mapping[int, RankInfo], wanted: Sequence[str] | None
+    config: PluginConfig, infos: Mapping[int, RankInfo], addresses: Sequence[str] | None
 ) -> Colocation | None:
-    """Return who starts reducers on the ranks' hosts, if there should be some.
+    """Return who starts reducers on the ranks' hosts, if there should be some beside those at these addresses.
 
     Raises:
         ConfigError: ranks have other settings than rank 0, or there are too many hosts.
@@ -208,7 +208,7 @@ def _colocation(
                 f"rank {rank} has colocated={info.colocated!r}, rank 0 {config.colocated!r}: set it alike on all ranks"
             )
     leaders = colocated.leaders_of({rank: info.host_id for rank, info in infos.items()})
-    if not colocated.is_needed(config, len(leaders), wanted):
+    if not colocated.is_needed(config, len(leaders), addresses):
         return None
     return Colocation(leaders, secrets.token_urlsafe(32))
 

@@ -69,6 +69,26 @@ def test_with_enough_reducers_none_is_started(ranks, reducers, job):
     assert ranks.run(2, sums, reducers(2), job, "always", None) == [[1, 1, 1, 1]] * 2
 
 
+def sums_of_nodes(rank, job):
+    """Two nodes of two ranks: each node's lowest rank starts the reducer of both rails. Integers have no order."""
+    before = rendezvous.loopback_id
+    rendezvous.loopback_id = lambda: f"host {rank.number // 2}"
+    rank.cleanup.callback(setattr, rendezvous, "loopback_id", before)
+    with rank.state(None, job, local_group=2, **SETTINGS) as state:
+        for round_ in range(3):
+            tensor = rank.values(rank.number, (70_001,), torch.int64, round_)
+            rank.wait(state.all_reduce(tensor))
+            assert torch.equal(tensor, rank.expected((70_001,), torch.int64, round_))
+        client = state._communicator._client
+        return len(client._driver._core.epochs.configuration.members), len(
+            client._meeting_points[0].own_reducers
+        )
+
+
+def test_hierarchical_mode_has_one_for_each_node(ranks, job):
+    assert ranks.run(4, sums_of_nodes, job) == [(2, 1), (2, 0), (2, 1), (2, 0)]
+
+
 def outlive_its_own(rank, job, steps):
     """Train while the reducer on rank 1's host is killed, until it is back; every gradient is checked."""
     alone_on_its_host(rank)

@@ -1,9 +1,10 @@
 """All-reduces on shaped links, with settings from the command line.
 
     python -m benchmarks.shaped --workers 4 --reducers 4 --rate 500 --size 64MiB --contenders tcp,ring
+    python -m benchmarks.shaped --workers 4 --reducers 0,1,2,3,4 --rate 200 --contenders colocated,ring
     REDUCTION_CHUNK_BYTES=65536 REDUCTION_CREDIT_BYTES=262144 python -m benchmarks.shaped --contenders tcp
 
-Prints a row of the benchmarks' table for each combination of rate, latency and size; README.md
+Prints a row of the benchmarks' table for each combination of reducers, rate, latency and size; README.md
 defines the columns. Settings of the plug-in come from the environment. Needs root and iproute2.
 """
 
@@ -49,6 +50,11 @@ def sizes(text: str) -> list[int]:
     return [size(part) for part in text.split(",")]
 
 
+def counts(text: str) -> list[int]:
+    """Return the whole numbers of a comma-separated list."""
+    return [int(part) for part in text.split(",")]
+
+
 def numbers(text: str) -> list[float]:
     """Return the numbers of a comma-separated list."""
     return [float(part) for part in text.split(",")]
@@ -68,7 +74,9 @@ def parse() -> argparse.Namespace:
     )
     link = Link(rate_mbit=500)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--reducers", type=int, help="as many as workers by default")
+    parser.add_argument(
+        "--reducers", type=counts, help="as many as workers by default; several: comma-separated"
+    )
     rates = "Mbit/s of every link, each way; several: comma-separated"
     parser.add_argument("--rate", type=numbers, default=[link.rate_mbit], help=rates)
     latencies = "queue of a link in ms; several: comma-separated"
@@ -94,10 +102,11 @@ def parse() -> argparse.Namespace:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    reducers = arguments.workers if arguments.reducers is None else arguments.reducers
+    reducers = arguments.reducers or [arguments.workers]
     effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
     report = Report()
-    for rate, latency, size_bytes in product(arguments.rate, arguments.latency, arguments.size):
+    columns = (reducers, arguments.rate, arguments.latency, arguments.size)
+    for k, rate, latency, size_bytes in product(*columns):
         link = Link(
             rate_mbit=rate,
             latency_ms=latency,
@@ -106,7 +115,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         )
         report.rows.append(
             row_of(
-                Shape(workers=arguments.workers, reducers=reducers, link=link, slower=arguments.slower),
+                Shape(workers=arguments.workers, reducers=k, link=link, slower=arguments.slower),
                 effort,
                 arguments.contenders,
                 size_bytes=size_bytes,

@@ -17,7 +17,7 @@ import time
 from reduction.shares import Machine, ring_time, split
 
 from benchmarks.method.table import markdown
-from benchmarks.shaped.__main__ import parts, size
+from benchmarks.shaped.__main__ import counts, parts, size
 from benchmarks.simulation.network import OVERHEAD
 from benchmarks.simulation.world import Setting, simulate
 
@@ -31,7 +31,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument(
         "--reducers",
-        type=lambda text: [int(part) for part in text.split(",")],
+        type=counts,
         default=[4],
         help="on hosts of their own; several: comma-separated",
     )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.simulation.figure import any_number, gain
 from benchmarks.simulation.network import OVERHEAD, PACKET_BYTES, Bucket, Clock, Host, Network
 from benchmarks.simulation.world import Setting, simulate
 
@@ -75,6 +76,12 @@ def test_a_slow_reducer_costs_little_if_its_rate_is_known():
     slower = Setting(workers=4, reducers=4, rate_mbit=200, colocated=True, slower=(("r0", 0.5),))
     whole, less = (simulate(each, 16 * MIB, 4).times_s[-1] for each in (setting, slower))
     assert less < 1.2 * whole
+
+
+def test_the_figure_shows_what_the_links_allow():
+    assert gain(4, 2, is_colocated=True) == pytest.approx(1.25)
+    assert gain(4, 2, is_colocated=False) == pytest.approx(0.75)
+    assert len(any_number().axes[0].get_legend_handles_labels()[0]) == 5
 
 
 def test_the_same_setting_takes_the_same_time():

@@ -28,6 +28,7 @@ from reduction.model import (
     Moved,
     Peer,
     Peers,
+    Place,
     Presence,
     Push,
     ReduceOp,
@@ -59,6 +60,8 @@ ALONE = Configuration(LIFE, 1, CHUNK, MEMBERS[:1])
 
 _HALF = Collective(ReduceOp.AVG, DType.BFLOAT16, 8, 9)
 PEERS = tuple(Peer(rank, NONCES[rank], f"h{rank}", Presence.PRESENT) for rank in (0, 1))
+#: Where a rank and a reducer are, which the others are not.
+HERE = Place(bytes(15) + b"h", 1000)
 _GONE = Peer(1, NONCES[1], "h1", Presence.LOST)
 _LEFT = Peer(1, NONCES[1], "h1", Presence.LEFT)
 
@@ -96,6 +99,7 @@ WORKER_FRAMES: tuple[WorkerFrame, ...] = (
     Hello(Configuration(LIFE, 3, CHUNK, MEMBERS[:1], checksums=True), 0),
     replace(push(0, epoch=3), crc32c=checksum.of_push(3, 0, 0, 0, push(0).collective, push(0).payload)),
     replace(join(1), wire_dtype=DType.TOPK, local_size=2),
+    replace(join(1), place=HERE),
     Push(1, 0, 0, _blocks(DType.INT8_BLOCK), 0, memoryview(bytes(2 * SCALED_BYTES))),
     Push(1, 0, 0, _blocks(DType.FP8_BLOCK), 0, memoryview(bytes(2 * SCALED_BYTES))),
     Push(1, 0, 0, _blocks(DType.TOPK), 0, memoryview(bytes(3 * TOPK_ENTRY_BYTES))),
@@ -105,7 +109,7 @@ WORKER_FRAMES: tuple[WorkerFrame, ...] = (
 )
 REDUCER_FRAMES: tuple[ReducerFrame, ...] = (
     Welcome(INCARNATION, CREDIT),
-    Welcome(OTHER, CREDIT, 50052, KEY, (50053, 50054)),
+    Welcome(OTHER, CREDIT, 50052, KEY, (50053, 50054), HERE),
     Moved(),
     Configure(ALONE),
     Configure(Configuration(LIFE, 2, 2 * CHUNK, MEMBERS)),
@@ -116,6 +120,7 @@ REDUCER_FRAMES: tuple[ReducerFrame, ...] = (
     Minimum(1),
     Peers(PEERS, False),
     Peers((PEERS[0], _GONE), True),
+    Peers((replace(PEERS[0], place=HERE), PEERS[1]), False),
     Peers((PEERS[0], _LEFT), False),
     Configure(Configuration(LIFE, 3, CHUNK, MEMBERS[:1], checksums=True)),
     replace(result(0, epoch=3), crc32c=checksum.of_result(3, 0, 0, 0, result(0).payload)),

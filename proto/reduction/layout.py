@@ -94,7 +94,7 @@ def _circle(weights: tuple[int, ...]) -> _Circle:
     return _Circle(borders, step)
 
 
-@lru_cache(maxsize=4096)  # called for every collective on every lane
+@lru_cache(maxsize=256)  # called for the same collective by every lane, or for every push
 def _deal(chunks: int, weights: tuple[int, ...], place: int) -> tuple[range, ...]:
     borders = _circle(weights).borders
     length = borders[-1]

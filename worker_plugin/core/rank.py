@@ -524,6 +524,8 @@ class RankCore:
         """Make a new epoch with these reducers, or as many of them as there may be."""
         epoch = self.epochs.number + 1
         links = fair_choice(willing, MEMBERS_MAX)
+        # `judge` has chosen those with a share among all that are there. Among themselves one may have
+        # none, if the rates of some links are not known; it would be chosen again and again.
         members = tuple(
             Member(link.address, link.incarnation, max(weight, 1))
             for link, weight in zip(links, weights(links), strict=True)

@@ -19,13 +19,13 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reduction.errors import ConfigError, ReductionError, from_name
+from reduction.errors import ConfigError, ReducerUnavailable, ReductionError, from_name
 from reduction.shares import Machine, ring_time, split
 from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.words import some_of
-from worker_plugin.discovery.embedded import EmbeddedReducer
+from worker_plugin.discovery.embedded import EmbeddedReducer, stop_all
 from worker_plugin.discovery.waiting_for_ranks import wait_for
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 HOSTS_MAX = 128
 #: A process moves about this much, so a host with a faster link gets several; in Mbit/s.
 MBIT_PER_PROCESS = 5000
+#: No host starts more, whatever its link carries: they take the cores of the training.
+PROCESSES_MAX = 8
 #: An address that nobody has (RFC 5737): the way there is the way to the outside.
 _OUTSIDE = "192.0.2.1"
 #: The variables that say which interface torch's own collectives use.
@@ -67,8 +69,8 @@ def is_needed(config: PluginConfig, hosts: int, reducers: Sequence[str] | None) 
     Raises:
         ConfigError: there are too many hosts.
     """
-    if config.colocated is None and (reducers is not None or hosts == 1):
-        return False
+    if not hosts or (config.colocated is None and (reducers is not None or hosts == 1)):
+        return False  # a rank that is alone has nobody to tell
     remote = hosts_in(reducers or ())
     if config.colocated != "always" and (remote >= hosts or (hosts == 1 and not remote)):
         return False  # they would get no share
@@ -114,15 +116,15 @@ def start(
     started: list[EmbeddedReducer] = []
     try:
         host = config.colocated_host or own_address()
-        for _ in range(max(1, round(config.link_mbit / MBIT_PER_PROCESS))):
-            reducer = EmbeddedReducer(host, colocation.token, config.tls)
-            reducer.keep_alive()
-            started.append(reducer)
-    except ReductionError as error:
-        for reducer in started:
-            reducer.stop()
-        store.set(f"{key}/{rank}", f"{type(error).__name__} rank {rank} ({socket.gethostname()}): {error}")
-        raise
+        for _ in range(min(max(1, round(config.link_mbit / MBIT_PER_PROCESS)), PROCESSES_MAX)):
+            started.append(EmbeddedReducer(host, colocation.token, config.tls))
+            started[-1].keep_alive()
+    except Exception as error:  # whatever it is, the other ranks must not wait for this host
+        stop_all(started)
+        failure = error if isinstance(error, ReductionError) else ReducerUnavailable(repr(error))
+        text = f"rank {rank} ({socket.gethostname()}): {failure}"
+        store.set(f"{key}/{rank}", f"{type(failure).__name__} {text}")
+        raise failure from error
     store.set(f"{key}/{rank}", " ".join([_OK, *(reducer.address for reducer in started)]))
     return started
 
@@ -159,10 +161,13 @@ def own_address() -> str:
     Raises:
         ConfigError: none of these is known.
     """
-    names = [name for variable in _INTERFACES if (name := os.environ.get(variable, "").strip("=^"))]
-    candidates = [_address_of_interface(name.split(",")[0]) for name in names]
+    # NCCL's "^a,b" means all interfaces but these, and "=a" means exactly this one.
+    names = [name for variable in _INTERFACES if (name := os.environ.get(variable, ""))]
+    used = [name.removeprefix("=").split(",")[0] for name in names if not name.startswith("^")]
+    avoided = {each for name in names if name.startswith("^") for each in name[1:].split(",")}
+    candidates = [_address_of_interface(name) for name in used]
     candidates += [_address_towards(host) for host in (os.environ.get("MASTER_ADDR"), _OUTSIDE) if host]
-    candidates += [_address_of_interface(name) for _, name in socket.if_nameindex()]
+    candidates += [_address_of_interface(name) for _, name in socket.if_nameindex() if name not in avoided]
     for address in candidates:
         if address is not None and not address.startswith("127.") and address != "::1":
             return address
@@ -188,5 +193,5 @@ def _address_towards(host: str) -> str | None:
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(there)
             return str(probe.getsockname()[0])
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: a name with a part that is too long
         return None

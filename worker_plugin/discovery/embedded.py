@@ -9,11 +9,14 @@ parent ends, and the reducer ends then, too. Only the ranks know its token, so n
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
 import subprocess
 import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from reduction.errors import ReducerUnavailable
@@ -27,9 +30,11 @@ log = logging.getLogger(__name__)
 START_S = 60.0
 #: The process is killed if it has not ended by itself this many seconds after its stdin was closed.
 STOP_S = 4.0
-#: Pause before a process that has ended is started again, in seconds; each failure doubles it, up to
-#: the second number.
+#: Pause before a process that has ended is started again, in seconds; each time doubles it, up to the
+#: second number.
 RESTART_S, RESTART_MAX_S = 0.5, 30.0
+#: A process that has lived for so many seconds is started again as if it were the first time.
+STEADY_S = 60.0
 
 
 class EmbeddedReducer:
@@ -91,7 +96,10 @@ class EmbeddedReducer:
     def _keep_alive(self) -> None:
         pause_s = RESTART_S
         while True:
+            started_at = time.monotonic()
             code = self._process.wait()
+            if time.monotonic() >= started_at + STEADY_S:
+                pause_s = RESTART_S
             if not self._stopping.is_set():
                 log.warning("the reducer %s on this host ended with %d; it starts again", self.address, code)
             if self._stopping.wait(pause_s):
@@ -102,10 +110,9 @@ class EmbeddedReducer:
                 close(self._process, 0.0)
                 try:
                     self._process, _ = self._start(int(self.address.rpartition(":")[2]))
-                    pause_s = RESTART_S
-                except ReducerUnavailable as error:
+                except (ReducerUnavailable, OSError) as error:  # no memory for a process, perhaps
                     log.warning("%s", error)
-                    pause_s = min(2 * pause_s, RESTART_MAX_S)
+            pause_s = min(2 * pause_s, RESTART_MAX_S)
 
     @property
     def descriptors(self) -> list[int]:
@@ -113,8 +120,24 @@ class EmbeddedReducer:
         pipes = (self._process.stdin, self._process.stdout)
         return [pipe.fileno() for pipe in pipes if pipe is not None and not pipe.closed]
 
+    def begin_stop(self) -> None:
+        """Let the process drain and end, in the background."""
+        self._stopping.set()
+        with self._replacing, contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
     def stop(self) -> None:
         """Let the process drain and end; kill it if it does not."""
         self._stopping.set()
         with self._replacing:
             close(self._process, STOP_S)
+
+
+def stop_all(reducers: Iterable[EmbeddedReducer]) -> None:
+    """Stop several at the same time."""
+    reducers = list(reducers)
+    for reducer in reducers:
+        reducer.begin_stop()
+    for reducer in reducers:
+        reducer.stop()

@@ -10,14 +10,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from reduction.errors import ConfigError, ReductionError
+from reduction.errors import ConfigError
 from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
 from worker_plugin.discovery.addresses import configured, dns_names_in, resolve
 from worker_plugin.discovery.colocated import Colocation
-from worker_plugin.discovery.embedded import EmbeddedReducer
+from worker_plugin.discovery.embedded import EmbeddedReducer, stop_all
 from worker_plugin.discovery.nodes import Locality
 from worker_plugin.transports.security import OPEN, Access, access_of, private_access
 
@@ -116,8 +116,7 @@ class MeetingPoint:
 
     def stop(self) -> None:
         """End the reducers that this rank has started."""
-        for reducer in self.own_reducers:
-            reducer.stop()
+        stop_all(self.own_reducers)
 
     def with_colocated(self, config: PluginConfig, store: Store, key: str, rank: int) -> MeetingPoint:
         """Return the meeting point with the reducers on the ranks' hosts, which all ranks start and wait for.
@@ -136,11 +135,10 @@ class MeetingPoint:
         started = colocated.start(config, self.colocation, store, key, rank)
         try:
             found = colocated.addresses_of(config, self.colocation, store, key)
-        except ReductionError:
-            for reducer in started:
-                reducer.stop()
+            access = private_access(self.colocation.token, config)
+        except BaseException:
+            stop_all(started)
             raise
-        access = private_access(self.colocation.token, config)
         return replace(
             self,
             addresses=(*self.addresses, *found),

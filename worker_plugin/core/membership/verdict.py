@@ -218,9 +218,11 @@ def _membership(view: View) -> Verdict | None:
             reason = "a reducer is draining" if drains else "the fallback is not needed any more"
             return Reconfigure(with_share((*staying, *others)), reason)
         has_room = len(members) < MEMBERS_MAX
-        if view.is_idle and others and has_room and len(whole) == len(members):
-            wanted = with_share((*whole, *others))
-            if new := [link for link in others if link in wanted]:
+        # A fallback only takes part when all others are lost, however near to the ranks it is.
+        newcomers = [link for link in others if not link.is_fallback]
+        if view.is_idle and newcomers and has_room and len(whole) == len(members):
+            wanted = with_share((*whole, *newcomers))
+            if new := [link for link in newcomers if link in wanted]:
                 return Reconfigure(wanted, f"{new[0].address} is there and takes part from now on")
         return None
     if len(whole) == len(members):

@@ -39,8 +39,11 @@ class Reducer:
     def keep_alive(self):
         self.is_kept = True
 
-    def stop(self):
+    def begin_stop(self):
         self.is_stopped = True
+
+    def stop(self):
+        assert self.is_stopped, "all of them end at the same time"
 
 
 @pytest.fixture
@@ -63,6 +66,7 @@ def test_the_lowest_rank_of_each_host_leads_it():
 @pytest.mark.parametrize(
     ("mode", "hosts", "reducers", "needed"),
     [
+        ("always", 0, None, False),  # no store, nobody to tell
         (None, 1, None, False),  # rank 0 starts a private one
         (None, 4, None, True),
         (None, 4, ["r1:1"], False),
@@ -140,6 +144,23 @@ def test_one_that_does_not_start_is_an_error_on_all_ranks(reducers, config, monk
         addresses_of(config, TWO, store, KEY)
 
 
+def test_any_other_error_is_told_too(reducers, config, monkeypatch):
+    def refuse(*_):
+        raise OSError("no more processes")
+
+    store = HashStore()
+    monkeypatch.setattr(colocated, "EmbeddedReducer", refuse)
+    with pytest.raises(ReducerUnavailable, match="no more processes"):
+        start(config, TWO, store, KEY, 0)
+    with pytest.raises(ReducerUnavailable, match=r"rank 0 .*no more processes"):
+        addresses_of(config, Colocation((0,), "secret"), store, KEY)
+
+
+def test_no_link_is_so_fast_that_reducers_take_the_whole_host(reducers):
+    config = PluginConfig(colocated_host="10.0.0.1", link="400G", timeout_s=5.0)
+    assert len(start(config, TWO, HashStore(), KEY, 0)) == 8
+
+
 def test_what_was_started_is_stopped_if_another_one_does_not_start(reducers, monkeypatch):
     config = PluginConfig(colocated_host="10.0.0.1", link="10G", timeout_s=5.0)
 
@@ -150,7 +171,7 @@ def test_what_was_started_is_stopped_if_another_one_does_not_start(reducers, mon
     monkeypatch.setattr(Reducer, "keep_alive", keep_alive)
     with pytest.raises(ReducerUnavailable):
         start(config, TWO, HashStore(), KEY, 0)
-    assert reducers[0].is_stopped
+    assert [reducer.is_stopped for reducer in reducers] == [True, True]
 
 
 # ---- the address of this host ----
@@ -176,6 +197,14 @@ def test_the_interface_of_torchs_collectives_comes_first(network, monkeypatch):
     assert own_address() == "10.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth1,eth0")
     assert own_address() == "10.1.0.1"
+
+
+def test_interfaces_that_nccl_must_not_use_are_not_used(network, monkeypatch):
+    network[0].update(docker0="172.17.0.1", eth0="10.0.0.1")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker0,lo")
+    assert own_address() == "10.0.0.1"
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=eth0")
+    assert own_address() == "10.0.0.1"
 
 
 def test_on_the_launchers_own_host_the_way_to_it_may_be_the_loopback_one(network, monkeypatch):

@@ -267,6 +267,14 @@ def test_a_new_reducer_without_a_share_is_not_taken_in():
     assert judge(forming(a, b, c)) == Reconfigure((a, b), "all 2 ranks are at all 3 reducers")
 
 
+def test_a_fallback_that_is_nearer_to_the_ranks_is_not_taken_in_again():
+    a, own = link("a"), on_rank_0s_host(link("f"))
+    own.is_fallback = True
+    own.peers[1] = replace(own.peers[1], place=own.place)
+    a.peers = own.peers
+    assert judge(view(a, own, configuration=epoch("a"), is_idle=True)) == Keep()
+
+
 def test_one_that_stands_by_takes_over_when_a_member_is_lost():
     a, b, c = link("a"), down("b", ReducerAbsent("b:1: refused")), on_rank_0s_host(link("c"))
     a.peers = c.peers

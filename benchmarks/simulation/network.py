@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 #: Bytes of a packet, small against a chunk: with whole chunks as packets, sending and receiving
 #: would not overlap.
@@ -69,8 +69,6 @@ class Host:
     name: str
     up: Bucket
     down: Bucket
-    #: When each of its processes is free again.
-    busy_until: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_overrun(self) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from reduction.limits import CHUNK_BYTES_MAX, ID_BYTES
 from reduction.model import (
     Collective,
     DType,
@@ -16,23 +17,24 @@ from reduction.model import (
     Result,
     WorkerFrame,
 )
+from reduction.transports.tcp.messages import HEADER_BYTES
 
+from benchmarks.lab.traffic import Link
 from benchmarks.simulation.network import Bucket, Clock, Host, Network
 from reducer.core import actions as reducer_actions
 from reducer.core import events as reducer_events
 from reducer.core.jobs import Jobs
+from reducer.engine import TICK_S
 from worker_plugin.core import actions as rank_actions
 from worker_plugin.core import events as rank_events
 from worker_plugin.core.flow import pace
 from worker_plugin.core.rank import Identity, RankCore
 
-#: How often time passes for a core, in seconds, as in the real processes.
-TICK_S = 0.04
-#: Bytes of a header on the data plane, and of a control frame.
-HEADER_BYTES, CONTROL_BYTES = 60, 200
+#: Bytes of a control frame.
+CONTROL_BYTES = 200
 #: CPU seconds that a message costs each end, and that a byte does; of the plain Python build.
 MESSAGE_CPU_S, BYTE_CPU_S = 60e-6, 0.45e-9
-_ZEROS = memoryview(bytes(4 << 20))
+_ZEROS = memoryview(bytes(CHUNK_BYTES_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +44,19 @@ class Setting:
     workers: int
     #: Reducers on hosts of their own.
     reducers: int
-    #: Of every link, each way.
-    rate_mbit: float
+    #: Of every host, but for the slower ones.
+    link: Link
     #: Whether the workers' hosts have reducers too.
     colocated: bool = False
     #: Parts of the rate that single hosts have, by name: w0, w1, ... and r0, r1, ... Then all hosts say
     #: how fast they are.
     slower: tuple[tuple[str, float], ...] = ()
-    #: Length of a queue, as the time in which the link empties it.
-    queue_ms: float = 20.0
-    burst_bytes: int = 128 << 10
     #: Of every path, one way, beside the links' own time.
     delay_s: float = 0.0
+
+    def link_of(self, host: str) -> Link:
+        """Return the link of a host."""
+        return replace(self.link, rate_mbit=self.link.rate_mbit * dict(self.slower).get(host, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +84,14 @@ class _Process:
 
     def __init__(self, world: World, host: Host, name: str) -> None:
         self.world, self.host, self.name = world, host, name
+        #: When it is free again.
+        self._busy_until = 0.0
 
     def after_work(self, nbytes: int) -> float:
         """Return when this process has handled a message that is there now."""
-        start = max(self.world.clock.now, self.host.busy_until.get(self.name, 0.0))
-        end = start + MESSAGE_CPU_S + nbytes * BYTE_CPU_S
-        self.host.busy_until[self.name] = end
-        return end
+        start = max(self.world.clock.now, self._busy_until)
+        self._busy_until = start + MESSAGE_CPU_S + nbytes * BYTE_CPU_S
+        return self._busy_until
 
 
 class _Reducer(_Process):
@@ -210,15 +214,13 @@ class World:
         return taken
 
     def _host(self, name: str) -> Host:
-        setting = self.setting
-        rate = setting.rate_mbit * dict(setting.slower).get(name, 1.0) * 1e6 / 8
-        queue = max(rate * setting.queue_ms / 1000, setting.burst_bytes)
-        up, down = (Bucket(rate, setting.burst_bytes, queue) for _ in range(2))
+        link = self.setting.link_of(name)
+        up, down = (Bucket(link.rate_mbit * 1e6 / 8, link.burst_bytes, link.queue_bytes) for _ in range(2))
         return Host(name, up, down)
 
     def _place(self, host: Host) -> Place:
-        mbit = host.up.rate * 8 / 1e6 if self.setting.slower else 0.0
-        return Place(host.name.encode().ljust(16), round(mbit))
+        mbit = round(self.setting.link_of(host.name).rate_mbit) if self.setting.slower else 0
+        return Place(host.name.encode().ljust(ID_BYTES), mbit)
 
     def _identity(self, host: Host, rank: int) -> Identity:
         return Identity(

@@ -7,7 +7,7 @@ from typing import Any
 
 from measured_results import figures, load, names, number, spread
 
-from benchmarks.method.table import markdown, size, without_empty_columns
+from benchmarks.method.table import markdown, size_text, without_empty_columns
 
 #: Links on which small sums are measured let this many bytes pass at once.
 _SMALL_BURST_BYTES = 32 << 10
@@ -135,7 +135,7 @@ def small_sums() -> Iterator[str]:
         if row["network"] != "loopback" and row["network"]["burst_bytes"] == _SMALL_BURST_BYTES:
             ratios = [spread(contender(row, name)["ratio"]) for name in ("tcp", "grpc")]
             link = f"{row['workers']}, {row['network']['rate_mbit']:g} Mbit/s"
-            cells.append([link, size(row["size_bytes"]), *ratios])
+            cells.append([link, size_text(row["size_bytes"]), *ratios])
     yield from table(["n = k, link each way", "size", "TCP / Gloo", "gRPC / Gloo"], cells)
     yield from provenance(*names)
 
@@ -155,7 +155,7 @@ def loopback() -> Iterator[str]:
         cells.append(
             [
                 f"{row['workers']}, {row['reducers']}",
-                size(row["size_bytes"]),
+                size_text(row["size_bytes"]),
                 *(spread(each["ratio"]) for each in three[:2]),
                 *(figures(each["p50_s"], 1e3) for each in three),
                 *(number(each["worker_cpu_s_per_gb"]) if is_large else "" for each in three),
@@ -171,7 +171,7 @@ def floor() -> Iterator[str]:
     for row in load("loopback/floor")["rows"]:
         send, receive = row.get("send_cpu_s_per_gb"), row.get("receive_cpu_s_per_gb")
         both = row.get("both_cpu_s_per_gb") if send is None or receive is None else send + receive
-        cells.append([size(row["chunk_bytes"]), number(send), number(receive), number(both, ".2g")])
+        cells.append([size_text(row["chunk_bytes"]), number(send), number(receive), number(both, ".2g")])
     yield from table(["bytes per call", "send, CPU s/GB", "receive, CPU s/GB", "both, CPU s/GB"], cells)
     yield from provenance("loopback/floor")
 

@@ -7,7 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.plots.style import log_scale, look, panels, size_text, styled, value_text
+from benchmarks.method.table import size_text, value_text
+from benchmarks.plots.style import log_scale, look, panels, styled
 
 
 def gil(document: dict[str, Any]) -> Figure | None:

@@ -42,7 +42,7 @@ from benchmarks.lab.cluster import Cluster, Shape, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.traffic import link_of
 from benchmarks.method.paired import Effort, compare
-from benchmarks.method.table import size
+from benchmarks.method.table import size_text
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: Default of --profiled. The profiler needs one more step, in which it begins.
@@ -142,7 +142,7 @@ def main() -> None:
         place += f", iperf3 {found.link.goodput_mbit:.0f} Mbit/s"
     print(environment.summary(described))
     print(
-        f"{given.model}, {size(bytes_of(given))} of gradients, n={given.workers} k={given.reducers}, {place}\n"
+        f"{given.model}, {size_text(bytes_of(given))} of gradients, n={given.workers} k={given.reducers}, {place}\n"
     )
     print("\n".join(lines(found)))
     if found.problems:

@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.lab import environment
 from benchmarks.method.row import Row
 from benchmarks.method.scaling import scaling
-from benchmarks.method.table import markdown, size, without_empty_columns
+from benchmarks.method.table import markdown, size_text, without_empty_columns
 
 LATEST = Path(__file__).parents[1] / "results" / "latest.json"
 
@@ -105,7 +105,7 @@ def _cells(row: Row, name: str) -> list[str]:
     reducer_cpu = row.reducer_cpu_s_per_gb(name)
     return [
         row.what,
-        size(row.size_bytes),
+        size_text(row.size_bytes),
         str(row.workers),
         str(row.reducers),
         "loopback" if row.link is None else row.link.name,

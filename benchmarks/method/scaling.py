@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.lab.traffic import Link
 from benchmarks.method.row import Row
-from benchmarks.method.table import size
+from benchmarks.method.table import size_text
 
 #: The number of workers that larger numbers are compared with.
 BASE_WORKERS = 2
@@ -32,7 +32,7 @@ class Step:
     def line(self) -> str:
         """Return the growth as a sentence."""
         growth = ", ".join(f"{name} {factor:.2f}" for name, factor in self.growth.items())
-        case = f"{size(self.size_bytes)}, {self.link.name}"
+        case = f"{size_text(self.size_bytes)}, {self.link.name}"
         return f"time(n={self.workers}) / time(n={BASE_WORKERS}) with k=n, {case}: {growth}"
 
     def json(self) -> dict[str, Any]:

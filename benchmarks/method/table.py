@@ -1,8 +1,10 @@
-"""Tables as text, in Markdown."""
+"""Tables as text, in Markdown, and the numbers in them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from reduction.limits import KIB, MIB
 
 Rows = Sequence[Sequence[str]]
 
@@ -22,12 +24,17 @@ def markdown(head: Sequence[str], rows: Rows) -> list[str]:
     ]
 
 
-def size(count: int) -> str:
-    """Return bytes in KiB or MiB, as text."""
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+def size_text(count: float) -> str:
+    """Return a number of bytes in KiB or MiB."""
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
         if count >= unit:
-            return f"{count / unit:.4g} {name}"
-    return f"{count} B"
+            return f"{value_text(count / unit)} {name}"
+    return f"{count:.0f} B"
+
+
+def value_text(value: float) -> str:
+    """Return a number with three digits, or with all digits before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

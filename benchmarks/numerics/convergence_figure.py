@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from reduction.limits import MIB
 
-from benchmarks.plots.style import MIB, PALETTE, legend_below, panels, png, styled
+from benchmarks.plots.style import PALETTE, legend_below, panels, png, styled
 
 if TYPE_CHECKING:
     from benchmarks.numerics.convergence import Trained

@@ -13,18 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.method.records import Quartiles, Record
-from benchmarks.plots.style import (
-    GREEN,
-    GREY,
-    Look,
-    legend_below,
-    log_scale,
-    look,
-    panels,
-    size_axis,
-    size_text,
-    styled,
-)
+from benchmarks.method.table import size_text
+from benchmarks.plots.style import GREEN, GREY, Look, legend_below, log_scale, look, panels, size_axis, styled
 
 ALL_REDUCE = "all-reduce"
 #: Mbit/s in a GB/s.

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.method.records import Record
+from benchmarks.method.table import size_text, value_text
 from benchmarks.plots.bandwidth import ALL_REDUCE, contenders, grouped, largest
-from benchmarks.plots.style import GREY, legend_below, panels, size_text, styled, value_text
+from benchmarks.plots.style import GREY, legend_below, panels, styled
 
 
 def ratio_by_workers(rows: Sequence[Record]) -> Figure | None:

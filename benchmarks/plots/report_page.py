@@ -8,8 +8,9 @@ from typing import Any
 from benchmarks.gil import rows as gil_rows
 from benchmarks.lab import environment
 from benchmarks.method.records import Quartiles, Record
+from benchmarks.method.table import size_text
 from benchmarks.plots.page import Lead, Picture, Section, Table, described, render
-from benchmarks.plots.style import look, size_text
+from benchmarks.plots.style import look
 from benchmarks.plots.summary import sentence
 from benchmarks.soak import flatness
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-MIB, KIB = 1 << 20, 1 << 10
+from benchmarks.method.table import size_text
 
 DPI = 144
 
@@ -97,14 +97,6 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def size_text(count: float) -> str:
-    """Return a number of bytes in KiB or MiB."""
-    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count:.0f} B"
-
-
 def size_axis(axes: Axes, sizes: list[int]) -> None:
     """Make the x axis a logarithmic one of tensor sizes, with a tick at each measured size."""
     axes.set_xscale("log", base=2)
@@ -132,8 +124,3 @@ def legend_below(figure: Figure) -> None:
     figure.legend(
         entries.values(), entries.keys(), loc="outside lower center", ncols=2 if len(figure.axes) == 1 else 4
     )
-
-
-def value_text(value: float) -> str:
-    """Return a number with three digits, or with all digits before the point."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

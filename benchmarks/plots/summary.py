@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.method.records import Quartiles, Record
+from benchmarks.method.table import size_text
 from benchmarks.plots.bandwidth import ALL_REDUCE
-from benchmarks.plots.style import GREY, RED, look, size_text, styled
+from benchmarks.plots.style import GREY, RED, look, styled
 
 #: The data plane that the sentence is about, if it was measured.
 _DEFAULT = "tcp"

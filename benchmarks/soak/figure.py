@@ -6,8 +6,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from reduction.limits import MIB
 
-from benchmarks.plots.style import MIB, PALETTE, panels, styled
+from benchmarks.plots.style import PALETTE, panels, styled
 
 
 def memory(document: dict[str, Any]) -> Figure | None:

@@ -5,9 +5,10 @@ size and the configuration's `chunk_bytes`. The chunks are then dealt to the red
 runs, the shards. Losing a reducer changes owners and never a chunk's borders, so results from before
 and after fit together.
 
-Dealing starts at a member that rotates with seq. So chunk 0 of every collective goes to a member that all ranks
-know from seq alone, and an empty collective has just that chunk. Two ranks that disagree on size or
-type always meet at that member and get an error, and small collectives spread over all reducers.
+Dealing begins at a member that seq and the weights decide, and that changes from collective to
+collective. So all ranks send chunk 0 to the same member, and an empty collective has just that
+chunk. Two ranks that disagree on size or type always meet there and get an error, and small
+collectives spread over all reducers.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ SMALL_BYTES = 2 * MIB
 SMALL_CHUNKS = 4
 #: A small collective is not cut into chunks smaller than this, whatever `chunk_bytes` is.
 SMALL_CHUNK_BYTES_MIN = 16 * KIB
+#: By which part of the circle each collective begins behind the one before it, if weights differ.
 _GOLDEN_SECTION = 0.618
 
 
@@ -99,12 +101,11 @@ def _deal(chunks: int, weights: tuple[int, ...], place: int) -> tuple[range, ...
     borders = _circle(weights).borders
     length = borders[-1]
     first = bisect_right(borders, place) - 1
-    stops = list(borders[1:])
     runs = [range(0)] * len(weights)
     # The first arc is split by the place. It gets both parts as one run, at the beginning.
     others = [(first + turn) % len(weights) for turn in range(1, len(weights))]
     counts = [
-        _rounded_up((stops[member] - place) % length or length, chunks, length)
+        _rounded_up((borders[member + 1] - place) % length or length, chunks, length)
         - _rounded_up((borders[member] - place) % length, chunks, length)
         for member in others
     ]

@@ -186,8 +186,7 @@ class Epochs:
         if holds_up:
             self.push_all(now, triggered_at=now)
         else:
-            while self._push(link, now, triggered_at=now):
-                pass
+            self.push_on(link, now, triggered_at=now)
         self.on_minimum(result.minimum)
 
     def on_minimum(self, minimum: int) -> None:
@@ -209,9 +208,9 @@ class Epochs:
         while links:
             links = [link for link in links if self._push(link, now, triggered_at=triggered_at)]
 
-    def push_on(self, link: Link, now: float) -> None:
+    def push_on(self, link: Link, now: float, *, triggered_at: float | None = None) -> None:
         """Push what the link's credit allows."""
-        while self._push(link, now):
+        while self._push(link, now, triggered_at=triggered_at):
             pass
 
     def _push(self, link: Link, now: float, *, triggered_at: float | None = None) -> bool:

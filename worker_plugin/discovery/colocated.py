@@ -69,10 +69,10 @@ def is_needed(config: PluginConfig, hosts: int, reducers: Sequence[str] | None) 
     Raises:
         ConfigError: there are too many hosts.
     """
-    if not hosts or (config.colocated is None and (reducers is not None or hosts == 1)):
+    if not hosts or (config.colocated is None and reducers is not None):
         return False  # a rank that is alone has nobody to tell
     remote = hosts_in(reducers or ())
-    if config.colocated != "always" and (remote >= hosts or (hosts == 1 and not remote)):
+    if config.colocated != "always" and (hosts == 1 or remote >= hosts):
         return False  # they would get no share
     if hosts <= HOSTS_MAX:
         return True

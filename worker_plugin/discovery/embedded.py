@@ -24,6 +24,8 @@ from reduction.process.launch import reducer_command
 from reduction.process.ready import NotReady, close, wait_until_ready
 from reduction.security.tls import TlsFiles
 
+from worker_plugin.discovery.addresses import host_and_port
+
 log = logging.getLogger(__name__)
 
 #: The process must listen after this many seconds.
@@ -53,7 +55,7 @@ class EmbeddedReducer:
         self, host: str = "127.0.0.1", token: str | None = None, tls: TlsFiles | None = None
     ) -> None:
         self.token = token or secrets.token_urlsafe(32)
-        self._host = f"[{host}]" if ":" in host else host
+        self._host = host
         self._tls = tls
         self._stopping = threading.Event()
         #: Held while another process takes the place of one that has ended.
@@ -64,7 +66,7 @@ class EmbeddedReducer:
         # The reducer that was installed beside our own package, not the first `reducer` that could
         # be imported here.
         command, environment = reducer_command(Path(__file__).parents[2])
-        command += ["serve", "--bind", f"{self._host}:{port}", "--processes", "1"]
+        command += ["serve", "--bind", host_and_port(self._host, port), "--processes", "1"]
         if self._tls is not None:
             command += ["--tls-cert", self._tls.cert, "--tls-key", self._tls.key, "--tls-ca", self._tls.ca]
         # The token goes through a pipe, because all users of the machine can see a command line.
@@ -129,9 +131,8 @@ class EmbeddedReducer:
 
     def stop(self) -> None:
         """Let the process drain and end; kill it if it does not."""
-        self._stopping.set()
-        with self._replacing:
-            close(self._process, STOP_S)
+        self.begin_stop()  # after it no other process takes this one's place
+        close(self._process, STOP_S)
 
 
 def stop_all(reducers: Iterable[EmbeddedReducer]) -> None:

@@ -28,12 +28,9 @@ class Reducer:
     made: ClassVar[list] = []
 
     def __init__(self, host, token, tls):
-        self.address, self.token, self.is_stopped, self.is_kept = (
-            f"{host}:{7000 + len(self.made)}",
-            token,
-            False,
-            False,
-        )
+        self.address = f"{host}:{7000 + len(self.made)}"
+        self.token = token
+        self.is_stopped = self.is_kept = False
         self.made.append(self)
 
     def keep_alive(self):

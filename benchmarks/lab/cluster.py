@@ -76,7 +76,8 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
             network = stack.enter_context(Network(shape.workers, shape.reducers, shape.link, slower))
             workers_at, reducers_at, link = network.workers, network.reducers, network.link
             if with_goodput:  # iperf3 must have the links to itself
-                link = replace(link, goodput_mbit=goodput_mbit(*network.hosts[:: len(network.hosts) - 1]))
+                other = (reducers_at or workers_at[1:])[0]
+                link = replace(link, goodput_mbit=goodput_mbit(workers_at[0], other))
         reducers = stack.enter_context(closing(Reducers(shape.reducers, reducers_at)))
         ranks = Ranks(
             shape.workers, reducers.addresses, device=shape.device, hosts=workers_at, sockets=sockets

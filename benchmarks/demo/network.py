@@ -20,7 +20,8 @@ from benchmarks.lab.cluster import Cluster, Shape, running
 from benchmarks.lab.ending import MISSING, ending_well
 from benchmarks.lab.network import NetworkUnavailable, check_network
 from benchmarks.lab.traffic import Link
-from benchmarks.loads.training import Training, gradient_bytes
+from benchmarks.loads.models import NARROW, gradient_bytes
+from benchmarks.loads.training import Training
 from benchmarks.method.paired import LEAD_S
 from benchmarks.method.records import quartiles
 
@@ -99,9 +100,10 @@ def main() -> None:
         sys.exit(MISSING)
     began = time.monotonic()
     shape = Shape(workers=WORKERS, reducers=WORKERS, link=Link(rate_mbit=RATE_MBIT))
+    megabytes = gradient_bytes(NARROW["transformer"]) / 1e6
     print(
         f"{WORKERS} workers and {WORKERS} reducers, each on a host of its own, links of {RATE_MBIT} Mbit/s each way,\n"
-        f"{gradient_bytes() / 1e6:.0f} MB of gradients per step. Starting them takes some seconds ...",
+        f"{megabytes:.0f} MB of gradients per step. Starting them takes some seconds ...",
         flush=True,
     )
     with ending_well("demo-network"), running(shape, with_goodput=False) as cluster:

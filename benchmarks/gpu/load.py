@@ -19,9 +19,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from benchmarks.gpu.models import RECIPES, TINY, Batch
 from benchmarks.gpu.trace import STEP, Spans, load
 from benchmarks.lab.ranks import Rank
+from benchmarks.loads.models import RECIPES, TINY, Batch
 from benchmarks.method.paired import Sample, timed
 from worker_plugin import reduction_hook
 

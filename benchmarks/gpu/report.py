@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.load import GLOO, NCCL, NOOP, OURS
-from benchmarks.gpu.models import RECIPES, TINY, gradient_bytes
 from benchmarks.gpu.nccl_log import NcclLog
 from benchmarks.lab.traffic import Link
+from benchmarks.loads.models import RECIPES, TINY, gradient_bytes
 from benchmarks.method.paired import Measurement
 from benchmarks.method.table import markdown
 

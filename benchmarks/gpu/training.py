@@ -35,12 +35,12 @@ from tempfile import TemporaryDirectory
 from benchmarks.gpu import nccl_log
 from benchmarks.gpu import trace as gpu_trace
 from benchmarks.gpu.load import NCCL, NOOP, OURS, GpuTraining
-from benchmarks.gpu.models import RECIPES
 from benchmarks.gpu.report import LABELS, Found, bytes_of, document, lines, problems
 from benchmarks.lab import environment
 from benchmarks.lab.cluster import Cluster, Shape, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.traffic import link_of
+from benchmarks.loads.models import RECIPES
 from benchmarks.method.paired import Effort, compare
 from benchmarks.method.table import size_text
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
 from benchmarks.gpu.nccl_ranks import check_gpus
+from benchmarks.lab.background import Background, Bursts
 from benchmarks.lab.goodput import goodput_mbit
 from benchmarks.lab.hosts import Host
 from benchmarks.lab.network import Network
@@ -27,6 +28,8 @@ class Shape:
     #: Hosts with slower links, as the figure in network.py calls them, and the part of the rate that
     #: they have. Then all hosts are told how fast their links are.
     slower: tuple[tuple[str, float], ...] = ()
+    #: Other traffic on the links of the first two workers.
+    background: Bursts | None = None
     #: On GPUs: NCCL may use nothing but sockets, and ranks may share a GPU. Shaped links imply it.
     sockets: bool = False
 
@@ -83,4 +86,6 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
             shape.workers, reducers.addresses, device=shape.device, hosts=workers_at, sockets=sockets
         )
         stack.enter_context(closing(ranks))
+        if shape.background is not None:
+            stack.enter_context(closing(Background(shape.background, workers_at[:2])))
         yield Cluster(shape, ranks, reducers, network, link)

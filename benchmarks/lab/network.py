@@ -28,6 +28,8 @@ namespaces is touched.
 - Congestion control: "cubic", Linux's default, where namespaces may choose it, else "reno". At
   round trips this short cubic behaves like reno (RFC 9438, section 4.3). The machine's own default
   could be any.
+- Long paths: with `Link.delay_ms`, a host sends by another device, out0, and a process holds what it
+  sends (benchmarks/lab/delay.py).
 - TCP begins every connection without memory of earlier ones over that link (tcp_no_metrics_save).
 """
 
@@ -45,12 +47,15 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
+from benchmarks.lab.delay import IN, OUT, Delay
 from benchmarks.lab.hosts import NETNS, Host
 from benchmarks.lab.traffic import Link, Traffic
 
 COMMAND_TIMEOUT_S = 30.0
 
 _PREFIX = "reduction-bench"
+#: All hosts, and the switch where it routes.
+_SUBNET, _SWITCH = "10.77.0.0/16", "10.77.255.254/16"
 _CONGESTION = ("cubic", "reno")
 _counter = itertools.count()
 
@@ -79,9 +84,13 @@ class Network:
                 [replace(host, link_mbit=link.rate_mbit * slower.get(_port(host), 1.0)) for host in hosts]
                 for hosts in (self.workers, self.reducers)
             )
+        self._delay: Delay | None = None
         atexit.register(self.close)
         try:
             self._build(link)
+            if link.delay_ms:
+                self._lengthen(link)
+            self._shape(link)
             #: The given link, with the name of the congestion control that the hosts use.
             self.link = replace(link, congestion=_tune(self.hosts, link.congestion))
         except BaseException:
@@ -114,6 +123,8 @@ class Network:
     def close(self) -> None:
         """Remove all namespaces. One in which a process still runs loses its name now, and ends with the process."""
         atexit.unregister(self.close)
+        if self._delay is not None:
+            self._delay.close()
         for host in (self._bridge, *self.hosts):
             assert host.namespace is not None
             if (NETNS / host.namespace).exists():
@@ -135,10 +146,6 @@ class Network:
         _run("ip", "-n", switch, "link", "set", "dev", "bridge", "up")
         for host in self.hosts:
             name, port, card = _name(host), _port(host), host.interface
-            own = replace(link, rate_mbit=host.link_mbit or link.rate_mbit)
-            # tbf's own option `latency` would let the queue hold a burst more than that.
-            limits = ["burst", f"{own.burst_bytes}", "limit", f"{own.queue_bytes}"]
-            bucket = ["root", "tbf", "rate", f"{own.rate_mbit}mbit", *limits]
             _run("ip", "netns", "add", name)
             peer = ["peer", "name", card, "netns", name]
             _run("ip", "-n", switch, "link", "add", "dev", port, "type", "veth", *peer)
@@ -146,8 +153,36 @@ class Network:
             _run("ip", "-n", name, "link", "set", "dev", "lo", "up")
             _run("ip", "-n", name, "address", "add", f"{host.address}/16", "dev", card)
             _run("ip", "-n", name, "link", "set", "dev", card, *packets, "up")
-            _run("tc", "-n", name, "qdisc", "add", "dev", card, *bucket)
-            _run("tc", "-n", switch, "qdisc", "add", "dev", port, *bucket)
+
+    def _lengthen(self, link: Link) -> None:
+        """Let the hosts send by devices whose packets a process holds for a while, and the switch route them on."""
+        switch = _name(self._bridge)
+        self._delay = Delay(link.delay_ms, self.hosts, self._bridge)
+        with self._bridge.entered():
+            _sysctl("ip_forward", "1")
+        _run("ip", "-n", switch, "address", "add", _SWITCH, "dev", "bridge")
+        _run("ip", "-n", switch, "link", "set", "dev", IN, "up")
+        for host in self.hosts:
+            name = _name(host)
+            with host.entered():  # packets come by another device than answers go
+                _sysctl("conf/all/rp_filter", "0")
+                _sysctl(f"conf/{host.interface}/rp_filter", "0")
+            _run("ip", "-n", name, "link", "set", "dev", OUT, "gso_max_size", f"{link.packet_bytes}", "up")
+            _run("ip", "-n", name, "route", "replace", _SUBNET, "dev", OUT, "src", host.address)
+
+    def _shape(self, link: Link) -> None:
+        """Put a token bucket on each end of every link."""
+        for host in self.hosts:
+            own = replace(link, rate_mbit=host.link_mbit or link.rate_mbit)
+            # tbf's own option `latency` would let the queue hold a burst more than that.
+            limits = ["burst", f"{own.burst_bytes}", "limit", f"{own.queue_bytes}"]
+            bucket = ["root", "tbf", "rate", f"{own.rate_mbit}mbit", *limits]
+            _run("tc", "-n", _name(host), "qdisc", "add", "dev", self._sends_by(host), *bucket)
+            _run("tc", "-n", _name(self._bridge), "qdisc", "add", "dev", _port(host), *bucket)
+
+    def _sends_by(self, host: Host) -> str:
+        """Return the device by which a host sends."""
+        return host.interface if self._delay is None else OUT
 
     def _buckets(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the counters of all links in the order of the hosts, for sending and for receiving."""
@@ -156,7 +191,7 @@ class Network:
         places = [self._bridge, *self.hosts]
         answers = _together([["tc", "-n", _name(place), "-s", "-j", "qdisc"] for place in places])
         tables = [{bucket["dev"]: bucket for bucket in json.loads(answer)} for answer in answers]
-        up = [table[host.interface] for host, table in zip(self.hosts, tables[1:], strict=True)]
+        up = [table[self._sends_by(host)] for host, table in zip(self.hosts, tables[1:], strict=True)]
         return up, [tables[0][_port(host)] for host in self.hosts]
 
 

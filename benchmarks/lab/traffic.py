@@ -14,6 +14,8 @@ class Link:
     #: Most milliseconds that a packet waits in the queue of a link. The queue drops further
     #: packets.
     latency_ms: float = 20.0
+    #: Milliseconds from a host to the switch, beside all queues: half of a round trip.
+    delay_ms: float = 0.0
     #: Bytes that may pass at once after a pause; `benchmarks.lab.network` explains why so many.
     burst_bytes: int = 128 << 10
     #: Name of TCP's congestion control; empty until it is known.
@@ -35,12 +37,14 @@ class Link:
     @property
     def name(self) -> str:
         """The name that tables have."""
-        return f"{self.rate_mbit:g} Mbit/s, {self.latency_ms:g} ms"
+        path = f", {self.delay_ms:g} ms long" if self.delay_ms else ""
+        return f"{self.rate_mbit:g} Mbit/s, {self.latency_ms:g} ms{path}"
 
     @property
     def slug(self) -> str:
         """The name that test ids have."""
-        return f"{self.rate_mbit:g}mbit-queue{self.latency_ms:g}ms-burst{self.burst_bytes >> 10}KiB"
+        path = f"-delay{self.delay_ms:g}ms" if self.delay_ms else ""
+        return f"{self.rate_mbit:g}mbit-queue{self.latency_ms:g}ms{path}-burst{self.burst_bytes >> 10}KiB"
 
 
 def link_of(rate_mbit: float) -> Link:

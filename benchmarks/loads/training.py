@@ -1,4 +1,4 @@
-"""The workload of test_shaped_training.py and of `hierarchy.py --train`: training steps of a small transformer.
+"""The workload of test_shaped_training.py and of `hierarchy.py --train`: training steps of a small model.
 
 The gradients are real numbers that change with an optimizer and a new batch in each step, as in any
 training. After the step and outside the timed region, every rank computes the gradients of all
@@ -9,59 +9,40 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.lab.ranks import Rank
+from benchmarks.loads.models import NARROW, Batch
 from benchmarks.method.paired import Sample, timed
 from worker_plugin import reduction_hook
 
-_VOCABULARY = 1000
-_WIDTH = 384
-_LAYERS = 3
-_HEADS = 6
-#: Tokens of the one sequence of a rank. There are few, since computing must take little time
-#: compared with 24 MB of gradients on slow links.
-_TOKENS = 4
 _LEARNING_RATE = 1e-3
 #: The relative epsilon of float32. One rounding is off by at most half of it.
 _EPSILON = 2.0**-23
 
 
-class Transformer(nn.Module):
-    """A transformer that predicts the next token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(_VOCABULARY, _WIDTH)
-        layers = [
-            nn.TransformerEncoderLayer(_WIDTH, _HEADS, 4 * _WIDTH, dropout=0.0, batch_first=True)
-            for _ in range(_LAYERS)
-        ]
-        self.layers = nn.Sequential(*layers)
-        self.head = nn.Linear(_WIDTH, _VOCABULARY)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits of each token's successor."""
-        logits: torch.Tensor = self.head(self.layers(self.embedding(tokens)))
-        return logits
-
-
 class Training:
-    """Copies of one model that train side by side: over our states, DDP's own ring, and no communication ("noop")."""
+    """Copies of one model that train side by side: over our states, DDP's own ring, and no communication ("noop").
 
-    def __init__(self, rank: Rank, contenders: Sequence[str]) -> None:
+    Args:
+        rank: this one.
+        contenders: names of `rank.states`, "ring" and "noop".
+        recipe: name of the model, one of NARROW.
+    """
+
+    def __init__(self, rank: Rank, contenders: Sequence[str], recipe: str = "transformer") -> None:
         torch.manual_seed(0)
         self._rank = rank
         self._key = 0
         self._last = ""
         #: A model without DDP, which computes the gradients that each rank must have had.
-        self._reference = Transformer()
+        self._recipe = NARROW[recipe]
+        self._reference = self._recipe.build()
         # All ranks have the same weights already. To broadcast them over slow links would take
         # longer than many steps.
         self._models = {
@@ -94,7 +75,7 @@ class Training:
 
         def step() -> None:
             optimizer.zero_grad()
-            _loss(model, batch).backward()
+            self._recipe.loss(model, batch).backward()
             optimizer.step()
 
         return timed([step], start_at)
@@ -130,28 +111,13 @@ class Training:
         if len(set(digests)) > 1:
             raise AssertionError(f"{self._last}: the ranks' weights differ, their digests are {digests}")
 
-    def _batch(self, rank: int) -> torch.Tensor:
+    def _batch(self, rank: int) -> Batch:
         generator = torch.Generator().manual_seed(self._key * self._rank.world_size + rank)
-        return torch.randint(_VOCABULARY, (1, _TOKENS + 1), generator=generator)
+        return self._recipe.batch(self._recipe.examples, generator)
 
     def _gradients(self, rank: int) -> list[torch.Tensor]:
-        loss = _loss(self._reference, self._batch(rank))
+        loss = self._recipe.loss(self._reference, self._batch(rank))
         return list(torch.autograd.grad(loss, list(self._reference.parameters())))
-
-
-def gradient_bytes() -> int:
-    """Return the bytes of all gradients of the model."""
-    with torch.device("meta"):
-        return sum(_sizes(Transformer()))
-
-
-def _sizes(model: nn.Module) -> Iterator[int]:
-    return (parameter.numel() * parameter.element_size() for parameter in model.parameters())
-
-
-def _loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    logits = model(batch[:, :-1])
-    return nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
 
 def is_right(gradient: torch.Tensor, parts: Sequence[torch.Tensor], node: int, *, exact: bool) -> bool:

@@ -25,6 +25,8 @@ LEAD_S = 0.03
 #: Seconds after the last result in which CPU still counts, since acknowledgements and the release
 #: of buffers belong to the cost of a turn.
 SETTLE_S = 0.08
+#: Turns from which the 99th percentile follows.
+TURNS_FOR_P99 = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,13 @@ class Measurement:
     def p50_s(self) -> float:
         """The seconds of the median iteration."""
         return statistics.median(self.iterations)
+
+    @property
+    def p99_s(self) -> float | None:
+        """The seconds per iteration that one turn in a hundred exceeds; None if there are too few turns to say."""
+        if len(self.turns) < TURNS_FOR_P99:
+            return None
+        return statistics.quantiles(self.turns, n=100, method="inclusive")[-1]
 
     @property
     def turn_s(self) -> float:

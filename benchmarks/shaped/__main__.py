@@ -2,9 +2,10 @@
 
     python -m benchmarks.shaped --workers 4 --reducers 4 --rate 500 --size 64MiB --contenders tcp,ring
     python -m benchmarks.shaped --workers 4 --reducers 0,1,2,3,4 --rate 200 --contenders colocated,ring
+    python -m benchmarks.shaped --workers 4 --rate 200 --train vgg16 --contenders tcp,ring --warmup 2
     REDUCTION_CHUNK_BYTES=65536 REDUCTION_CREDIT_BYTES=262144 python -m benchmarks.shaped --contenders tcp
 
-Prints a row of the benchmarks' table for each combination of reducers, rate, latency and size; README.md
+Prints a row of the benchmarks' table for each combination of reducers, rate, latency, delay and size; README.md
 defines the columns. Settings of the plug-in come from the environment. Needs root and iproute2.
 """
 
@@ -12,15 +13,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
+from benchmarks.lab.background import Bursts
 from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import OURS, TRANSPORTS
 from benchmarks.lab.traffic import Link
 from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.loads.models import NARROW, gradient_bytes
+from benchmarks.loads.training import Training
 from benchmarks.method.paired import Effort, compare
 from benchmarks.method.report import Report
 from benchmarks.method.row import Row
@@ -66,6 +69,12 @@ def parts(text: str) -> tuple[tuple[str, float], ...]:
     return tuple((host, float(part)) for host, _, part in pairs)
 
 
+def bursts(text: str) -> Bursts:
+    """Return the background traffic of 3:0.3:2."""
+    flows, on_s, off_s = text.split(":")
+    return Bursts(int(flows), float(on_s), float(off_s))
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.shaped",
@@ -81,6 +90,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rate", type=numbers, default=[link.rate_mbit], help=rates)
     latencies = "queue of a link in ms; several: comma-separated"
     parser.add_argument("--latency", type=numbers, default=[link.latency_ms], help=latencies)
+    delays = "ms from a host to the switch, half of a round trip; several: comma-separated"
+    parser.add_argument("--delay", type=numbers, default=[link.delay_ms], help=delays)
     parser.add_argument("--burst", type=size, default=link.burst_bytes, help="of a link")
     parser.add_argument("--congestion", default="", help="TCP's algorithm; else cubic, or reno")
     parser.add_argument(
@@ -96,6 +107,15 @@ def parse() -> argparse.Namespace:
         default=(),
         help="hosts with slower links: r0=0.5,w1=0.25; all are told their rates",
     )
+    parser.add_argument(
+        "--background",
+        type=bursts,
+        metavar="FLOWS:ON:OFF",
+        help="other traffic between the first two workers; mean seconds of a burst and of a pause",
+    )
+    parser.add_argument(
+        "--train", choices=tuple(NARROW), help="training steps of this model instead of all-reduces"
+    )
     parser.add_argument("--no-iperf", action="store_true", help="do not measure what the link carries")
     parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
     return parser.parse_args()
@@ -103,43 +123,40 @@ def parse() -> argparse.Namespace:
 
 def measure(arguments: argparse.Namespace) -> Report:
     reducers = arguments.reducers or [arguments.workers]
-    effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
     report = Report()
-    columns = (reducers, arguments.rate, arguments.latency, arguments.size)
-    for k, rate, latency, size_bytes in product(*columns):
+    columns = (reducers, arguments.rate, arguments.latency, arguments.delay, arguments.size)
+    for k, rate, latency, delay, size_bytes in product(*columns):
         link = Link(
             rate_mbit=rate,
             latency_ms=latency,
+            delay_ms=delay,
             burst_bytes=arguments.burst,
             congestion=arguments.congestion,
         )
-        report.rows.append(
-            row_of(
-                Shape(workers=arguments.workers, reducers=k, link=link, slower=arguments.slower),
-                effort,
-                arguments.contenders,
-                size_bytes=size_bytes,
-                iterations=arguments.iterations,
-                with_goodput=not arguments.no_iperf,
-            )
+        shape = Shape(
+            workers=arguments.workers,
+            reducers=k,
+            link=link,
+            slower=arguments.slower,
+            background=arguments.background,
         )
+        report.rows.append(row_of(arguments, shape, size_bytes))
     return report
 
 
-def row_of(
-    shape: Shape,
-    effort: Effort,
-    contenders: Sequence[str],
-    *,
-    size_bytes: int,
-    iterations: int,
-    with_goodput: bool,
-) -> Row:
-    """Let the contenders reduce tensors of that size."""
-    with running(shape, with_goodput=with_goodput) as cluster:
-        cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
+def row_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Row:
+    """Let the contenders reduce tensors of that size, or take training steps."""
+    effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
+    contenders, iterations = arguments.contenders, arguments.iterations
+    with running(shape, with_goodput=not arguments.no_iperf) as cluster:
+        if arguments.train is None:
+            cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
+            return Row.of(cluster, "all-reduce", size_bytes, iterations, compare(cluster, contenders, effort))
+        contenders = [*contenders, "noop"]
+        cluster.ranks.load(Training, contenders, arguments.train)
         measured = compare(cluster, contenders, effort)
-        return Row.of(cluster, "all-reduce", size_bytes, iterations, measured)
+        size_bytes = gradient_bytes(NARROW[arguments.train])
+        return Row.of(cluster, f"training step, {arguments.train}", size_bytes, 1, measured)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 
 Each node is a host of its own with one link, which its ranks share. The ranks of a node exchange
 data over the node's loopback. A turn is one all-reduce, whose result is compared as a whole with
-the exact sum. With `--train` a turn is one step of the transformer of `benchmarks.loads.training`
+the exact sum. With `--train` a turn is one step of the transformer of `benchmarks.loads.models`
 under DDP: with our hook in both modes, with DDP's own all-reduce over Gloo, and without any
 communication, which is the ceiling. There our gradients must have the exact bits, and all ranks
 must have the same weights after every step.
@@ -31,7 +31,8 @@ from benchmarks.lab.ranks import Ranks
 from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.traffic import Link
 from benchmarks.loads.all_reduce import AllReduce
-from benchmarks.loads.training import Training, gradient_bytes
+from benchmarks.loads.models import NARROW, gradient_bytes
+from benchmarks.loads.training import Training
 from benchmarks.method import results
 from benchmarks.method.paired import Effort, Measurement, compare
 from benchmarks.method.records import Quartiles, quartiles
@@ -62,7 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     if arguments.train:
-        arguments.size = gradient_bytes()
+        arguments.size = gradient_bytes(NARROW["transformer"])
     if arguments.reducers is None:
         arguments.reducers = arguments.nodes
     return arguments

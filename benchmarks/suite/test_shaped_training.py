@@ -10,7 +10,8 @@ import pytest
 from benchmarks.lab.cluster import Cluster, Shape
 from benchmarks.lab.ranks import TRANSPORTS
 from benchmarks.lab.traffic import Link
-from benchmarks.loads.training import Training, gradient_bytes
+from benchmarks.loads.models import NARROW, gradient_bytes
+from benchmarks.loads.training import Training
 from benchmarks.method.paired import Effort, compare
 
 #: The links are so slow that a step is nearly all communication, although all ranks share two cores. Without
@@ -36,4 +37,4 @@ def test_training(cluster: Cluster, record: Callable[..., None], request: pytest
     cluster.ranks.load(Training, contenders)
     effort = FULL if request.config.getoption("--full") else QUICK
     measured = compare(cluster, contenders, effort)
-    record("training step", gradient_bytes(), 1, measured)
+    record("training step", gradient_bytes(NARROW["transformer"]), 1, measured)

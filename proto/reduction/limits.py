@@ -23,8 +23,13 @@ CHUNK_BYTES_MAX = 4 * MIB
 NUMEL_MAX = 1 << 39
 #: Credit of one rank at one reducer. A rank's credit is never less than one chunk either.
 CREDIT_BYTES_MAX = 1024 * MIB
-#: A worker asks for this credit if its user asks for none.
-CREDIT_BYTES_DEFAULT = 4 * MIB
+#: A worker asks for this credit if its user asks for none. Only long paths need so much: it is 100 ms
+#: of 2.7 Gbit/s.
+CREDIT_BYTES_ASKED = 32 * MIB
+#: A reducer grants this much of it before it thinks of other jobs. It is enough for short paths.
+CREDIT_BYTES_USUAL = 4 * MIB
+#: A reducer that cannot grant this much of what was asked for refuses the job.
+CREDIT_BYTES_LEAST = MIB
 #: Each push takes at least this from the credit, so that the number of empty pushes is bounded as
 #: well.
 CHARGE_BYTES_MIN = KIB

@@ -36,7 +36,7 @@ from reduction.errors import (
     StaleInstance,
     UnsupportedVersion,
 )
-from reduction.limits import FAILURES_MAX, JOB_FIXED_BYTES
+from reduction.limits import CREDIT_BYTES_LEAST, CREDIT_BYTES_USUAL, FAILURES_MAX, JOB_FIXED_BYTES
 from reduction.model import NOWHERE, PROTOCOL_VERSION, Abort, DType, Join, Place, WorkerFrame, job_title
 
 from reducer.core.actions import Action, Close, Send
@@ -54,6 +54,21 @@ def reservation(world_size: int, credit_bytes: int) -> int:
     ahead of the slowest by more than its credit.
     """
     return 2 * world_size * credit_bytes + JOB_FIXED_BYTES
+
+
+def grant(asked_bytes: int, world_size: int, free_bytes: int) -> int:
+    """Return the credit of a new job, 0 if there is too little memory for it.
+
+    Of what is asked for beyond CREDIT_BYTES_USUAL it gets as much as leaves half of the free memory to
+    jobs that come later. A reducer never refuses a job for which CREDIT_BYTES_LEAST fits.
+    """
+
+    def fitting(memory_bytes: int) -> int:
+        return (memory_bytes - JOB_FIXED_BYTES) // (2 * world_size)
+
+    usual = min(fitting(free_bytes), CREDIT_BYTES_USUAL)
+    granted = min(asked_bytes, max(fitting(free_bytes // 2), usual))
+    return granted if granted >= min(asked_bytes, CREDIT_BYTES_LEAST) else 0
 
 
 class Jobs:
@@ -148,7 +163,7 @@ class Jobs:
         actions: list[Action] = []
         job = self.by_name.get((join.job, join.group))
         if job is not None and self._begins_anew(job, join):
-            self._check_room(join, job.reserved_bytes)
+            self._grant(join, job.reserved_bytes)  # before the old one ends
             stale = StaleInstance(f"job {join.job!r} was started again by rank {join.rank} on {join.host}")
             actions += self._fail(job, stale)
             job = None
@@ -215,29 +230,35 @@ class Jobs:
             raise JobBusy(f"job {title!r} is live, and {who} was another process, on {known.host}")
         return 0 in job.ranks
 
-    def _check_room(self, join: Join, freed: int = 0) -> None:
-        """Raise if a new job may not be made. An old job is about to return `freed` bytes."""
+    def _grant(self, join: Join, freed: int = 0) -> int:
+        """Return the credit that a new job gets. An old job is about to return `freed` bytes.
+
+        Raises:
+            ReductionError: no new job may be made.
+        """
         if self.is_draining:
             raise ReducerDraining(f"this reducer is stopping and takes no new job {join.job!r}")
-        wanted = reservation(join.world_size, join.credit_bytes)
         reserved = self.memory_reserved_bytes - freed
-        if reserved + wanted > self.memory_limit_bytes:
+        credit = grant(join.credit_bytes, join.world_size, self.memory_limit_bytes - reserved)
+        if not credit:
+            least = min(join.credit_bytes, CREDIT_BYTES_LEAST)
             raise ResourceExhausted(
-                f"job {join.job!r} needs {wanted} bytes ({join.world_size} ranks x 2 x {join.credit_bytes} credit "
-                f"+ {JOB_FIXED_BYTES}); {reserved} of {self.memory_limit_bytes} are taken: raise --memory-limit "
-                f"or lower credit_bytes"
+                f"job {join.job!r} needs {reservation(join.world_size, least)} bytes ({join.world_size} ranks x 2 x "
+                f"{least} credit + {JOB_FIXED_BYTES}); {reserved} of {self.memory_limit_bytes} are taken: raise "
+                f"--memory-limit, or wait for other jobs to end"
             )
+        return credit
 
     def _make(self, join: Join) -> Job:
-        self._check_room(join)
+        credit_bytes = self._grant(join)
         self._job_count += 1
         job = Job(
             id=self._job_count,
             name=join.job,
             group=join.group,
             world_size=join.world_size,
-            credit_bytes=join.credit_bytes,
-            reserved_bytes=reservation(join.world_size, join.credit_bytes),
+            credit_bytes=credit_bytes,
+            reserved_bytes=reservation(join.world_size, credit_bytes),
             incarnation=self.incarnation,
             local_size=join.local_size,
             place=self.place,

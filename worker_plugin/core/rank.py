@@ -48,7 +48,7 @@ from reduction.errors import (
     code_to_others,
     from_code,
 )
-from reduction.limits import CHUNK_BYTES_MULTIPLE, CREDIT_BYTES_DEFAULT, MEMBERS_MAX
+from reduction.limits import CHUNK_BYTES_MULTIPLE, CREDIT_BYTES_ASKED, MEMBERS_MAX
 from reduction.model import (
     NOWHERE,
     Abort,
@@ -474,7 +474,7 @@ class RankCore:
             nonce=who.nonce,
             host=who.host,
             minimum=self.window.minimum,
-            credit_bytes=who.credit_bytes or CREDIT_BYTES_DEFAULT,
+            credit_bytes=who.credit_bytes or CREDIT_BYTES_ASKED,
             wire_dtype=who.wire_dtype,
             local_size=who.local_size,
             group=who.group,

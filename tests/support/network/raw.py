@@ -29,7 +29,7 @@ def join(job: str, **changes) -> Join:
         "nonce": os.urandom(16),
         "host": "somewhere",
         "minimum": 0,
-        "credit_bytes": limits.CREDIT_BYTES_DEFAULT,
+        "credit_bytes": limits.CREDIT_BYTES_ASKED,
     }
     return Join(**fields | changes)
 

@@ -167,5 +167,5 @@ def test_fingerprint_takes_any_iterable():
 def test_limits_fit_together():
     assert limits.CHUNK_BYTES_MIN % limits.CHUNK_BYTES_MULTIPLE == 0
     assert limits.CHUNK_BYTES_MULTIPLE % 8 == 0, "a chunk border is an element border of every dtype"
-    assert limits.CHUNK_BYTES_MIN <= limits.CHUNK_BYTES_MAX <= limits.CREDIT_BYTES_DEFAULT
-    assert limits.CREDIT_BYTES_DEFAULT <= limits.CREDIT_BYTES_MAX
+    assert limits.CHUNK_BYTES_MIN <= limits.CHUNK_BYTES_MAX <= limits.CREDIT_BYTES_ASKED
+    assert limits.CREDIT_BYTES_ASKED <= limits.CREDIT_BYTES_MAX

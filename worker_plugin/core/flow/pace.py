@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from reduction.limits import KIB, MIB
+from reduction.limits import CREDIT_BYTES_USUAL, KIB, MIB
 from reduction.model import DType
 
 #: How many chunks are in flight if the latency is the target.
@@ -153,8 +153,13 @@ class Pace:
         if latency_s > LATENCY_TROUBLE_RATIO * target_s:
             self.credit_bytes = max(int(self.credit_bytes * SHRINK), self._least)
             return
-        best = int(good_rate(self.rates) * target_s) if self.rates else self._most
-        self.credit_bytes = max(min(int(self.credit_bytes * GROW), best, self._most), self._least)
+        best = self._most
+        if self.rates:
+            rate = good_rate(self.rates)
+            # More than the usual credit is for paths that are long, not for links that are fast.
+            long_path_bytes = int(rate * LATENCY_FLOOR_RATIO * self._least_latency_s)
+            best = min(int(rate * target_s), max(long_path_bytes, CREDIT_BYTES_USUAL), self._most)
+        self.credit_bytes = max(min(int(self.credit_bytes * GROW), best), self._least)
 
 
 def good_rate(rates: Sequence[float]) -> float:

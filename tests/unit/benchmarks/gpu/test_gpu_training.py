@@ -17,11 +17,11 @@ from support.fakes.nccl_texts import socket_log
 
 from benchmarks.gpu import nccl_log
 from benchmarks.gpu import training as gpu_training
-from benchmarks.gpu.models import RECIPES, TINY, gradient_bytes
 from benchmarks.gpu.report import APART_MAX, Found, document, lines, problems
 from benchmarks.gpu.trace import STEP, Spans, kernel_share
 from benchmarks.gpu.training import parse, slug
 from benchmarks.lab.traffic import Link, Traffic, link_of
+from benchmarks.loads.models import RECIPES, TINY, gradient_bytes
 from benchmarks.method.paired import Measurement, Sample
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool

@@ -10,7 +10,8 @@ import torch
 
 from benchmarks.lab.network import NetworkUnavailable, check_network
 from benchmarks.lab.traffic import Traffic
-from benchmarks.loads.training import gradient_bytes, is_right
+from benchmarks.loads.models import NARROW, gradient_bytes
+from benchmarks.loads.training import is_right
 from benchmarks.method.paired import Measurement
 from benchmarks.shaped import hierarchy
 
@@ -30,7 +31,7 @@ def measured(turns: list[float], node_bytes: int) -> Measurement:
 
 def test_the_table_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
     given = arguments(monkeypatch, "--train", "--nodes", "2")
-    assert (given.size, given.reducers) == (gradient_bytes(), 2)
+    assert (given.size, given.reducers) == (gradient_bytes(NARROW["transformer"]), 2)
     size = given.size
     table = hierarchy.lines(
         given,

@@ -11,7 +11,13 @@ from reduction.errors import (
     UnsupportedVersion,
     WorkerLost,
 )
-from reduction.limits import FAILURES_MAX, JOB_FIXED_BYTES
+from reduction.limits import (
+    CREDIT_BYTES_ASKED,
+    CREDIT_BYTES_LEAST,
+    CREDIT_BYTES_USUAL,
+    FAILURES_MAX,
+    JOB_FIXED_BYTES,
+)
 from reduction.model import (
     PROTOCOL_VERSION,
     Abort,
@@ -37,7 +43,7 @@ from support.scenes.jobs_scene import (
 
 from reducer.core.actions import Close, Send
 from reducer.core.events import Lost
-from reducer.core.jobs import reservation
+from reducer.core.jobs import grant, reservation
 
 
 def sees(stream, *peers):
@@ -98,12 +104,39 @@ def test_no_memory_for_one_more_job_names_the_numbers_and_leaves_the_others():
     receive(jobs, 10, join(0))
     error = ResourceExhausted(
         "job 'more' needs 1064960 bytes (2 ranks x 2 x 4096 credit + 1048576); 1064960 of 1064965 are taken: "
-        "raise --memory-limit or lower credit_bytes"
+        "raise --memory-limit, or wait for other jobs to end"
     )
     assert receive(jobs, 20, join(0, job="more")) == refused(20, error)
     assert set(jobs.by_name) == {("job", "")}
     jobs.handle(Lost(10), 0.0)
     assert receive(jobs, 30, join(0, job="more"))[0] == Send(30, Welcome(REDUCER, CREDIT))
+
+
+def test_a_large_credit_leaves_half_of_the_memory_to_later_jobs():
+    free = reservation(4, 40 << 20)
+    assert grant(CREDIT_BYTES_ASKED, 4, 2 * free) == CREDIT_BYTES_ASKED
+    assert reservation(4, grant(CREDIT_BYTES_ASKED, 4, free)) <= free // 2
+    assert grant(CREDIT_BYTES_ASKED, 4, free) > CREDIT_BYTES_USUAL
+
+
+def test_the_usual_credit_may_take_the_last_of_the_memory_and_less_is_better_than_none():
+    assert grant(CREDIT_BYTES_ASKED, 4, reservation(4, CREDIT_BYTES_USUAL)) == CREDIT_BYTES_USUAL
+    assert grant(CREDIT_BYTES_ASKED, 4, reservation(4, 3 << 20)) == 3 << 20
+    assert grant(CREDIT_BYTES_ASKED, 4, reservation(4, CREDIT_BYTES_LEAST)) == CREDIT_BYTES_LEAST
+    assert grant(CREDIT_BYTES_ASKED, 4, reservation(4, CREDIT_BYTES_LEAST) - 1) == 0
+
+
+def test_who_asks_for_little_gets_it_or_nothing():
+    assert grant(4096, 4, reservation(4, 4096)) == 4096
+    assert grant(4096, 4, reservation(4, 4096) - 1) == 0
+    assert grant(4096, 4, -(1 << 30)) == 0
+
+
+def test_a_job_gets_less_credit_where_memory_is_short():
+    jobs = make_jobs(memory_limit_bytes=reservation(2, CREDIT_BYTES_USUAL))
+    welcome = receive(jobs, 10, join(0, credit_bytes=CREDIT_BYTES_ASKED))[0]
+    assert welcome == Send(10, Welcome(REDUCER, CREDIT_BYTES_USUAL))
+    assert jobs.memory_reserved_bytes == jobs.memory_limit_bytes
 
 
 # ---- the same job again ----

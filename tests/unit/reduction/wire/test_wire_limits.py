@@ -22,7 +22,7 @@ def join(**changes):
         "world_size": 2,
         "nonce": ID,
         "host": "host",
-        "credit_bytes": limits.CREDIT_BYTES_DEFAULT,
+        "credit_bytes": limits.CREDIT_BYTES_ASKED,
         "local_size": 1,
     }
     return pb.WorkerFrame(join=pb.Join(**fields | changes))
@@ -156,7 +156,7 @@ def test_avg_of_integers_is_refused(dtype):
 def test_a_join_of_another_version_is_not_judged_by_this_versions_limits():
     other = PROTOCOL_VERSION + 1
     frame = to_reducer(join(protocol=other, world_size=0, rank=9, nonce=b"", job=""))
-    assert frame == Join("", ID, 9, 0, b"", "host", 0, limits.CREDIT_BYTES_DEFAULT, protocol=other)
+    assert frame == Join("", ID, 9, 0, b"", "host", 0, limits.CREDIT_BYTES_ASKED, protocol=other)
 
 
 @pytest.mark.parametrize(

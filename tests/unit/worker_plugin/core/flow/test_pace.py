@@ -1,6 +1,7 @@
 """The credit by rate, and the chunk size: what a path that behaves so makes of them."""
 
 import pytest
+from reduction.limits import CREDIT_BYTES_USUAL
 from reduction.model import Collective, Configuration, DType, Member, ReduceOp
 from support.scenes.rank_scene import INSTANCE, incarnation
 
@@ -54,6 +55,18 @@ def test_the_credit_is_rate_times_target(rate):
 def test_a_long_path_is_filled_although_the_target_is_shorter():
     _, reached = Path(50e6, delay_s=0.04).drive(paced())
     assert reached >= 0.9 * 50e6
+
+
+def test_a_path_that_is_long_and_fast_gets_more_than_the_usual_credit():
+    """100 ms and 1 Gbit/s: 4 MiB would carry a third of it."""
+    credit, reached = Path(125e6, delay_s=0.05).drive(paced(granted=32 * MIB))
+    assert credit > CREDIT_BYTES_USUAL
+    assert reached >= 0.95 * 125e6
+
+
+def test_a_path_that_is_only_fast_gets_the_usual_credit():
+    credit, _ = Path(2e9, delay_s=0.0002).drive(paced(granted=32 * MIB))
+    assert credit == CREDIT_BYTES_USUAL
 
 
 def test_never_more_than_was_granted():

@@ -1,6 +1,7 @@
-"""Models of realistic sizes in plain torch.nn with random weights, and batches of random data.
+"""Models in plain torch.nn with random weights, and batches of random data.
 
-TINY has the same models with few and narrow layers, for tests.
+RECIPES has models of realistic sizes, for GPUs, and TINY the same ones with few and narrow layers, for
+tests. NARROW is for slow links: its models compute so little that the network is what is waited for.
 """
 
 from __future__ import annotations
@@ -81,6 +82,39 @@ def resnet(width: int, depths: tuple[int, ...], classes: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
+def vgg16(width: int, classes: int) -> nn.Sequential:
+    """Return VGG-16 (Simonyan and Zisserman, 2015); with 64 and 1000 it has 138.4 M parameters, 74 % in one layer."""
+    layers: list[nn.Module] = []
+    inputs = 3
+    for count, outputs in ((2, width), (2, 2 * width), (3, 4 * width), (3, 8 * width), (3, 8 * width)):
+        for _ in range(count):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
+            inputs = outputs
+        layers.append(nn.MaxPool2d(2))
+    hidden = 64 * width
+    layers += [nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(49 * inputs, hidden), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+class Transformer(nn.Module):
+    """A transformer that predicts the next token."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        blocks = [
+            nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True)
+            for _ in range(layers)
+        ]
+        self.layers = nn.Sequential(*blocks)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the logits of each token's successor."""
+        logits: torch.Tensor = self.head(self.layers(self.embedding(tokens)))
+        return logits
+
+
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     # Without running statistics DDP has no buffers to send around in every step.
@@ -116,11 +150,23 @@ def _bert(
 
 
 def _resnet(width: int, depths: tuple[int, ...], classes: int, side: int, examples: int) -> Recipe:
+    return _images(lambda: resnet(width, depths, classes), classes, side, examples)
+
+
+def _images(build: Callable[[], nn.Module], classes: int, side: int, examples: int) -> Recipe:
     def batch(count: int, generator: torch.Generator) -> Batch:
         images = torch.randn((count, 3, side, side), generator=generator)
         return images, torch.randint(classes, (count,), generator=generator)
 
-    return Recipe(build=lambda: resnet(width, depths, classes), batch=batch, examples=examples)
+    return Recipe(build=build, batch=batch, examples=examples)
+
+
+def _transformer(vocabulary: int, width: int, layers: int, heads: int, tokens: int) -> Recipe:
+    def batch(count: int, generator: torch.Generator) -> Batch:
+        drawn = torch.randint(vocabulary, (count, tokens + 1), generator=generator)
+        return drawn[:, :-1], drawn[:, 1:]
+
+    return Recipe(build=lambda: Transformer(vocabulary, width, layers, heads), batch=batch, examples=1)
 
 
 RECIPES = {
@@ -130,6 +176,14 @@ RECIPES = {
 TINY = {
     "bert": _bert(100, 32, 2, 2, 16, tokens=8, examples=2),
     "resnet": _resnet(4, (1, 1), 10, side=32, examples=4),
+}
+NARROW = {
+    # 24 MB of gradients. There are few tokens, since computing must take little time.
+    "transformer": _transformer(1000, 384, 3, 6, tokens=4),
+    # A quarter of the width everywhere, also of the classes, and so a sixteenth of the parameters: 35
+    # MB and 6.4 MB. Small images change nothing about them.
+    "vgg16": _images(lambda: vgg16(16, 250), classes=250, side=32, examples=1),
+    "resnet50": _resnet(16, (3, 4, 6, 3), 250, side=32, examples=2),
 }
 
 

@@ -86,7 +86,7 @@ class Epochs:
         self.window.regrid(configuration.chunk_bytes)
         for link in self.roster:
             if link.lane is not None:
-                link.lane = None
+                link.leave_lane()
                 self._actions.append(Divert(link.id))
         for link in self.roster:
             self.greet(link)
@@ -144,7 +144,8 @@ class Epochs:
             )
         pace = None
         if self._target is not None:
-            pace = Pace(configuration.chunk_bytes, link.credit_bytes, self._target.target_s)
+            target_s = self._target.target_s
+            pace = Pace(configuration.chunk_bytes, link.credit_bytes, target_s, link.pace_before)
         link.lane = Lane(configuration, index, link.credit_bytes, minimum, pace, self._convoy)
         if self._has_started:
             self.unstarted_since = None

@@ -9,6 +9,7 @@ from reduction.errors import ReducerAbsent, ReductionError
 from reduction.model import NOWHERE, Peer, Peers, Place, Presence, Waiting, Welcome
 
 from worker_plugin.core.flow.lane import Lane
+from worker_plugin.core.flow.pace import Pace
 
 #: Pause before the n-th dial in a row, in seconds; the last one repeats. A supervisor has a killed
 #: reducer back within a second, and if it is the only one the job waits for this dial. Later pauses
@@ -49,6 +50,8 @@ class Link:
     busy_since: float | None = None
     incarnation: bytes = b""
     credit_bytes: int = 0
+    #: The pace of the last epoch in which the reducer was a member.
+    pace_before: Pace | None = None
     #: Where the reducer runs.
     place: Place = NOWHERE
     #: Whether the reducer, unless it is a member, stands by: it is ready, and gets no share now.
@@ -110,7 +113,7 @@ class Link:
         self.error = error or self.error
         self.is_absent = isinstance(error, ReducerAbsent)
         self.dial_at = now + REDIAL_S[min(self.dials, len(REDIAL_S) - 1)]
-        self.lane = None
+        self.leave_lane()
         self.peers.clear()
         self.present.clear()
         self.lost_since.clear()
@@ -119,6 +122,12 @@ class Link:
         self.is_draining = False
         self.is_spare = False
         self.waiting = None
+
+    def leave_lane(self) -> None:
+        """Stop pushing in the present epoch, and remember what is known of the path."""
+        if self.lane is not None:
+            self.pace_before = self.lane.pace
+        self.lane = None
 
     @property
     def is_full(self) -> bool:

@@ -11,6 +11,7 @@ measurements.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -94,9 +95,18 @@ def target_for(target: PlaneTarget, dtype: DType | None, world_size: int) -> Pla
 
 
 class Pace:
-    """The credit that suits one stream in one epoch: between one chunk and what the reducer granted."""
+    """The credit that suits one stream in one epoch: between one chunk and what the reducer granted.
 
-    def __init__(self, chunk_bytes: int, granted_bytes: int, target_s: float) -> None:
+    Args:
+        chunk_bytes: size of a chunk.
+        granted_bytes: the reducer's limit.
+        target_s: the latency to aim at.
+        before: of the epoch before. If the path is long, this one goes on with what that has found.
+    """
+
+    def __init__(
+        self, chunk_bytes: int, granted_bytes: int, target_s: float, before: Pace | None = None
+    ) -> None:
         #: It begins with one chunk, whose latency is that of the path alone.
         self.credit_bytes = chunk_bytes
         #: How many results have come.
@@ -106,7 +116,10 @@ class Pace:
         self._least = chunk_bytes
         self._most = granted_bytes
         self._target_s = target_s
-        self._least_latency_s = float("inf")
+        self._least_latency_s = math.inf
+        if before is not None and before.is_long:
+            self.credit_bytes = max(chunk_bytes, min(before.credit_bytes, granted_bytes))
+            self._least_latency_s = before._least_latency_s
         self._round_bytes = 0
         self._round_latency_s = 0.0
         self._round_count = 0
@@ -142,24 +155,34 @@ class Pace:
             self._round_bytes = self._round_count = 0
             self._round_latency_s = 0.0
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the path itself takes so long that the target is not its time in queues."""
+        return self._target_s < LATENCY_FLOOR_RATIO * self._least_latency_s < math.inf
+
     def on_idle(self) -> None:
         """Take note that nothing is in flight: no rate can be measured until the next result."""
         self._stretch_at = None
 
     def _adapt(self, latency_s: float) -> None:
-        # A path that takes longer than the target needs more in flight, or the rate would sink
-        # round by round.
-        target_s = max(self._target_s, LATENCY_FLOOR_RATIO * self._least_latency_s)
-        if latency_s > LATENCY_TROUBLE_RATIO * target_s:
+        least_s = self._least_latency_s
+        if latency_s > LATENCY_TROUBLE_RATIO * max(self._target_s, least_s):
             self.credit_bytes = max(int(self.credit_bytes * SHRINK), self._least)
             return
-        best = self._most
+        # A path that takes longer than the target needs more in flight, or the rate would sink
+        # round by round.
+        room_s = min((LATENCY_FLOOR_RATIO - 1) * least_s, self._target_s / 2)
+        grown, most = int(self.credit_bytes * GROW), self._most
         if self.rates:
             rate = good_rate(self.rates)
-            # More than the usual credit is for paths that are long, not for links that are fast.
-            long_path_bytes = int(rate * LATENCY_FLOOR_RATIO * self._least_latency_s)
-            best = min(int(rate * target_s), max(long_path_bytes, CREDIT_BYTES_USUAL), self._most)
-        self.credit_bytes = max(min(int(self.credit_bytes * GROW), best), self._least)
+            most = min(most, max(int(rate * (least_s + room_s)), CREDIT_BYTES_USUAL))
+            if latency_s > least_s + room_s / 2:
+                # Something waits on the path, so it is full; or another rank is behind. On a long path
+                # who is ahead by some chunks waits for it, or they would never go on to more together.
+                full = int(rate * max(self._target_s, least_s + room_s))
+                ahead = min(self.credit_bytes, CHUNKS * self._least) if self.is_long else 0
+                most = min(most, max(full, ahead))
+        self.credit_bytes = max(min(grown, most), self._least)
 
 
 def good_rate(rates: Sequence[float]) -> float:

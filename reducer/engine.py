@@ -16,7 +16,8 @@ from collections.abc import Callable
 import numpy as np
 from reduction import __version__
 from reduction.codecs import CODECS, Codec
-from reduction.codecs.interface import Array, scale
+from reduction.codecs.average import scale
+from reduction.codecs.interface import Array
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError
 from reduction.model import (
     NOWHERE,

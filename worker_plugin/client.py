@@ -27,6 +27,7 @@ from reduction.errors import (
 from reduction.model import Collective, Place
 from reduction.process.place import own_host
 from reduction.rails import job_of
+from reduction.transports.shared import OwnMemory
 
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
@@ -104,8 +105,9 @@ class Client:
         #: Where the job meets; after a fallback there is a second one.
         self._meeting_points: list[MeetingPoint] = []
         self._loop = io_loop()
-        self._staging = Staging(ArenaPool(), self._on_arriving)
-        self._driver = Driver(self, self._staging, config.transport)
+        memory = OwnMemory()
+        self._staging = Staging(ArenaPool.of(memory), self._on_arriving)
+        self._driver = Driver(self, self._staging, config.transport, memory)
         fork.register(self)
         _clients.add(self)
         threading.Thread(target=self._discover, name="reduction-discovery", daemon=True).start()

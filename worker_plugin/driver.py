@@ -11,6 +11,7 @@ from typing import Protocol
 
 from reduction.errors import DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
 from reduction.model import Push, ReducerFrame, Result
+from reduction.transports.shared import OwnMemory
 from reduction.wire import checksum
 
 from worker_plugin.core.actions import (
@@ -67,12 +68,15 @@ class Driver:
         owner: is told of the start and of failures, until `release`.
         staging: copies between tensors and the memory of collectives.
         transport: the setting.
+        memory: where contributions lie, if reducers on this host may read them there.
     """
 
-    def __init__(self, owner: DriverOwner, staging: Staging, transport: str) -> None:
+    def __init__(
+        self, owner: DriverOwner, staging: Staging, transport: str, memory: OwnMemory | None = None
+    ) -> None:
         self._owner = owner
         self._staging = staging
-        self.links = Links(transport)
+        self.links = Links(transport, memory)
         self._core: RankCore | None = None
         #: Events that came before there was a core.
         self._early: list[Event] = []

@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from benchmarks.gpu import nccl_ranks
 from benchmarks.lab.hosts import LOOPBACK, Host
+from benchmarks.lab.procfs import children, cpu_s
 from benchmarks.loads.bare import BareState
 from worker_plugin import ReductionState
 
@@ -38,6 +39,8 @@ WIRES = ("bf16", "fp16", "fp8", "int8", "topk")
 #: never connects.
 OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "tcp": (ReductionState, {"transport": "tcp"}),
+    # Nothing is set: memory is shared with reducers on the same host.
+    "default": (ReductionState, {}),
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
     "bare": (BareState, {"transport": "tcp"}),
@@ -150,6 +153,11 @@ class Ranks:
     def world_size(self) -> int:
         """The number of ranks."""
         return len(self._processes)
+
+    def embedded_cpu_s(self) -> float:
+        """Return the CPU seconds that reducers have used which ranks have started on their own hosts."""
+        pids = {process.pid for process in self._processes}
+        return sum(cpu_s(child) for pid in pids for child in children(pid))
 
     def load(self, workload: type, *args: object) -> None:
         """Give every rank the workload `workload(rank, *args)` in place of its present one."""

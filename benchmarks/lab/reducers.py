@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from reduction.process.ready import close, wait_until_ready
 
 from benchmarks.lab.hosts import LOOPBACK, Host
+from benchmarks.lab.procfs import cpu_s
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Reducers:
@@ -37,7 +34,7 @@ class Reducers:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds, user and system, that all of them have used; in steps of 10 ms."""
-        return sum(_cpu_s(process.pid) for process in self._processes)
+        return sum(cpu_s(process.pid) for process in self._processes)
 
     def close(self) -> None:
         """Stop them, and kill those that do not stop."""
@@ -59,9 +56,3 @@ def start(host: Host, port: int = 0, *, log_level: str = "warning") -> subproces
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
     )
-
-
-def _cpu_s(pid: int) -> float:
-    # proc(5): the name may hold blanks and brackets; after it state is field 3, utime 14, stime 15.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 from reduction.codecs import CODECS
-from reduction.codecs.interface import scale
+from reduction.codecs.average import scale
 from reduction.model import DType, ReduceOp
 
 from worker_plugin.tensors import encoding as plugin

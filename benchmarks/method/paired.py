@@ -139,17 +139,21 @@ def compare(processes: Processes, contenders: Sequence[str], effort: Effort) -> 
         effort: how many turns.
     """
     measured = {name: Measurement() for name in contenders}
-    ranks, reducers = processes.ranks, processes.reducers
+    ranks = processes.ranks
     deadline = time.monotonic() + effort.budget_s
     for round_ in range(effort.warmup_rounds + effort.rounds):
         if round_ >= effort.warmup_rounds + effort.rounds_min and time.monotonic() > deadline:
             break
         for name in contenders:
             ranks.call("prepare")
-            cpu_s, traffic = reducers.cpu_s(), processes.traffic()
+            before, traffic = _reducer_cpu_s(processes), processes.traffic()
             samples = ranks.call("run", name, time.perf_counter() + LEAD_S)
-            cpu_s, traffic = reducers.cpu_s() - cpu_s, processes.traffic() - traffic
+            cpu_s, traffic = _reducer_cpu_s(processes) - before, processes.traffic() - traffic
             ranks.call("verify")
             if round_ >= effort.warmup_rounds:
                 measured[name].add(samples, cpu_s, traffic)
     return measured
+
+
+def _reducer_cpu_s(processes: Processes) -> float:
+    return processes.reducers.cpu_s() + processes.ranks.embedded_cpu_s()

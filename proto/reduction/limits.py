@@ -115,6 +115,15 @@ DATA_KEY_S = 10.0
 #: Data connections that have shown no key yet. One more is closed at once.
 DATA_STRANGERS_MAX = 256
 
+# ---- shared memory ----
+
+#: Regions that one side of a connection may show.
+REGIONS_MAX = 4096
+#: Bytes of a region: the largest is a whole collective.
+REGION_BYTES_MAX = 1 << 42
+#: Descriptors that have come on a connection and were not used.
+DESCRIPTORS_WAITING_MAX = 16
+
 # ---- a reducer's processes and memory ----
 
 #: Processes of one `reducer serve`.

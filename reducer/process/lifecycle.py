@@ -97,7 +97,7 @@ def _listen_beside(config: ReducerConfig, engine: Engine, *, with_data_port: boo
     data_port = DataPort()
     with naming(f"--data-port {config.data_port}"):
         check_address(config.host, config.data_port)
-        data_port.start(config.host, config.data_port)
+        data_port.start(config.host, config.data_port, engine.jobs.incarnation)
     return data_port
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from reduction.process.reuse import Shelf
+from reduction.transports.shared import OwnMemory, address_of
 
 Buffer = NDArray[np.uint8]
 
@@ -30,11 +31,13 @@ class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
 
     #: The queue to return the buffer to. Only the array that `take` made has one, and its views do
     #: not.
-    returned: deque[Buffer] | None = None
+    returned: deque[tuple[int, Buffer | None]] | None = None
+    #: Whether the buffer must not be used again.
+    is_spoilt = False
 
     def __del__(self) -> None:
         if self.returned is not None and self.base is not None:
-            self.returned.append(self.base)
+            self.returned.append((self.nbytes, None if self.is_spoilt else self.base))
 
 
 class BufferPool:
@@ -42,9 +45,11 @@ class BufferPool:
 
     def __init__(self, extra_bytes_max: int = EXTRA_BYTES_MAX) -> None:
         self._shelf: Shelf[Buffer] = Shelf(extra_bytes_max)
+        #: What workers on this host can read, once there are any.
+        self.memory = OwnMemory()
         #: Buffers that came back since the last `take`. The garbage collector may end a lease
         #: within any line of this file, so a lease only appends here, and an append is atomic.
-        self._returned: deque[Buffer] = deque()
+        self._returned: deque[tuple[int, Buffer | None]] = deque()
 
     @property
     def kept_bytes(self) -> int:
@@ -56,9 +61,19 @@ class BufferPool:
         """Return writable bytes of undefined content. They return when nothing refers to them."""
         self._sort_in()
         buffer = self._shelf.take(nbytes)
-        lease = (np.empty(nbytes, np.uint8) if buffer is None else buffer).view(Lease)
+        if buffer is None or not self.memory.suits(address_of(buffer.data)):
+            buffer = self.memory.allocate(nbytes)
+        lease = buffer.view(Lease)
         lease.returned = self._returned
         return lease.data
+
+    def spoil(self, payload: memoryview) -> None:
+        """See to it that the memory of a payload is not used again: somebody may still read it, at any time."""
+        owner: Any = payload
+        while owner is not None and not isinstance(owner, Lease):
+            owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+        if owner is not None:
+            owner.is_spoilt = True
 
     def clear(self) -> None:
         """Drop all free buffers. Buffers in use still come back."""
@@ -67,8 +82,11 @@ class BufferPool:
 
     def _sort_in(self) -> None:
         while self._returned:
-            buffer = self._returned.popleft()
-            self._shelf.give(buffer.nbytes, buffer)
+            nbytes, returned = self._returned.popleft()
+            if returned is None:
+                self._shelf.cancel(nbytes)
+            else:
+                self._shelf.give(nbytes, returned)
 
 
 def is_leased(payload: memoryview) -> bool:

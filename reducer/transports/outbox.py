@@ -161,7 +161,7 @@ class Outbox:
     def _unread_bytes(self) -> int:
         """Bytes that wait on the plane in use."""
         if self._data is not None and not self._data.connection.is_closed:
-            return self._data.connection.queued_bytes
+            return self._data.unread_bytes
         return self._queued_bytes
 
     def _send(self, frame: ReducerFrame) -> None:

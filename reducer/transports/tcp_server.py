@@ -2,6 +2,9 @@
 
 A connection must present the key of an offer after the preamble, and each key admits one
 connection. Payloads are received into memory of the engine's pool and sent from it, without copies.
+
+Workers on the same host find the same port as a UNIX socket, and payloads in memory that both sides
+share (reduction/transports/shared).
 """
 
 from __future__ import annotations
@@ -12,13 +15,19 @@ import hmac
 import logging
 import secrets
 import socket
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
+import numpy as np
 from reduction import wire
+from reduction.codecs import CODECS
 from reduction.errors import MalformedFrame
 from reduction.limits import DATA_KEY_BYTES, DATA_KEY_S, DATA_STRANGERS_MAX
 from reduction.model import Push, ReducerFrame, Result
+from reduction.process.place import local_socket
 from reduction.transports import tcp
+from reduction.transports.shared import Sharing
 
 from reducer.resources.buffers import BufferPool
 
@@ -27,6 +36,7 @@ log = logging.getLogger(__name__)
 #: How long to accept no connection after the process ran out of descriptors, in seconds.
 PAUSE_S = 1.0
 _KEY_ID_BYTES = 16
+_BACKLOG = 1024
 
 Attach = Callable[[socket.socket], None]
 
@@ -37,13 +47,19 @@ class DataPort:
     def __init__(self) -> None:
         self.port = 0
         self._loop = asyncio.get_running_loop()
-        self._listener: socket.socket | None = None
+        #: For TCP, and one for processes of the same host if the system has such.
+        self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Attach | None], socket.socket] = {}
         #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
         self._offers: dict[bytes, tuple[bytes, Attach]] = {}
 
-    def start(self, host: str, port: int) -> None:
+    def start(self, host: str, port: int, incarnation: bytes = b"") -> None:
         """Listen; port 0 picks a free one.
+
+        Args:
+            host: address to listen at.
+            port: of TCP.
+            incarnation: of the reducer; workers on this host look for it. Empty: for TCP only.
 
         Raises:
             OSError: the address cannot be bound.
@@ -52,21 +68,24 @@ class DataPort:
         family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
         # Like gRPC, [::] takes IPv4 connections too.
         is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        self._listener = socket.create_server(
-            (host, port), family=family, backlog=1024, dualstack_ipv6=is_dual
-        )
-        self._listener.setblocking(False)
-        self.port = self._listener.getsockname()[1]
-        self._resume()
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
+        self.port = listener.getsockname()[1]
+        self._listeners.append(listener)
+        if incarnation:
+            with suppress(OSError):  # workers on this host come by TCP
+                self._listeners.append(_local_listener(incarnation))
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._resume(listener)
 
     def stop(self) -> None:
         """Accept no new connections. Streams that moved end with their calls."""
         for stranger in self._strangers:
             stranger.cancel()
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
 
     def offer(self, attach: Attach) -> bytes:
         """Return a new key. `attach` gets the socket of the one connection that presents it."""
@@ -86,7 +105,7 @@ class DataPort:
         except OSError as error:  # no descriptor is left: present connections must go on
             log.warning("data port cannot accept reason=%s", error)
             self._loop.remove_reader(listener.fileno())
-            self._loop.call_later(PAUSE_S, self._resume)
+            self._loop.call_later(PAUSE_S, self._resume, listener)
             return
         if len(self._strangers) >= DATA_STRANGERS_MAX:
             log.warning("closed a data connection reason=%d others have shown no key yet", DATA_STRANGERS_MAX)
@@ -96,9 +115,9 @@ class DataPort:
         self._strangers[task] = sock
         task.add_done_callback(self._on_greeted)
 
-    def _resume(self) -> None:
-        if self._listener is not None:
-            self._loop.add_reader(self._listener.fileno(), self._accept, self._listener)
+    def _resume(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _on_greeted(self, task: asyncio.Task[Attach | None]) -> None:
         sock = self._strangers.pop(task)
@@ -141,12 +160,28 @@ class DataPort:
     def _refuse(sock: socket.socket, reason: str) -> None:
         peer: object = "?"
         with contextlib.suppress(OSError):
-            peer = sock.getpeername()[0]
+            peer = sock.getpeername()[0] if sock.family != socket.AF_UNIX else "this host"
         log.warning("closed a data connection peer=%s reason=%s", peer, reason)
 
 
+def _local_listener(incarnation: bytes) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(local_socket(incarnation))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 class DataSession:
-    """One moved stream: frames of the engine go out, messages of the worker come in."""
+    """One moved stream: frames of the engine go out, messages of the worker come in.
+
+    A worker on this host reads results where they lie. It counts those it has copied, in memory of its
+    own, and until then they are lent: nobody may write there. If the stream ends before, that memory
+    is not used again, because the worker may still be reading.
+    """
 
     def __init__(
         self,
@@ -157,20 +192,54 @@ class DataSession:
     ) -> None:
         self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
         self._pool = pool
+        self._sharing = Sharing(self.connection, pool.memory) if sock.family == socket.AF_UNIX else None
+        #: The worker's count; None as long as results have to be sent.
+        self._counter: memoryview | None = None
+        #: Results that are lent, with their numbers.
+        self._lent: deque[tuple[int, memoryview]] = deque()
+        self._lent_count = 0
+        self._lent_bytes = 0
         self._receive = receive
         self._on_end = on_end
 
     def send(self, frame: ReducerFrame) -> None:
         """Send a frame. A result's payload is sent without a copy."""
         if isinstance(frame, Result):
+            if self._counter is not None and (place := self._place(frame.payload)) is not None:
+                self._lend(frame.payload)
+                self.connection.send(tcp.result_header(frame, len(place)), place)
+                return
             self.connection.send(tcp.result_header(frame), frame.payload)
         else:
             data = wire.reducer_frame_to_wire(frame)
             self.connection.send(tcp.control_header(len(data)), data)
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that the worker has not received, or not copied, yet."""
+        self._take_back()
+        return self.connection.queued_bytes + self._lent_bytes
+
+    def _place(self, payload: memoryview) -> bytes | None:
+        return None if self._sharing is None else self._sharing.place(payload)
+
+    def _take_back(self) -> None:
+        """Let go of the results that the worker has copied."""
+        copied = 0 if self._counter is None else self._counter[0]
+        while self._lent and self._lent[0][0] <= copied:
+            self._lent_bytes -= self._lent.popleft()[1].nbytes
+
+    def _lend(self, payload: memoryview) -> None:
+        self._take_back()
+        self._lent_count += 1
+        self._lent_bytes += payload.nbytes
+        self._lent.append((self._lent_count, payload))
+
     def payload_memory(self, header: tcp.Header) -> memoryview:
         """See `tcp.Handler`."""
-        if header.kind != tcp.PUSH:
+        if self._sharing is not None and (memory := self._sharing.memory_for(header)) is not None:
+            return memory
+        if header.flags & tcp.IS_PLACE or header.kind != tcp.PUSH:
             return tcp.control_payload(header)
         tcp.check_payload(header, "Push")
         return self._pool.take(header.length)
@@ -179,6 +248,10 @@ class DataSession:
         """See `tcp.Handler`."""
         if header.kind == tcp.PUSH:
             collective = wire.collective(header.op, header.dtype, header.numel, header.fingerprint)
+            if self._sharing is not None and header.flags & tcp.IS_PLACE:
+                payload = self._sharing.payload(payload)
+                if not CODECS[collective.dtype].is_plain:  # it is checked, so it must not change after that
+                    payload = self._copy(payload)
             self._receive(
                 Push(
                     header.epoch,
@@ -190,9 +263,34 @@ class DataSession:
                     header.checksum,
                 )
             )
+        elif self._sharing is not None and header.kind in (tcp.SHOW, tcp.HIDE):
+            self._sharing.on_message(header)
+        elif self._sharing is not None and header.kind == tcp.COUNTER:
+            self._counter = _as_counter(self._sharing.payload(payload))
+            self._pool.memory.want()
         else:
             self._receive(wire.worker_frame_from_wire(bytes(payload)))
 
+    def _copy(self, payload: memoryview) -> memoryview:
+        memory = self._pool.take(payload.nbytes)
+        np.copyto(np.frombuffer(memory, np.uint8), np.frombuffer(payload, np.uint8))
+        return memory
+
     def on_end(self, error: Exception | None) -> None:
         """See `tcp.Handler`."""
+        self._take_back()
+        for _, payload in self._lent:
+            self._pool.spoil(payload)
+        self._lent.clear()
         self._on_end(error)
+
+
+def _as_counter(memory: memoryview) -> memoryview:
+    """Return 8 bytes of a worker as a number.
+
+    Raises:
+        MalformedFrame: they are more, or fewer.
+    """
+    if memory.nbytes != 8:
+        raise MalformedFrame(f"a counter of {memory.nbytes} bytes, it has 8")
+    return memory.cast("Q")

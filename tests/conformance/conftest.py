@@ -9,7 +9,7 @@ import inspect
 
 import pytest
 import uvloop
-from conformance.places import ArenaPlace, GrpcPlace, Place, TcpPlace
+from conformance.places import ArenaPlace, GrpcPlace, Place, SharedArenaPlace, SharedPlace, TcpPlace
 
 HANG_S = 30.0
 
@@ -17,7 +17,17 @@ HANG_S = 30.0
 RUNNER = asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-@pytest.fixture(params=[Place, GrpcPlace, TcpPlace, ArenaPlace], ids=["engine", "grpc", "tcp", "tcp-placed"])
+PLACES = {
+    "engine": Place,
+    "grpc": GrpcPlace,
+    "tcp": TcpPlace,
+    "tcp-placed": ArenaPlace,
+    "shared": SharedPlace,
+    "shared-placed": SharedArenaPlace,
+}
+
+
+@pytest.fixture(params=PLACES.values(), ids=PLACES)
 def place(request):
     return request.param()
 
@@ -25,6 +35,11 @@ def place(request):
 @pytest.fixture
 def grpc_place():
     return GrpcPlace()
+
+
+@pytest.fixture
+def shared_place():
+    return SharedPlace()
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import asyncio
 
 import grpc
 import numpy as np
-from reduction import layout, limits, wire
+from reduction import layout, limits, model, wire
 from reduction.errors import ReductionError
 from reduction.model import (
+    NOWHERE,
     Abort,
     Collective,
     Configuration,
@@ -28,9 +29,11 @@ from reduction.model import (
     Start,
     Welcome,
 )
+from reduction.process.place import own_host
 from reduction.security.tokens import TokenTable
 from reduction.transports import tcp
 from reduction.transports.interface import ReducerEndpoint, ReducerStream
+from reduction.transports.shared import OwnMemory
 from support.network.channels import NO_PROXY
 
 from reducer.engine import Engine
@@ -173,7 +176,7 @@ class Worker:
         """Push one chunk; `values` is an array of this chunk's elements."""
         numel = len(values) if numel is None else numel
         collective = Collective(op, dtype, numel, layout.fingerprint([numel]))
-        payload = memoryview(np.ascontiguousarray(values)).cast("B")
+        payload = self.place.contribution(memoryview(np.ascontiguousarray(values)).cast("B"))
         self.send(Push(epoch, seq, chunk, collective, held, payload, crc32c))
 
     async def result(self, seq=0, chunk=0, dtype=np.float32):
@@ -311,10 +314,13 @@ class Place:
     #: What workers receive with.
     recorder: type[Recorder] = Recorder
 
+    #: Where the reducer says that it runs.
+    where = NOWHERE
+
     def __init__(self, memory_limit_bytes: int = 1 << 30) -> None:
         self.now = 100.0
         self.stirred = asyncio.Event()
-        self.engine = Engine(memory_limit_bytes=memory_limit_bytes, clock=self._clock)
+        self.engine = Engine(memory_limit_bytes=memory_limit_bytes, place=self.where, clock=self._clock)
         self.incarnation = self.engine.jobs.incarnation
         self.workers: list[Worker] = []
 
@@ -324,6 +330,10 @@ class Place:
 
     def endpoint(self) -> ReducerEndpoint:
         return self.engine
+
+    def contribution(self, payload: memoryview) -> memoryview:
+        """Return a payload where workers of this place have it."""
+        return payload
 
     def _clock(self) -> float:
         self.stirred.set()  # the engine asks for the time with every event
@@ -410,11 +420,13 @@ class TcpPlace(GrpcPlace):
 
     #: Whether a stream that cannot move ends.
     is_required = True
+    #: Under what workers on the same host find the data port; empty: they do not.
+    local_name = b""
 
     async def start(self) -> None:
         self.ways = []
         self.data_port = DataPort()
-        self.data_port.start("127.0.0.1", 0)
+        self.data_port.start("127.0.0.1", 0, self.local_name)
         await super().start()
 
     async def stop(self) -> None:
@@ -441,6 +453,35 @@ class TcpPlace(GrpcPlace):
     def deaf_stream(self) -> ReducerStream:
         self.deaf.append(DeafTcpStream(self.call(), "127.0.0.1"))
         return self.deaf[-1]
+
+
+class SharedPlace(TcpPlace):
+    """The same with workers on the reducer's host: payloads lie in memory that both sides share."""
+
+    is_required = False
+    where = model.Place(own_host())
+
+    async def start(self) -> None:
+        self.memory = OwnMemory()
+        self.local_name = self.incarnation
+        await super().start()
+
+    def endpoint(self) -> ReducerEndpoint:
+        address = f"127.0.0.1:{self.port}"
+        self.endpoints.append(TcpEndpoint(address, is_required=False, memory=self.memory))
+        return self.endpoints[-1]
+
+    def contribution(self, payload: memoryview) -> memoryview:
+        self.memory.want()
+        buffer = self.memory.allocate(payload.nbytes)
+        buffer[:] = np.frombuffer(payload, np.uint8)
+        return buffer.data
+
+
+class SharedArenaPlace(SharedPlace):
+    """The same with workers that have a place for every payload."""
+
+    recorder = Arena
 
 
 class ArenaPlace(TcpPlace):

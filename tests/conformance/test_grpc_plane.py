@@ -77,12 +77,13 @@ async def test_a_message_beyond_the_limit(grpc_place):
     [
         ({"protocol": PROTOCOL_VERSION + 1}, grpc.StatusCode.UNIMPLEMENTED),
         ({"rank": 7}, grpc.StatusCode.INVALID_ARGUMENT),
-        ({"credit_bytes": limits.CREDIT_BYTES_MAX}, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ({"job": "one too many"}, grpc.StatusCode.RESOURCE_EXHAUSTED),
         ({"job": "live"}, grpc.StatusCode.ALREADY_EXISTS),
     ],
 )
 async def test_a_refused_join_ends_with_the_status_of_its_error(grpc_place, changes, code):
     await grpc_place.running(job="live")
+    grpc_place.engine.jobs.memory_limit_bytes = grpc_place.engine.jobs.memory_reserved_bytes
     worker = grpc_place.worker(life="other")
     worker.join(**changes)
     abort = await worker.next(Abort)

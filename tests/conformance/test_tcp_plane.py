@@ -466,7 +466,7 @@ async def test_there_is_a_limit_for_strangers_and_they_make_room_again(tcp_place
 
 async def test_descriptors_that_run_out_stop_nobody(tcp_place, monkeypatch, caplog):
     monkeypatch.setattr(tcp_server, "PAUSE_S", 0.05)
-    port, listener = tcp_place.data_port, tcp_place.data_port._listener
+    port, listener = tcp_place.data_port, tcp_place.data_port._listeners[0]
 
     class Exhausted:
         """The listener, for as long as there are no descriptors."""
@@ -475,7 +475,9 @@ async def test_descriptors_that_run_out_stop_nobody(tcp_place, monkeypatch, capl
             return listener.fileno()
 
         def accept(self):
-            port._listener = listener  # as if there were some again
+            port._listeners[0] = listener  # as if there were some again
+            pause = port._resume
+            port._resume = lambda _: pause(listener)
             raise OSError(24, "Too many open files")
 
         def close(self):
@@ -483,8 +485,8 @@ async def test_descriptors_that_run_out_stop_nobody(tcp_place, monkeypatch, capl
 
     workers = await tcp_place.running()
     asyncio.get_running_loop().remove_reader(listener.fileno())
-    port._listener = Exhausted()
-    port._resume()
+    port._listeners[0] = Exhausted()
+    port._resume(port._listeners[0])
     later = asyncio.create_task(tcp_place.running(job="later"))
     await tcp_place.eventually(
         lambda: "data port cannot accept reason=[Errno 24] Too many open files" in caplog.text

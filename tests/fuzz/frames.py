@@ -41,7 +41,7 @@ from reduction.model import (
     Welcome,
     WorkerFrame,
 )
-from reduction.model.formats import SCALED_BYTES, TOPK_ENTRY_BYTES
+from reduction.model.wire_sizes import SCALED_BYTES, TOPK_ENTRY_BYTES
 from reduction.transports import tcp
 from reduction.transports.tcp import connection, messages
 from reduction.wire import checksum

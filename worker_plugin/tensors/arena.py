@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from reduction.process.reuse import Shelf
+from reduction.transports.shared import OwnMemory
 
 
 def _pageable(nbytes: int) -> torch.Tensor:
@@ -18,12 +19,27 @@ class ArenaPool:
 
     Args:
         allocate: returns a buffer of so many bytes.
+        suits: whether a buffer that was allocated earlier may be used again.
     """
 
-    def __init__(self, allocate: Callable[[int], torch.Tensor] = _pageable) -> None:
+    def __init__(
+        self,
+        allocate: Callable[[int], torch.Tensor] = _pageable,
+        suits: Callable[[torch.Tensor], bool] = lambda _: True,
+    ) -> None:
         self._allocate = allocate
+        self._suits = suits
         self._lock = threading.Lock()
         self._shelf: Shelf[torch.Tensor] = Shelf()
+
+    @classmethod
+    def of(cls, memory: OwnMemory) -> ArenaPool:
+        """Return a pool whose buffers can be shared with other processes of this host, once one wants that."""
+
+        def allocate(nbytes: int) -> torch.Tensor:
+            return torch.from_numpy(memory.allocate(nbytes)) if memory.is_wanted else _pageable(nbytes)
+
+        return cls(allocate, lambda buffer: memory.suits(buffer.data_ptr()))
 
     @property
     def used_bytes(self) -> int:
@@ -39,7 +55,7 @@ class ArenaPool:
         """Return a one-dimensional uint8 tensor with undefined content."""
         with self._lock:
             buffer = self._shelf.take(nbytes)
-        if buffer is None:
+        if buffer is None or not self._suits(buffer):
             try:
                 buffer = self._allocate(nbytes)
             except BaseException:

@@ -2,7 +2,7 @@
 
 What a contribution says is decided once, when its chunk is first pushed: an epoch that asks for it
 again gets the same bytes, and a residual changes once per collective. Starts and stops are
-bytes as the layout counts them (`reduction/model/formats.py`).
+bytes as the layout counts them (`reduction/model/wire_sizes.py`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, Push, ReducerFrame, WorkerFrame
 from reduction.process import descriptors
 from reduction.transports.interface import RemoteEndpoint, RemoteStream
+from reduction.transports.shared import OwnMemory
 
 from worker_plugin.transports.destinations import Destinations
 from worker_plugin.transports.grpc_client import GrpcEndpoint
@@ -64,8 +65,10 @@ class _LinkSink:
 class Links:
     """All streams of one communicator. Loop thread only, but for `addresses` and `descriptors`."""
 
-    def __init__(self, transport: str) -> None:
+    def __init__(self, transport: str, memory: OwnMemory | None = None) -> None:
         self.transport = transport
+        #: Where contributions lie; reducers on this host may read them there.
+        self.memory = memory
         #: The certificate and token that reducers are shown.
         self.access = OPEN
         #: By address: what that reducer is shown instead.
@@ -180,7 +183,7 @@ class Links:
         access = self.private.get(address, self.access)
         if self.transport == "grpc":
             return GrpcEndpoint(address, access)
-        return TcpEndpoint(address, is_required=self.transport == "tcp", access=access)
+        return TcpEndpoint(address, is_required=self.transport == "tcp", access=access, memory=self.memory)
 
     async def _remember(self, address: str) -> None:
         host, _, port = address.rpartition(":")

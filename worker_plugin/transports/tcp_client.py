@@ -8,6 +8,10 @@
               receiving: first what still comes on gRPC, up to Moved, then the connection
 
 The gRPC call stays open after the move, so that both planes notice lost peers in the same way.
+
+A reducer on this host is found at a UNIX socket instead of the port. Then payloads stay where they
+are: each side reads them in the memory of the other (reduction/transports/shared). This side copies a
+result as soon as it arrives, and counts it, in memory that the reducer reads.
 """
 
 from __future__ import annotations
@@ -18,11 +22,15 @@ import logging
 import socket
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from reduction import wire
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
+from reduction.process.place import local_socket, own_host
 from reduction.transports import tcp
 from reduction.transports.interface import ResultSink
+from reduction.transports.shared import OwnMemory, Sharing, is_possible
 
 from worker_plugin.transports.grpc_client import GrpcEndpoint
 from worker_plugin.transports.security import OPEN, Access
@@ -37,6 +45,7 @@ REDIAL_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 #: has to dial again (core/membership/verdict.py); a reason for the end that comes later than this is told at
 #: the next Join as well.
 LINGER_S = 0.3
+_COUNTER_BYTES = 8
 
 
 class TcpEndpoint:
@@ -47,10 +56,16 @@ class TcpEndpoint:
         is_required: whether a stream that cannot move ends with an error; otherwise it stays on
             gRPC.
         access: what is shown to the reducer.
+        memory: where contributions lie; None if nothing is to be shared with reducers on this host.
     """
 
-    def __init__(self, address: str, *, is_required: bool, access: Access = OPEN) -> None:
+    def __init__(
+        self, address: str, *, is_required: bool, access: Access = OPEN, memory: OwnMemory | None = None
+    ) -> None:
         self.address = address
+        self.memory = memory if is_possible() and not is_required else None
+        #: Why memory could not be shared with this reducer, although it is on this host.
+        self.why_not_shared = ""
         self.is_required = is_required
         #: Whether the data port did not answer last time. If so, new streams do not wait for it.
         self.is_out_of_reach = False
@@ -78,6 +93,11 @@ class TcpStream:
         self._has_joined = False
         self._dialling: asyncio.Task[None] | None = None
         self._connection: tcp.Connection | None = None
+        #: The UNIX socket of a reducer on this host; empty for others.
+        self._local_socket = ""
+        self._sharing: Sharing | None = None
+        #: How many results this side has copied: one number, which the reducer reads.
+        self._copied: NDArray[np.uint64] | None = None
         self._error: ReductionError | None = None
         self._has_moved = False
         self._is_closing = False
@@ -105,7 +125,11 @@ class TcpStream:
                 self._has_joined = True
                 self._waiting = []
         elif isinstance(frame, Push):
-            self._connection.send(tcp.push_header(frame), frame.payload)
+            place = None if self._sharing is None else self._sharing.place(frame.payload)
+            if place is None:
+                self._connection.send(tcp.push_header(frame), frame.payload)
+            else:
+                self._connection.send(tcp.push_header(frame, len(place)), place)
         else:
             data = wire.worker_frame_to_wire(frame)
             self._connection.send(tcp.control_header(len(data)), data)
@@ -173,6 +197,8 @@ class TcpStream:
         if self._waiting is None:
             return  # closed before, or a second Welcome
         if welcome.data_port:
+            if self._endpoint.memory is not None and welcome.place.host == own_host():
+                self._local_socket = local_socket(welcome.incarnation)
             self._dialling = self._loop.create_task(self._dial(welcome.data_port, welcome.data_key))
             if not self._endpoint.is_out_of_reach or self._endpoint.is_required:
                 return
@@ -214,12 +240,14 @@ class TcpStream:
         host = self._endpoint.address.rpartition(":")[0].strip("[]")
         try:
             async with asyncio.timeout(DIAL_S):
-                sock = await self._connect(host, port, key)
+                sock = await self._connect_locally(key) or await self._connect(host, port, key)
         # TimeoutError is an OSError. A host that cannot be a name raises UnicodeError.
         except (OSError, UnicodeError, MalformedFrame) as error:
             return str(error) or f"no answer within {DIAL_S:g} s"
         self._call.send(Moved())
         self._connection = tcp.Connection(sock, self._loop, self)
+        if sock.family == socket.AF_UNIX:
+            self._share(self._connection)
         if self._has_moved:
             self._connection.start()
         return None
@@ -234,7 +262,40 @@ class TcpStream:
                 failure = error
         raise failure
 
-    async def _greet(self, sock: socket.socket, address: tuple[Any, ...], key: bytes) -> socket.socket:
+    async def _connect_locally(self, key: bytes) -> socket.socket | None:
+        """Return a connection to a reducer on this host, or None: it is not on this host, or does not answer there."""
+        if not self._local_socket:
+            return None
+        try:
+            return await self._greet(
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), self._local_socket, key
+            )
+        except (OSError, MalformedFrame) as error:
+            self._note_unshared(str(error))
+            return None
+
+    def _share(self, connection: tcp.Connection) -> None:
+        """Tell the reducer where this side counts the results that it has copied."""
+        memory = self._endpoint.memory
+        assert memory is not None
+        memory.want()
+        self._sharing = Sharing(connection, memory)
+        counter = memory.allocate(_COUNTER_BYTES)
+        counter[:] = 0
+        place = self._sharing.place(counter.data)
+        if place is None:
+            self._note_unshared(memory.refusal)
+            return
+        self._copied = counter.view(np.uint64)
+        connection.send(tcp.counter_header(len(place)), place)
+
+    def _note_unshared(self, reason: str) -> None:
+        endpoint = self._endpoint
+        if not endpoint.why_not_shared:
+            endpoint.why_not_shared = reason
+            log.info("%s is on this host, but no memory is shared with it: %s", endpoint.address, reason)
+
+    async def _greet(self, sock: socket.socket, address: tuple[Any, ...] | str, key: bytes) -> socket.socket:
         try:
             tcp.prepare(sock)
             await self._loop.sock_connect(sock, address)
@@ -265,24 +326,43 @@ class TcpStream:
 
     def payload_memory(self, header: tcp.Header) -> memoryview:
         """See `tcp.Handler`."""
-        if header.kind != tcp.RESULT:
+        if self._sharing is not None and (memory := self._sharing.memory_for(header)) is not None:
+            return memory
+        if header.flags & tcp.IS_PLACE or header.kind != tcp.RESULT:
             return tcp.control_payload(header)
         tcp.check_payload(header, "Result")
+        return self._memory_for_result(header, header.length)
+
+    def _memory_for_result(self, header: tcp.Header, nbytes: int) -> memoryview:
         memory = None
         if not self._is_closing:
-            memory = self._sink.destination(header.epoch, header.seq, header.chunk, header.length)
-        return memoryview(bytearray(header.length)) if memory is None else memory
+            memory = self._sink.destination(header.epoch, header.seq, header.chunk, nbytes)
+        return memoryview(bytearray(nbytes)) if memory is None else memory
 
     def on_message(self, header: tcp.Header, payload: memoryview) -> None:
         """See `tcp.Handler`."""
         if header.kind == tcp.RESULT:
+            if self._sharing is not None and header.flags & tcp.IS_PLACE:
+                payload = self._copy(header, self._sharing.payload(payload))
             self._sink.on_frame(
                 Result(
                     header.epoch, header.seq, header.chunk, header.held_or_minimum, payload, header.checksum
                 )
             )
+        elif self._sharing is not None and header.kind in (tcp.SHOW, tcp.HIDE):
+            self._sharing.on_message(header)
         else:
             self._sink.on_frame(wire.reducer_frame_from_wire(bytes(payload)))
+
+    def _copy(self, header: tcp.Header, shared: memoryview) -> memoryview:
+        """Return a result in memory of this process, and count it: the reducer may then write there again."""
+        if self._copied is None:
+            raise MalformedFrame("a shared result, although no counter was offered")
+        memory = self._memory_for_result(header, shared.nbytes)
+        # numpy gives the GIL away for this copy, a memoryview would not.
+        np.copyto(np.frombuffer(memory, np.uint8), np.frombuffer(shared, np.uint8))
+        self._copied[0] += 1
+        return memory
 
     def on_end(self, error: Exception | None) -> None:
         """See `tcp.Handler`."""

@@ -65,12 +65,6 @@ class Codec(ABC):
         """
 
 
-def scale(accumulator: Array, op: ReduceOp, divisor: int) -> None:
-    """Divide a sum by the number of contributions if the op is AVG."""
-    if op is ReduceOp.AVG:
-        np.divide(accumulator, divisor, out=accumulator, casting="unsafe")
-
-
 class BlockCodec(Codec):
     """A lossy codec that encodes float32 block by block; arrays of values have a row per block."""
 

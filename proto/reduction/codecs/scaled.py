@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from reduction.codecs.interface import Array, BlockCodec, Payload
 from reduction.model import ReduceOp
-from reduction.model.formats import SCALED_BLOCK
+from reduction.model.wire_sizes import SCALED_BLOCK
 
 #: Blocks that are worked on at a time, so that they stay in the cache.
 BATCH_BLOCKS = 128

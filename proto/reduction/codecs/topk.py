@@ -20,7 +20,7 @@ from reduction.codecs.half import round_to_bfloat16, widen
 from reduction.codecs.interface import Array, BlockCodec, Payload
 from reduction.errors import MalformedFrame
 from reduction.model import ReduceOp
-from reduction.model.formats import TOPK_BLOCK, TOPK_ENTRY_BYTES
+from reduction.model.wire_sizes import TOPK_BLOCK, TOPK_ENTRY_BYTES
 
 _VALUE_BYTES = 2
 #: Blocks that are worked on at a time, so that they stay in the cache.

@@ -4,7 +4,6 @@ Frames are what cores, engine and transports exchange. `reduction.wire` turns th
 package that knows the schema.
 """
 
-from reduction.model.formats import FORMATS, DType, Format, ReduceOp
 from reduction.model.frames import (
     PROTOCOL_VERSION,
     Abort,
@@ -35,6 +34,7 @@ from reduction.model.job import (
     job_title,
 )
 from reduction.model.status import JobStatus, LastRank, ReducerStatus, WaitTimes
+from reduction.model.wire_sizes import FORMATS, DType, Format, ReduceOp
 
 __all__ = [
     "FORMATS",

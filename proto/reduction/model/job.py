@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from reduction.model.formats import DType, ReduceOp
+from reduction.model.wire_sizes import DType, ReduceOp
 
 
 class Presence(enum.IntEnum):

@@ -23,6 +23,15 @@ def loopback_id() -> str:
         return socket.gethostname()
 
 
+def local_socket(incarnation: bytes) -> str:
+    """Return the name of the UNIX socket at which a reducer's data port is found on its own host.
+
+    It is an abstract one (unix(7)): it belongs to the network namespace, as 127.0.0.1 does, and not to
+    any file system.
+    """
+    return f"\0reduction-server-{incarnation.hex()}"
+
+
 def link_mbit(name: str, text: str) -> int:
     """Return the Mbit/s of a text such as 25G, 2.5G, 100M or 25Gbit/s; units are powers of 1000.
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from reduction.codecs import BLOCK_CODECS, BlockCodec
-from reduction.codecs.interface import scale
+from reduction.codecs.average import scale
 from reduction.model import DType, ReduceOp
 from support.expected.hierarchical import combine, of_nodes
 from support.processes.rank_main import Rank

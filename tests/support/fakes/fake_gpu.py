@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from worker_plugin.tensors import downloads, gpu
+from worker_plugin.tensors import from_gpu, gpu
 from worker_plugin.tensors.arena import ArenaPool
 
 
@@ -105,4 +105,4 @@ def pretend(delay_s: float, batch_bytes: int) -> None:
 
     gpu.Gpu = SlowGpu  # type: ignore[misc, assignment]
     gpu.written = written  # type: ignore[assignment]
-    downloads.BATCH_BYTES = batch_bytes
+    from_gpu.BATCH_BYTES = batch_bytes

@@ -34,8 +34,8 @@ RATES_NEEDED = 8
 #: If results take longer than this multiple of the target, the path is congested and the credit
 #: shrinks.
 LATENCY_TROUBLE_RATIO = 3.0
-#: The target is at least this multiple of the shortest latency that was seen. With a smaller one, a
-#: credit of one chunk could never grow.
+#: The target is at least this multiple of the shortest latency that was seen, but no more than half of
+#: the target longer. With a smaller one, a credit of one chunk could never grow.
 LATENCY_FLOOR_RATIO = 1.5
 #: The factors by which one round of results changes the credit.
 SHRINK, GROW = 0.5, 1.25
@@ -158,28 +158,29 @@ class Pace:
     @property
     def is_long(self) -> bool:
         """Whether the path itself takes so long that the target is not its time in queues."""
-        return self._target_s < LATENCY_FLOOR_RATIO * self._least_latency_s < math.inf
+        return self._target_s < self._least_latency_s < math.inf
 
     def on_idle(self) -> None:
         """Take note that nothing is in flight: no rate can be measured until the next result."""
         self._stretch_at = None
 
     def _adapt(self, latency_s: float) -> None:
+        # A path that takes longer than the target needs more in flight, or the rate would sink
+        # round by round; but half of a long round trip is more than queues hold.
         least_s = self._least_latency_s
-        if latency_s > LATENCY_TROUBLE_RATIO * max(self._target_s, least_s):
+        room_s = min((LATENCY_FLOOR_RATIO - 1) * least_s, self._target_s / 2)
+        goal_s = max(self._target_s, least_s + room_s)
+        if latency_s > LATENCY_TROUBLE_RATIO * goal_s:
             self.credit_bytes = max(int(self.credit_bytes * SHRINK), self._least)
             return
-        # A path that takes longer than the target needs more in flight, or the rate would sink
-        # round by round.
-        room_s = min((LATENCY_FLOOR_RATIO - 1) * least_s, self._target_s / 2)
         grown, most = int(self.credit_bytes * GROW), self._most
         if self.rates:
             rate = good_rate(self.rates)
             most = min(most, max(int(rate * (least_s + room_s)), CREDIT_BYTES_USUAL))
-            if latency_s > least_s + room_s / 2:
+            if not self.is_long or latency_s > least_s + room_s / 2:
                 # Something waits on the path, so it is full; or another rank is behind. On a long path
                 # who is ahead by some chunks waits for it, or they would never go on to more together.
-                full = int(rate * max(self._target_s, least_s + room_s))
+                full = int(rate * goal_s)
                 ahead = min(self.credit_bytes, CHUNKS * self._least) if self.is_long else 0
                 most = min(most, max(full, ahead))
         self.credit_bytes = max(min(grown, most), self._least)

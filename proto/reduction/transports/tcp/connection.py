@@ -5,15 +5,18 @@ Payloads go straight from and into the memory where they belong.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import os
 import socket
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from reduction.errors import ReductionError
+from reduction.errors import MalformedFrame, ReductionError
+from reduction.limits import DESCRIPTORS_WAITING_MAX
 from reduction.transports.tcp.messages import HEADER_BYTES, Header, parse_header
 from reduction.transports.tcp.sockets import packets_lost
 
@@ -26,6 +29,29 @@ WAKE_BYTES_MAX = 1 << 20
 #: Buffers that one system call sends.
 _BUFFERS_PER_SEND = 64
 _NOTHING = memoryview(b"")
+#: Room for the descriptors that come with one system call.
+_ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_WAITING_MAX * array.array("i").itemsize)
+#: Only Linux has it; elsewhere there is no shared memory either.
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+#: Level, type and data of what comes beside the bytes, as `socket.sendmsg` takes it.
+_Ancillary = tuple[int, int, "array.array[int]"]
+
+
+class HasDescriptor(Protocol):
+    """What a descriptor stands for; it stays open as long as this object lives."""
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor."""
+
+
+class _Parcel(NamedTuple):
+    """A message that a descriptor comes with."""
+
+    data: bytes
+    owner: HasDescriptor
 
 
 class Handler(Protocol):
@@ -51,7 +77,12 @@ class Connection:
         self._fd = sock.fileno()
         self._loop = loop
         self._handler = handler
-        self._queue: deque[memoryview | bytes] = deque()
+        self._queue: deque[memoryview | bytes | _Parcel] = deque()
+        #: How many of them have a descriptor.
+        self._parcels = 0
+        #: Descriptors that have come. Only processes of one host can send any.
+        self._takes_descriptors = sock.family == socket.AF_UNIX
+        self._descriptors: deque[int] = deque()
         self._waits_to_write = False
         self._is_finishing = False
         self._head = memoryview(bytearray(HEADER_BYTES))
@@ -86,6 +117,26 @@ class Connection:
         if not self._waits_to_write:
             self._flush()
 
+    def send_descriptor(self, header: bytes, owner: HasDescriptor) -> None:
+        """Send a message without payload, and a descriptor with it. Never raises."""
+        if self.is_closed or self._is_finishing:
+            return
+        self.queued_bytes += HEADER_BYTES
+        self._queue.append(_Parcel(header, owner))
+        self._parcels += 1
+        if not self._waits_to_write:
+            self._flush()
+
+    def take_descriptor(self) -> int:
+        """Return the descriptor that came with the present message; the caller closes it.
+
+        Raises:
+            MalformedFrame: there is none.
+        """
+        if not self._descriptors:
+            raise MalformedFrame("a message without the descriptor that belongs to it")
+        return self._descriptors.popleft()
+
     def finish(self) -> None:
         """End our direction after what was sent."""
         if not self._is_finishing:
@@ -102,6 +153,9 @@ class Connection:
         self._loop.remove_writer(self._fd)
         self._socket.close()
         self._queue.clear()
+        self._parcels = 0
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
         self.queued_bytes = 0
         self._payload = self._rest = _NOTHING
         self._handler.on_end(error)
@@ -116,11 +170,12 @@ class Connection:
 
     def _flush(self) -> None:
         while self._queue:
-            buffers = list(islice(self._queue, _BUFFERS_PER_SEND))
+            buffers, ancillary = self._next()
             try:
-                sent = self._socket.sendmsg(buffers)
+                sent = self._socket.sendmsg(buffers, ancillary)
             except BlockingIOError:
-                sent = 0
+                self._wait_to_write()
+                return
             except OSError as error:
                 # Close later: the caller may be using what ends with this connection.
                 self._loop.call_soon(self.close, error)
@@ -129,13 +184,15 @@ class Connection:
             self.queued_bytes -= sent
             if not self.queued_bytes:  # the usual case
                 self._queue.clear()
+                self._parcels = 0
                 break
+            if ancillary:  # it has gone, with the first byte
+                self._queue[0] = buffers[0]
+                self._parcels -= 1
             for buffer in buffers:
                 if sent < len(buffer):
                     self._queue[0] = memoryview(buffer)[sent:]
-                    if not self._waits_to_write:
-                        self._waits_to_write = True
-                        self._loop.add_writer(self._fd, self._flush)
+                    self._wait_to_write()
                     return
                 sent -= len(buffer)
                 self._queue.popleft()
@@ -145,6 +202,23 @@ class Connection:
         if self._is_finishing:
             with contextlib.suppress(OSError):  # the peer has closed it already
                 self._socket.shutdown(socket.SHUT_WR)
+
+    def _wait_to_write(self) -> None:
+        if not self._waits_to_write:
+            self._waits_to_write = True
+            self._loop.add_writer(self._fd, self._flush)
+
+    def _next(self) -> tuple[list[memoryview | bytes], list[_Ancillary]]:
+        """Return what one system call sends: some buffers, or one message with its descriptor."""
+        buffers: list[memoryview | bytes] = []
+        for item in islice(self._queue, _BUFFERS_PER_SEND):
+            if isinstance(item, _Parcel):
+                if buffers:
+                    break
+                descriptor = array.array("i", [item.owner.descriptor])
+                return [item.data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)]
+            buffers.append(item)
+        return buffers, []
 
     # ---- receiving ----
 
@@ -178,7 +252,13 @@ class Connection:
     def _receive(self) -> bool:
         """Receive once; return whether there is likely to be more."""
         head = self._head[self._head_count :]
-        count = self._socket.recvmsg_into((self._rest, head) if self._header else (head,))[0]
+        buffers = (self._rest, head) if self._header else (head,)
+        if self._takes_descriptors:
+            count, ancillary, flags, _ = self._socket.recvmsg_into(buffers, _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
+            if ancillary:
+                self._keep_descriptors(ancillary, flags)
+        else:
+            count = self._socket.recvmsg_into(buffers)[0]
         if not count:
             whole = self._header is None and not self._head_count
             self.close(None if whole else ConnectionResetError("it ended in the middle of a frame"))
@@ -199,6 +279,15 @@ class Connection:
         if not self._header.length:
             self._deliver()
         return True
+
+    def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]], flags: int) -> None:
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                numbers = array.array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                self._descriptors.extend(numbers)
+        if flags & socket.MSG_CTRUNC or len(self._descriptors) > DESCRIPTORS_WAITING_MAX:
+            raise MalformedFrame(f"more than {DESCRIPTORS_WAITING_MAX} descriptors wait for their messages")
 
     def _deliver(self) -> None:
         header, payload = self._header, self._payload

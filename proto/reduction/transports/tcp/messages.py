@@ -23,7 +23,12 @@ PREAMBLE = b"RDSTCP2\n"
 HEADER_BYTES = 60
 
 CONTROL, PUSH, RESULT = 1, 2, 3
+#: Between processes of one host only: a region is shown, its descriptor comes with the header; it is
+#: hidden, because it has ended; a place of 8 bytes in which the sender counts the results it has copied.
+SHOW, HIDE, COUNTER = 4, 5, 6
 HAS_CRC = 1
+#: What follows is not the payload, but where it lies in memory that both sides share.
+IS_PLACE = 2
 _FIELDS = struct.Struct("<BBBBIIIQQQQQ")
 _SEAL = struct.Struct("<I")
 assert _FIELDS.size + _SEAL.size == HEADER_BYTES
@@ -35,7 +40,7 @@ class Header(NamedTuple):
     kind: int
     op: int
     dtype: int
-    #: HAS_CRC if `crc` is a checksum of the payload, else 0.
+    #: HAS_CRC if `crc` is a checksum of the payload, and IS_PLACE, in any combination.
     flags: int
     length: int
     chunk: int
@@ -74,15 +79,15 @@ def parse_header(data: bytes | memoryview) -> Header:
     return Header._make(_FIELDS.unpack(head))
 
 
-def push_header(push: Push) -> bytes:
-    """Return the header of a Push, whose payload follows."""
+def push_header(push: Push, place_bytes: int = 0) -> bytes:
+    """Return the header of a Push, whose payload follows; if `place_bytes` is not 0, its place of so many bytes."""
     collective = push.collective
     return pack_header(
         PUSH,
         collective.op,
         collective.dtype,
-        0 if push.crc32c is None else HAS_CRC,
-        push.payload.nbytes,
+        (0 if push.crc32c is None else HAS_CRC) | (IS_PLACE if place_bytes else 0),
+        place_bytes or push.payload.nbytes,
         push.chunk,
         push.crc32c or 0,
         push.epoch,
@@ -93,14 +98,14 @@ def push_header(push: Push) -> bytes:
     )
 
 
-def result_header(result: Result) -> bytes:
-    """Return the header of a Result, whose payload follows."""
+def result_header(result: Result, place_bytes: int = 0) -> bytes:
+    """Return the header of a Result, as `push_header` does."""
     return pack_header(
         RESULT,
         0,
         0,
-        0 if result.crc32c is None else HAS_CRC,
-        result.payload.nbytes,
+        (0 if result.crc32c is None else HAS_CRC) | (IS_PLACE if place_bytes else 0),
+        place_bytes or result.payload.nbytes,
         result.chunk,
         result.crc32c or 0,
         result.epoch,
@@ -114,6 +119,16 @@ def result_header(result: Result) -> bytes:
 def control_header(length: int) -> bytes:
     """Return the header of a frame other than Push and Result, which takes `length` bytes."""
     return pack_header(CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
+
+
+def region_header(kind: int, number: int) -> bytes:
+    """Return a SHOW or a HIDE of a region."""
+    return pack_header(kind, 0, 0, 0, 0, number, 0, 0, 0, 0, 0, 0)
+
+
+def counter_header(place_bytes: int) -> bytes:
+    """Return the header of a COUNTER, whose place follows."""
+    return pack_header(COUNTER, 0, 0, IS_PLACE, place_bytes, 0, 0, 0, 0, 0, 0, 0)
 
 
 def check_payload(header: Header, frame: str) -> None:

@@ -29,6 +29,8 @@ _TCP_INFO = struct.Struct("=100xI112xI")
 def prepare(sock: socket.socket) -> None:
     """Set the options of a data connection."""
     sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # Probes keep firewalls from forgetting a connection without traffic. A lost peer is noticed by
     # the pings of the gRPC call.

@@ -11,7 +11,7 @@ from reduction.codecs.half import round_to_bfloat16, widen
 from reduction.codecs.scaled import BATCH_BLOCKS, e4m3_values
 from reduction.errors import MalformedFrame
 from reduction.model import DType, ReduceOp
-from reduction.model.formats import SCALED_BLOCK, SCALED_BYTES, TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
+from reduction.model.wire_sizes import SCALED_BLOCK, SCALED_BYTES, TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
 
 INT8, FP8 = BLOCK_CODECS[DType.INT8_BLOCK], BLOCK_CODECS[DType.FP8_BLOCK]
 SCALED = [INT8, FP8]

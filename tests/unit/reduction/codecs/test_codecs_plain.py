@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from reduction.codecs import BLOCK_CODECS, CODECS, half
-from reduction.codecs.interface import scale
+from reduction.codecs.average import scale
 from reduction.model import DType, ReduceOp
 
 BLOCK = half.BATCH_ELEMENTS
@@ -222,7 +222,7 @@ def test_what_overflows_warns_nobody():
     code = """
 import numpy as np
 from reduction.codecs import CODECS
-from reduction.codecs.interface import scale
+from reduction.codecs.average import scale
 from reduction.model import DType, ReduceOp
 
 largest = np.full(4, np.finfo(np.float32).max, np.float32)

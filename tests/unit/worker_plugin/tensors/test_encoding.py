@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reduction.codecs import BLOCK_CODECS, CODECS
 from reduction.errors import MalformedFrame
 from reduction.model import DType, ReduceOp
-from reduction.model.formats import SCALED_BYTES, TOPK_ENTRY_BYTES
+from reduction.model.wire_sizes import SCALED_BYTES, TOPK_ENTRY_BYTES
 
 from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice
 from worker_plugin.tensors.wire_dtype import parse

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from reduction.codecs import BLOCK_CODECS
-from reduction.model.formats import TOPK_BLOCK
+from reduction.model.wire_sizes import TOPK_BLOCK
 
 from worker_plugin.tensors.encoding import BlockEncoding, ParameterSlice
 from worker_plugin.tensors.wire_dtype import parse

@@ -16,11 +16,11 @@ from reduction.errors import ConfigError
 from reduction.model import Collective, DType, ReduceOp
 from support.fakes.fake_gpu import FakeEvent, FakeGpu, FakeStream, garbage
 
-from worker_plugin.tensors import downloads, gpu
+from worker_plugin.tensors import from_gpu, gpu
 from worker_plugin.tensors.admission import admit
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.downloads import Downloads
 from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice
+from worker_plugin.tensors.from_gpu import Downloads
 from worker_plugin.tensors.futures import make_future
 from worker_plugin.tensors.gpu import PendingCopy
 from worker_plugin.tensors.staging import Staging
@@ -74,7 +74,7 @@ def staging(monkeypatch):
     """Whose fake GPU is there at once, and in whose list is what could be pushed."""
     device = FakeGpu(torch.device("cpu"))
     monkeypatch.setattr(gpu, "Gpu", lambda _: device)
-    monkeypatch.setattr(downloads, "BATCH_BYTES", 4 * KIB)
+    monkeypatch.setattr(from_gpu, "BATCH_BYTES", 4 * KIB)
     arrived, news = [], threading.Semaphore(0)
 
     def on_arriving(work):

@@ -1,6 +1,7 @@
 """The TCP plane's connection: everything goes out in order and once, however slowly the peer reads."""
 
 import asyncio
+import socket
 import sys
 
 import pytest
@@ -265,6 +266,8 @@ def test_a_finish_that_waits_when_the_peer_goes():
 
 class TcpInfo:
     """A socket whose kernel says how much was sent again, and how much of that for nothing."""
+
+    family = socket.AF_INET
 
     def __init__(self, total_retrans, dsack_dups, length=248):
         self._info = bytearray(length)

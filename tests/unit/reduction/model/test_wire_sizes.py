@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reduction import limits
 from reduction.codecs import CODECS
 from reduction.model import FORMATS, DType
-from reduction.model.formats import TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
+from reduction.model.wire_sizes import TOPK_BLOCK, TOPK_ENTRY_BYTES, TOPK_MAX
 
 SCALED = [DType.INT8_BLOCK, DType.FP8_BLOCK]
 COMPRESSED = [*SCALED, DType.TOPK]

@@ -1,0 +1,138 @@
+"""`ReductionState()` with nothing configured, on one machine: what a first try meets. Beside it Gloo's ring, in turn.
+
+    python -m benchmarks.micro.one_machine                                    # n = 2, 3, 4 and 8
+    python -m benchmarks.micro.one_machine --workers 4 --sizes 1MiB,24MiB --rounds 20
+    python -m benchmarks.micro.one_machine --workers 4 --cold 1               # a barrier and a second of pause
+    python -m benchmarks.micro.one_machine --contender tcp --reducers 1       # `reducer serve` over loopback
+
+CPU is that of all processes: ranks, and the reducers that they start. All sums are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch.distributed as dist
+
+from benchmarks.lab.cluster import Cluster, Shape, running
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.ranks import OURS
+from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.method.paired import Effort, Measurement, Sample, compare
+from benchmarks.method.report import Report
+from benchmarks.method.row import Row
+from benchmarks.method.table import markdown, size_text
+from benchmarks.shaped.__main__ import counts, sizes
+
+DEFAULT_SIZES = "4KiB,64KiB,1MiB,4MiB,16MiB,64MiB,256MiB"
+#: A turn reduces about so many bytes, in at most so many collectives.
+TURN_BYTES, TURN_COLLECTIVES = 16 << 20, 50
+HEAD = [
+    "n",
+    "k",
+    "size",
+    "ours, ms",
+    "Gloo, ms",
+    "Gloo / ours (quartiles)",
+    "CPU s/GB, ours",
+    "Gloo",
+    "ours / Gloo",
+]
+
+
+class Cold(AllReduce):
+    """Before each collective the ranks pause, meet at a barrier and reduce a few bytes, as training steps do."""
+
+    def __init__(self, rank: object, numel: int, iterations: int, pause_s: float) -> None:
+        super().__init__(rank, numel, iterations)  # type: ignore[arg-type]
+        self._pause_s = pause_s
+
+    def run(self, contender: str, start_at: float) -> Sample:
+        """Reduce all tensors, one after the other; only that is timed."""
+        seconds, cpu_s = [], 0.0
+        tensors = self._tensors
+        for tensor in tensors:
+            time.sleep(self._pause_s)
+            dist.barrier()
+            self._tensors = [tensor]
+            sample = super().run(contender, time.perf_counter())
+            seconds += sample.seconds
+            cpu_s += sample.cpu_s
+        self._tensors = tensors
+        return Sample(seconds, cpu_s)
+
+
+def cells(row: Row, name: str) -> list[str]:
+    """Return a row's figures as text."""
+    ours, ring = row.measured[name], row.measured["ring"]
+    low, median, high = ours.times_as_fast_as(ring)
+    mine, theirs = (_cpu_s_per_gb(row, each) for each in (ours, ring))
+    return [
+        str(row.workers),
+        str(row.reducers or "own"),
+        size_text(row.size_bytes),
+        f"{ours.turn_s * 1e3:.2f}",
+        f"{ring.turn_s * 1e3:.2f}",
+        f"{median:.2f} ({low:.2f}-{high:.2f})",
+        f"{mine:.2f}",
+        f"{theirs:.2f}",
+        f"{mine / theirs:.2f}",
+    ]
+
+
+def _cpu_s_per_gb(row: Row, measured: Measurement) -> float:
+    """Return the CPU seconds of all processes per GB of all ranks' tensors."""
+    nbytes = row.size_bytes * row.iterations * len(measured.turns) * row.workers
+    return (measured.worker_cpu_s + measured.reducer_cpu_s) / nbytes * 1e9
+
+
+def measure(cluster: Cluster, contender: str, size_bytes: int, effort: Effort, cold_s: float | None) -> Row:
+    """Let the contender and the ring take turns."""
+    iterations = max(1, min(TURN_COLLECTIVES, TURN_BYTES // size_bytes))
+    if cold_s is None:
+        cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
+    else:
+        iterations = 1
+        cluster.ranks.load(Cold, size_bytes // 4, iterations, cold_s)
+    measured = compare(cluster, [contender, "ring"], effort)
+    return Row.of(cluster, "all-reduce", size_bytes, iterations, measured)
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the settings of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.micro.one_machine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workers", type=counts, default=[2, 3, 4, 8])
+    parser.add_argument("--reducers", type=int, default=0, help="0: the ranks start their own")
+    parser.add_argument("--sizes", type=sizes, default=DEFAULT_SIZES)
+    parser.add_argument("--contender", choices=tuple(OURS), default="default")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--cold", type=float, metavar="SECONDS", help="pause and barrier before each collective"
+    )
+    parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    given = parse()
+    effort = Effort(rounds=given.rounds, budget_s=float("inf"))
+    report = Report()
+    with ending_well("one_machine"):
+        for workers in given.workers:
+            with running(Shape(workers=workers, reducers=given.reducers)) as cluster:
+                for size_bytes in given.sizes:
+                    report.rows.append(measure(cluster, given.contender, size_bytes, effort, given.cold))
+    if given.json is not None:
+        report.write(given.json)
+    print("\n".join(markdown(HEAD, [cells(row, given.contender) for row in report.rows])))
+
+
+if __name__ == "__main__":
+    main()

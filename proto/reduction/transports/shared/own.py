@@ -1,0 +1,165 @@
+"""Memory of this process that others on the same host may read.
+
+It consists of regions, which are anonymous files (memfd_create(2)). A region's size never changes, and
+nobody but this process can write to it: both are sealed (fcntl(2), F_ADD_SEALS), and the kernel keeps
+to that whatever the peer does. Small buffers are cut from regions of SLAB_BYTES. A region ends when
+nothing refers to any of its buffers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import mmap
+import os
+import sys
+import threading
+import weakref
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reduction.limits import MIB
+
+Buffer = NDArray[np.uint8]
+
+#: Buffers of up to a quarter of this share a region.
+SLAB_BYTES = 4 * MIB
+#: Buffers begin at multiples of this, a line of the processor's cache.
+_ALIGNMENT = 64
+# From linux/fcntl.h; Python's fcntl module does not have the last one before 3.13.
+_F_ADD_SEALS = 1033
+_SEALS = 0x0001 | 0x0002 | 0x0004 | 0x0010  # SEAL, SHRINK, GROW, FUTURE_WRITE
+
+
+def is_possible() -> bool:
+    """Whether this system has such memory at all."""
+    return sys.platform == "linux" and hasattr(os, "memfd_create")
+
+
+class Region:
+    """One anonymous file and its mapping in this process. The descriptor is open as long as the object lives."""
+
+    def __init__(self, number: int, nbytes: int) -> None:
+        """Make a region.
+
+        Raises:
+            OSError: the system does not allow it, or has no memory.
+        """
+        #: Never used again by the same `OwnMemory`.
+        self.number = number
+        self.nbytes = nbytes
+        self.descriptor = os.memfd_create("reduction", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.descriptor, nbytes)
+            self._mapping = mmap.mmap(self.descriptor, nbytes)
+            # After the mapping: no later one may be written to, not even by this process.
+            fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEALS)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def array(self) -> Buffer:
+        """Return all bytes of the region."""
+        return np.frombuffer(self._mapping, np.uint8)
+
+
+class OwnMemory:
+    """The regions of this process. Any thread."""
+
+    def __init__(self) -> None:
+        #: Whether anybody wants to read what is allocated. Until then ordinary memory does.
+        self.is_wanted = False
+        #: Why the system has refused to make a region; empty if it has not.
+        self.refusal = ""
+        #: Grows when a region has ended.
+        self.generation = 0
+        self._numbers = itertools.count(1)
+        self._lock = threading.RLock()  # the garbage collector may end a region in any line
+        #: The regions in the order of their addresses. Replaced as a whole, so that it can be read
+        #: without the lock.
+        self._table: tuple[tuple[int, ...], tuple[weakref.ref[Region], ...]] = ((), ())
+        #: The region that small buffers are cut from, and how much of it is used.
+        self._slab: Buffer = np.empty(0, np.uint8)
+        self._used = 0
+
+    def want(self) -> None:
+        """Take note that a peer on this host reads from here, from now on."""
+        self.is_wanted = is_possible() and not self.refusal
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """Return writable bytes of undefined content, in a region if `is_wanted` and the system allows it."""
+        if self.is_wanted and nbytes:
+            try:
+                return self._cut(nbytes)
+            except OSError as error:
+                self.is_wanted = False
+                self.refusal = str(error)
+        return np.empty(nbytes, np.uint8)
+
+    def suits(self, address: int) -> bool:
+        """Whether a buffer that was allocated earlier is as good as one that would be allocated now."""
+        return not self.is_wanted or self.find(address) is not None
+
+    def find(self, address: int) -> tuple[Region, int] | None:
+        """Return the region of an address of this process, and the offset in it; None if it is in none."""
+        addresses, regions = self._table
+        index = bisect_right(addresses, address) - 1
+        if index < 0:
+            return None
+        region = regions[index]()
+        offset = address - addresses[index]
+        return None if region is None or offset >= region.nbytes else (region, offset)
+
+    def has(self, number: int) -> bool:
+        """Whether a region still exists."""
+        return any((region := known()) is not None and region.number == number for known in self._table[1])
+
+    def _cut(self, nbytes: int) -> Buffer:
+        with self._lock:
+            if nbytes > SLAB_BYTES // 4:
+                return self._make(nbytes)
+            if self._used + nbytes > len(self._slab):
+                self._slab, self._used = self._make(SLAB_BYTES), 0
+            buffer = self._slab[self._used : self._used + nbytes]
+            self._used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+            return buffer
+
+    def _make(self, nbytes: int) -> Buffer:
+        region = Region(next(self._numbers), nbytes)
+        # A numpy array cannot refer to the region, so this one keeps it: every buffer that is cut from
+        # the array refers to it, and not to what is below.
+        whole = region.array().view(_Whole)
+        whole.region = region
+        address = whole.__array_interface__["data"][0]
+        weakref.finalize(region, self._on_end, address)
+        with self._lock:
+            addresses, regions = self._table
+            index = bisect_right(addresses, address)
+            self._table = (
+                (*addresses[:index], address, *addresses[index:]),
+                (*regions[:index], weakref.ref(region), *regions[index:]),
+            )
+        return whole
+
+    def _on_end(self, address: int) -> None:
+        with self._lock:
+            addresses, regions = self._table
+            index = bisect_right(addresses, address) - 1
+            self._table = (
+                (*addresses[:index], *addresses[index + 1 :]),
+                (*regions[:index], *regions[index + 1 :]),
+            )
+            self.generation += 1
+
+
+class _Whole(np.ndarray[Any, np.dtype[np.uint8]]):
+    """All bytes of a region; keeps it alive."""
+
+    region: Region | None = None
+
+    def __array_finalize__(self, parent: object) -> None:
+        self.region = getattr(parent, "region", None)

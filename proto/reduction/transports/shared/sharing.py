@@ -1,0 +1,97 @@
+"""What one side of a connection within a host says about its memory, and knows of the peer's.
+
+A payload that lies in a region is not sent. Instead of it go PLACE_BYTES that say where it lies. A
+message SHOW with the region's descriptor comes before the first of them, and HIDE after the region has
+ended, so that the peer can let go of it too.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from reduction.errors import MalformedFrame
+from reduction.limits import CHUNK_BYTES_MAX
+from reduction.transports.shared.own import OwnMemory
+from reduction.transports.shared.peer import PeerMemory
+from reduction.transports.tcp.connection import Connection
+from reduction.transports.tcp.messages import HIDE, IS_PLACE, SHOW, Header, region_header
+
+#: Region, bytes, offset.
+_PLACE = struct.Struct("<IIQ")
+PLACE_BYTES = _PLACE.size
+
+
+def address_of(payload: memoryview) -> int:
+    """Return where bytes lie in this process."""
+    address: int = np.frombuffer(payload, np.uint8).__array_interface__["data"][0]
+    return address
+
+
+class Sharing:
+    """The shared memory of both sides of a connection. Loop thread."""
+
+    def __init__(self, connection: Connection, own: OwnMemory) -> None:
+        self._connection = connection
+        self._own = own
+        self._peer = PeerMemory()
+        #: The regions that the peer knows.
+        self._shown: set[int] = set()
+        self._generation = own.generation
+
+    def place(self, payload: memoryview) -> bytes | None:
+        """Return where the peer finds a payload; None if it has to be sent."""
+        if self._generation != self._own.generation:
+            self._hide()
+        found = self._own.find(address_of(payload)) if payload else None
+        if found is None:
+            return None
+        region, offset = found
+        if region.number not in self._shown:
+            self._shown.add(region.number)
+            self._connection.send_descriptor(region_header(SHOW, region.number), region)
+        return _PLACE.pack(region.number, payload.nbytes, offset)
+
+    def memory_for(self, header: Header) -> memoryview | None:
+        """Return memory for what follows a header of this plane only; None if the header is none of these.
+
+        Raises:
+            MalformedFrame: more follows than belongs to it.
+        """
+        if header.kind not in (SHOW, HIDE) and not header.flags & IS_PLACE:
+            return None
+        allowed = PLACE_BYTES if header.flags & IS_PLACE else 0
+        if header.length != allowed:
+            raise MalformedFrame(f"{header.length} bytes follow where {allowed} do")
+        return memoryview(bytearray(allowed))
+
+    def payload(self, place: memoryview) -> memoryview:
+        """Return the payload that lies where the peer says.
+
+        Raises:
+            MalformedFrame: it is too long, or does not lie there.
+        """
+        number, nbytes, offset = _PLACE.unpack(place)
+        if nbytes > CHUNK_BYTES_MAX:
+            raise MalformedFrame(
+                f"length of a shared payload is {nbytes}, allowed are 0 to {CHUNK_BYTES_MAX}"
+            )
+        return self._peer.view(number, offset, nbytes)
+
+    def on_message(self, header: Header) -> None:
+        """Take a SHOW or a HIDE.
+
+        Raises:
+            MalformedFrame: the region may not be used.
+        """
+        if header.kind == SHOW:
+            self._peer.add(header.chunk, self._connection.take_descriptor())
+        else:
+            self._peer.forget(header.chunk)
+
+    def _hide(self) -> None:
+        self._generation = self._own.generation
+        for number in [number for number in self._shown if not self._own.has(number)]:
+            self._shown.discard(number)
+            self._connection.send(region_header(HIDE, number), b"")

@@ -1,0 +1,129 @@
+"""Memory that others may read: what is cut from where, what is sealed, and what happens where it is not allowed."""
+
+import gc
+import mmap
+import os
+
+import numpy as np
+import pytest
+import torch
+from reduction.errors import MalformedFrame
+from reduction.transports.shared import OwnMemory, PeerMemory, address_of
+from reduction.transports.shared.own import SLAB_BYTES
+
+
+@pytest.fixture
+def memory():
+    made = OwnMemory()
+    made.want()
+    return made
+
+
+def place(memory, buffer):
+    return memory.find(address_of(buffer.data))
+
+
+def test_until_somebody_wants_it_it_is_ordinary_memory():
+    memory = OwnMemory()
+    buffer = memory.allocate(100)
+    assert place(memory, buffer) is None
+    assert memory.suits(address_of(buffer.data))
+    memory.want()
+    assert not memory.suits(address_of(buffer.data))
+    assert place(memory, memory.allocate(100)) is not None
+
+
+def test_small_buffers_share_a_region_and_large_ones_have_their_own(memory):
+    small = [memory.allocate(1000) for _ in range(3)]
+    large = memory.allocate(SLAB_BYTES)
+    found = [place(memory, buffer) for buffer in small]
+    assert len({region.number for region, _ in found}) == 1
+    assert [offset for _, offset in found] == [0, 1024, 2048]
+    region, offset = place(memory, large)
+    assert (offset, region.nbytes) == (0, SLAB_BYTES)
+    assert region.number != found[0][0].number
+    assert place(memory, large[-1:])[1] == SLAB_BYTES - 1
+    for buffer in (*small, large):
+        buffer[:] = 7
+
+
+def test_a_region_ends_with_its_last_buffer(memory):
+    buffer = memory.allocate(SLAB_BYTES)
+    region, _ = place(memory, buffer)
+    number, descriptor, address = region.number, region.descriptor, address_of(buffer.data)
+    part = torch.from_numpy(buffer)[10:20]
+    del region, buffer
+    gc.collect()
+    assert memory.has(number), "a view of it is in use"
+    before = memory.generation
+    del part
+    gc.collect()
+    assert not memory.has(number)
+    assert memory.find(address) is None
+    assert memory.generation == before + 1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_nobody_else_can_write_or_shrink(memory):
+    region, _ = place(memory, memory.allocate(SLAB_BYTES))
+    with pytest.raises(PermissionError):
+        os.ftruncate(region.descriptor, 100)
+    with pytest.raises(PermissionError):
+        mmap.mmap(region.descriptor, SLAB_BYTES)
+    again = os.open(f"/proc/self/fd/{region.descriptor}", os.O_RDWR)
+    try:
+        with pytest.raises(PermissionError):
+            mmap.mmap(again, SLAB_BYTES)
+    finally:
+        os.close(again)
+
+
+def test_where_it_is_not_allowed_ordinary_memory_does_and_the_reason_is_kept(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    memory = OwnMemory()
+    memory.want()
+    assert place(memory, memory.allocate(100)) is None
+    assert "Operation not permitted" in memory.refusal
+    memory.want()
+    assert not memory.is_wanted
+
+
+def test_a_peer_reads_what_is_written_and_nothing_else(memory):
+    buffer = memory.allocate(1000)
+    region, offset = place(memory, buffer)
+    peer = PeerMemory()
+    peer.add(5, os.dup(region.descriptor))
+    seen = peer.view(5, offset, 1000)
+    buffer[:] = np.arange(1000, dtype=np.uint8)
+    assert np.array_equal(np.frombuffer(seen, np.uint8), buffer)
+    assert seen.readonly
+    for number, start, nbytes in ((5, SLAB_BYTES - 10, 11), (5, 1 << 63, 1), (6, 0, 1)):
+        with pytest.raises(MalformedFrame, match="region"):
+            peer.view(number, start, nbytes)
+    peer.forget(5)
+    with pytest.raises(MalformedFrame, match="unknown"):
+        peer.view(5, 0, 1)
+    assert np.array_equal(np.frombuffer(seen, np.uint8), buffer), "what is in use stays"
+
+
+def test_a_peer_takes_nothing_that_could_become_smaller(memory, tmp_path):
+    peer = PeerMemory()
+    unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(unsealed, 4096)
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(file, 4096)
+    pipe, other = os.pipe()
+    os.close(other)
+    for descriptor in (unsealed, file, pipe):
+        with pytest.raises(MalformedFrame, match="not sealed"):
+            peer.add(1, descriptor)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    region, _ = place(memory, memory.allocate(10))
+    peer.add(1, os.dup(region.descriptor))
+    with pytest.raises(MalformedFrame, match="is there already"):
+        peer.add(1, os.dup(region.descriptor))

@@ -27,6 +27,7 @@ from reduction.model import (
     Join,
     Place,
     Push,
+    ReduceOp,
     ReducerStatus,
     Result,
     Start,
@@ -78,6 +79,9 @@ class Engine:
         self._started_at = clock()
         self._sinks: dict[int, Sink] = {}
         self._accumulators: dict[SlotKey, Array] = {}
+        #: First contributions that have to be copied. They wait for the second ones, so that both are
+        #: read once.
+        self._firsts: dict[SlotKey, tuple[memoryview, int]] = {}
         self._events: deque[ReducerEvent] = deque()
         self._stream_count = 0
         self._journal = Journal(clock)
@@ -237,6 +241,7 @@ class Engine:
                     sink.on_closed(error)
             case Discard(slot):
                 self._accumulators.pop(slot, None)
+                self._firsts.pop(slot, None)
             case Warn(text):
                 log.warning("%s", text)
 
@@ -256,23 +261,39 @@ class Engine:
         codec = CODECS[collective.dtype]
         accumulator = self._accumulators.get(slot)
         if accumulator is None:
-            accumulator = self._accumulators[slot] = self._accumulator(codec, layout_bytes, payloads[0])
-            payloads = payloads[1:]
+            if slot in self._firsts:
+                payloads = self._firsts.pop(slot)[0], *payloads
+            elif len(payloads) == 1 and not _becomes_sum(codec, payloads[0]):
+                self._firsts[slot] = payloads[0], layout_bytes
+                return
+            accumulator, payloads = self._begin(slot, codec, collective.op, layout_bytes, payloads)
         for payload in payloads:
             codec.add(accumulator, payload, collective.op)
 
-    def _accumulator(self, codec: Codec, layout_bytes: int, first: memoryview) -> Array:
-        """Return the first contribution in the accumulation dtype, in place if it is leased."""
-        if codec.is_plain and is_leased(first):
-            return np.frombuffer(first, codec.accumulation)
-        nbytes = codec.elements(layout_bytes) * codec.accumulation.itemsize
-        accumulator = np.frombuffer(self.pool.take(nbytes), codec.accumulation)
-        codec.start(accumulator, first)
-        return accumulator
+    def _begin(
+        self, slot: SlotKey, codec: Codec, op: ReduceOp, layout_bytes: int, payloads: tuple[memoryview, ...]
+    ) -> tuple[Array, tuple[memoryview, ...]]:
+        """Make a chunk's accumulator; return it with the payloads that are not in it yet."""
+        first = payloads[0]
+        if _becomes_sum(codec, first):
+            accumulator, left = np.frombuffer(first, codec.accumulation), payloads[1:]
+        else:
+            nbytes = codec.elements(layout_bytes) * codec.accumulation.itemsize
+            accumulator = np.frombuffer(self.pool.take(nbytes), codec.accumulation)
+            if len(payloads) > 1:
+                codec.start_with_two(accumulator, first, payloads[1], op)
+            else:
+                codec.start(accumulator, first)
+            left = payloads[2:]
+        self._accumulators[slot] = accumulator
+        return accumulator, left
 
     def _publish(self, action: Publish) -> None:
         collective = action.collective
         codec = CODECS[collective.dtype]
+        if action.slot in self._firsts:  # of a job with one rank
+            first, layout_bytes = self._firsts.pop(action.slot)
+            self._begin(action.slot, codec, collective.op, layout_bytes, (first,))
         accumulator = self._accumulators.pop(action.slot)
         scale(accumulator, collective.op, action.divisor)
         nbytes = collective.dtype.format.result_bytes(accumulator.size * collective.dtype.itemsize)
@@ -313,3 +334,8 @@ class EngineStream:
     def label(self) -> str:
         """The job and the rank of a stream that is not over, for the log."""
         return self._engine.label(self._number)
+
+
+def _becomes_sum(codec: Codec, first: memoryview) -> bool:
+    """Whether a first contribution was received into memory of ours that can hold the sum."""
+    return codec.is_plain and is_leased(first)

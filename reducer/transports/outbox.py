@@ -19,6 +19,7 @@ from reduction import wire
 from reduction.errors import OutOfOrder, ReductionError
 from reduction.limits import CHUNK_BYTES_MAX, DATA_KEY_S, UNREAD_CONTROL_BYTES_MAX, UNREAD_NEWS_BYTES
 from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
+from reduction.transports import tcp
 
 from reducer.engine import Engine
 from reducer.transports.tcp_server import DataPort, DataSession
@@ -28,11 +29,21 @@ NEWS_S = 0.05
 
 
 class Encoder:
-    """Encodes frames for gRPC. A result that goes to n ranks is encoded once."""
+    """Encodes frames for gRPC, and headers of results. What goes to n ranks is encoded once."""
 
     def __init__(self) -> None:
         self._frame: ReducerFrame | None = None
         self._data = b""
+        self._headed: Result | None = None
+        self._place_bytes = 0
+        self._header = b""
+
+    def header(self, result: Result, place_bytes: int = 0) -> bytes:
+        """Return what `tcp.result_header` does."""
+        if result is not self._headed or place_bytes != self._place_bytes:
+            self._headed, self._place_bytes = result, place_bytes
+            self._header = tcp.result_header(result, place_bytes)
+        return self._header
 
     def encode(self, frame: ReducerFrame) -> bytes:
         """Return the frame's bytes."""
@@ -199,7 +210,9 @@ class Outbox:
             sock.close()
             return
         self._queue(wire.reducer_frame_to_wire(Moved()))
-        self._data = DataSession(sock, self._engine.pool, self._stream.send, self._on_data_end)
+        self._data = DataSession(
+            sock, self._engine.pool, self._encoder.header, self._stream.send, self._on_data_end
+        )
         if self._has_sent_moved:
             self._data.connection.start()
 

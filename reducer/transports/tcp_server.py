@@ -187,11 +187,13 @@ class DataSession:
         self,
         sock: socket.socket,
         pool: BufferPool,
+        header: Callable[[Result, int], bytes],
         receive: Callable[..., None],
         on_end: Callable[[Exception | None], None],
     ) -> None:
         self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
         self._pool = pool
+        self._header = header
         self._sharing = Sharing(self.connection, pool.memory) if sock.family == socket.AF_UNIX else None
         #: The worker's count; None as long as results have to be sent.
         self._counter: memoryview | None = None
@@ -207,9 +209,9 @@ class DataSession:
         if isinstance(frame, Result):
             if self._counter is not None and (place := self._place(frame.payload)) is not None:
                 self._lend(frame.payload)
-                self.connection.send(tcp.result_header(frame, len(place)), place)
+                self.connection.send(self._header(frame, len(place)), place)
                 return
-            self.connection.send(tcp.result_header(frame), frame.payload)
+            self.connection.send(self._header(frame, 0), frame.payload)
         else:
             data = wire.reducer_frame_to_wire(frame)
             self.connection.send(tcp.control_header(len(data)), data)

@@ -55,6 +55,11 @@ class Codec(ABC):
     def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:
         """Combine with the next contribution, element by element."""
 
+    def start_with_two(self, accumulator: Array, first: Payload, second: Payload, op: ReduceOp) -> None:
+        """Do what `start` and `add` do, perhaps at once."""
+        self.start(accumulator, first)
+        self.add(accumulator, second, op)
+
     @abstractmethod
     def finish(self, accumulator: Array, out: memoryview | None) -> memoryview:
         """Round once and return the payload of the result.

@@ -235,14 +235,25 @@ def test_a_result_goes_back_to_the_pool_with_the_last_rank_that_lets_go_of_it():
 
 def test_memory_of_an_abandoned_sum_is_used_again():
     engine = make_engine()
-    _, (first, second) = running(engine, 2)
-    first.send(push())
-    assert len(engine._accumulators) == 1
+    _, streams = running(engine, 3)
+    streams[0].send(push())
+    assert len(engine._firsts) == 1, "it is read together with the second one"
+    streams[1].send(push())
+    assert (len(engine._firsts), len(engine._accumulators)) == (0, 1)
     assert engine.pool.kept_bytes == 0
-    first.close()
-    second.close()
+    for stream in streams:
+        stream.close()
     assert engine._accumulators == {}
     assert engine.pool.kept_bytes == 8
+
+
+def test_a_first_contribution_of_an_abandoned_sum_is_let_go():
+    engine = make_engine()
+    _, streams = running(engine, 2)
+    streams[0].send(push())
+    for stream in streams:
+        stream.close()
+    assert engine._firsts == {}
 
 
 def test_without_jobs_no_memory_is_kept():

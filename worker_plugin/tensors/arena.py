@@ -37,7 +37,9 @@ class ArenaPool:
         """Return a pool whose buffers can be shared with other processes of this host, once one wants that."""
 
         def allocate(nbytes: int) -> torch.Tensor:
-            return torch.from_numpy(memory.allocate(nbytes)) if memory.is_wanted else _pageable(nbytes)
+            # torch gives an empty array of numpy strides that it cannot view as another dtype.
+            is_shared = memory.is_wanted and nbytes > 0
+            return torch.from_numpy(memory.allocate(nbytes)) if is_shared else _pageable(nbytes)
 
         return cls(allocate, lambda buffer: memory.suits(buffer.data_ptr()))
 

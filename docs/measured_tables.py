@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,21 @@ _QUEUE_MS = 20.0
 #: What readers call the trainings that the convergence benchmarks compare.
 _WAYS = {"fp32": "float32", "none": "Gloo DDP", "bf16_hook": "torch's bf16 hook"}
 _WAYS |= {"fp16_hook": "torch's fp16 hook", "powersgd": "PowerSGD, rank 2"}
+#: By n and MiB: what optcast and SHARP gain over NCCL's ring, as the plots in optcast's repository have
+#: it (docs/eval_result_4ranks_fp32.png and docs/eval_result_8ranks_fp32.png of osrg/optcast@355ca0a;
+#: 100 Gbit/s InfiniBand, two per host).
+_PUBLISHED = {
+    (4, 8): ("0.93", "1.25"),
+    (4, 16): ("0.92", ""),
+    (4, 32): ("1.08", ""),
+    (4, 64): ("1.21", ""),
+    (4, 128): ("1.33", ""),
+    (8, 8): ("1.05", "1.43"),
+    (8, 16): ("1.09", ""),
+    (8, 32): ("1.18", ""),
+    (8, 64): ("1.37", ""),
+    (8, 128): ("1.41", ""),
+}
 
 
 # ---- parts of all tables ----
@@ -300,6 +316,132 @@ def hierarchy_training() -> Iterator[str]:
     return hierarchy("shaped/hierarchy-training")
 
 
+def few_reducers(name: str = "shaped/few-reducers") -> Iterator[str]:
+    """Yield all-reduces with fewer reducers than workers."""
+    head = [
+        "n, link each way",
+        "k",
+        "with colocated reducers, ms",
+        "Gloo, ms",
+        "times as fast (quartiles)",
+        "theory",
+    ]
+    cells = []
+    for row in load(name)["rows"]:
+        ours, ring = contender(row, "colocated"), contender(row, "ring")
+        n, k = row["workers"], row["reducers"]
+        cells.append(
+            [
+                f"{n}, {row['network']['rate_mbit']:g} Mbit/s",
+                str(k),
+                *(number(each["p50_s"], ".0f", 1e3) for each in (ours, ring)),
+                spread(ours["ratio"]),
+                number((n * n + k * n - 2 * k) / (n * n)),
+            ]
+        )
+    yield from table(head, cells)
+    yield from provenance(name)
+
+
+def sizes() -> Iterator[str]:
+    """Yield all-reduces of many sizes, beside what others have published."""
+    names = ("shaped/sizes-4", "shaped/sizes-8")
+    head = ["n = k, link each way", "size", "TCP / Gloo (quartiles)", "optcast / NCCL", "SHARP / NCCL"]
+    cells = []
+    for row in (row for name in names for row in load(name)["rows"]):
+        published = _PUBLISHED.get((row["workers"], row["size_bytes"] >> 20), ("", ""))
+        link = f"{row['workers']}, {row['network']['rate_mbit']:g} Mbit/s"
+        cells.append([link, size_text(row["size_bytes"]), spread(contender(row, "tcp")["ratio"]), *published])
+    yield from table(head, cells)
+    yield from provenance(*names)
+
+
+def models() -> Iterator[str]:
+    """Yield training steps of models with the shapes of VGG-16 and ResNet-50."""
+    names = [f"shaped/{model}-{n}" for model in ("vgg16", "resnet50") for n in (4, 8)]
+    head = ["model", "n = k, link each way", "TCP, ms", "Gloo, ms", "TCP / Gloo (quartiles)"]
+    head += ["without communication, ms"]
+    cells = []
+    for row in (row for name in names for row in load(name)["rows"]):
+        tcp, ring, noop = (contender(row, each) for each in ("tcp", "ring", "noop"))
+        cells.append(
+            [
+                f"{row['what'].rpartition(' ')[2]}, {row['size_bytes'] / 1e6:.1f} MB",
+                f"{row['workers']}, {row['network']['rate_mbit']:g} Mbit/s",
+                *(number(each["p50_s"], ".0f", 1e3) for each in (tcp, ring)),
+                spread(tcp["ratio"]),
+                number(noop["p50_s"], ".0f", 1e3),
+            ]
+        )
+    yield from table(head, cells)
+    yield from provenance(*names)
+
+
+def long_paths(name: str = "shaped/long-paths") -> Iterator[str]:
+    """Yield all-reduces over long paths."""
+    head = ["round trip", "TCP, Mbit/s", "Gloo, Mbit/s", "TCP / Gloo (quartiles)"]
+    cells = []
+    for row in load(name)["rows"]:
+        tcp, ring = contender(row, "tcp"), contender(row, "ring")
+        rates = [number(each["algbw_gb_s"], ".0f", 8e3) for each in (tcp, ring)]
+        cells.append([f"{2 * row['network']['delay_ms']:g} ms", *rates, spread(tcp["ratio"])])
+    yield from table(head, cells)
+    yield from provenance(name)
+
+
+def tails() -> Iterator[str]:
+    """Yield the times of all-reduces beside other traffic."""
+    names = ("shaped/tails-some", "shaped/tails-much")
+    head = ["other traffic", "contender", "median, ms", "99th percentile, ms", "by the median"]
+    cells = []
+    for name in names:
+        traffic = load(name)["environment"]["command"].partition("--background ")[2].partition(" ")[0]
+        flows, on_s, off_s = traffic.split(":")
+        for row in load(name)["rows"]:
+            for label, key in (("TCP", "tcp"), ("Gloo", "ring")):
+                turns = row["contenders"][key]["turns"]
+                median, tail = (
+                    statistics.median(turns),
+                    statistics.quantiles(turns, n=100, method="inclusive")[-1],
+                )
+                cells.append(
+                    [
+                        f"{flows} flows, {on_s} s on, {off_s} s off",
+                        label,
+                        *(number(value, ".0f", 1e3) for value in (median, tail)),
+                        number(tail / median),
+                    ]
+                )
+    yield from table(head, cells)
+    yield from provenance(*names)
+
+
+def one_machine() -> Iterator[str]:
+    """Yield all-reduces on one machine with nothing configured."""
+    names = ("loopback/one-machine", "loopback/one-machine-cold")
+    head = ["n", "pattern", "size", "ours, ms", "Gloo, ms", "Gloo / ours (quartiles)", "CPU, ours / Gloo"]
+    cells = []
+    for name in names:
+        pattern = "barrier and pause" if name.endswith("cold") else "back to back"
+        for row in load(name)["rows"]:
+            ours, ring = contender(row, "default"), contender(row, "ring")
+            # A reducer's CPU is counted by one rank's bytes, a worker's by those of all.
+            cpu = ours["worker_cpu_s_per_gb"] + ours["reducer_cpu_s_per_gb"] / row["workers"]
+            cells.append(
+                [
+                    str(row["workers"]),
+                    pattern,
+                    size_text(row["size_bytes"]),
+                    *(figures(statistics.median(each["turns"]), 1e3) for each in (ours, ring)),
+                    spread(ours["ratio"]),
+                    number(cpu / ring["worker_cpu_s_per_gb"]),
+                ]
+            )
+    yield from table(head, cells)
+    yield from provenance(*names)
+
+
 _FUNCTIONS: tuple[Callable[[], Iterator[str]], ...] = (machine, links, training, small_sums, queues, loopback)
+_FUNCTIONS += (few_reducers, sizes, models, long_paths, tails, one_machine)
 _FUNCTIONS += (floor, chaos, formats, time_to_loss, convergence, accuracy, hierarchy, hierarchy_training)
 TABLES = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}

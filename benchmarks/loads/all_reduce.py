@@ -70,13 +70,17 @@ class AllReduce:
 
     def _expect(self, index: int) -> None:
         ranks = range(self._rank.world_size)
-        inputs = [torch.empty_like(self._pattern) for _ in ranks]
-        for rank, tensor in zip(ranks, inputs, strict=True):
-            self._fill(tensor, rank, index)
         if self._contender in WIRES:
+            inputs = [torch.empty_like(self._pattern) for _ in ranks]
+            for rank, tensor in zip(ranks, inputs, strict=True):
+                self._fill(tensor, rank, index)
             self._expected = reduced(inputs, self._contender)
-        else:
-            torch.sum(torch.stack(inputs), 0, out=self._expected)
+            return
+        self._expected.zero_()
+        one = torch.empty_like(self._pattern)
+        for rank in ranks:
+            self._fill(one, rank, index)
+            self._expected += one
 
     def _ours(self, state: ReductionState, tensor: torch.Tensor) -> None:
         state.all_reduce(tensor).wait()

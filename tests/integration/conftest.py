@@ -5,7 +5,7 @@
     serve(*options)            a reducer of this test's own
     ranks.run(n, function)     call function(rank, ...) in n processes that all tests share (rank_main.py)
     fresh_ranks()              rank processes of this test's own, to be killed
-    plane                      runs the test once over TCP and once over gRPC
+    plane                      runs the test once over TCP, once over gRPC, once with shared memory
 
 Nothing here waits without a deadline, and nothing is left behind.
 """
@@ -116,9 +116,12 @@ def fresh_ranks(tmp_path: Path) -> Iterator[Callable[[], Ranks]]:
             ranks.kill()
 
 
-@pytest.fixture(params=["tcp", "grpc"])
+@pytest.fixture(params=["tcp", "grpc", "auto"], ids=["tcp", "grpc", "shared"])
 def plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have all ranks use one data plane and no other; a test that asks for it runs once over each."""
+    """Have all ranks use one data plane and no other; a test that asks for it runs once over each.
+
+    With "auto" ranks and reducers share memory, since they are on one host.
+    """
     monkeypatch.setattr(Ranks, "plane", request.param)
     return request.param
 

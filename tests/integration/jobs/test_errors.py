@@ -109,7 +109,6 @@ FIRST_FRAMES = {
     "no instance": (join("x", instance=b""), MalformedFrame, "instance has 0 bytes"),
     "no credit": (join("x", credit_bytes=0), MalformedFrame, "credit_bytes is 0"),
     "too much credit": (join("x", credit_bytes=1 << 40), MalformedFrame, f"credit_bytes is {1 << 40}"),
-    "too much memory": (join("x", world_size=4096), ResourceExhausted, "needs"),
     "no Join": (Ack(3), OutOfOrder, "not a Ack"),
 }
 

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 from reduction.errors import ReductionError
-from support.network.faulty_relay import Fault
+from support.network.faulty_relay import OVER_A_NETWORK, Fault
 from support.processes.ranks import Ranks
 
 CHUNK = 4096
@@ -65,6 +65,7 @@ def pair(ranks, faulty_reducer, detour, job):
     return make
 
 
+@OVER_A_NETWORK
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("count", [30, CHUNK + 30, 3 * CHUNK])
 def test_a_frame_that_ends_in_the_middle(pair, plane, direction, count):
@@ -79,6 +80,7 @@ def test_a_frame_that_ends_in_the_middle(pair, plane, direction, count):
 
 
 @pytest.mark.usefixtures("plane")
+@OVER_A_NETWORK
 def test_a_way_that_trickles_is_only_slow(pair):
     both = pair()
     assert both.steps(3) == ["done", "done"]
@@ -94,6 +96,7 @@ def test_a_way_that_trickles_is_only_slow(pair):
 
 
 @pytest.mark.usefixtures("plane")
+@OVER_A_NETWORK
 def test_a_way_that_lets_next_to_nothing_pass_is_an_error_in_time(pair):
     """At a few bytes per second no ping comes through, or a chunk never ends. No rank hangs or crashes."""
     both = pair(timeout_s=6.0, join_timeout_s=6.0)
@@ -105,6 +108,7 @@ def test_a_way_that_lets_next_to_nothing_pass_is_an_error_in_time(pair):
 
 
 @pytest.mark.usefixtures("plane")
+@OVER_A_NETWORK
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("count", [20, 1000, CHUNK + 200])
 def test_bytes_that_come_twice_never_make_a_wrong_sum(pair, direction, count):

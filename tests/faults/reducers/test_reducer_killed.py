@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 from faults.reducers.strike import Strike
-from support.network.faulty_relay import Fault
+from support.network.faulty_relay import OVER_A_NETWORK, Fault
 from support.training.checked import Trainer
 
 #: Of the training: the step and the bucket in which the reducer is killed, and how far that bucket is then.
@@ -82,6 +82,7 @@ def let_only_rank_0_be_answered(call, way):
 
 
 @pytest.mark.usefixtures("plane")
+@OVER_A_NETWORK
 def test_a_reducer_that_dies_after_answering_rank_0_and_before_answering_rank_1(
     ranks, reducers, faulty_reducer, detour, job
 ):
@@ -96,6 +97,7 @@ def test_a_reducer_that_dies_after_answering_rank_0_and_before_answering_rank_1(
 
 
 @pytest.mark.usefixtures("plane")
+@OVER_A_NETWORK
 def test_the_only_reducer_dies_after_answering_rank_0_and_comes_back(
     ranks, faulty_reducer, serve, detour, job
 ):

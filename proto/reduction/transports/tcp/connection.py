@@ -281,11 +281,10 @@ class Connection:
         return True
 
     def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]], flags: int) -> None:
-        for level, kind, data in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                numbers = array.array("i")
-                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
-                self._descriptors.extend(numbers)
+        for _, _, data in ancillary:  # a socket without further options gets nothing but descriptors
+            numbers = array.array("i")
+            numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+            self._descriptors.extend(numbers)
         if flags & socket.MSG_CTRUNC or len(self._descriptors) > DESCRIPTORS_WAITING_MAX:
             raise MalformedFrame(f"more than {DESCRIPTORS_WAITING_MAX} descriptors wait for their messages")
 

@@ -1,0 +1,221 @@
+"""Two connections of one host that read each other's memory: what is shown, hidden, refused, and left over."""
+
+import array
+import asyncio
+import gc
+import os
+import socket
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from reduction.errors import MalformedFrame
+from reduction.limits import CHUNK_BYTES_MAX, DESCRIPTORS_WAITING_MAX, REGIONS_MAX
+from reduction.process.place import local_socket
+from reduction.transports import tcp
+from reduction.transports.shared import OwnMemory, PeerMemory, Sharing, address_of, own, peer
+from reduction.transports.shared.own import SLAB_BYTES
+from reduction.transports.shared.sharing import _PLACE, PLACE_BYTES
+from support.network.tcp_pair import Recorder, run, unix_pair
+
+
+class Side(Recorder):
+    """One end: it keeps what came, and knows the memory of the other."""
+
+    def __init__(self, sock):
+        super().__init__()
+        sock.setblocking(False)
+        self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
+        self.own = OwnMemory()
+        self.own.want()
+        self.sharing = Sharing(self.connection, self.own)
+        self.connection.start()
+
+    def payload_memory(self, header):
+        memory = self.sharing.memory_for(header)
+        return super().payload_memory(header) if memory is None else memory
+
+    def on_message(self, header, payload):
+        super().on_message(header, payload)
+        if header.kind in (tcp.SHOW, tcp.HIDE):
+            self.sharing.on_message(header)
+
+    def push(self, buffer, seq=0):
+        """Send a message whose payload lies in a buffer."""
+        place = self.sharing.place(buffer.data)
+        header = tcp.pack_header(tcp.PUSH, 0, 0, tcp.IS_PLACE, len(place), 0, 0, 0, seq, 0, 0, 0)
+        self.connection.send(header, place)
+
+
+@contextmanager
+def sides():
+    one, other = (Side(sock) for sock in unix_pair())
+    try:
+        yield one, other
+    finally:
+        for side in (one, other):
+            side.connection.close()
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_payload_is_read_where_it_lies():
+    async def test():
+        with sides() as (one, other):
+            buffers = [one.own.allocate(1000) for _ in range(3)]
+            for number, buffer in enumerate(buffers):
+                buffer[:] = number
+                one.push(buffer, number)
+            await other.until(lambda side: len(side.messages) == 4)
+            kinds = [header.kind for header, _ in other.messages]
+            assert kinds == [tcp.SHOW, tcp.PUSH, tcp.PUSH, tcp.PUSH], "one region, shown once"
+            seen = [other.sharing.payload(payload) for header, payload in other.messages[1:]]
+            assert [bytes(payload) for payload in seen] == [bytes([number] * 1000) for number in range(3)]
+            assert one.connection.queued_bytes == 0
+
+    run(test())
+
+
+def test_a_region_that_has_ended_is_hidden():
+    async def test():
+        with sides() as (one, other):
+            first, second = (one.own.allocate(SLAB_BYTES) for _ in range(2))
+            one.push(first)
+            one.push(second)
+            del first
+            gc.collect()
+            one.push(second)
+            await other.until(lambda side: len(side.messages) == 6)
+            assert [header.kind for header, _ in other.messages][4] == tcp.HIDE
+            number = other.messages[0][0].chunk
+            with pytest.raises(MalformedFrame, match="unknown"):
+                other.sharing.payload(memoryview(_PLACE.pack(number, 1, 0)))
+
+    run(test())
+
+
+def test_what_is_in_no_region_has_no_place():
+    async def test():
+        with sides() as (one, _):
+            assert one.sharing.place(memoryview(bytes(10))) is None
+            assert one.sharing.place(memoryview(b"")) is None
+
+    run(test())
+
+
+def test_a_place_is_checked():
+    async def test():
+        with sides() as (one, _):
+            with pytest.raises(MalformedFrame, match="length of a shared payload"):
+                one.sharing.payload(memoryview(_PLACE.pack(1, CHUNK_BYTES_MAX + 1, 0)))
+            for header in (tcp.counter_header(PLACE_BYTES + 1), tcp.region_header(tcp.SHOW, 1)):
+                parsed = tcp.parse_header(header)
+                if parsed.kind == tcp.SHOW:
+                    parsed = parsed._replace(length=1)
+                with pytest.raises(MalformedFrame, match="bytes follow where"):
+                    one.sharing.memory_for(parsed)
+            assert one.sharing.memory_for(tcp.parse_header(tcp.control_header(5))) is None
+            with pytest.raises(MalformedFrame, match="without the descriptor"):
+                one.sharing.on_message(tcp.parse_header(tcp.region_header(tcp.SHOW, 1)))
+
+    run(test())
+
+
+def test_descriptors_wait_for_room_in_the_socket_and_keep_their_order():
+    async def test():
+        with sides() as (one, other):
+            for side in (one, other):
+                side.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            filler = memoryview(bytes(300_000))
+            one.connection.send(tcp.control_header(len(filler)), filler)
+            assert one.connection.queued_bytes > 0, "the socket is full"
+            buffers = [one.own.allocate(SLAB_BYTES) for _ in range(5)]
+            for number, buffer in enumerate(buffers):
+                buffer[:10] = number
+                one.push(buffer[:10], number)
+            await other.until(lambda side: len(side.messages) == 11)
+            places = [payload for header, payload in other.messages if header.kind == tcp.PUSH]
+            assert [bytes(other.sharing.payload(place))[0] for place in places] == [0, 1, 2, 3, 4]
+
+    run(test())
+
+
+def test_a_connection_that_is_over_takes_and_keeps_no_descriptor():
+    async def test():
+        with sides() as (one, other):
+            buffer = one.own.allocate(SLAB_BYTES)
+            region, _ = one.own.find(address_of(buffer.data))
+            before = descriptors()
+            one.connection.send_descriptor(tcp.control_header(0), region)
+            await other.until(lambda side: side.messages)
+            assert descriptors() == before + 1, "it came, and nobody took it"
+            other.connection.close()
+            assert descriptors() == before - 1, "with the socket"
+            one.connection.finish()
+            one.connection.send_descriptor(tcp.region_header(tcp.SHOW, 2), region)
+            assert one.connection.queued_bytes == 0
+
+    run(test())
+
+
+def test_too_many_descriptors_end_the_connection():
+    async def test():
+        sock, bare = unix_pair()
+        side = Side(sock)
+        with bare:
+            for count in (DESCRIPTORS_WAITING_MAX, 1):
+                files = [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
+                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
+                bare.sendmsg([tcp.control_header(0)], [rights])
+                for file in files:
+                    os.close(file)
+            error = await side.end()
+        assert "descriptors wait for their messages" in str(error)
+
+    run(test())
+
+
+def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
+    memory, known = OwnMemory(), PeerMemory()
+    memory.want()
+    buffer = memory.allocate(SLAB_BYTES)
+    region, _ = memory.find(address_of(buffer.data))
+    monkeypatch.setattr(peer, "REGIONS_MAX", 1)
+    known.add(1, os.dup(region.descriptor))
+    with pytest.raises(MalformedFrame, match="more than 1 are"):
+        known.add(2, os.dup(region.descriptor))
+    assert REGIONS_MAX > 1
+    empty = os.memfd_create("empty", os.MFD_ALLOW_SEALING)
+    own.fcntl.fcntl(empty, 1033, 2)
+    with pytest.raises(MalformedFrame, match="a region of 0 bytes"):
+        PeerMemory().add(1, empty)
+
+    def refuse(*_):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(peer.mmap, "mmap", refuse)
+    with pytest.raises(MalformedFrame, match="cannot be mapped"):
+        PeerMemory().add(1, os.dup(region.descriptor))
+
+
+def test_a_region_that_cannot_have_its_size_leaves_no_descriptor(monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    memory = OwnMemory()
+    memory.want()
+    before = descriptors()
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    assert isinstance(memory.allocate(100), np.ndarray)
+    assert "No space left" in memory.refusal
+    assert descriptors() == before
+
+
+def test_a_socket_of_one_host_needs_no_options_of_tcp():
+    one, other = unix_pair()
+    with one, other:
+        tcp.prepare(one)
+        assert not one.getblocking()
+    assert local_socket(b"\x01\xff") == "\0reduction-server-01ff"

@@ -284,6 +284,7 @@ class DataSession:
         for _, payload in self._lent:
             self._pool.spoil(payload)
         self._lent.clear()
+        self._sharing = self._counter = None  # or the worker's memory would stay until garbage is collected
         self._on_end(error)
 
 

@@ -170,6 +170,8 @@ class Links:
         self._streams.clear()
         self._endpoints.clear()
         self._sinks.clear()
+        if self.memory is not None:
+            self.memory.close()
 
     def _endpoint(self, address: str, count: int) -> RemoteEndpoint:
         """Return an endpoint, of `count` with this one."""

@@ -389,6 +389,7 @@ class TcpStream:
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
-        self._connection = None  # so that it is freed even if somebody keeps this stream
+        # So that they are freed even if somebody keeps this stream.
+        self._connection = self._sharing = self._copied = None
         self._sink.on_closed(self._error)
         self._closed.set()

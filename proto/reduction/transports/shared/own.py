@@ -100,6 +100,11 @@ class OwnMemory:
                 self.refusal = str(error)
         return np.empty(nbytes, np.uint8)
 
+    def close(self) -> None:
+        """Make no more regions. Those that exist end with their buffers."""
+        self.is_wanted = False
+        self._slab, self._used = np.empty(0, np.uint8), 0
+
     def suits(self, address: int) -> bool:
         """Whether a buffer that was allocated earlier is as good as one that would be allocated now."""
         return not self.is_wanted or self.find(address) is not None

@@ -127,3 +127,15 @@ def test_a_peer_takes_nothing_that_could_become_smaller(memory, tmp_path):
     peer.add(1, os.dup(region.descriptor))
     with pytest.raises(MalformedFrame, match="is there already"):
         peer.add(1, os.dup(region.descriptor))
+
+
+def test_after_the_end_nothing_is_kept(memory):
+    region, _ = place(memory, memory.allocate(10))
+    number = region.number
+    del region
+    gc.collect()
+    assert memory.has(number), "there is room in it for more"
+    memory.close()
+    gc.collect()
+    assert not memory.has(number)
+    assert place(memory, memory.allocate(10)) is None

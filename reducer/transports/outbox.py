@@ -72,6 +72,8 @@ class Outbox:
         self._data: DataSession | None = None
         #: Whether the worker sends nothing more on the call.
         self._has_sent_moved = False
+        #: Runs out if the worker has moved, and its connection does not come.
+        self._moving: asyncio.TimerHandle | None = None
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
         self._limit_bytes = UNREAD_CONTROL_BYTES_MAX
@@ -110,7 +112,7 @@ class Outbox:
             if self._data is not None:
                 self._data.connection.start()
             else:  # the connection may have been admitted just now
-                asyncio.get_running_loop().call_later(DATA_KEY_S, self._check_moved)
+                self._moving = asyncio.get_running_loop().call_later(DATA_KEY_S, self._check_moved)
 
     def reject(self, error: ReductionError) -> None:
         """End the stream because of what the peer did."""
@@ -150,6 +152,7 @@ class Outbox:
         """Let both planes end after the queued frames; see `Sink.on_closed`."""
         self.error = error
         self._is_closed = True
+        self._stop_waiting()
         self._changed.set()
         if self._data_port is not None:
             self._data_port.withdraw(self._key)
@@ -209,12 +212,18 @@ class Outbox:
         if self._is_closed or self._data is not None:
             sock.close()
             return
+        self._stop_waiting()
         self._queue(wire.reducer_frame_to_wire(Moved()))
         self._data = DataSession(
             sock, self._engine.pool, self._encoder.header, self._stream.send, self._on_data_end
         )
         if self._has_sent_moved:
             self._data.connection.start()
+
+    def _stop_waiting(self) -> None:
+        if self._moving is not None:  # it would keep this stream alive until it runs out
+            self._moving.cancel()
+            self._moving = None
 
     def _check_moved(self) -> None:
         if self._data is None and not self._is_closed:

@@ -132,6 +132,11 @@ class GrpcStream:
         """-1: gRPC does not tell; `fork` finds its sockets by their addresses."""
         return -1
 
+    @property
+    def plane(self) -> str:
+        """Empty: it has no connection of its own."""
+        return ""
+
     def cancel(self) -> None:
         """End the stream at once."""
         if self._call is not None:

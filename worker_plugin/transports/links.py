@@ -95,7 +95,7 @@ class Links:
     def planes(self) -> list[str]:
         """The names of the planes that the open streams use."""
         streams = [stream for link, stream in self._streams.items() if link in self._sinks]
-        found = {"tcp" if stream.descriptor >= 0 else self._grpc for stream in streams}
+        found = {stream.plane or self._grpc for stream in streams}
         return sorted(found, reverse=True)
 
     @property

@@ -164,6 +164,13 @@ class TcpStream:
         """The connection's, -1 if there is none; for `fork`."""
         return -1 if self._connection is None else self._connection.fileno()
 
+    @property
+    def plane(self) -> str:
+        """See `RemoteStream.plane`."""
+        if self._connection is None:
+            return ""
+        return "tcp" if self._sharing is None else "shared memory"
+
     # ---- from gRPC ----
 
     def on_frame(self, frame: ReducerFrame) -> None:

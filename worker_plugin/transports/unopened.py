@@ -32,6 +32,7 @@ class UnopenedStream:
 
     descriptor = -1
     packets_lost = 0
+    plane = ""
 
     def __init__(self, sink: Sink, error: ReductionError) -> None:
         self._closed = asyncio.Event()

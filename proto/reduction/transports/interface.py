@@ -77,6 +77,10 @@ class RemoteStream(ReducerStream, Protocol):
     def descriptor(self) -> int:
         """The file descriptor of the stream's own data connection; -1 if it has none."""
 
+    @property
+    def plane(self) -> str:
+        """What the stream's own data connection is called; empty if it has none, and all goes over gRPC."""
+
 
 class RemoteEndpoint(Protocol):
     """A reducer that is reached over a network."""

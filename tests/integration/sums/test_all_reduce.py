@@ -363,7 +363,7 @@ def test_bits_are_the_same_for_all_planes_chunk_sizes_reducer_counts_and_runs(ra
     ways = [(1, 512), (1, 1), (2, 64), (2, 64), (3, 7), (5, 16)]
     seen = {
         digest
-        for planes in (("tcp",), ("grpc",), ("tcp", "grpc"))
+        for planes in (("tcp",), ("grpc",), ("auto",), ("tcp", "grpc", "auto"))
         for run, (k, chunk_kib) in enumerate(ways)
         for digest in ranks.run(
             4, bits, reducers(k), f"{job}-{'-'.join(planes)}-{run}", planes, chunk_kib * KIB, group=False

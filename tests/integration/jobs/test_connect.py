@@ -107,7 +107,7 @@ def lives(rank, reducers, job):
 # ---- tests ----
 
 
-def line_of(job, ranks, addresses, plane="tcp"):
+def line_of(job, ranks, addresses, plane="shared memory"):
     many = "s" * (len(addresses) != 1)
     return f"reduction-server: job {job}, {ranks}, {len(addresses)} reducer{many} ({', '.join(addresses)}), {plane}"
 

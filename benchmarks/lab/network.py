@@ -157,7 +157,10 @@ class Network:
     def _lengthen(self, link: Link) -> None:
         """Let the hosts send by devices whose packets a process holds for a while, and the switch route them on."""
         switch = _name(self._bridge)
-        self._delay = Delay(link.delay_ms, self.hosts, self._bridge)
+        try:
+            self._delay = Delay(link.delay_ms, self.hosts, self._bridge)
+        except OSError as error:
+            raise NetworkUnavailable(f"long paths need TUN devices: {error}") from error
         with self._bridge.entered():
             _sysctl("ip_forward", "1")
         _run("ip", "-n", switch, "address", "add", _SWITCH, "dev", "bridge")

@@ -19,9 +19,10 @@ BYTES = 4 << 20
 def network():
     try:
         check_network()
+        built = Network(2, 0, Link(rate_mbit=RATE_MBIT, delay_ms=1e3 * DELAY_S))
     except NetworkUnavailable as error:
         pytest.skip(str(error))
-    with Network(2, 0, Link(rate_mbit=RATE_MBIT, delay_ms=1e3 * DELAY_S)) as built:
+    with built:
         yield built
 
 

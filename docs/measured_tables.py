@@ -400,10 +400,8 @@ def tails() -> Iterator[str]:
         for row in load(name)["rows"]:
             for label, key in (("TCP", "tcp"), ("Gloo", "ring")):
                 turns = row["contenders"][key]["turns"]
-                median, tail = (
-                    statistics.median(turns),
-                    statistics.quantiles(turns, n=100, method="inclusive")[-1],
-                )
+                median = statistics.median(turns)
+                tail = statistics.quantiles(turns, n=100, method="inclusive")[-1]
                 cells.append(
                     [
                         f"{flows} flows, {on_s} s on, {off_s} s off",

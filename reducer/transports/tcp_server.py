@@ -19,15 +19,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-import numpy as np
 from reduction import wire
 from reduction.codecs import CODECS
 from reduction.errors import MalformedFrame
 from reduction.limits import DATA_KEY_BYTES, DATA_KEY_S, DATA_STRANGERS_MAX
 from reduction.model import Push, ReducerFrame, Result
 from reduction.process.place import local_socket
-from reduction.transports import tcp
-from reduction.transports.shared import Sharing
+from reduction.transports import shared, tcp
 
 from reducer.resources.buffers import BufferPool
 
@@ -194,7 +192,9 @@ class DataSession:
         self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
         self._pool = pool
         self._header = header
-        self._sharing = Sharing(self.connection, pool.memory) if sock.family == socket.AF_UNIX else None
+        self._sharing = (
+            shared.Sharing(self.connection, pool.memory) if sock.family == socket.AF_UNIX else None
+        )
         #: The worker's count; None as long as results have to be sent.
         self._counter: memoryview | None = None
         #: Results that are lent, with their numbers.
@@ -207,10 +207,12 @@ class DataSession:
     def send(self, frame: ReducerFrame) -> None:
         """Send a frame. A result's payload is sent without a copy."""
         if isinstance(frame, Result):
-            if self._counter is not None and (place := self._place(frame.payload)) is not None:
-                self._lend(frame.payload)
-                self.connection.send(self._header(frame, len(place)), place)
-                return
+            if self._sharing is not None and self._counter is not None:
+                place = self._sharing.place(frame.payload)
+                if place is not None:
+                    self._lend(frame.payload)
+                    self.connection.send(self._header(frame, len(place)), place)
+                    return
             self.connection.send(self._header(frame, 0), frame.payload)
         else:
             data = wire.reducer_frame_to_wire(frame)
@@ -221,9 +223,6 @@ class DataSession:
         """Bytes that the worker has not received, or not copied, yet."""
         self._take_back()
         return self.connection.queued_bytes + self._lent_bytes
-
-    def _place(self, payload: memoryview) -> bytes | None:
-        return None if self._sharing is None else self._sharing.place(payload)
 
     def _take_back(self) -> None:
         """Let go of the results that the worker has copied."""
@@ -275,7 +274,7 @@ class DataSession:
 
     def _copy(self, payload: memoryview) -> memoryview:
         memory = self._pool.take(payload.nbytes)
-        np.copyto(np.frombuffer(memory, np.uint8), np.frombuffer(payload, np.uint8))
+        shared.copy(payload, memory)
         return memory
 
     def on_end(self, error: Exception | None) -> None:

@@ -28,7 +28,7 @@ from reduction import wire
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.process.place import local_socket, own_host
-from reduction.transports import tcp
+from reduction.transports import shared, tcp
 from reduction.transports.interface import ResultSink
 from reduction.transports.shared import OwnMemory, Sharing, is_possible
 
@@ -361,13 +361,12 @@ class TcpStream:
         else:
             self._sink.on_frame(wire.reducer_frame_from_wire(bytes(payload)))
 
-    def _copy(self, header: tcp.Header, shared: memoryview) -> memoryview:
+    def _copy(self, header: tcp.Header, lent: memoryview) -> memoryview:
         """Return a result in memory of this process, and count it: the reducer may then write there again."""
         if self._copied is None:
             raise MalformedFrame("a shared result, although no counter was offered")
-        memory = self._memory_for_result(header, shared.nbytes)
-        # numpy gives the GIL away for this copy, a memoryview would not.
-        np.copyto(np.frombuffer(memory, np.uint8), np.frombuffer(shared, np.uint8))
+        memory = self._memory_for_result(header, lent.nbytes)
+        shared.copy(lent, memory)
         self._copied[0] += 1
         return memory
 

@@ -29,6 +29,12 @@ def address_of(payload: memoryview) -> int:
     return address
 
 
+def copy(payload: memoryview, to: memoryview) -> None:
+    """Copy a payload of the peer to memory of as many bytes that only this process writes to."""
+    # numpy gives the GIL away for this, a memoryview would not.
+    np.copyto(np.frombuffer(to, np.uint8), np.frombuffer(payload, np.uint8))
+
+
 class Sharing:
     """The shared memory of both sides of a connection. Loop thread."""
 

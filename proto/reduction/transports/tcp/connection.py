@@ -13,7 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from reduction.errors import MalformedFrame, ReductionError
 from reduction.limits import DESCRIPTORS_WAITING_MAX
@@ -210,6 +210,8 @@ class Connection:
 
     def _next(self) -> tuple[list[memoryview | bytes], list[_Ancillary]]:
         """Return what one system call sends: some buffers, or one message with its descriptor."""
+        if not self._parcels:  # the usual case
+            return cast("list[memoryview | bytes]", list(islice(self._queue, _BUFFERS_PER_SEND))), []
         buffers: list[memoryview | bytes] = []
         for item in islice(self._queue, _BUFFERS_PER_SEND):
             if isinstance(item, _Parcel):

@@ -13,7 +13,7 @@ from reduction.errors import MalformedFrame
 from reduction.limits import CHUNK_BYTES_MAX, DESCRIPTORS_WAITING_MAX, REGIONS_MAX
 from reduction.process.place import local_socket
 from reduction.transports import tcp
-from reduction.transports.shared import OwnMemory, PeerMemory, Sharing, address_of, own, peer
+from reduction.transports.shared import OwnMemory, PeerMemory, Sharing, address_of, copy, own, peer
 from reduction.transports.shared.own import SLAB_BYTES
 from reduction.transports.shared.sharing import _PLACE, PLACE_BYTES
 from support.network.tcp_pair import Recorder, run, unix_pair
@@ -219,3 +219,26 @@ def test_a_socket_of_one_host_needs_no_options_of_tcp():
         tcp.prepare(one)
         assert not one.getblocking()
     assert local_socket(b"\x01\xff") == "\0reduction-server-01ff"
+
+
+def test_a_descriptor_waits_behind_more_buffers_than_one_call_sends():
+    async def test():
+        with sides() as (one, other):
+            one.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            filler = memoryview(bytes(1000))
+            for _ in range(200):
+                one.connection.send(tcp.control_header(len(filler)), filler)
+            buffer = one.own.allocate(SLAB_BYTES)
+            buffer[:10] = 7
+            one.push(buffer[:10])
+            await other.until(lambda side: len(side.messages) == 202)
+            assert bytes(other.sharing.payload(other.messages[-1][1])) == bytes([7] * 10)
+
+    run(test())
+
+
+def test_a_copy_is_this_process_own():
+    payload, to = bytearray(b"payload"), memoryview(bytearray(7))
+    copy(memoryview(payload).toreadonly(), to)
+    payload[:] = b"changed"
+    assert bytes(to) == b"payload"

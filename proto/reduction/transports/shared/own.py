@@ -140,7 +140,8 @@ class OwnMemory:
         whole = region.array().view(_Whole)
         whole.region = region
         address = whole.__array_interface__["data"][0]
-        weakref.finalize(region, self._on_end, address)
+        # The slab refers to its region, so that a finalizer that referred to this object would keep both.
+        weakref.finalize(region, _end, weakref.ref(self), address)
         with self._lock:
             addresses, regions = self._table
             index = bisect_right(addresses, address)
@@ -150,7 +151,7 @@ class OwnMemory:
             )
         return whole
 
-    def _on_end(self, address: int) -> None:
+    def _forget(self, address: int) -> None:
         with self._lock:
             addresses, regions = self._table
             index = bisect_right(addresses, address) - 1
@@ -159,6 +160,11 @@ class OwnMemory:
                 (*regions[:index], *regions[index + 1 :]),
             )
             self.generation += 1
+
+
+def _end(memory: weakref.ref[OwnMemory], address: int) -> None:
+    if (owner := memory()) is not None:
+        owner._forget(address)
 
 
 class _Whole(np.ndarray[Any, np.dtype[np.uint8]]):

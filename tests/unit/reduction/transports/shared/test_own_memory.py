@@ -3,6 +3,7 @@
 import gc
 import mmap
 import os
+import weakref
 
 import numpy as np
 import pytest
@@ -90,6 +91,19 @@ def test_where_it_is_not_allowed_ordinary_memory_does_and_the_reason_is_kept(mon
     assert "Operation not permitted" in memory.refusal
     memory.want()
     assert not memory.is_wanted
+
+
+def test_memory_that_nobody_closes_ends_with_its_owner_and_its_buffers(memory):
+    other = OwnMemory()
+    other.want()
+    buffer = other.allocate(100)
+    region = weakref.ref(other.find(address_of(buffer.data))[0])
+    del other
+    gc.collect()
+    assert region() is not None, "the buffer is still in use"
+    del buffer
+    gc.collect()
+    assert region() is None
 
 
 def test_a_peer_reads_what_is_written_and_nothing_else(memory):

@@ -3,12 +3,14 @@
     python -m benchmarks.chaos --kills 200 --every 1.0
     python -m benchmarks.chaos --kills 200 --every 2.0 --reducers 1
     python -m benchmarks.chaos --kills 10 --every 15 --signal STOP
+    python -m benchmarks.chaos --kills 200 --reducers 2 --colocated    # as root
 
 Worker processes train a small model under DDP over reducer processes on loopback. At random
 instants a reducer gets a signal, and a supervisor starts it again on the same address, as systemd
-would. Then the same steps are trained without any signals. The exit code is 0 if all ranks and both
-trainings ended with the same bits and no step took 60 s, 1 if not, or if a process failed, and 130
-if it was interrupted.
+would. With --colocated ranks and reducers are on hosts of their own (network namespaces), and the
+reducers on the ranks' hosts are struck too; their ranks start them again. Then the same steps are
+trained without any signals. The exit code is 0 if all ranks and both trainings ended with the same
+bits and no step took 60 s, 1 if not, or if a process failed, and 130 if it was interrupted.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from benchmarks.chaos.course import ChaosFailed, Settings, run
 from benchmarks.chaos.reducers import ReducersFailed
 from benchmarks.chaos.report import document, lines
+from benchmarks.lab.network import NetworkUnavailable
 from benchmarks.lab.ranks import RanksFailed
 
 SIGNALS = ("KILL", "STOP", "TERM")
@@ -37,7 +40,7 @@ def main() -> None:
     course, failure, code = None, "", 0
     try:
         course = run(settings, say)
-    except (ChaosFailed, RanksFailed, ReducersFailed) as error:
+    except (ChaosFailed, RanksFailed, ReducersFailed, NetworkUnavailable) as error:
         failure, code = str(error), 1
     except KeyboardInterrupt:
         failure, code = "interrupted", 130
@@ -59,6 +62,7 @@ def _arguments() -> tuple[Settings, Path | None]:
     parser.add_argument("--workers", type=int, default=4, help="(%(default)s)")
     parser.add_argument("--reducers", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--transport", choices=("auto", "tcp", "grpc"), default="auto", help="(%(default)s)")
+    parser.add_argument("--colocated", action="store_true", help="the ranks' hosts have reducers too")
     parser.add_argument(
         "--restart-after", type=float, default=0.1, help="seconds from its end to its start (%(default)s)"
     )
@@ -66,10 +70,14 @@ def _arguments() -> tuple[Settings, Path | None]:
     parser.add_argument("--seed", type=int, default=1, help="of schedule, weights and data (%(default)s)")
     parser.add_argument("--out", type=Path, help="JSON file with every strike")
     given = parser.parse_args()
-    for name in ("kills", "workers", "reducers", "every"):
+    for name in (
+        ("kills", "workers", "every") if given.colocated else ("kills", "workers", "reducers", "every")
+    ):
         if getattr(given, name) <= 0:
             parser.error(f"--{name} is {getattr(given, name)}, it must be more than 0")
-    for name in ("restart_after", "stop_for"):
+    if given.colocated and given.signal == "STOP":
+        parser.error("--colocated goes with KILL and TERM only: nobody would wake these reducers again")
+    for name in ("reducers", "restart_after", "stop_for"):
         if getattr(given, name) < 0:
             parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}, it must not be negative")
     settings = Settings(
@@ -79,6 +87,7 @@ def _arguments() -> tuple[Settings, Path | None]:
         workers=given.workers,
         reducers=given.reducers,
         transport=given.transport,
+        colocated=given.colocated,
         restart_after_s=given.restart_after,
         stop_for_s=given.stop_for,
         seed=given.seed,

@@ -7,15 +7,20 @@ stop. In both trainings all ranks are idle for a moment between two slices.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from benchmarks.chaos.load import HANG_S, ChaosTraining, Slice
 from benchmarks.chaos.reducers import ChaosReducers, Struck
 from benchmarks.chaos.schedule import schedule
+from benchmarks.lab.hosts import Host
+from benchmarks.lab.network import Network
 from benchmarks.lab.ranks import Ranks, RanksFailed
+from benchmarks.lab.traffic import Link
 from benchmarks.method.slices import following
 
+#: Of hosts of their own. It is fast, because the processor is to be the limit.
+LINK = Link(rate_mbit=2000)
 #: Number of first steps without signals, which are not timed: connections are made, DDP makes its
 #: second set of buckets, and the chunk size settles.
 WARMUP_STEPS = 20
@@ -39,6 +44,8 @@ class Settings:
     workers: int
     reducers: int
     transport: str
+    #: Whether ranks and reducers have hosts of their own, and the ranks' hosts have reducers too.
+    colocated: bool
     restart_after_s: float
     stop_for_s: float
     seed: int
@@ -100,35 +107,45 @@ def run(settings: Settings, say: Callable[[str], None]) -> Course:
         ChaosFailed: ranks or trainings ended with different weights, or a step was a hang.
         RanksFailed: a rank raised an error, or did not answer.
         ReducersFailed: a reducer ended, and no strike was the reason.
+        NetworkUnavailable: this machine cannot have hosts of its own.
     """
     course = Course()
-    reducers = ChaosReducers(
-        settings.reducers,
-        settings.signal,
-        restart_after_s=settings.restart_after_s,
-        stop_for_s=settings.stop_for_s,
-    )
-    with closing(reducers):
+    with ExitStack() as stack:
+        workers_at: list[Host] = []
+        reducers_at: list[Host] = []
+        if settings.colocated:
+            network = stack.enter_context(Network(settings.workers, settings.reducers, LINK))
+            workers_at, reducers_at = network.workers, network.reducers
+        reducers = ChaosReducers(
+            settings.reducers,
+            settings.signal,
+            restart_after_s=settings.restart_after_s,
+            stop_for_s=settings.stop_for_s,
+            hosts=reducers_at,
+        )
+        stack.enter_context(closing(reducers))
         reducers.start()
-        with closing(Ranks(settings.workers, reducers.addresses)) as ranks:
-            ranks.load(ChaosTraining, settings.seed)
-            try:
-                _disturb(settings, course, reducers, ranks)
-            except RanksFailed:
-                reducers.check()  # a reducer that failed is the better reason
-                raise
-            finally:
-                course.struck, course.restarts = list(reducers.struck), reducers.restarts
-            say(f"{len(course.struck)} strikes in {sum(course.disturbed.counts)} steps; now undisturbed")
-            _repeat(settings, course, reducers, ranks)
+        ranks = stack.enter_context(closing(Ranks(settings.workers, reducers.addresses, hosts=workers_at)))
+        ranks.load(ChaosTraining, settings.seed)
+        try:
+            _disturb(settings, course, reducers, ranks)
+        except RanksFailed:
+            reducers.check()  # a reducer that failed is the better reason
+            raise
+        finally:
+            course.struck, course.restarts = list(reducers.struck), reducers.restarts
+        say(f"{len(course.struck)} strikes in {sum(course.disturbed.counts)} steps; now undisturbed")
+        _repeat(settings, course, reducers, ranks)
     return course
 
 
 def _disturb(settings: Settings, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
     training = course.disturbed
-    ranks.call("begin", reducers.addresses, settings.transport, "chaos-disturbed")
+    _begin(settings, reducers, ranks, "chaos-disturbed")
     training.add(ranks.call("run", WARMUP_STEPS))
-    reducers.strike(schedule(settings.seed, settings.strikes, settings.every_s, settings.reducers))
+    leaders = ranks.pids if settings.colocated else []
+    count = settings.reducers + len(leaders)
+    reducers.strike(schedule(settings.seed, settings.strikes, settings.every_s, count), leaders)
     count = WARMUP_STEPS
     while not reducers.is_over:
         before = training.seconds
@@ -138,9 +155,14 @@ def _disturb(settings: Settings, course: Course, reducers: ChaosReducers, ranks:
     training.add(ranks.call("run", SETTLE_STEPS))
 
 
+def _begin(settings: Settings, reducers: ChaosReducers, ranks: Ranks, job: str) -> None:
+    colocated = "always" if settings.colocated else None
+    ranks.call("begin", reducers.addresses, settings.transport, colocated, job)
+
+
 def _repeat(settings: Settings, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
     training = course.reference
-    ranks.call("begin", reducers.addresses, settings.transport, "chaos-reference")
+    _begin(settings, reducers, ranks, "chaos-reference")
     for count, expected in zip(course.disturbed.counts, course.disturbed.digests, strict=True):
         training.add(ranks.call("run", count))
         if training.digests[-1] != expected:

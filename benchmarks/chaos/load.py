@@ -53,14 +53,14 @@ class ChaosTraining:
         self._labels = torch.tensor(digits.target)
         self._state: ReductionState | None = None
 
-    def begin(self, reducers: Sequence[str], transport: str, job: str) -> None:
+    def begin(self, reducers: Sequence[str], transport: str, colocated: str | None, job: str) -> None:
         """Start from the beginning, with a new communicator."""
         self.end()
         torch.manual_seed(self._seed)
         self._model = cnn()
         self._ddp_model = DistributedDataParallel(self._model, bucket_cap_mb=BUCKET_MB)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=_LEARNING_RATE, momentum=0.9)
-        self._state = ReductionState(reducers, job=job, transport=transport)
+        self._state = ReductionState(reducers or None, job=job, transport=transport, colocated=colocated)
         self._ddp_model.register_comm_hook(self._state, reduction_hook)
         self._steps = 0
 

@@ -7,6 +7,9 @@ stopped              after `stop_for_s` SIGCONT: serving
 ending               its end: down
 down                 after `restart_after_s` it is started on the same address: starting
 
+Reducers that ranks have started on their own hosts are struck too, if there are any. Nobody here starts
+these again: their ranks do.
+
 One thread does all of this. If a reducer ends without a strike, that is a failure.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import math
+import os
 import random
 import selectors
 import signal
@@ -28,7 +32,8 @@ from dataclasses import dataclass
 from reduction.process.ready import ready_address
 
 from benchmarks.chaos.schedule import Strike
-from benchmarks.lab.hosts import LOOPBACK
+from benchmarks.lab.hosts import LOOPBACK, Host
+from benchmarks.lab.procfs import children, listens
 from benchmarks.lab.reducers import START_TIMEOUT_S, STOP_TIMEOUT_S, start
 
 #: Ports for reducers, below those that Linux gives to outgoing connections. Otherwise an outgoing
@@ -62,13 +67,15 @@ class Struck:
     reducer: int
     #: Number of other reducers that served at that moment.
     others: int
+    #: Whether a rank has started it, on its own host.
+    is_colocated: bool = False
     #: The time at which the reducer served again.
     back_s: float = math.inf
 
 
 class _Reducer:
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, host: Host, port: int) -> None:
+        self.host, self.port = host, port
         self.state = State.DOWN
         #: The time at which `state` ends by itself: at the restart, at the SIGCONT, or when
         #: starting or ending has taken too long.
@@ -77,6 +84,10 @@ class _Reducer:
         #: The strike after which it does not serve yet.
         self.struck: Struck | None = None
 
+    @property
+    def address(self) -> str:
+        return f"{self.host.address}:{self.port}"
+
     def serves(self, now: float) -> None:
         """Note that it serves, for the first time or again."""
         self.state, self.due_s = State.SERVING, math.inf
@@ -84,16 +95,56 @@ class _Reducer:
             self.struck.back_s, self.struck = now, None
 
 
-class ChaosReducers:
-    """`count` reducers on loopback, under a supervisor."""
+class _Colocated:
+    """The reducer of one rank, which starts it again by itself."""
 
-    def __init__(self, count: int, which: str, *, restart_after_s: float, stop_for_s: float) -> None:
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._pid = self._serving_pid()
+        #: The strike after which it does not serve yet.
+        self.struck: Struck | None = None
+
+    @property
+    def serves(self) -> bool:
+        return self._pid is not None
+
+    def strike(self, which: signal.Signals) -> None:
+        assert self._pid is not None
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself; the rank says so
+            os.kill(self._pid, which)
+        self._pid = None
+
+    def look(self, now: float) -> None:
+        """Find out whether it serves again."""
+        if self._pid is None and (pid := self._serving_pid()) is not None:
+            self._pid = pid
+            if self.struck is not None:
+                self.struck.back_s, self.struck = now, None
+
+    def _serving_pid(self) -> int | None:
+        return next((pid for pid in children(self._rank) if listens(pid)), None)
+
+
+class ChaosReducers:
+    """`count` reducers on loopback or each on its own of `hosts`, under a supervisor."""
+
+    def __init__(
+        self,
+        count: int,
+        which: str,
+        *,
+        restart_after_s: float,
+        stop_for_s: float,
+        hosts: Sequence[Host] = (),
+    ) -> None:
         self._signal = signal.Signals[f"SIG{which}"]
         self._restart_after_s = restart_after_s
         self._stop_for_s = stop_for_s
-        self._reducers = [_Reducer(port) for port in _free_ports(count)]
+        at = hosts or [LOOPBACK] * count
+        self._reducers = [_Reducer(host, port) for host, port in zip(at, _free_ports(count), strict=True)]
+        self._colocated: list[_Colocated] = []
         #: HOST:PORT of each, the same after every restart.
-        self.addresses = [f"{LOOPBACK.address}:{reducer.port}" for reducer in self._reducers]
+        self.addresses = [reducer.address for reducer in self._reducers]
         #: The strikes that were carried out. Read it when `is_over`.
         self.struck: list[Struck] = []
         self.restarts = 0
@@ -115,9 +166,17 @@ class ChaosReducers:
             self.check()
             time.sleep(0.02)
 
-    def strike(self, planned: Sequence[Strike]) -> None:
-        """Begin a schedule."""
+    def strike(self, planned: Sequence[Strike], ranks: Sequence[int] = ()) -> None:
+        """Begin a schedule. The reducers that the processes `ranks` have started have the numbers after ours.
+
+        Raises:
+            ReducersFailed: one of these ranks has started none.
+        """
+        colocated = [_Colocated(pid) for pid in ranks]
+        if not all(reducer.serves for reducer in colocated):
+            raise ReducersFailed(f"not every rank has a reducer on its host; the ranks are {list(ranks)}")
         self._over.clear()
+        self._colocated = colocated
         self._planned = list(planned)
         self._looked_s = time.monotonic()
         self._passed_s = 0.0
@@ -179,15 +238,13 @@ class ChaosReducers:
                 reducer.process.send_signal(signal.SIGCONT)
                 reducer.serves(now)
             case State.STARTING | State.ENDING:
-                raise ReducersFailed(
-                    f"{LOOPBACK.address}:{reducer.port} was {reducer.state.value} for too long"
-                )
+                raise ReducersFailed(f"{reducer.address} was {reducer.state.value} for too long")
             case State.SERVING:
                 pass
 
     def _start(self, reducer: _Reducer, now: float) -> None:
         self.restarts += self._passed_s is not None
-        reducer.process = start(LOOPBACK, reducer.port, log_level="error")
+        reducer.process = start(reducer.host, reducer.port, log_level="error")
         assert reducer.process.stdout is not None
         self._selector.register(reducer.process.stdout, selectors.EVENT_READ, reducer)
         reducer.state, reducer.due_s = State.STARTING, now + START_TIMEOUT_S
@@ -204,31 +261,36 @@ class ChaosReducers:
             reducer.state, reducer.due_s = State.DOWN, now + self._restart_after_s
         else:
             code = reducer.process.poll()
-            raise ReducersFailed(
-                f"{LOOPBACK.address}:{reducer.port}, {reducer.state.value}, said {line!r}, exit code {code}"
-            )
+            raise ReducersFailed(f"{reducer.address}, {reducer.state.value}, said {line!r}, exit code {code}")
 
     def _strike_what_is_due(self, now: float) -> None:
         if self._passed_s is None or self._over.is_set():
             return
+        for colocated in self._colocated:
+            colocated.look(now)
         serving = self._serving
         if serving:
             self._passed_s += now - self._looked_s
         self._looked_s = now
         if not self._planned:
-            if len(serving) == len(self._reducers):
+            if len(serving) == self._count:
                 self._over.set()
             return
         strike = self._planned[0]
         if self._passed_s < strike.at_s or not serving:
             return
         self._planned.pop(0)
-        count = len(self._reducers)
-        index = min(serving, key=lambda candidate: (candidate - strike.reducer) % count)
+        index = min(serving, key=lambda candidate: (candidate - strike.reducer) % self._count)
+        struck = Struck(time.monotonic(), index, len(serving) - 1, index >= len(self._reducers))
+        self.struck.append(struck)
+        if struck.is_colocated:
+            colocated = self._colocated[index - len(self._reducers)]
+            colocated.struck = struck
+            colocated.strike(self._signal)
+            return
         reducer = self._reducers[index]
         assert reducer.process is not None
-        reducer.struck = Struck(time.monotonic(), index, len(serving) - 1)
-        self.struck.append(reducer.struck)
+        reducer.struck = struck
         reducer.process.send_signal(self._signal)
         if self._signal is signal.SIGSTOP:
             reducer.state, reducer.due_s = State.STOPPED, now + self._stop_for_s
@@ -236,8 +298,14 @@ class ChaosReducers:
             reducer.state, reducer.due_s = State.ENDING, now + STOP_TIMEOUT_S
 
     @property
+    def _count(self) -> int:
+        return len(self._reducers) + len(self._colocated)
+
+    @property
     def _serving(self) -> list[int]:
-        return [index for index, reducer in enumerate(self._reducers) if reducer.state is State.SERVING]
+        serve = [reducer.state is State.SERVING for reducer in self._reducers]
+        serve += [reducer.serves for reducer in self._colocated]
+        return [index for index, one in enumerate(serve) if one]
 
     def _reap(self, reducer: _Reducer) -> None:
         process, reducer.process = reducer.process, None

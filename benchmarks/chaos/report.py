@@ -36,6 +36,8 @@ class Felt(NamedTuple):
     reducer: int
     #: Number of other reducers that served at that moment.
     others: int
+    #: Whether a rank had started it, on its own host.
+    is_colocated: bool
     next_step_s: float
     whole_step_s: float
     back_s: float
@@ -57,7 +59,7 @@ def felt(course: Course) -> list[Felt]:
         following = training.done_s[bisect.bisect_right(training.done_s, strike.at_s)]
         whole = training.done_s[bisect.bisect_left(training.begun_s, strike.at_s)]
         times = (end - strike.at_s for end in (following, whole, strike.back_s))
-        rows.append(Felt(strike.at_s - first, strike.reducer, strike.others, *times))
+        rows.append(Felt(strike.at_s - first, strike.reducer, strike.others, strike.is_colocated, *times))
     return rows
 
 
@@ -83,6 +85,8 @@ def lines(settings: Settings, course: Course) -> list[str]:
             ("while others served", [row for row in rows if row.others]),
             ("of the only one left", [row for row in rows if not row.others]),
         ]
+    if any(row.is_colocated for row in rows):
+        groups.append(("of reducers on the ranks' hosts", [row for row in rows if row.is_colocated]))
     for name, group in groups:
         cells = [f"{len(group)}"]
         for column in _COLUMNS.values():
@@ -93,8 +97,8 @@ def lines(settings: Settings, course: Course) -> list[str]:
     disturbed, reference = course.disturbed, course.reference
     return [
         f"{len(rows)} x SIG{settings.signal}, one every {settings.every_s:g} s on average, {course.restarts} restarts "
-        f"{settings.restart_after_s:g} s later; n={settings.workers}, k={settings.reducers}, "
-        f"{settings.transport}, seed {settings.seed}",
+        f"{settings.restart_after_s:g} s later; n={settings.workers}, k={settings.reducers}"
+        f"{' and one on every rank host' if settings.colocated else ''}, {settings.transport}, seed {settings.seed}",
         f"{disturbed.steps} steps: {_pace(disturbed)} disturbed, {_pace(reference)} undisturbed, "
         f"goodput {goodput(course):.1%}",
         f"all {settings.workers} ranks and both trainings: the same bits after each of {len(disturbed.counts)} "

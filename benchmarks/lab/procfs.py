@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+#: TCP_LISTEN of include/net/tcp_states.h.
+_LISTEN = "0A"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -56,6 +58,18 @@ def children(pid: int) -> list[int]:
         for path in Path(f"/proc/{pid}/task").glob("*/children")
         for word in path.read_text().split()
     ]
+
+
+def listens(pid: int) -> bool:
+    """Return whether a process has a TCP socket that listens; False if it has ended."""
+    process = Path("/proc", str(pid))
+    try:
+        # proc(5): the state is field 4 and the inode is field 10.
+        sockets = [line.split() for line in (process / "net/tcp").read_text().splitlines()[1:]]
+        listening = {f"socket:[{fields[9]}]" for fields in sockets if fields[3] == _LISTEN}
+        return any(os.readlink(path) in listening for path in (process / "fd").iterdir())
+    except OSError:  # also where a descriptor was closed meanwhile: ask again
+        return False
 
 
 class _MallocInfo(ctypes.Structure):

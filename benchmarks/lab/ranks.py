@@ -154,10 +154,14 @@ class Ranks:
         """The number of ranks."""
         return len(self._processes)
 
+    @property
+    def pids(self) -> list[int]:
+        """Their process ids, in the order of the ranks."""
+        return [process.pid for process in self._processes]
+
     def embedded_cpu_s(self) -> float:
         """Return the CPU seconds that reducers have used which ranks have started on their own hosts."""
-        pids = {process.pid for process in self._processes}
-        return sum(cpu_s(child) for pid in pids for child in children(pid))
+        return sum(cpu_s(child) for pid in self.pids for child in children(pid))
 
     def load(self, workload: type, *args: object) -> None:
         """Give every rank the workload `workload(rank, *args)` in place of its present one."""

@@ -17,6 +17,7 @@ SETTINGS = Settings(
     workers=2,
     reducers=3,
     transport="auto",
+    colocated=True,
     restart_after_s=0.1,
     stop_for_s=8.0,
     seed=7,
@@ -44,7 +45,7 @@ def course() -> Course:
     warmup = steps((0.0, 0.5))
     disturbed = training(warmup, steps((1.0, 1.1), (1.1, 2.0), (2.0, 2.1), (2.1, 2.2)))
     reference = training(warmup, steps((5.0, 5.1), (5.1, 5.2), (5.2, 5.3), (5.3, 5.4)))
-    return Course(disturbed, reference, [Struck(1.15, 2, 1, 1.9), Struck(2.05, 0, 0, 2.08)], 2)
+    return Course(disturbed, reference, [Struck(1.15, 2, 1, True, 1.9), Struck(2.05, 0, 0, False, 2.08)], 2)
 
 
 def test_a_seed_is_a_schedule() -> None:
@@ -76,8 +77,8 @@ def test_a_step_that_takes_too_long_is_a_hang_although_it_ended() -> None:
 
 def test_a_strike_is_felt_until_the_next_step_and_the_first_that_began_after_it() -> None:
     first, second = felt(course())
-    assert first == pytest.approx(Felt(0.0, 2, 1, 0.86, 0.96, 0.75))
-    assert second == pytest.approx(Felt(0.9, 0, 0, 0.06, 0.16, 0.03))
+    assert first == pytest.approx(Felt(0.0, 2, 1, True, 0.86, 0.96, 0.75))
+    assert second == pytest.approx(Felt(0.9, 0, 0, False, 0.06, 0.16, 0.03))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,15 @@ def test_goodput_is_what_is_left_of_the_undisturbed_speed() -> None:
 
 def test_what_is_printed_and_written() -> None:
     text = "\n".join(lines(SETTINGS, course()))
-    for part in ("2 x SIGKILL", "n=2, k=3", "seed 7", "goodput 33.9%", "abc", "while others served"):
+    for part in (
+        "2 x SIGKILL",
+        "n=2, k=3",
+        "seed 7",
+        "goodput 33.9%",
+        "abc",
+        "while others served",
+        "ranks' hosts",
+    ):
         assert part in text
     written = document(SETTINGS, course(), "")
     assert written["strikes"][1]["reducer"] == 0

@@ -26,8 +26,10 @@ NAMES = (
     "status",
     "reducer_session",
     "reducer_data_port",
+    "reducer_local_port",
     "worker_core",
     "worker_data_plane",
+    "worker_local_plane",
 )
 TIMEOUT_S = 25
 RSS_LIMIT_MB = 2048

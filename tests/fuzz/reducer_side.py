@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-from fuzz import frames, scripts
+from fuzz import descriptors, frames, scripts
 from fuzz.bugs import HANG_S, Bugs, run
 from reduction import wire
 from reduction.errors import ReductionError
-from reduction.limits import JOB_FIXED_BYTES
+from reduction.limits import ID_BYTES, JOB_FIXED_BYTES
 from reduction.model import Join, Moved, Welcome
+from reduction.process.place import local_socket
 from reduction.transports import tcp
 
 from reducer.engine import Engine
@@ -99,16 +101,52 @@ def data_port(data: bytes) -> None:
         run(_data_port(data[0] if data else 0, data[1:]))
 
 
+def local_port(data: bytes) -> None:
+    """One connection to the data port's UNIX socket. Operations: 0-6 bytes, 7 bytes and the descriptor `argument`."""
+    with frames.believed_headers(), descriptors.nothing_stays():
+        run(_local_port(scripts.decode(data)))
+
+
 async def _data_port(how: int, data: bytes) -> None:
+    async with _moving(b"") as (port, seat), asyncio.timeout(HANG_S):
+        with socket.create_connection(("127.0.0.1", port.port)) as sock:
+            sock.setblocking(False)
+            # Reset at the end: thousands of connections a second would leave no port free otherwise.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            with _refusals():
+                if how % 2 == 0:
+                    await _greet(sock, seat)
+                step = max(1, len(data) // (how // 2 % 8 + 1))
+                for start in range(0, len(data), step):
+                    await asyncio.get_running_loop().sock_sendall(sock, data[start : start + step])
+                    await asyncio.sleep(0)
+                await _see_the_end(sock, seat)
+
+
+async def _local_port(script: list[scripts.Record]) -> None:
+    name = os.urandom(ID_BYTES)
+    async with _moving(name) as (_, seat), asyncio.timeout(HANG_S):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.connect(local_socket(name))
+            sock.setblocking(False)
+            with _refusals():
+                await _greet(sock, seat)
+                for record in script:
+                    await descriptors.send(sock, record)
+                await _see_the_end(sock, seat)
+
+
+@asynccontextmanager
+async def _moving(local_name: bytes) -> AsyncIterator[tuple[DataPort, _Seat]]:
+    """Yield a data port and a worker's place that may move there. Nothing may be left afterwards."""
     with _engine() as engine:
         port = DataPort()
-        port.start("127.0.0.1", 0)
+        port.start("127.0.0.1", 0, local_name)
         seat = _Seat(engine, port)
         seat.outbox.receive(Join("left", frames.LIFE, 0, 1, frames.NONCES[0], "h", 0, 1 << 16))
         await asyncio.sleep(0)
         assert seat.welcome is not None
-        with _connected(port.port) as sock:
-            await _talk(sock, seat, how, data)
+        yield port, seat
         await seat.end()
         port.stop()
         async with asyncio.timeout(HANG_S):
@@ -116,39 +154,33 @@ async def _data_port(how: int, data: bytes) -> None:
                 await asyncio.sleep(0)
 
 
-async def _talk(sock: socket.socket, seat: _Seat, how: int, data: bytes) -> None:
-    """Greet, send the bytes in pieces, end our direction, and wait until the reducer has ended its own."""
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Let the reducer refuse us; but it may not hang."""
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except OSError:
+        pass
+
+
+async def _greet(sock: socket.socket, seat: _Seat) -> None:
     loop = asyncio.get_running_loop()
     assert seat.welcome is not None
-    try:
-        async with asyncio.timeout(HANG_S):
-            if how % 2 == 0:
-                await loop.sock_sendall(sock, tcp.PREAMBLE + seat.welcome.data_key)
-                assert await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE), "no answer") == tcp.PREAMBLE
-                data = tcp.PREAMBLE + data
-                seat.outbox.receive(Moved())
-            step = max(1, len(data) // (how // 2 % 8 + 1))
-            for start in range(0, len(data), step):
-                await loop.sock_sendall(sock, data[start : start + step])
-                await asyncio.sleep(0)
-            sock.shutdown(socket.SHUT_WR)
-            while await loop.sock_recv(sock, 1 << 16):
-                pass
-            if seat.outbox.has_moved:
-                await seat.outbox.data_ended.wait()
-    except TimeoutError:
-        raise  # it hangs
-    except OSError:
-        pass  # it has refused us
+    await loop.sock_sendall(sock, tcp.PREAMBLE + seat.welcome.data_key)
+    assert await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE), "no answer") == tcp.PREAMBLE
+    await loop.sock_sendall(sock, tcp.PREAMBLE)
+    seat.outbox.receive(Moved())
 
 
-@contextmanager
-def _connected(port: int) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", port)) as sock:
-        sock.setblocking(False)
-        # Reset at the end: thousands of connections a second would leave no port free otherwise.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-        yield sock
+async def _see_the_end(sock: socket.socket, seat: _Seat) -> None:
+    """End our direction, and wait until the reducer has ended its own."""
+    sock.shutdown(socket.SHUT_WR)
+    while await asyncio.get_running_loop().sock_recv(sock, 1 << 16):
+        pass
+    if seat.outbox.has_moved:
+        await seat.outbox.data_ended.wait()
 
 
 @contextmanager

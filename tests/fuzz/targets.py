@@ -6,14 +6,19 @@ itself, and the process group's store, whose peers are the job's own ranks. CLUS
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fuzz import frames, parsers, reducer_side, worker_side
+from fuzz.descriptors import REGION_BYTES, WITH_DESCRIPTOR
 from fuzz.scripts import Record, encode
 from reduction import wire
 from reduction.model import Goodbye, Hello, Minimum, Peers, Start
+from reduction.transports import tcp
+from reduction.transports.shared.sharing import PLACE_BYTES
+from reduction.transports.tcp import messages
 
 CORPUS = Path(__file__).parent / "corpus"
 FINDINGS = Path(__file__).parent / "findings"
@@ -83,14 +88,66 @@ def _data_plane_seeds() -> tuple[bytes, ...]:
     return (bytes([0]) + whole, bytes([14]) + whole, bytes([1]) + b"RDSTCP1\n" + whole, bytes([129]), *alone)
 
 
+def _by_place(header: bytes, number: int, nbytes: int, offset: int) -> bytes:
+    """Return a message with bytes of a region instead of a payload."""
+    fields = list(messages.parse_header(header))
+    fields[3] |= tcp.IS_PLACE
+    fields[4] = PLACE_BYTES
+    return messages.pack_header(*fields) + struct.pack("<IIQ", number, nbytes, offset)
+
+
+def _shown(number: int, choice: int = 0) -> Record:
+    return Record(WITH_DESCRIPTOR, choice, tcp.region_header(tcp.SHOW, number))
+
+
+def _local_port_seeds() -> tuple[bytes, ...]:
+    counter = Record(0, 0, _by_place(tcp.counter_header(PLACE_BYTES), 1, 8, 8192))
+    begun = [_shown(1), counter, Record(0, 0, frames.message(Hello(frames.ALONE, 0)))]
+    pushes = [frames.push(chunk) for chunk in range(3)]
+    placed = [
+        Record(0, 0, _by_place(tcp.push_header(push), 1, push.payload.nbytes, 1024 * push.chunk))
+        for push in pushes
+    ]
+    sent = [Record(0, 0, frames.message(push)) for push in pushes]
+    hidden = Record(0, 0, tcp.region_header(tcp.HIDE, 1))
+    outside = Record(0, 0, _by_place(tcp.push_header(pushes[0]), 1, 1024, REGION_BYTES - 1000))
+    return (
+        encode([*begun, *placed, hidden]),
+        encode([*begun, *placed[:2], hidden, placed[2]]),
+        encode([*begun, *sent]),
+        encode([*begun, outside]),
+        encode([*begun[:2], _shown(1), *placed]),
+        *(encode([_shown(1, choice), *begun[1:], *placed]) for choice in range(1, 7)),
+    )
+
+
+def _local_plane_seeds() -> tuple[bytes, ...]:
+    peers = frames.message(Peers((frames.PEERS[0],), False))
+    begun = [_shown(3), Record(0, 0, peers + frames.message(Start(1, 0)))]
+    results = [frames.result(chunk) for chunk in range(3)]
+    placed = [
+        Record(0, 0, _by_place(tcp.result_header(result), 3, result.payload.nbytes, 1024 * result.chunk))
+        for result in results
+    ]
+    return (
+        encode([*begun, *placed]),
+        encode([*begun, *placed[:1], Record(0, 0, tcp.region_header(tcp.HIDE, 3)), *placed[1:]]),
+        encode([*begun, *(Record(0, 0, frames.message(result)) for result in results)]),
+        encode([*begun, Record(0, 0, _by_place(tcp.counter_header(PLACE_BYTES), 3, 8, 0)), *placed]),
+        *(encode([_shown(3, choice), *begun[1:], *placed]) for choice in range(1, 7)),
+    )
+
+
 TARGETS = {
     "worker_frame": Target(parsers.worker_frame, frames.WORKER_BYTES, 4096, "worker"),
     "reducer_frame": Target(parsers.reducer_frame, frames.REDUCER_BYTES, 4096, "reducer"),
     "status": Target(parsers.status, (wire.status_to_wire(frames.STATUS),), 4096, "bytes"),
     "reducer_session": Target(reducer_side.session, _session_seeds(), 16384, "worker script"),
     "reducer_data_port": Target(reducer_side.data_port, _data_port_seeds(), 8192, "bytes"),
+    "reducer_local_port": Target(reducer_side.local_port, _local_port_seeds(), 8192, "bytes"),
     "worker_core": Target(worker_side.core, _core_seeds(), 16384, "reducer script"),
     "worker_data_plane": Target(worker_side.data_plane, _data_plane_seeds(), 8192, "bytes"),
+    "worker_local_plane": Target(worker_side.local_plane, _local_plane_seeds(), 8192, "bytes"),
 }
 
 

@@ -13,6 +13,7 @@ from fuzz.targets import CORPUS, TARGETS, corpus
 from google.protobuf.message import DecodeError
 from reduction import wire
 from reduction.errors import ReductionError
+from reduction.transports.shared import PeerMemory
 from reduction.wire import reducer_frames, worker_frames
 
 from reducer.core.job import Job
@@ -63,8 +64,10 @@ def _raise(error: Exception) -> Callable[..., object]:
         ("status", wire.status, "peer_from_pb"),
         ("reducer_session", Job, "_on_push"),
         ("reducer_data_port", Job, "_on_hello"),
+        ("reducer_local_port", PeerMemory, "view"),
         ("worker_core", RankCore, "_on_frame"),
         ("worker_data_plane", RankCore, "_on_frame"),
+        ("worker_local_plane", PeerMemory, "view"),
     ],
 )
 def test_a_bug_is_found(name: str, owner: object, method: str, monkeypatch: pytest.MonkeyPatch) -> None:

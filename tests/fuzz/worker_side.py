@@ -7,17 +7,22 @@ not push what it has released, and must not make links without end.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-from fuzz import frames, scripts
+from fuzz import descriptors, frames, scripts
 from fuzz.bugs import HANG_S, Bugs, run
 from reduction import limits, wire
 from reduction.errors import MalformedFrame, ReductionError
 from reduction.limits import LINKS_MAX
-from reduction.model import Moved, ReducerFrame, Welcome, WorkerFrame
+from reduction.model import Moved, Place, ReducerFrame, Welcome, WorkerFrame
+from reduction.process.place import local_socket, own_host
 from reduction.transports import tcp
+from reduction.transports.shared import OwnMemory
 
 from worker_plugin.core.actions import (
     Action,
@@ -217,24 +222,62 @@ def data_plane(data: bytes) -> None:
         run(_data_plane(data[0] if data else 0, data[1:]))
 
 
+def local_plane(data: bytes) -> None:
+    """What a data port sends over a UNIX socket. Operations: 0-6 bytes, 7 bytes and the descriptor `argument`."""
+    with frames.believed_headers(), descriptors.nothing_stays():
+        run(_local_plane(scripts.decode(data)))
+
+
 async def _data_plane(how: int, data: bytes) -> None:
-    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link, call, stream = _opened(TcpEndpoint("127.0.0.1:1", is_required=bool(how & 128)))
+        welcome = Welcome(frames.INCARNATION, frames.CREDIT, listener.getsockname()[1], frames.KEY)
+        async with _served(listener, link, call, stream, welcome) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            await _serve(sock, stream, how, data)
+
+
+async def _local_plane(script: list[scripts.Record]) -> None:
+    incarnation = os.urandom(limits.ID_BYTES)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(local_socket(incarnation))
+        listener.listen()
+        memory = OwnMemory()
+        link, call, stream = _opened(TcpEndpoint("127.0.0.1:1", is_required=False, memory=memory))
+        welcome = Welcome(incarnation, frames.CREDIT, 1, frames.KEY, place=Place(own_host()))
+        async with _served(listener, link, call, stream, welcome) as sock:
+            await _greet(sock)
+            stream.on_frame(Moved())
+            for record in script:
+                await descriptors.send(sock, record)
+            await _see_the_end(sock)
+
+
+def _opened(endpoint: TcpEndpoint) -> tuple[_Link, _Call, TcpStream]:
+    """Return a stream, with what is on both sides of it."""
     link, call = _Link(), _Call()
-    with Bugs("worker_plugin") as bugs, socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        endpoint = TcpEndpoint("127.0.0.1:1", is_required=bool(how & 128))
-        stream = TcpStream(endpoint, call, link)  # type: ignore[arg-type]
+    return link, call, TcpStream(endpoint, call, link)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def _served(
+    listener: socket.socket, link: _Link, call: _Call, stream: TcpStream, welcome: Welcome
+) -> AsyncIterator[socket.socket]:
+    """Yield the reducer's end of the stream's connection. Afterwards all must end."""
+    listener.setblocking(False)
+    with Bugs("worker_plugin") as bugs:
         link.rank.take(Tick())
         link.rank.issue()
         stream.send(frames.join(0, 1))
-        welcome = Welcome(frames.INCARNATION, frames.CREDIT, listener.getsockname()[1], frames.KEY)
         stream.on_frame(welcome)
-        sock, _ = await loop.sock_accept(listener)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        sock, _ = await asyncio.get_running_loop().sock_accept(listener)
         with sock:
             try:
                 async with asyncio.timeout(HANG_S):
-                    await _serve(sock, stream, how, data)
+                    count = len(tcp.PREAMBLE) + limits.DATA_KEY_BYTES
+                    hello = await tcp.receive_exactly(asyncio.get_running_loop(), sock, count, "no greeting")
+                    assert hello == tcp.PREAMBLE + frames.KEY
+                    yield sock
             except TimeoutError:
                 raise  # it hangs
             except OSError:
@@ -246,18 +289,25 @@ async def _data_plane(how: int, data: bytes) -> None:
     bugs.raise_first()
 
 
+async def _greet(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, tcp.PREAMBLE)
+    assert await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE), "no answer") == tcp.PREAMBLE
+
+
+async def _see_the_end(sock: socket.socket) -> None:
+    sock.shutdown(socket.SHUT_WR)
+    while await asyncio.get_running_loop().sock_recv(sock, 1 << 16):
+        pass
+
+
 async def _serve(sock: socket.socket, stream: TcpStream, how: int, data: bytes) -> None:
     loop = asyncio.get_running_loop()
-    hello = await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE) + limits.DATA_KEY_BYTES, "no greeting")
-    assert hello == tcp.PREAMBLE + frames.KEY
     if how % 2 == 0:
-        await loop.sock_sendall(sock, tcp.PREAMBLE)
-        assert await tcp.receive_exactly(loop, sock, len(tcp.PREAMBLE), "no answer") == tcp.PREAMBLE
+        await _greet(sock)
     stream.on_frame(Moved())
     step = max(1, len(data) // (how // 2 % 8 + 1))
     for start in range(0, len(data), step):
         await loop.sock_sendall(sock, data[start : start + step])
         await asyncio.sleep(0)
-    sock.shutdown(socket.SHUT_WR)
-    while await loop.sock_recv(sock, 1 << 16):
-        pass
+    await _see_the_end(sock)

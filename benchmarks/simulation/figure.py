@@ -1,21 +1,28 @@
-"""The figure of what each number of reducers gains, as far as equal links allow it.
+"""The figures of what each number of reducers gains, and how a sum's time grows with the number of workers.
 
-    python -m benchmarks.simulation.figure docs/figures/any-number.png
+    python -m benchmarks.simulation.figure docs/figures    # any-number.png and growth.png; a minute
 
-The curves are those of `reduction/shares.py`; nothing is measured or simulated.
+The curves are those of `reduction/shares.py`, as far as equal links allow it. The dots of the second
+figure are simulated, with the real cores of ranks and reducers.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from reduction.shares import Machine, ring_time, split
 
+from benchmarks.lab.traffic import Link
 from benchmarks.plots.style import PALETTE, panels, png, styled
+from benchmarks.simulation.network import OVERHEAD
+from benchmarks.simulation.world import Setting, simulate
 
 WORKERS = (2, 4, 8, 16, 64)
+#: What `growth` shows.
+GROWTH_BYTES, GROWTH_MBIT, GROWTH_SIMULATED_MAX = 64 << 20, 500, 32
 
 
 def gain(workers: int, reducers: int, *, is_colocated: bool) -> float:
@@ -48,8 +55,44 @@ def any_number() -> Figure:
     return figure
 
 
+def growth() -> Figure:
+    """Return the time of an all-reduce by the number of workers, by the formula and simulated."""
+    mib = GROWTH_BYTES >> 20
+    with styled():
+        figure, (axes,) = panels(1, width=6.4, height=3.8)
+        counts = [2**power for power in range(1, 11)]
+        at_best = GROWTH_BYTES * 8 * OVERHEAD / (GROWTH_MBIT * 1e6) * 1e3
+        cases = [("none", 0, True), ("one per four workers", 0.25, True), ("one per worker", 1, False)]
+        for (label, part, is_colocated), colour in zip(cases, PALETTE, strict=False):
+            reducers = [int(part * count) for count in counts]
+            pairs = list(zip(counts, reducers, strict=True))
+            rings = [2 * (count - 1) / count for count in counts]
+            gains = [gain(count, k, is_colocated=is_colocated) for count, k in pairs]
+            curve = [at_best * ring / each for ring, each in zip(rings, gains, strict=True)]
+            axes.plot(counts, curve, color=colour, label=f"reducers: {label}")
+            dots = [(n, _simulated(n, k, is_colocated)) for n, k in pairs if n <= GROWTH_SIMULATED_MAX]
+            axes.plot(*zip(*dots, strict=True), "o", color=colour, markersize=4)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.set_ylim(0)
+        axes.set_xlabel("workers")
+        axes.set_ylabel(f"ms for {mib} MiB at {GROWTH_MBIT} Mbit/s")
+        axes.set_title("lines: the formula (without reducers: a perfect ring); dots: simulated")
+        axes.legend(loc="lower right")
+    return figure
+
+
+def _simulated(workers: int, reducers: int, is_colocated: bool) -> float:
+    """Return milliseconds of an all-reduce, the median of some."""
+    link = Link(rate_mbit=GROWTH_MBIT)
+    setting = Setting(workers=workers, reducers=reducers, link=link, colocated=is_colocated)
+    return statistics.median(simulate(setting, GROWTH_BYTES, 4).times_s[1:]) * 1e3
+
+
 def main() -> None:
-    Path(sys.argv[1]).write_bytes(png(any_number()))
+    folder = Path(sys.argv[1])
+    for name, figure in (("any-number", any_number()), ("growth", growth())):
+        (folder / f"{name}.png").write_bytes(png(figure))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -53,6 +54,8 @@ class Setting:
     slower: tuple[tuple[str, float], ...] = ()
     #: Of every path, one way, beside the links' own time.
     delay_s: float = 0.0
+    #: How many cores all processes share, as in the lab; 0: every process has one.
+    cores: int = 0
 
     def link_of(self, host: str) -> Link:
         """Return the link of a host."""
@@ -79,19 +82,53 @@ class _Stream:
         self.rank, self.link, self.reducer, self.number = rank, link, reducer, number
 
 
+class _Cores:
+    """The cores that all processes share. A process that waits for one gets it in its turn, for one message."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[_Process] = deque()
+
+    def take(self, process: _Process) -> None:
+        """Let a process run as soon as there is a core for it."""
+        if self._free:
+            self._free -= 1
+            process.run()
+        else:
+            self._waiting.append(process)
+
+    def give_back(self) -> None:
+        """Let the next process run."""
+        if self._waiting:
+            self._waiting.popleft().run()
+        else:
+            self._free += 1
+
+
 class _Process:
     """A process on a host, which handles one message after the other."""
 
     def __init__(self, world: World, host: Host, name: str) -> None:
         self.world, self.host, self.name = world, host, name
-        #: When it is free again.
-        self._busy_until = 0.0
+        #: What it has to do: CPU seconds, and what comes of it.
+        self._todo: deque[tuple[float, Callable[[], None]]] = deque()
 
-    def after_work(self, nbytes: int) -> float:
-        """Return when this process has handled a message that is there now."""
-        start = max(self.world.clock.now, self._busy_until)
-        self._busy_until = start + MESSAGE_CPU_S + nbytes * BYTE_CPU_S
-        return self._busy_until
+    def work(self, nbytes: int, then: Callable[[], None]) -> None:
+        """Handle a message of so many bytes, after all that is there already; then something happens."""
+        self._todo.append((MESSAGE_CPU_S + nbytes * BYTE_CPU_S, then))
+        if len(self._todo) == 1:
+            self.world.cores.take(self)
+
+    def run(self) -> None:
+        """Handle a message, now that there is a core."""
+        self.world.clock.at(self.world.clock.now + self._todo[0][0], self._on_done)
+
+    def _on_done(self) -> None:
+        self.world.cores.give_back()
+        _, then = self._todo.popleft()
+        if self._todo:
+            self.world.cores.take(self)
+        then()
 
 
 class _Reducer(_Process):
@@ -126,12 +163,9 @@ class _Reducer(_Process):
 
     def _send(self, number: int, frame: ReducerFrame, nbytes: int) -> None:
         stream = self.streams[number]
-        ready_at = self.after_work(nbytes)
         rank = stream.rank
-        send = partial(
-            self.world.network.send, self.host, rank.host, nbytes, partial(rank.arrive, stream, frame, nbytes)
-        )
-        self.world.clock.at(ready_at, send)
+        arrive = partial(rank.arrive, stream, frame, nbytes)
+        self.work(nbytes, partial(self.world.network.send, self.host, rank.host, nbytes, arrive))
 
 
 class _Rank(_Process):
@@ -149,7 +183,7 @@ class _Rank(_Process):
 
     def arrive(self, stream: _Stream, frame: ReducerFrame, nbytes: int) -> None:
         event = rank_events.Received(stream.link, frame)
-        self.world.clock.at(self.after_work(nbytes), partial(self.handle, event))
+        self.work(nbytes, partial(self.handle, event))
 
     def handle(self, event: rank_events.Event) -> None:
         for action in self.core.handle(event, self.world.clock.now):
@@ -176,11 +210,8 @@ class _Rank(_Process):
         stream = self._streams[link]
         reducer = stream.reducer
 
-        def arrive() -> None:
-            self.world.clock.at(reducer.after_work(nbytes), partial(reducer.take, stream.number, frame))
-
-        send = partial(self.world.network.send, self.host, reducer.host, nbytes, arrive)
-        self.world.clock.at(self.after_work(nbytes), send)
+        arrive = partial(reducer.work, nbytes, partial(reducer.take, stream.number, frame))
+        self.work(nbytes, partial(self.world.network.send, self.host, reducer.host, nbytes, arrive))
 
 
 class World:
@@ -193,6 +224,8 @@ class World:
         self.hosts = [self._host(f"w{index}") for index in range(setting.workers)]
         self.hosts += [self._host(f"r{index}") for index in range(setting.reducers)]
         workers, remote = self.hosts[: setting.workers], self.hosts[setting.workers :]
+        processes = setting.workers + setting.reducers + setting.workers * setting.colocated
+        self.cores = _Cores(setting.cores or processes)
         at = [*remote, *(workers if setting.colocated else ())]
         self.reducers = [_Reducer(self, host, self._place(host), number) for number, host in enumerate(at)]
         self.ranks = [_Rank(self, host, self._identity(host, rank)) for rank, host in enumerate(workers)]

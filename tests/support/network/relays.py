@@ -51,10 +51,11 @@ class Way:
         return await asyncio.start_server(self._accept, host, port)
 
     async def _cut(self) -> None:
+        # asyncio forgets to close a connection if it is cancelled while it accepts it, and also if the server
+        # was closed since the kernel had accepted it.
+        while accepting := self._accepting():
+            await asyncio.gather(*accepting)
         self._server.close()
-        # asyncio does not close a connection of which it is cancelled while it accepts it.
-        accepting = [task for task in asyncio.all_tasks() if "_accept_connection2" in repr(task.get_coro())]
-        await asyncio.gather(*accepting)
         await asyncio.sleep(0)  # a connection that was just accepted is known once its task has begun
         for writer in self._writers:
             reset(writer)
@@ -62,6 +63,10 @@ class Way:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+    @staticmethod
+    def _accepting() -> list[asyncio.Task[Any]]:
+        return [task for task in asyncio.all_tasks() if "_accept_connection2" in repr(task.get_coro())]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.count += 1

@@ -1,8 +1,12 @@
 """The simulated network, and all-reduces on it."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from benchmarks.lab.traffic import Link
+from benchmarks.simulation.against_lab import BUSY_MAX, Measured, cells, compare, measured
 from benchmarks.simulation.figure import any_number, gain
 from benchmarks.simulation.network import OVERHEAD, PACKET_BYTES, Bucket, Clock, Host, Network
 from benchmarks.simulation.world import Setting, simulate
@@ -88,3 +92,30 @@ def test_the_figure_shows_what_the_links_allow():
 def test_the_same_setting_takes_the_same_time():
     setting = Setting(workers=3, reducers=1, link=Link(rate_mbit=100), colocated=True)
     assert simulate(setting, MIB, 3) == simulate(setting, MIB, 3)
+
+
+def test_processes_that_share_cores_wait_for_each_other():
+    link = Link(rate_mbit=100_000)
+    times = [
+        simulate(Setting(workers=4, reducers=4, link=link, cores=cores), 4 * MIB, 2).times_s[1]
+        for cores in (0, 8, 2)
+    ]
+    assert times[0] == pytest.approx(times[1])
+    assert times[2] > 3 * times[1], "8 processes, 2 cores"
+
+
+def test_it_agrees_with_what_the_lab_has_measured():
+    results = Path(__file__).parents[4] / "docs" / "measured" / "shaped" / "few-reducers.json"
+    lab = list(measured(json.loads(results.read_text())))
+    assert [(one.setting.workers, one.setting.reducers) for one in lab] == [(4, k) for k in range(5)]
+    for one in lab:
+        row = compare(one)
+        assert not row["not_simulated"]
+        assert row["simulated_s"] == pytest.approx(row["lab_s"], rel=0.1)
+
+
+def test_what_is_not_simulated_is_told():
+    short = Setting(workers=4, reducers=1, link=Link(rate_mbit=100, latency_ms=2))
+    row = compare(Measured(short, 4 * MIB, 1.0, BUSY_MAX + 0.01))
+    assert row["not_simulated"] == ["busy cores", "full queues"]
+    assert cells(row)[-1] == "busy cores, full queues"

@@ -1,0 +1,122 @@
+"""What the simulation says of settings that the lab has measured, beside what the lab has measured.
+
+    python -m benchmarks.simulation.against_lab docs/measured/shaped/few-reducers.json [more files]
+
+The arguments are files that `make bench` or `python -m benchmarks.shaped` has written. Rows that are no
+all-reduces over shaped links are left out. The simulation claims nothing where the lab's cores were
+busy most of the time, because shaped links cost the kernel CPU that is not simulated, nor where queues
+overflow, because TCP's answer to that is not simulated. Those rows say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.traffic import Link
+from benchmarks.method.results import write
+from benchmarks.method.table import markdown, size_text
+from benchmarks.simulation.world import Setting, simulate
+
+#: What a row must have of a contender; some results keep less.
+_NEEDED = {"algbw_gb_s", "worker_cpu_s_per_gb", "reducer_cpu_s_per_gb"}
+#: Part of the lab's cores that may be busy.
+BUSY_MAX = 0.8
+#: All-reduces of a setting; the first one does not count.
+ROUNDS = 4
+HEAD = ["n, k", "link", "size", "lab, ms", "simulated, ms", "simulated / lab", "not simulated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An all-reduce that the lab has measured."""
+
+    setting: Setting
+    size_bytes: int
+    seconds: float
+    #: Part of the lab's cores that its processes have used.
+    busy: float
+
+
+def measured(document: dict[str, Any]) -> Iterator[Measured]:
+    """Yield what a result of the lab has measured."""
+    cores = document["environment"]["cores"]
+    for row in document["rows"]:
+        ours = [name for name in ("tcp", "colocated") if row["contenders"].get(name, {}).keys() >= _NEEDED]
+        if row["what"] != "all-reduce" or row["network"] == "loopback" or not ours:
+            continue
+        link = {name: value for name, value in row["network"].items() if name != "congestion"}
+        setting = Setting(
+            workers=row["workers"],
+            reducers=row["reducers"],
+            link=Link(**link),
+            colocated=ours[0] == "colocated",
+            delay_s=link.get("delay_ms", 0.0) / 1e3,
+            cores=cores,
+        )
+        figures, gb = row["contenders"][ours[0]], row["size_bytes"] / 1e9
+        seconds = gb / figures["algbw_gb_s"]
+        # A worker's CPU is given by its own bytes, that of all reducers by one worker's.
+        cpu_s = gb * (figures["worker_cpu_s_per_gb"] * setting.workers + figures["reducer_cpu_s_per_gb"])
+        yield Measured(setting, row["size_bytes"], seconds, cpu_s / (cores * seconds))
+
+
+def compare(lab: Measured) -> dict[str, Any]:
+    """Simulate what the lab has measured; return both times, and what the table needs."""
+    outcome = simulate(lab.setting, lab.size_bytes, ROUNDS)
+    reasons = ["busy cores"] * (lab.busy > BUSY_MAX) + ["full queues"] * bool(outcome.overrun)
+    return {
+        "workers": lab.setting.workers,
+        "reducers": lab.setting.reducers,
+        "link": lab.setting.link.name,
+        "size_bytes": lab.size_bytes,
+        "lab_s": lab.seconds,
+        "simulated_s": statistics.median(outcome.times_s[1:]),
+        "not_simulated": reasons,
+    }
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Return a row as text."""
+    return [
+        f"{row['workers']}, {row['reducers']}",
+        row["link"],
+        size_text(row["size_bytes"]),
+        f"{row['lab_s'] * 1e3:.0f}",
+        f"{row['simulated_s'] * 1e3:.0f}",
+        f"{row['simulated_s'] / row['lab_s']:.2f}",
+        ", ".join(row["not_simulated"]),
+    ]
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the settings of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.simulation.against_lab", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("results", type=Path, nargs="+", metavar="FILE.json")
+    parser.add_argument("--json", type=Path, help="also write the rows as JSON")
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    given = parse()
+    rows = []
+    with ending_well("against_lab"):
+        for path in given.results:
+            for lab in measured(json.loads(path.read_text(encoding="utf-8"))):
+                rows.append(compare(lab))
+                print(*cells(rows[-1]), sep="  ", flush=True)
+    if given.json is not None:
+        write(given.json, {"rounds": ROUNDS}, rows)
+    print("\n".join(markdown(HEAD, [cells(row) for row in rows])))
+
+
+if __name__ == "__main__":
+    main()

@@ -93,7 +93,7 @@ from worker_plugin.core.events import (
     StreamLost,
     Tick,
 )
-from worker_plugin.core.flow.grid import Grid
+from worker_plugin.core.flow.chunk_size import Grid
 from worker_plugin.core.flow.pace import TCP, PlaneTarget
 from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.choice import fair_choice

@@ -23,7 +23,7 @@ from reduction.transports.tcp.messages import (
     region_header,
     result_header,
 )
-from reduction.transports.tcp.sockets import (
+from reduction.transports.tcp.socket_options import (
     KEEPALIVE_S,
     TCP_DELACK_MAX_US,
     TCP_RTO_MIN_US,

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, cast
 from reduction.errors import MalformedFrame, ReductionError
 from reduction.limits import DESCRIPTORS_WAITING_MAX
 from reduction.transports.tcp.messages import HEADER_BYTES, Header, parse_header
-from reduction.transports.tcp.sockets import packets_lost
+from reduction.transports.tcp.socket_options import packets_lost
 
 #: A connection receives at most this many messages before the event loop serves others.
 MESSAGES_PER_WAKE = 8

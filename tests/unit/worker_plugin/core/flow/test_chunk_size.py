@@ -8,13 +8,13 @@ from support.scenes.rank_scene import INSTANCE, Scene, incarnation, send
 
 from worker_plugin.core.actions import Log, PushChunk
 from worker_plugin.core.events import Issued, Tick
-from worker_plugin.core.flow import grid
-from worker_plugin.core.flow.grid import Grid, GridPhase
+from worker_plugin.core.flow import chunk_size
+from worker_plugin.core.flow.chunk_size import Grid, GridPhase
 from worker_plugin.core.flow.pace import GRPC, TCP
 
 KIB, MIB = 1024, 1 << 20
 CHUNK = 64 * KIB
-LOOK = grid.LOOK_RESULTS
+LOOK = chunk_size.LOOK_RESULTS
 
 
 # ---- by rate, in a communicator ----
@@ -154,14 +154,14 @@ def paced(rate, results=0, streams=8):
 
 def test_a_grid_becomes_finer_when_too_much_is_lost():
     subject = watching()
-    assert subject.look(1, paced(5e6, LOOK), int(grid.LOSS_RATE_MAX * LOOK) + 1)
+    assert subject.look(1, paced(5e6, LOOK), int(chunk_size.LOSS_RATE_MAX * LOOK) + 1)
     assert (subject.chunk_bytes, subject.phase) == (16 * KIB, GridPhase.TRYING)
 
 
 def test_a_few_losses_are_none():
     subject = watching()
     for look in range(1, 9):
-        assert not subject.look(1, paced(5e6, look * LOOK), look * int(grid.LOSS_RATE_MAX * LOOK))
+        assert not subject.look(1, paced(5e6, look * LOOK), look * int(chunk_size.LOSS_RATE_MAX * LOOK))
     assert subject.phase is GridPhase.WATCHING
 
 
@@ -207,7 +207,7 @@ def test_a_large_grid_is_halved_step_by_step():
     for epoch, size in ((2, 32 * KIB), (3, 16 * KIB)):
         assert subject.look(epoch - 1, paced(rate, results := results + LOOK), lost := lost + LOOK)
         assert subject.chunk_bytes == size
-        rate *= grid.SPEEDUP_NEEDED
+        rate *= chunk_size.SPEEDUP_NEEDED
         results = LOOK
         assert not subject.look(epoch, paced(rate), lost)
         assert not subject.look(epoch, paced(rate, results), lost)

@@ -27,7 +27,7 @@ from reduction.errors import (
 from reduction.model import Collective, Place
 from reduction.process.place import own_host
 from reduction.rails import job_of
-from reduction.transports.shared import OwnMemory
+from reduction.transports.shared import OwnMemory, is_possible
 
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
@@ -275,6 +275,7 @@ class Client:
             wire_dtype=dtype or 0,
             local_size=self._local_size,
             place=Place(own_host(), config.link_mbit),
+            shares_memory=config.transport == "auto" and is_possible(),
         )
         self._identity = identity
         core = RankCore(identity, meeting_point.addresses, meeting_point.dns_addresses)

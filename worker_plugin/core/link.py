@@ -54,6 +54,8 @@ class Link:
     pace_before: Pace | None = None
     #: Where the reducer runs.
     place: Place = NOWHERE
+    #: Whether the reducer offers its data port.
+    has_data_port: bool = False
     #: Whether the reducer, unless it is a member, stands by: it is ready, and gets no share now.
     is_spare: bool = False
     up_since: float = 0.0
@@ -95,6 +97,7 @@ class Link:
         self.hello_epoch = 0
         self.credit_bytes = welcome.credit_bytes
         self.place = welcome.place
+        self.has_data_port = welcome.data_port != 0
         self.up_since = now
         self.dials = 0
         self.error = None

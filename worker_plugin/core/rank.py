@@ -140,6 +140,8 @@ class Identity:
     wire_dtype: int = 0
     #: Where this process runs.
     place: Place = NOWHERE
+    #: Whether memory is shared with reducers on the same host.
+    shares_memory: bool = False
     #: How many processes this rank stands for: each contribution is the sum of theirs.
     local_size: int = 1
 
@@ -537,8 +539,16 @@ class RankCore:
         self._actions.append(Log(level, text))
         for link in self.roster:
             link.is_spare = False
+        self.grid.begin(is_within_host=self._is_within_host(links))
         size, checksums = self._chunk_bytes(links), self.identity.checksums
         self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums), now)
+
+    def _is_within_host(self, links: Sequence[Link]) -> bool:
+        """Whether all ranks and these reducers share memory; of the other ranks it is known only where they are."""
+        own = self.identity.place.host
+        places = [link.place for link in links] + [peer.place for peer in links[0].peers.values()]
+        is_possible = self.identity.shares_memory and all(link.has_data_port for link in links)
+        return is_possible and own != b"" and all(place.host == own for place in places)
 
     def _chunk_bytes(self, links: Iterable[Link]) -> int:
         """Return the grid that is wanted, or the largest that fits into the credit of these links.

@@ -3,8 +3,23 @@
 from types import SimpleNamespace
 
 import pytest
-from reduction.model import Collective, Configuration, DType, Hello, Member, ReduceOp, Result, Start
-from support.scenes.rank_scene import INSTANCE, Scene, incarnation, send
+from reduction.limits import CHUNK_BYTES_MAX, DATA_KEY_BYTES
+from reduction.model import (
+    Collective,
+    Configuration,
+    DType,
+    Hello,
+    Member,
+    Peer,
+    Peers,
+    Place,
+    Presence,
+    ReduceOp,
+    Result,
+    Start,
+    Welcome,
+)
+from support.scenes.rank_scene import INSTANCE, Scene, incarnation, nonce, send
 
 from worker_plugin.core.actions import Log, PushChunk
 from worker_plugin.core.events import Issued, Tick
@@ -14,7 +29,58 @@ from worker_plugin.core.flow.pace import GRPC, TCP
 
 KIB, MIB = 1024, 1 << 20
 CHUNK = 64 * KIB
+KEY = bytes(DATA_KEY_BYTES)
 LOOK = chunk_size.LOOK_RESULTS
+
+
+# ---- within a host ----
+
+HERE, THERE = b"this host.......", b"another host...."
+
+
+def begun(*hosts, data_port=1, chunk_bytes=None, shares_memory=True):
+    """Return the chunk size that rank 0 begins with; the hosts are its own, rank 1's and the reducer's."""
+    own, other, reducer = map(Place, hosts)
+    scene = Scene(chunk_bytes=chunk_bytes, reducers="a", place=own, shares_memory=shares_memory)
+    scene.tick(0.0)
+    scene.receive("a", Welcome(incarnation("a"), 32 * MIB, data_port, KEY * (data_port > 0), place=reducer))
+    both = [Peer(rank, nonce(rank), "h", Presence.PRESENT, place=at) for rank, at in enumerate((own, other))]
+    scene.receive("a", Peers(tuple(both), False))
+    scene.tick(1.0)
+    return scene.core.epochs.configuration.chunk_bytes
+
+
+def test_where_all_share_memory_chunks_are_as_large_as_they_may_be():
+    assert begun(HERE, HERE, HERE) == CHUNK_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("hosts", "settings"),
+    [
+        ((HERE, HERE, THERE), {}),
+        ((HERE, THERE, HERE), {}),
+        ((b"", b"", b""), {}),
+        ((HERE, HERE, HERE), {"shares_memory": False}),
+        ((HERE, HERE, HERE), {"data_port": 0}),
+    ],
+)
+def test_otherwise_they_begin_small(hosts, settings):
+    assert begun(*hosts, **settings) == CHUNK
+
+
+def test_the_users_choice_stays():
+    assert begun(HERE, HERE, HERE, chunk_bytes=128 * KIB) == 128 * KIB
+
+
+def test_what_is_known_of_links_is_kept_until_the_way_changes():
+    grid = Grid(None, TCP, is_mine=True)
+    grid.chunk_bytes = 256 * KIB
+    grid.begin(is_within_host=False)
+    assert (grid.chunk_bytes, grid.phase) == (256 * KIB, GridPhase.GUESSING)
+    grid.begin(is_within_host=True)
+    assert (grid.chunk_bytes, grid.phase) == (CHUNK_BYTES_MAX, GridPhase.SETTLED)
+    grid.begin(is_within_host=False)
+    assert (grid.chunk_bytes, grid.phase) == (TCP.first_chunk_bytes, GridPhase.GUESSING)
 
 
 # ---- by rate, in a communicator ----

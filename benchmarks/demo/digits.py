@@ -9,9 +9,10 @@ reducers with another chunk size, and without any. The demo fails unless
 - the loss follows that of Gloo within LOSS_TOLERANCE. It is not the same to the last bit, because a
   ring adds in another order, and training carries the rounding on.
 
-Everything runs on this machine over loopback, where nobody waits for a network. So the times show
-that reducers work, not what they gain. `benchmarks.demo.network` shows the gain, and `make bench`
-measures it.
+The times leave out the first epoch, in which processes warm up. Everything runs on this machine,
+where payloads stay in shared memory and nobody waits for a network: what reducers gain there,
+`benchmarks.demo.network` shows, and `make bench` measures it. Chunks of 24 KiB are no good choice; they
+show that the bits do not depend on it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from benchmarks.lab.reducers import Reducers
 from worker_plugin import ReductionState, reduction_hook
 
 WORKERS = 4
-EPOCHS = 5
+EPOCHS = 8
 BATCH = 30
 #: Images for training, of 1797; the others are for the test. The batches of all workers divide this
 #: number.
@@ -49,8 +50,9 @@ TRAINING_IMAGES = 1440
 LOSS_TOLERANCE = 1e-4
 
 ONE_MACHINE = """
-One machine can show that the bits are right, not what reducers gain: they share its cores with the workers, and no
-network is waited for. `make demo-network` (as root) trains on links of 200 Mbit/s, side by side with Gloo's ring."""
+The times are those after the first epoch. Chunks of 24 KiB are no good choice; they show that bits do not depend on
+it. On one machine no network is waited for, so this is not yet what reducers gain: `make demo-network` (as root) trains
+on links of 200 Mbit/s, side by side with Gloo's ring."""
 
 
 class DemoFailed(Exception):
@@ -95,10 +97,9 @@ class Training:
         if plan.reducers:
             state = ReductionState(plan.reducers, chunk_bytes=plan.chunk_bytes)
             ddp_model.register_comm_hook(state, reduction_hook)
+            state.connect()  # Gloo has connected long ago
         dist.barrier()
-        started = time.monotonic()
-        losses = self._train(ddp_model, epochs)
-        seconds = time.monotonic() - started
+        losses, seconds = self._train(ddp_model, epochs)
         if state is not None:
             state.close()
         dist.all_reduce(losses, dist.ReduceOp.SUM)
@@ -107,12 +108,15 @@ class Training:
         weights = b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())
         return Report(seconds, (losses / WORKERS).tolist(), accuracy, hashlib.sha256(weights).hexdigest())
 
-    def _train(self, ddp_model: nn.Module, epochs: int) -> torch.Tensor:
+    def _train(self, ddp_model: nn.Module, epochs: int) -> tuple[torch.Tensor, float]:
+        """Return the loss of each step, and the seconds of all epochs but the first, which warms up."""
         sampler: DistributedSampler[Any] = DistributedSampler(self._training, seed=0)
         loader = DataLoader(self._training, BATCH, sampler=sampler)
         optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1, momentum=0.9)
         losses = []
         for epoch in range(epochs):
+            if epoch <= 1:
+                started = time.monotonic()
             sampler.set_epoch(epoch)
             for images, labels in loader:
                 optimizer.zero_grad()
@@ -120,7 +124,7 @@ class Training:
                 loss.backward()
                 optimizer.step()
                 losses.append(loss.detach())
-        return torch.stack(losses).double()
+        return torch.stack(losses).double(), time.monotonic() - started
 
 
 def cnn() -> nn.Module:
@@ -135,16 +139,18 @@ def cnn() -> nn.Module:
 
 
 def show(plans: Sequence[Plan], reports: Sequence[Report], epochs: int) -> None:
-    """Print throughput and the loss of each epoch."""
+    """Print throughput and the loss of some epochs."""
+    timed = max(epochs - 1, 1) / epochs
     print(f"\n{'':32} {'wall s':>8} {'steps/s':>9} {'samples/s':>10} {'accuracy':>9}")
     for plan, report in zip(plans, reports, strict=True):
-        rate = len(report.losses) / report.seconds
+        rate = timed * len(report.losses) / report.seconds
         speed = f"{report.seconds:8.2f} {rate:9.1f} {rate * WORKERS * BATCH:10.0f}"
         print(f"{plan.name:32} {speed} {report.accuracy:9.1%}")
-    print(f"\n{'mean loss of epoch':32}" + "".join(f"{epoch:>11}" for epoch in range(1, epochs + 1)))
+    shown = sorted({1, 2, 3, epochs // 2, epochs} & set(range(1, epochs + 1)))
+    print(f"\n{'mean loss of epoch':32}" + "".join(f"{epoch:>11}" for epoch in shown))
     for plan, report in zip(plans, reports, strict=True):
         by_epoch = torch.tensor(report.losses).view(epochs, -1).mean(1).tolist()
-        print(f"{plan.name:32}" + "".join(f"{loss:11.6f}" for loss in by_epoch))
+        print(f"{plan.name:32}" + "".join(f"{by_epoch[epoch - 1]:11.6f}" for epoch in shown))
 
 
 def check(plans: Sequence[Plan], by_rank: Sequence[Sequence[Report]]) -> None:
@@ -179,7 +185,7 @@ def demonstrate(epochs: int) -> None:
         closing(Ranks(WORKERS, reducers.addresses)) as ranks,
     ):
         plans = [
-            Plan("2 reducers, chunks of 64 KiB", tuple(reducers.addresses[:2]), 64 * KIB),
+            Plan("2 reducers", tuple(reducers.addresses[:2])),
             Plan("3 reducers, chunks of 24 KiB", tuple(reducers.addresses), 24 * KIB),
             Plan("no reducers: DDP's Gloo ring"),
         ]

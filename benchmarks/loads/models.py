@@ -6,6 +6,7 @@ tests. NARROW is for slow links: its models compute so little that the network i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -115,6 +116,13 @@ class Transformer(nn.Module):
         return logits
 
 
+def mlp(inputs: int, width: int, layers: int, classes: int) -> nn.Sequential:
+    """Return a perceptron with hidden layers of one width."""
+    widths = [inputs, *[width] * layers]
+    hidden = [nn.Sequential(nn.Linear(*pair), nn.ReLU()) for pair in itertools.pairwise(widths)]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, classes))
+
+
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     # Without running statistics DDP has no buffers to send around in every step.
@@ -184,6 +192,8 @@ NARROW = {
     # MB and 6.4 MB. Small images change nothing about them.
     "vgg16": _images(lambda: vgg16(16, 250), classes=250, side=32, examples=1),
     "resnet50": _resnet(16, (3, 4, 6, 3), 250, side=32, examples=2),
+    # 20 MB of gradients.
+    "mlp": _images(lambda: mlp(3 * 16 * 16, 1024, 5, 10), classes=10, side=16, examples=16),
 }
 
 

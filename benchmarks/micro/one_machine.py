@@ -4,6 +4,7 @@
     python -m benchmarks.micro.one_machine --workers 4 --sizes 1MiB,24MiB --rounds 20
     python -m benchmarks.micro.one_machine --workers 4 --cold 1               # a barrier and a second of pause
     python -m benchmarks.micro.one_machine --contender tcp --reducers 1       # `reducer serve` over loopback
+    python -m benchmarks.micro.one_machine --workers 2,4 --train mlp,transformer
 
 CPU is that of all processes: ranks, and the reducers that they start. All sums are checked.
 """
@@ -21,6 +22,8 @@ from benchmarks.lab.cluster import Cluster, Shape, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import OURS
 from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.loads.models import NARROW, gradient_bytes
+from benchmarks.loads.training import Training
 from benchmarks.method.paired import Effort, Measurement, Sample, compare
 from benchmarks.method.report import Report
 from benchmarks.method.row import Row
@@ -73,7 +76,7 @@ def cells(row: Row, name: str) -> list[str]:
     return [
         str(row.workers),
         str(row.reducers or "own"),
-        size_text(row.size_bytes),
+        row.what.removeprefix("training step, ") if row.what != "all-reduce" else size_text(row.size_bytes),
         f"{ours.turn_s * 1e3:.2f}",
         f"{ring.turn_s * 1e3:.2f}",
         f"{median:.2f} ({low:.2f}-{high:.2f})",
@@ -81,6 +84,14 @@ def cells(row: Row, name: str) -> list[str]:
         f"{theirs:.2f}",
         f"{mine / theirs:.2f}",
     ]
+
+
+def models(text: str) -> list[str]:
+    """Return the names of a comma-separated list."""
+    names = text.split(",")
+    if unknown := set(names) - set(NARROW):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(NARROW)}")
+    return names
 
 
 def _cpu_s_per_gb(row: Row, measured: Measurement) -> float:
@@ -101,6 +112,14 @@ def measure(cluster: Cluster, contender: str, size_bytes: int, effort: Effort, c
     return Row.of(cluster, "all-reduce", size_bytes, iterations, measured)
 
 
+def train(cluster: Cluster, contender: str, model: str, effort: Effort) -> Row:
+    """Let the contender and the ring take turns at training steps."""
+    contenders = [contender, "ring"]
+    cluster.ranks.load(Training, contenders, model)
+    measured = compare(cluster, contenders, effort)
+    return Row.of(cluster, f"training step, {model}", gradient_bytes(NARROW[model]), 1, measured)
+
+
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the settings of the command line."""
     parser = argparse.ArgumentParser(
@@ -116,6 +135,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--cold", type=float, metavar="SECONDS", help="pause and barrier before each collective"
     )
+    parser.add_argument("--train", type=models, default=[], help="training steps of these models instead")
     parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
     return parser.parse_args(words)
 
@@ -127,7 +147,9 @@ def main() -> None:
     with ending_well("one_machine"):
         for workers in given.workers:
             with running(Shape(workers=workers, reducers=given.reducers)) as cluster:
-                for size_bytes in given.sizes:
+                for model in given.train:
+                    report.rows.append(train(cluster, given.contender, model, effort))
+                for size_bytes in given.sizes if not given.train else ():
                     report.rows.append(measure(cluster, given.contender, size_bytes, effort, given.cold))
     if given.json is not None:
         report.write(given.json)

@@ -414,6 +414,37 @@ def tails() -> Iterator[str]:
     yield from provenance(*names)
 
 
+def simulation(name: str = "shaped/simulation") -> Iterator[str]:
+    """Yield simulated all-reduces beside those of the lab."""
+    head = ["n, k", "link", "size", "lab, ms", "simulated, ms", "simulated / lab", "not simulated"]
+    cells = []
+    for row in load(name)["rows"]:
+        cells.append(
+            [
+                f"{row['workers']}, {row['reducers']}",
+                row["link"],
+                size_text(row["size_bytes"]),
+                *(number(row[key], ".0f", 1e3) for key in ("lab_s", "simulated_s")),
+                number(row["simulated_s"] / row["lab_s"]),
+                ", ".join(row["not_simulated"]),
+            ]
+        )
+    yield from table(head, cells)
+    yield from provenance(name)
+
+
+def one_machine_training(name: str = "loopback/one-machine-training") -> Iterator[str]:
+    """Yield training steps on one machine with nothing configured."""
+    cells = []
+    for row in load(name)["rows"]:
+        ours, ring = contender(row, "default"), contender(row, "ring")
+        times = (figures(statistics.median(each["turns"]), 1e3) for each in (ours, ring))
+        what = row["what"].removeprefix("training step, ")
+        cells.append([str(row["workers"]), what, *times, spread(ours["ratio"])])
+    yield from table(["n", "model", "ours, ms", "Gloo, ms", "Gloo / ours (quartiles)"], cells)
+    yield from provenance(name)
+
+
 def one_machine() -> Iterator[str]:
     """Yield all-reduces on one machine with nothing configured."""
     names = ("loopback/one-machine", "loopback/one-machine-eight", "loopback/one-machine-cold")
@@ -441,6 +472,6 @@ def one_machine() -> Iterator[str]:
 
 
 _FUNCTIONS: tuple[Callable[[], Iterator[str]], ...] = (machine, links, training, small_sums, queues, loopback)
-_FUNCTIONS += (few_reducers, sizes, models, long_paths, tails, one_machine)
+_FUNCTIONS += (few_reducers, sizes, models, long_paths, tails, one_machine, one_machine_training, simulation)
 _FUNCTIONS += (floor, chaos, formats, time_to_loss, convergence, accuracy, hierarchy, hierarchy_training)
 TABLES = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}

@@ -111,9 +111,9 @@ class PluginConfig:
     chunk_bytes: int | None = setting(
         None,
         WholeNumber(limits.CHUNK_BYTES_MIN, limits.CHUNK_BYTES_MAX, "bytes", limits.CHUNK_BYTES_MULTIPLE),
-        f"Bytes per message, a multiple of {limits.CHUNK_BYTES_MULTIPLE}. Without it the size is chosen "
-        "once, after the first collectives; with `credit_bytes` alone it is a quarter of that. Rank 0's "
-        "value counts.",
+        f"Bytes per message, a multiple of {limits.CHUNK_BYTES_MULTIPLE}. Without it the size is 4 MiB "
+        "within one host, and otherwise chosen once, after the first collectives; with `credit_bytes` alone "
+        "it is a quarter of that. Rank 0's value counts.",
     )
     credit_bytes: int | None = setting(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from dataclasses import dataclass
@@ -53,11 +54,11 @@ def cpu_s(pid: int) -> float:
 
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started, on any of its threads."""
-    return [
-        int(word)
-        for path in Path(f"/proc/{pid}/task").glob("*/children")
-        for word in path.read_text().split()
-    ]
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += [int(word) for word in path.read_text().split()]
+    return found
 
 
 def listens(pid: int) -> bool:

@@ -22,7 +22,7 @@ from benchmarks.simulation.world import Setting, simulate
 
 WORKERS = (2, 4, 8, 16, 64)
 #: What `growth` shows.
-GROWTH_BYTES, GROWTH_MBIT, GROWTH_SIMULATED_MAX = 64 << 20, 500, 32
+GROWTH_BYTES, GROWTH_MBIT, GROWTH_SIMULATED_MAX = 64 << 20, 2500, 32
 
 
 def gain(workers: int, reducers: int, *, is_colocated: bool) -> float:

@@ -194,7 +194,7 @@ def floor() -> Iterator[str]:
 
 def chaos() -> Iterator[str]:
     """Yield how long a killed reducer is felt."""
-    names = [f"chaos/{name}" for name in ("three-reducers", "seldom", "one-reducer")]
+    names = [f"chaos/{name}" for name in ("three-reducers", "seldom", "one-reducer", "colocated")]
     head = [
         "reducers",
         "kills",
@@ -210,7 +210,7 @@ def chaos() -> Iterator[str]:
         last = result.get("strikes_of_the_last")
         cells.append(
             [
-                str(settings["reducers"]),
+                str(settings["reducers"]) + (", and one per worker" if settings.get("colocated") else ""),
                 str(settings["strikes"]),
                 f"{settings['every_s']:g} s",
                 number(last, "d", 1),

@@ -455,11 +455,9 @@ class RankCore:
         configuration = self.epochs.configuration
         if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
             return
-        paces = [
-            link.lane.pace for link in self.roster if link.lane is not None and link.lane.pace is not None
-        ]
         members = [link for link in self.roster if link.lane is not None]
-        if self.grid.look(configuration.epoch, paces, packets_lost):
+        lanes = [link.lane for link in members if link.lane is not None]
+        if self.grid.look(configuration.epoch, lanes, packets_lost):
             size, epoch = self._chunk_bytes(members), configuration.epoch + 1
             if size == configuration.chunk_bytes:
                 return

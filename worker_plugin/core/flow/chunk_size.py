@@ -22,7 +22,8 @@ from collections.abc import Sequence
 
 from reduction.limits import CHUNK_BYTES_MAX
 
-from worker_plugin.core.flow.pace import Pace, PlaneTarget, chunk_bytes_for
+from worker_plugin.core.flow.lane import Lane
+from worker_plugin.core.flow.pace import PlaneTarget, chunk_bytes_for
 
 #: The chunk size where payloads stay in memory that all share. At n=2 and 4, with one reducer, chunks of 4 MiB
 #: were as fast as those of 1 and 2 MiB or faster for sums of 64 KiB to 64 MiB.
@@ -86,16 +87,20 @@ class Grid:
             self.chunk_bytes = WITHIN_HOST_BYTES if is_within_host else self._target.first_chunk_bytes
             self.phase = GridPhase.SETTLED if is_within_host else GridPhase.GUESSING
 
-    def look(self, epoch: int, paces: Sequence[Pace], packets_lost: int) -> bool:
+    def look(self, epoch: int, lanes: Sequence[Lane], packets_lost: int) -> bool:
         """Return whether `chunk_bytes` has changed. To be called while no collective is in flight.
 
         Args:
             epoch: the present epoch.
-            paces: of all its streams.
+            lanes: of all its reducers. The size must suit those with the least shares: where one large
+                chunk is all that such a lane has under way, it has nothing to do most of the time.
             packets_lost: how many packets this rank's data connections have lost so far, if
                 `is_counting_losses`.
         """
-        rates = [rate for pace in paces for rate in pace.rates]
+        paces = [lane.pace for lane in lanes if lane.pace is not None]
+        least = min((lane.weight for lane in lanes), default=0)
+        slowest = [lane.pace for lane in lanes if lane.weight == least and lane.pace is not None]
+        rates = [rate for pace in slowest for rate in pace.rates]
         if self.phase is GridPhase.GUESSING:
             return self._guess(rates)
         if not self.is_counting_losses:

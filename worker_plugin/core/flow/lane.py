@@ -74,6 +74,11 @@ class Lane:
         self._place = self._stride = 0.0
 
     @property
+    def weight(self) -> int:
+        """The member's share of every collective, as the configuration has it."""
+        return self.weights[self.index]
+
+    @property
     def oldest(self) -> float:
         """The place of the oldest chunk whose result has not come; infinite if there is none."""
         if self.pending:

@@ -126,6 +126,18 @@ def test_rank_0_chooses_the_grid_when_it_is_idle():
     assert not chosen(scene.tick(now + 2)), "nothing was measured since"
 
 
+def test_the_lanes_with_the_least_shares_decide():
+    fast, slow = [60e6] * 8, [2.5e6] * 8
+    for lanes, expected in (
+        ([lane(fast, 100), lane(fast, 100)], 256 * KIB),
+        ([lane(fast, 100, weight=9), lane(slow, 100)], 32 * KIB),
+        ([lane(fast, 100, weight=9), lane(slow, 100), SimpleNamespace(weight=1, pace=None)], 32 * KIB),
+    ):
+        grid = Grid(None, TCP, is_mine=True)
+        assert grid.look(1, lanes, 0)
+        assert grid.chunk_bytes == expected
+
+
 def test_the_grid_may_grow_again():
     """Larger chunks may show that the links can do more."""
     scene, now = measured()
@@ -206,16 +218,20 @@ def test_other_ranks_choose_nothing():
 def watching(rate=5e6, target=TCP):
     """Return a grid that has chosen by rate, and has looked once."""
     subject = Grid(None, target, is_mine=True)
-    paces = paced(rate)
-    subject.look(1, paces, 0)
+    lanes = paced(rate)
+    subject.look(1, lanes, 0)
     assert subject.phase is GridPhase.WATCHING
-    assert not subject.look(1, paces, 0)
+    assert not subject.look(1, lanes, 0)
     return subject
 
 
 def paced(rate, results=0, streams=8):
-    """Return as much of the streams' paces as a grid looks at; `results` is over all of them."""
-    return [SimpleNamespace(rates=[rate] * 4, results=results // streams) for _ in range(streams)]
+    """Return as much of the streams' lanes as a grid looks at; `results` is over all of them."""
+    return [lane([rate] * 4, results // streams) for _ in range(streams)]
+
+
+def lane(rates, results, weight=1):
+    return SimpleNamespace(weight=weight, pace=SimpleNamespace(rates=rates, results=results))
 
 
 def test_a_grid_becomes_finer_when_too_much_is_lost():
@@ -259,7 +275,7 @@ def test_another_epoch_counts_results_from_0():
 def test_the_finer_grid_stays_only_if_it_is_faster(rate, size, phase):
     subject = watching(rate=5e6)
     assert subject.look(1, paced(5e6, LOOK), LOOK)
-    assert not subject.look(2, [SimpleNamespace(rates=[], results=0)], LOOK), "nothing measured yet"
+    assert not subject.look(2, [lane([], 0)], LOOK), "nothing measured yet"
     assert not subject.look(2, paced(rate), LOOK)
     assert subject.look(2, paced(rate, LOOK), LOOK) == (phase is GridPhase.SETTLED)
     assert (subject.chunk_bytes, subject.phase) == (size, phase)

@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(DOCS))
-    for name in ("measured", "measured_tables", "measured_results"):
+    for name in [name for name in sys.modules if name.startswith("measured")]:
         monkeypatch.delitem(sys.modules, name, raising=False)
     import measured
 

@@ -1,0 +1,33 @@
+"""The tables of docs/measured.md, by the name that the page calls them; benchmarks/README.md defines the quantities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from measured_tables import links, one_host, others
+
+_FUNCTIONS: tuple[Callable[[], Iterator[str]], ...] = (
+    links.links,
+    links.queues,
+    links.training,
+    links.small_sums,
+    links.few_reducers,
+    links.sizes,
+    links.models,
+    links.long_paths,
+    links.tails,
+    links.simulation,
+    one_host.machine,
+    one_host.loopback,
+    one_host.floor,
+    one_host.one_machine,
+    one_host.one_machine_training,
+    others.chaos,
+    others.formats,
+    others.time_to_loss,
+    others.convergence,
+    others.accuracy,
+    others.hierarchy,
+    others.hierarchy_training,
+)
+TABLES = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}

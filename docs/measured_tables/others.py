@@ -1,0 +1,140 @@
+"""Tables of failures, wire dtypes and nodes with several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from measured_results import load, number, spread
+
+from measured_tables.parts import provenance, rows_of, table
+
+#: What readers call the trainings that the convergence benchmarks compare.
+_WAYS = {"fp32": "float32", "none": "Gloo DDP", "bf16_hook": "torch's bf16 hook"}
+
+
+_WAYS |= {"fp16_hook": "torch's fp16 hook", "powersgd": "PowerSGD, rank 2"}
+
+
+def chaos() -> Iterator[str]:
+    """Yield how long a killed reducer is felt."""
+    names = [f"chaos/{name}" for name in ("three-reducers", "seldom", "one-reducer", "colocated")]
+    head = [
+        "reducers",
+        "kills",
+        "one every",
+        "kills of the last one left",
+        "next step: median",
+        "95 % within",
+    ]
+    head += ["at most", "speed kept"]
+    cells = []
+    for result in map(load, names):
+        settings, step = result["settings"], result["next_step_s"] or {}
+        last = result.get("strikes_of_the_last")
+        cells.append(
+            [
+                str(settings["reducers"]) + (", and one per worker" if settings.get("colocated") else ""),
+                str(settings["strikes"]),
+                f"{settings['every_s']:g} s",
+                number(last, "d", 1),
+                *(number(step.get(name), ".2f", 1, " s") for name in ("median", "p95", "maximum")),
+                number(result["goodput"], ".0f", 100, " %"),
+            ]
+        )
+    yield from table(head, cells)
+    yield from provenance(*names)
+
+
+def formats() -> Iterator[str]:
+    """Yield the wire formats' speed."""
+    names = ("formats/speed", "formats/speed-500-mbit")
+    head = ["link each way", "format", "ms", "times as fast as float32 (quartiles)", "times fewer bytes"]
+    cells = []
+    for settings, row in rows_of(*names):
+        cells.append(
+            [
+                f"{settings['rate_mbit']:g} Mbit/s",
+                row["wire"],
+                number(row["turn_s"], ".0f", 1e3),
+                "1" if row["wire"] == "float32" else spread(row["times_as_fast"]),
+                number(row["times_fewer_bytes"], ".2g"),
+            ]
+        )
+    yield from table(head, cells)
+    yield from provenance(*names)
+
+
+def _way(row: dict[str, Any]) -> str:
+    name = row["way"].removeprefix("ours, ")
+    return _WAYS.get(name, name)
+
+
+def time_to_loss() -> Iterator[str]:
+    """Yield how soon each training reaches a loss."""
+    names = ("formats/time-to-loss", "formats/time-to-loss-20-mbit")
+    head = ["link each way", "training", "ms per step", "steps", "times as fast as float32", "final loss"]
+    cells = []
+    for settings, row in rows_of(*names):
+        cells.append(
+            [
+                f"{settings['rate_mbit']:g} Mbit/s",
+                _way(row),
+                number(row["step_s"], ".0f", 1e3),
+                number(row["steps"], "d", 1),
+                number(row["times_as_fast"]),
+                number(row["above_fp32"], "+.2f", 100, " %"),
+            ]
+        )
+    yield from table(head, cells)
+    yield from provenance(*names)
+
+
+def convergence() -> Iterator[str]:
+    """Yield the final losses."""
+    names = ("formats/convergence", "formats/convergence-wide")
+    head = ["model", "training", "final loss", "above float32", "times fewer bytes"]
+    cells = []
+    for settings, row in rows_of(*names):
+        above = number(row["above_fp32"], "+.2f", 100, " %")
+        fewer = number(row["times_fewer_bytes"], ".2g")
+        cells.append([settings["model"], _way(row), number(row["final"], ".4f"), above, fewer])
+    yield from table(head, cells)
+    yield from provenance(*names)
+
+
+def accuracy() -> Iterator[str]:
+    """Yield bf16's errors at n=8 against torch's hook."""
+    head = ["gradients", "worst error, by torch's", "mean error, by torch's"]
+    cells = []
+    for row in load("formats/accuracy")["rows"]:
+        if row["wire"] == "bf16" and row["workers"] == 8:
+            ours, theirs = row["sent"], row["torch_sent"]
+            cells.append(
+                [row["data"], *(number(mine / other) for mine, other in zip(ours, theirs, strict=True))]
+            )
+    yield from table(head, cells)
+    yield from provenance("formats/accuracy")
+
+
+def hierarchy(name: str = "shaped/hierarchy") -> Iterator[str]:
+    """Yield all-reduces of nodes with several ranks."""
+    head = [
+        "contender",
+        "s",
+        "times as fast as Gloo (quartiles)",
+        "bytes over a node's link, by the tensor's",
+    ]
+    cells = []
+    for row in load(name)["rows"]:
+        keys = ("turn_s", "times_as_fast_as_ring", "node_bytes_by_tensor")
+        seconds, ratio, carried = (row[key] for key in keys)
+        is_ring = row["contender"].startswith("Gloo")
+        cells.append([row["contender"], spread(seconds), "1" if is_ring else spread(ratio), number(carried)])
+    yield from table(head, cells)
+    yield from provenance(name)
+
+
+def hierarchy_training() -> Iterator[str]:
+    """Yield training steps of nodes with several ranks."""
+    return hierarchy("shaped/hierarchy-training")

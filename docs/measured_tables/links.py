@@ -13,12 +13,8 @@ from measured_tables.parts import contender, provenance, table
 
 #: Links on which small sums are measured let this many bytes pass at once.
 _SMALL_BURST_BYTES = 32 << 10
-
-
 #: The queue of a link, unless a table says otherwise.
 _QUEUE_MS = 20.0
-
-
 #: By n and MiB: what optcast and SHARP gain over NCCL's ring, as the plots in optcast's repository have
 #: it (docs/eval_result_4ranks_fp32.png and docs/eval_result_8ranks_fp32.png of osrg/optcast@355ca0a;
 #: 100 Gbit/s InfiniBand, two per host).

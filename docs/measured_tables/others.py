@@ -11,8 +11,6 @@ from measured_tables.parts import provenance, rows_of, table
 
 #: What readers call the trainings that the convergence benchmarks compare.
 _WAYS = {"fp32": "float32", "none": "Gloo DDP", "bf16_hook": "torch's bf16 hook"}
-
-
 _WAYS |= {"fp16_hook": "torch's fp16 hook", "powersgd": "PowerSGD, rank 2"}
 
 

@@ -12,7 +12,7 @@ from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, Push, ReducerFrame, WorkerFrame
 from reduction.process import descriptors
 from reduction.transports.interface import RemoteEndpoint, RemoteStream
-from reduction.transports.shared import OwnMemory
+from reduction.transports.shared import OWN_REGIONS_MAX, OwnMemory
 
 from worker_plugin.transports.destinations import Destinations
 from worker_plugin.transports.grpc_client import GrpcEndpoint
@@ -26,6 +26,8 @@ DESCRIPTORS_PER_LINK = 2
 DESCRIPTORS_OF_OURS = 8
 #: File descriptors that are left free, for dialling and for the training script.
 DESCRIPTORS_SPARE = 32
+#: So many reducers on this host may show as many regions as there are; more would need more descriptors.
+REDUCERS_NEAR_MAX = 8
 #: How long streams may take to send their last frames, in seconds.
 LINGER_S = 2.0
 
@@ -178,7 +180,8 @@ class Links:
         if count == 1:
             self._others = descriptors.in_use()
         needed = self._others + DESCRIPTORS_OF_OURS + DESCRIPTORS_PER_LINK * count
-        allowed = descriptors.allow(needed + DESCRIPTORS_SPARE)
+        regions = OWN_REGIONS_MAX * (2 + min(count, REDUCERS_NEAR_MAX)) if self.memory is not None else 0
+        allowed = descriptors.allow(needed + DESCRIPTORS_SPARE + regions)
         if allowed < needed:
             text = f"this process may have {allowed} descriptors, and needs {needed} for {count} links"
             return UnopenedEndpoint(address, ReducerUnavailable(f"{text}: raise its hard limit (ulimit -Hn)"))

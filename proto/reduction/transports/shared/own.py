@@ -27,6 +27,9 @@ Buffer = NDArray[np.uint8]
 
 #: Buffers of up to a quarter of this share a region.
 SLAB_BYTES = 4 * MIB
+#: A process has no more regions than this at a time, because each costs it two descriptors, and every peer one.
+#: Jobs with tensors of the same sizes in every step have some dozens.
+OWN_REGIONS_MAX = 256
 #: Buffers begin at multiples of this, a line of the processor's cache.
 _ALIGNMENT = 64
 # From linux/fcntl.h; Python's fcntl module does not have the last one before 3.13.
@@ -91,8 +94,11 @@ class OwnMemory:
         self.is_wanted = is_possible() and not self.refusal
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Return writable bytes of undefined content, in a region if `is_wanted` and the system allows it."""
-        if self.is_wanted and nbytes:
+        """Return writable bytes of undefined content.
+
+        They are in a region if `is_wanted`, the system allows it and there are not too many regions yet.
+        """
+        if self.is_wanted and nbytes and len(self._table[0]) < OWN_REGIONS_MAX:
             try:
                 return self._cut(nbytes)
             except OSError as error:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from reduction.errors import MalformedFrame
-from reduction.transports.shared import OwnMemory, PeerMemory, address_of
+from reduction.transports.shared import OwnMemory, PeerMemory, address_of, own
 from reduction.transports.shared.own import SLAB_BYTES
 
 
@@ -104,6 +104,16 @@ def test_memory_that_nobody_closes_ends_with_its_owner_and_its_buffers(memory):
     del buffer
     gc.collect()
     assert region() is None
+
+
+def test_above_so_many_regions_ordinary_memory_does(memory, monkeypatch):
+    monkeypatch.setattr(own, "OWN_REGIONS_MAX", 3)
+    buffers = [memory.allocate(SLAB_BYTES) for _ in range(5)]
+    assert [place(memory, buffer) is not None for buffer in buffers] == [True] * 3 + [False] * 2
+    assert memory.is_wanted
+    del buffers[0]
+    gc.collect()
+    assert place(memory, memory.allocate(SLAB_BYTES)) is not None
 
 
 def test_a_peer_reads_what_is_written_and_nothing_else(memory):

@@ -15,6 +15,8 @@ from worker_plugin.tensors.futures import Future
 
 #: The text of the ClosedError that later collectives raise.
 CLOSED = "the state was closed; make a new one"
+#: The text of the ClosedError of collectives that were in flight at an abort.
+ABORTED = "the state was aborted; make a new one"
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,10 @@ class Driver:
         """Hand an event to the core, and perform the actions that follow."""
         if self._core is None:
             self._early.append(event)
+            if isinstance(
+                event, Broke
+            ):  # this rank need not wait for the others; they are told when all have met
+                self._fail(event.error)
             return
         try:
             for action in self._core.handle(event, time.monotonic()):

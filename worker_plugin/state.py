@@ -16,12 +16,12 @@ from reduction.layout import fingerprint
 from reduction.limits import NUMEL_MAX
 from reduction.model import DType, ReduceOp
 from torch._C._distributed_c10d import GradBucket
-from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import ProcessGroup, Store
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.client import Client
-from worker_plugin.communicator import CLOSED, Communicator, Request
-from worker_plugin.config import PluginConfig, Settings, build, check_files
+from worker_plugin.communicator import ABORTED, CLOSED, Communicator, Request
+from worker_plugin.config import AllSettings, PluginConfig, Settings, build, check_files
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
@@ -44,8 +44,11 @@ class ReductionState:
         process_group: The ranks that reduce together; they meet through its store. None means the
             default group, if there is one. States of different groups never meet, whatever their
             job is called.
+        store: A `torch.distributed` store through which the ranks meet if they are no process
+            group; `rank` and `world_size` number them. No other ranks may use the same store: pass
+            a PrefixStore.
 
-    Every argument but the process group can also be given as a variable REDUCTION_<NAME>; an
+    Every argument but the process group and the store can also be given as a variable REDUCTION_<NAME>; an
     explicit argument wins. A number may be a string, as in `rank=os.environ["RANK"]`. An empty
     variable counts as not set, but `REDUCTION_REDUCERS=` is an error.
 
@@ -58,19 +61,33 @@ class ReductionState:
         reducers: Sequence[str] | str | None = None,
         *,
         process_group: ProcessGroup | None = None,
+        store: Store | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         log_setup.prepare()
         self.config: PluginConfig = build({"reducers": reducers, **settings})
         check_files(self.config)
-        if process_group is not None:
-            if not isinstance(process_group, ProcessGroup):
-                raise ConfigError(
-                    f"process_group is {process_group!r}: this rank is no member of it, or it is no process group"
-                )
-            find_group(self.config.rank, self.config.world_size, process_group)
+        if process_group is not None and not isinstance(process_group, ProcessGroup):
+            raise ConfigError(
+                f"process_group is {process_group!r}: this rank is no member of it, or it is no process group"
+            )
+        if store is not None and not isinstance(store, Store):
+            raise ConfigError(f"store is {store!r}: pass a store of torch.distributed, such as a TCPStore")
+        #: The ranks, if they have a store of their own.
+        self._given: RankGroup | None = None
+        if process_group is not None or store is not None:
+            group = find_group(self.config.rank, self.config.world_size, process_group, store)
+            self._given = None if store is None else group
         self._process_group = process_group
         self._reset()
+
+    @classmethod
+    def of_ranks(cls, ranks: RankGroup, **settings: Unpack[AllSettings]) -> ReductionState:
+        """Return a state for ranks with a store of their own, which errors and logs call by their label."""
+        settings["rank"], settings["world_size"] = ranks.rank, ranks.size
+        state = cls(store=ranks.store, **settings)
+        state._given = ranks
+        return state
 
     #: What happens when this state is dropped; until then it keeps the communicator.
     _dropping: weakref.finalize[..., Any] | None = None
@@ -250,6 +267,24 @@ class ReductionState:
         if communicator is not None:
             communicator.close()
 
+    def abort(self) -> None:
+        """End it now, here and on all other ranks, and wait for nothing; any thread.
+
+        Collectives in flight fail with ClosedError here, and with WorkerFailed, which names this rank,
+        on the others. Their tensors are not written any more once `abort` has returned and the futures
+        are done. Before the first collective, or `connect`, nobody has met, and so nobody is told:
+        the others wait for this rank as for any that has not come. Idempotent; nothing happens
+        after `close`.
+        """
+        if self._pid != os.getpid():
+            return  # a forked child: the communicator is its parent's
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+            communicator = self._communicator
+        if communicator is not None and is_first:
+            communicator.abandon(ClosedError(ABORTED))
+            communicator.begin_close()
+
     def restart(self) -> None:
         """Make the state as good as a new one, after an error: the next collective makes a new communicator.
 
@@ -292,6 +327,8 @@ class ReductionState:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._given is not None:
+            raise ConfigError("a state with a store cannot be pickled: make it in the process that uses it")
         if self._process_group is not None and group_of(self._process_group).label:
             raise ConfigError(
                 "a state of a process group other than the default one cannot be pickled, because process "
@@ -303,6 +340,7 @@ class ReductionState:
         log_setup.prepare()
         self.config = state["config"]
         self._process_group = None
+        self._given = None
         self._reset()
 
     def _connected(self) -> Communicator:
@@ -317,7 +355,8 @@ class ReductionState:
 
     def _ranks(self) -> RankGroup:
         if self._group is None:
-            self._group = find_group(self.config.rank, self.config.world_size, self._process_group)
+            config, given = self.config, self._given
+            self._group = given or find_group(config.rank, config.world_size, self._process_group)
         return self._group
 
     def _connect(self) -> Communicator:

@@ -1,4 +1,4 @@
-"""Which ranks reduce together: those of a process group, or those that the settings number."""
+"""Which ranks reduce together: those of a process group, those of a store, or those that the settings number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class RankGroup:
     #: Tells the groups of one job apart. It is "" for the default group, and if the settings number
     #: the ranks.
     label: str = ""
-    #: The store of the group. None if there is no process group of exactly these ranks.
+    #: The store of the group. None if there is no process group of exactly these ranks, and no store
+    #: was given.
     store: Store | None = None
 
     @property
@@ -63,14 +64,26 @@ def group_of(process_group: ProcessGroup) -> RankGroup:
     return RankGroup(process_group.rank(), len(ranks), ranks, "" if is_default else ranks_text(ranks), store)
 
 
-def find_group(rank: int | None, size: int | None, process_group: ProcessGroup | None) -> RankGroup:
-    """Return the group that the settings `rank`, `world_size` and `process_group` mean.
+def find_group(
+    rank: int | None, size: int | None, process_group: ProcessGroup | None, store: Store | None = None
+) -> RankGroup:
+    """Return the group that the settings `rank`, `world_size`, `process_group` and `store` mean.
 
-    Without a process group this is the default one, unless rank or size say something else.
+    Without a process group or a store this is the default group, unless rank or size say something
+    else.
 
     Raises:
         ConfigError: they mean no group, or contradict each other.
     """
+    if store is not None:
+        if process_group is not None:
+            raise ConfigError("process_group and store were both given: a process group has its own store")
+        if rank is None or size is None:
+            raise ConfigError(
+                f"a store was given, and rank is {rank} and world_size is {size}: pass both, since the store does "
+                f"not know them"
+            )
+        return _numbered(rank, size, store)
     if process_group is None and not (dist.is_available() and dist.is_initialized()):
         if rank is None or size is None:
             raise ConfigError(
@@ -111,7 +124,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return text
 
 
-def _numbered(rank: int, size: int) -> RankGroup:
+def _numbered(rank: int, size: int, store: Store | None = None) -> RankGroup:
     if not 0 <= rank < size:
         raise ConfigError(f"rank is {rank}, it must be 0 to {size - 1} (world size {size})")
-    return RankGroup(rank, size)
+    return RankGroup(rank, size, store=store)

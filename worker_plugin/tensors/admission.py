@@ -58,6 +58,15 @@ def admit(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
     return dtype, ours
 
 
+def is_admitted(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> bool:
+    """Whether `admit` would take a dense copy of this tensor: depends on layout, device, dtype and op only."""
+    dtype = _DTYPES.get(tensor.dtype)
+    ours = next((ours for theirs, ours in _OPS if op == theirs), None)
+    if dtype is None or ours is None or tensor.layout is not torch.strided:
+        return False
+    return tensor.device.type in ("cpu", "cuda") and dtype.allows(ours)
+
+
 def _check_capture(device: torch.device) -> None:
     with torch.cuda.device(device):
         if torch.cuda.is_current_stream_capturing():

@@ -6,12 +6,13 @@ import asyncio
 import functools
 import operator
 import types
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from reduction.errors import ReductionError
 
 Future = torch.futures.Future[torch.Tensor]
+_T = TypeVar("_T")
 
 #: Stands for the loop of an `asyncio.Future` that has no callbacks: the future asks it for nothing
 #: else.
@@ -48,7 +49,7 @@ def without_frames(error: ReductionError) -> ReductionError:
     return error
 
 
-def raise_in_waiter(future: Future) -> Future:
+def raise_in_waiter(future: torch.futures.Future[_T]) -> torch.futures.Future[_T]:
     """Return a future for C++ waiters such as DDP.
 
     `set_exception` only reaches Python waiters; C++ sees a value of the wrong type and loses the
@@ -57,9 +58,9 @@ def raise_in_waiter(future: Future) -> Future:
     nothing to a user and hide it. So nothing of Python raises it: the continuation is
     next(iterator), the iterator calls `asyncio.Future.result`, and all of that is written in C.
     """
-    outcome: asyncio.Future[torch.Tensor] = asyncio.Future(loop=_NO_LOOP)
+    outcome: asyncio.Future[_T] = asyncio.Future(loop=_NO_LOOP)
 
-    def settle(done: Future) -> torch.Tensor | None:
+    def settle(done: torch.futures.Future[_T]) -> _T | None:
         try:
             value = done.value()
         except Exception as error:

@@ -1,0 +1,23 @@
+"""The backend "reduction" of `torch.distributed`: all-reduces go through the reducers, all else to Gloo or NCCL.
+
+    dist.init_process_group("reduction")
+
+Importing this package registers the backend. That is only needed where torch does not load plug-ins
+by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `reduction.torch_plugin`.
+
+    register            makes a group for torch, which asks by name
+    group               the group of torch 2.8 to 2.13, a ProcessGroup
+    backend             the same for torch 2.14 and newer, a Backend inside of torch's own group
+    all_reduce          which all-reduces the reducers do, and how they are issued; the core of both
+    work                what an all-reduce returns
+    completions         the threads that complete its future
+    inner               the group of Gloo or NCCL that does everything else
+    options             settings of one group
+"""
+
+from worker_plugin.process_group.options import ReductionOptions
+from worker_plugin.process_group.register import register
+
+register()
+
+__all__ = ["ReductionOptions"]

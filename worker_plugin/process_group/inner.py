@@ -1,0 +1,95 @@
+"""The process group of Gloo, and NCCL where there are GPUs, that does what reducers do not.
+
+It is a plain one of torch, and whatever is left to it is forwarded from Python (`FORWARDED`). A group
+of ours must neither leave a method to its base class nor call it there: torch calls the base class
+with the GIL held, where it waits for Gloo's queue, while Gloo's thread holds the queue and waits for
+the GIL to drop a tensor (torch 2.13: PyProcessGroup.hpp WORK_OVERRIDE, ProcessGroupGloo::enqueue
+and runLoop). A loop of small collectives hung in half of all runs. Through the bindings of a plain
+group the GIL is released.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
+
+#: Methods of a process group but all-reduces, in all versions of torch; no version has them all.
+FORWARDED = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "monitored_barrier",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+)
+
+
+def backends_of(
+    store: Store, rank: int, size: int, timeout: datetime.timedelta, global_ranks: Iterable[int], name: str
+) -> dict[str, Any]:
+    """Return Gloo's backend for "cpu" and, if this machine can use it, NCCL's for "cuda"."""
+    gloo = dist.ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
+    gloo._set_sequence_number_for_group()
+    backends: dict[str, Any] = {"cpu": gloo}
+    if dist.is_nccl_available() and torch.cuda.is_available():
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        options.global_ranks_in_group = list(global_ranks)
+        options.group_name = name  # type: ignore[assignment]
+        nccl = dist.ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
+        nccl._set_sequence_number_for_group()
+        backends["cuda"] = nccl
+    return backends
+
+
+def register_backends(group: ProcessGroup, backends: dict[str, Any]) -> None:
+    """Let a group use these backends for what it does not do itself, by the kind of device."""
+    kinds = {"cpu": ProcessGroup.BackendType.GLOO, "cuda": ProcessGroup.BackendType.NCCL}
+    for device, backend in backends.items():
+        group._register_backend(torch.device(device), kinds[device], backend)
+    group._set_default_backend(kinds["cpu"])
+
+
+_T = TypeVar("_T", bound=type)
+
+
+def forwards(names: Iterable[str], base: type) -> Callable[[_T], _T]:
+    """Give a class the methods of its base class that have these names; they call `self._inner`'s."""
+
+    def decorate(cls: _T) -> _T:
+        for name in names:
+            if hasattr(base, name):
+                setattr(cls, name, _forwarder(name))
+        return cls
+
+    return decorate
+
+
+def _forwarder(name: str) -> Callable[..., Any]:
+    def forward(self: Any, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._inner, name)(*arguments, **named)
+
+    forward.__name__ = name
+    return forward

@@ -1,0 +1,38 @@
+"""`ReductionOptions`: settings of one process group, for torch's `pg_options` and `backend_override`."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Unpack
+
+from reduction.errors import ConfigError
+from torch._C._distributed_c10d import Backend
+
+from worker_plugin.config import AllSettings
+
+#: What torch numbers itself.
+_OF_TORCH = ("rank", "world_size", "timeout_s")
+
+
+class ReductionOptions(Backend.Options):
+    """Settings of the state behind one process group; those that are not given come from REDUCTION_*.
+
+    mesh = init_device_mesh(
+        "cuda", (4, 8), mesh_dim_names=("replicate", "shard"),
+        backend_override={"replicate": ("reduction", ReductionOptions(wire_dtype="bf16"))},
+    )
+
+    Args:
+        **settings: those of `ReductionState` but rank, world_size and timeout_s, which are the
+            group's.
+
+    Raises:
+        ConfigError: one of them was given. What is wrong with the others is said when the group is
+            made.
+    """
+
+    def __init__(self, **settings: Unpack[AllSettings]) -> None:
+        super().__init__("reduction", datetime.timedelta(minutes=30))
+        if wrong := [name for name in _OF_TORCH if name in settings]:
+            raise ConfigError(f"{', '.join(wrong)} of a process group cannot be set: torch says what it is")
+        self.settings = settings

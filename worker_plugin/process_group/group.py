@@ -64,6 +64,7 @@ class ReductionProcessGroup(ProcessGroup):
         """See torch."""
         return "reduction"
 
+    @inner.not_compiled
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any, **named: Any) -> dist.Work:  # type: ignore[override]
         """Reduce a tensor in place: through the reducers if they can, or else by the inner group.
 
@@ -78,6 +79,7 @@ class ReductionProcessGroup(ProcessGroup):
         options.reduceOp = op
         return self._inner.allreduce(tensors, opts if isinstance(opts, AllreduceOptions) else options)
 
+    @inner.not_compiled
     def allreduce_coalesced(self, tensors: Any, opts: Any = None, **named: Any) -> dist.Work:
         """Reduce several tensors in place, each as `allreduce` does."""
         tensors = list(tensors)

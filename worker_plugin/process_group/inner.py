@@ -73,6 +73,7 @@ def register_backends(group: ProcessGroup, backends: dict[str, Any]) -> None:
 
 
 _T = TypeVar("_T", bound=type)
+_C = TypeVar("_C", bound=Callable[..., Any])
 
 
 def forwards(names: Iterable[str], base: type) -> Callable[[_T], _T]:
@@ -87,9 +88,14 @@ def forwards(names: Iterable[str], base: type) -> Callable[[_T], _T]:
     return decorate
 
 
+def not_compiled(method: _C) -> _C:
+    """Keep torch.compile from looking into a method, which it would where compiled DDP calls it."""
+    return torch.compiler.disable(method)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def _forwarder(name: str) -> Callable[..., Any]:
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
         return getattr(self._inner, name)(*arguments, **named)
 
     forward.__name__ = name
-    return forward
+    return not_compiled(forward)

@@ -7,6 +7,7 @@ Exit codes:
     2     wrong usage, settings or files
     3     an address could not be bound
     4     `status` got no answer, or was refused
+    any   `run` ends with the exit code of its command
     130   a second signal cut the draining short
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import click
 from reduction import __version__
 
+from reducer.commands.run import run
 from reducer.commands.serve import serve
 from reducer.commands.status import status
 
@@ -25,5 +27,6 @@ def main() -> None:
     """Sum gradients for PyTorch data-parallel training."""
 
 
+main.add_command(run)
 main.add_command(serve)
 main.add_command(status)

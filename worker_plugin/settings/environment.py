@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 log = logging.getLogger(__name__)
 
 PREFIX = "REDUCTION_"
-#: Variables with our prefix that are no settings of a state. The first says how much is logged
-#: (process/log_setup.py). The second tells a child process where it finds its packages
-#: (`reduction.process.launch`).
-OTHERS = ("REDUCTION_LOG", "REDUCTION_START_PATH")
+#: Variables with our prefix that are no settings of a state. The first has DDP modules attach
+#: themselves (integrations/auto.py). The second says how much is logged (process/log_setup.py). The
+#: third tells a child process where it finds its packages (`reduction.process.launch`).
+OTHERS = ("REDUCTION_AUTO", "REDUCTION_LOG", "REDUCTION_START_PATH")
 #: A known name that is at least this similar to an unknown one, as `difflib` measures it, is
 #: suggested instead.
 SIMILARITY_MIN = 0.6

@@ -82,6 +82,7 @@ def aborted(rank: Any, reducers: list[str], how: str) -> tuple[str, float, bool]
         group.abort()
     took_s = time.monotonic() - started_at
     assert took_s < 1.0, took_s
+    dist.barrier()  # so that rank 2 comes after the abort
     error = rank.error_of(lambda: work.wait() if work else dist.all_reduce(tensor, group=group))
     took_s = time.monotonic() - started_at
     return f"{type(error).__name__}: {error}", took_s, torch.equal(tensor, torch.ones(1000))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from reduction.process.launch import reducer_command
+from reduction.process.launch import start_reducer
 from reduction.process.ready import close, wait_until_ready
 
 #: A reducer must listen after this many seconds.
@@ -34,30 +34,11 @@ def running_reducers(count: int) -> Iterator[list[str]]:
     Raises:
         NotReady: one does not serve; its own message is on stderr.
     """
-    command, environment = reducer_command(Path(__file__).parents[2])
-    command += [
-        "serve",
-        "--bind",
-        "127.0.0.1:0",
-        "--processes",
-        "1",
-        "--log-level",
-        "warning",
-        "--stop-with-stdin",
-    ]
+    options = ["--bind", "127.0.0.1:0", "--processes", "1", "--log-level", "warning"]
     processes: list[subprocess.Popen[str]] = []
     try:
         for _ in range(count):
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=environment,
-                    start_new_session=True,  # Ctrl-C must reach the command only
-                )
-            )
+            processes.append(start_reducer(Path(__file__).parents[2], options))
         yield [wait_until_ready(process, START_S) for process in processes]
     finally:
         for process in processes:

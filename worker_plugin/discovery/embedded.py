@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
 import subprocess
 import threading
@@ -20,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from reduction.errors import ReducerUnavailable
-from reduction.process.launch import reducer_command
+from reduction.process.launch import start_reducer
 from reduction.process.ready import NotReady, close, wait_until_ready
 from reduction.security.tls import TlsFiles
 
@@ -65,27 +64,10 @@ class EmbeddedReducer:
     def _start(self, port: int) -> tuple[subprocess.Popen[str], str]:
         # The reducer that was installed beside our own package, not the first `reducer` that could
         # be imported here.
-        command, environment = reducer_command(Path(__file__).parents[2])
-        command += ["serve", "--bind", host_and_port(self._host, port), "--processes", "1"]
+        options = ["--bind", host_and_port(self._host, port), "--processes", "1", "--log-level", "warning"]
         if self._tls is not None:
-            command += ["--tls-cert", self._tls.cert, "--tls-key", self._tls.key, "--tls-ca", self._tls.ca]
-        # The token goes through a pipe, because all users of the machine can see a command line.
-        reading, writing = os.pipe()
-        command += ["--stop-with-stdin", "--log-level", "warning", "--token-file", f"/dev/fd/{reading}"]
-        with open(reading, "rb"):
-            # The writing end is closed before a child inherits it, or the reader would wait for
-            # more.
-            with open(writing, "w") as file:
-                file.write(f"*:{self.token}\n")
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
-                start_new_session=True,  # Ctrl-C must reach the script only, which may go on
-                pass_fds=[reading],
-            )
+            options += ["--tls-cert", self._tls.cert, "--tls-key", self._tls.key, "--tls-ca", self._tls.ca]
+        process = start_reducer(Path(__file__).parents[2], options, self.token)
         try:
             return process, wait_until_ready(process, START_S)
         except NotReady as error:

@@ -43,7 +43,7 @@ def install(wanted: str) -> None:
 
     @functools.wraps(register)
     def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> None:
-        if self in _attached:
+        if has_attached(self):
             raise ConfigError(
                 f"{VARIABLE}={wanted} has given this module a communication hook, so {hook!r} cannot be its hook as "
                 f"well: unset {VARIABLE}, or leave out the script's own hook"
@@ -53,6 +53,11 @@ def install(wanted: str) -> None:
     init._is_reduction_auto = True  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
     DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
+
+
+def has_attached(module: DistributedDataParallel) -> bool:
+    """Whether this module has attached itself."""
+    return module in _attached
 
 
 def _attach(module: DistributedDataParallel) -> None:

@@ -9,7 +9,9 @@ process is started by its path and without PYTHONPATH. The folders of PYTHONPATH
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 #: Name of the environment variable with the folders for the end of the process's `sys.path`. The
@@ -28,6 +30,45 @@ def reducer_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment[VARIABLE] = os.pathsep.join(dict.fromkeys(ours + handed))
     return [sys.executable, "-P", os.path.join(ours[1], "reducer", "__main__.py")], environment
+
+
+def start_reducer(
+    folder: str | os.PathLike[str], options: Sequence[str], token: str | None = None
+) -> subprocess.Popen[str]:
+    """Start `reducer serve` as a child that ends when its stdin closes, however this process ends.
+
+    `ready.wait_until_ready` waits for it. Ctrl-C of a terminal does not reach it.
+
+    Args:
+        folder: the folder that has the package `reducer`.
+        options: of `serve`.
+        token: which every job must show; None if there is none.
+    """
+    command, environment = reducer_command(folder)
+    command += ["serve", *options, "--stop-with-stdin"]
+    if token is None:
+        return _popen(command, environment, ())
+    # The token goes through a pipe, because all users of the machine can see a command line.
+    reading, writing = os.pipe()
+    with open(reading, "rb"):
+        # The writing end is closed before a child inherits it, or the reader would wait for more.
+        with open(writing, "w") as file:
+            file.write(f"*:{token}\n")
+        return _popen([*command, "--token-file", f"/dev/fd/{reading}"], environment, (reading,))
+
+
+def _popen(
+    command: list[str], environment: dict[str, str], descriptors: Sequence[int]
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        pass_fds=descriptors,
+    )
 
 
 def _entries(path: str) -> list[str]:

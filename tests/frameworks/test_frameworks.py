@@ -1,0 +1,76 @@
+"""The same weights with reducers as without, and what was reduced went through the reducer."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+
+import pytest
+from support.processes.reducers import Reducer
+
+Script = Callable[..., str]
+
+
+def needs(library: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(
+        importlib.util.find_spec(library) is None,
+        reason=f"{library} is not installed: make test-integrations",
+    )
+
+
+def weights_in(said: str) -> set[str]:
+    """Return what the ranks have printed about their weights: the sum of all, as a hexadecimal number."""
+    return set(re.findall(r"^weights (\S+)", said, re.MULTILINE))
+
+
+def received_bytes(reducer: Reducer) -> int:
+    """Return how much ranks have pushed to a reducer, by the lines that its log has of ended jobs."""
+    return sum(map(int, re.findall(r"job ended .*received_bytes=(\d+)", reducer.log.text)))
+
+
+#: Bytes of the gradients of `lightning_script.py` and `accelerate_script.py`, and steps of each rank.
+MODEL_BYTES, STEPS = 4 * (64 * 8 + 8), 4
+
+
+@needs("lightning")
+@pytest.mark.parametrize("way", ["reduction", "backend", "fabric"])
+def test_lightning(script: Script, reducer: Reducer, way: str) -> None:
+    plain = weights_in(script("lightning_script.py", "fabric on gloo" if way == "fabric" else "ddp", ranks=0))
+    ours = weights_in(script("lightning_script.py", way, ranks=0, REDUCTION_REDUCERS=reducer.address))
+    assert ours == plain
+    assert len(ours) == 1
+    assert received_bytes(reducer) >= 2 * STEPS * MODEL_BYTES
+
+
+@needs("lightning")
+def test_lightning_without_a_line(script: Script, reducer: Reducer) -> None:
+    plain = weights_in(script("lightning_script.py", "ddp", ranks=0))
+    variables = {"REDUCTION_REDUCERS": reducer.address, "REDUCTION_AUTO": "ddp"}
+    assert weights_in(script("lightning_script.py", "ddp", ranks=0, **variables)) == plain
+    assert received_bytes(reducer) >= 2 * STEPS * MODEL_BYTES
+
+
+@needs("accelerate")
+@pytest.mark.parametrize("way", ["hook", "backend", "without a line"])
+def test_accelerate(script: Script, reducer: Reducer, way: str) -> None:
+    plain = weights_in(script("accelerate_script.py", "gloo"))
+    variables = {"REDUCTION_REDUCERS": reducer.address}
+    if way == "without a line":
+        way, variables["REDUCTION_AUTO"] = "gloo", "ddp"
+    assert weights_in(script("accelerate_script.py", way, **variables)) == plain
+    assert len(plain) == 1
+    assert received_bytes(reducer) >= 2 * STEPS * MODEL_BYTES
+
+
+@needs("transformers")
+@pytest.mark.parametrize("way", ["backend", "without a line"])
+def test_transformers(script: Script, reducer: Reducer, way: str) -> None:
+    plain = weights_in(script("transformers_script.py", "gloo"))
+    variables = {"REDUCTION_REDUCERS": reducer.address}
+    if way == "without a line":
+        variables["REDUCTION_AUTO"] = "ddp"
+    backend = "reduction" if way == "backend" else "gloo"
+    assert weights_in(script("transformers_script.py", backend, **variables)) == plain
+    assert len(plain) == 1
+    assert received_bytes(reducer) > 100_000

@@ -1,0 +1,69 @@
+"""Lightning: `Trainer(strategy="reduction")` averages gradients through the reducers.
+
+    import worker_plugin.integrations.lightning     # before the Trainer is made
+
+    Trainer(strategy="reduction", accelerator="cpu", devices=4)
+    Trainer(strategy=ReductionStrategy(reducers=["10.0.0.5:50051"], wire_dtype="bf16"))
+
+Lightning's own `ddp_comm_hook` is ignored without a word on a CPU (lightning 2.6); this strategy
+registers its hook on every device. Without this module
+`DDPStrategy(process_group_backend="reduction")` works, and Fabric's as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reduction.errors import ConfigError
+from torch.nn.parallel import DistributedDataParallel
+
+from worker_plugin.config import AllSettings
+from worker_plugin.hook import attach
+from worker_plugin.integrations import auto
+from worker_plugin.state import ReductionState
+
+try:
+    from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+except ModuleNotFoundError:
+    from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
+
+NAME = "reduction"
+
+
+class ReductionStrategy(DDPStrategy):
+    """Lightning's DDPStrategy, with the reducers for the gradients.
+
+    Args:
+        **arguments: of `DDPStrategy`, and settings of `ReductionState`, by their names.
+
+    Raises:
+        ConfigError: another communication hook was given as well, or a setting is wrong.
+    """
+
+    strategy_name = NAME
+
+    def __init__(self, **arguments: Any) -> None:
+        names = AllSettings.__annotations__
+        mine = {name: arguments.pop(name) for name in names if name in arguments}
+        if arguments.get("ddp_comm_hook") is not None:
+            raise ConfigError(
+                f"ddp_comm_hook={arguments['ddp_comm_hook']!r} cannot be used with strategy={NAME!r}, which is a hook"
+            )
+        self._settings: AllSettings = mine  # type: ignore[assignment]
+        self._state: ReductionState | None = None
+        super().__init__(**arguments)
+
+    def _register_ddp_hooks(self) -> None:
+        """See DDPStrategy; it does nothing on a CPU."""
+        assert isinstance(self.model, DistributedDataParallel)
+        if not auto.has_attached(self.model):
+            self._state = attach(self.model, **self._settings)
+
+    def teardown(self) -> None:
+        """See DDPStrategy."""
+        if self._state is not None:
+            self._state.close()
+        super().teardown()
+
+
+StrategyRegistry.register(NAME, ReductionStrategy, description="Data parallel, gradients through reducers")

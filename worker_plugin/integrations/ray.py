@@ -1,0 +1,152 @@
+"""Ray Train: reducers as actors on the cluster's CPU nodes, started and stopped with the training.
+
+    TorchTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=8, use_gpu=True),
+        torch_config=ReductionConfig(reducers=8, label_selector={"pool": "cpu"}),
+    )
+
+In `train` nothing changes: `ray.train.torch.prepare_model` makes a DistributedDataParallel module, which
+averages through the reducers (REDUCTION_AUTO). With `backend="reduction"` the process group does it
+instead, also for HSDP. The job goes on when an actor dies, with those that are left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.train.torch import TorchConfig
+from ray.train.torch.config import _TorchBackend
+from reduction.errors import ConfigError
+from reduction.process.launch import start_reducer
+from reduction.process.ready import close, wait_until_ready
+
+#: A reducer must listen after this many seconds, once Ray has found a place for its actor.
+START_S = 60.0
+#: Ray must have found places for all actors within this time, in seconds.
+PLACE_S = 300.0
+#: A reducer is killed if it has not ended so many seconds after it was told to.
+STOP_S = 10.0
+
+
+@dataclass
+class ReductionConfig(TorchConfig):
+    """Ray Train's TorchConfig, with reducers. Rank 0 of the training finds them in its environment."""
+
+    #: How many actors, each with a reducer. As many as nodes with workers give the full gain.
+    reducers: int = 1
+    #: CPUs that Ray sets aside for each.
+    num_cpus: float = 1.0
+    #: Further resources that each needs, which tells Ray where to put them.
+    resources: dict[str, float] = field(default_factory=dict)
+    #: Labels of the nodes for them.
+    label_selector: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the number.
+
+        Raises:
+            ConfigError: it is not at least 1.
+        """
+        if self.reducers < 1:
+            raise ConfigError(f"reducers is {self.reducers}, it must be at least 1")
+        with contextlib.suppress(AttributeError):  # some versions of Ray have none
+            super().__post_init__()  # type: ignore[misc]
+
+    @property
+    def backend_cls(self) -> type[_TorchBackend]:
+        """See TorchConfig."""
+        return ReductionBackend
+
+
+class ReducerActor:
+    """One reducer, in a process of its own, which ends with the actor's."""
+
+    def __init__(self, token: str) -> None:
+        bind = f"{ray.util.get_node_ip_address()}:0"
+        self._address: str | None = None
+        self._process = start_reducer(Path(__file__).parents[2], ["--bind", bind, "--processes", "1"], token)
+
+    def address(self) -> str:
+        """Wait until it serves, and return HOST:PORT."""
+        if self._address is None:
+            self._address = wait_until_ready(self._process, START_S)
+        return self._address
+
+    def stop(self) -> None:
+        """Let it drain and end."""
+        close(self._process, STOP_S)
+
+
+class ReductionBackend(_TorchBackend):
+    """Starts the actors before the workers' process group, and stops them after it."""
+
+    def __init__(self) -> None:
+        self._actors: list[Any] = []
+        self._token = secrets.token_urlsafe(32)
+
+    def on_start(self, worker_group: Any, backend_config: ReductionConfig) -> None:  # type: ignore[override]
+        """Start the actors, tell the workers of them, and start the process group.
+
+        Ray calls it again after a failure of a worker. Actors that are still there stay; others
+        take the places of those that are gone.
+
+        Raises:
+            GetTimeoutError: Ray found no place for an actor.
+        """
+        addresses = self._living()
+        if len(addresses) < backend_config.reducers:
+            addresses += self._started(backend_config, backend_config.reducers - len(addresses))
+        auto = backend_config.backend != "reduction"
+        worker_group.execute(_use_reducers, ",".join(addresses), self._token, auto)
+        super().on_start(worker_group, backend_config)
+
+    def on_shutdown(self, worker_group: Any, backend_config: ReductionConfig) -> None:  # type: ignore[override]
+        """Stop the process group, and then the actors."""
+        super().on_shutdown(worker_group, backend_config)
+        actors, self._actors = self._actors, []
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.wait([actor.stop.remote() for actor in actors], num_returns=len(actors), timeout=STOP_S)
+        for actor in actors:
+            ray.kill(actor)
+
+    def _started(self, config: ReductionConfig, count: int) -> list[str]:
+        options: dict[str, Any] = {"num_cpus": config.num_cpus, "resources": config.resources}
+        if config.label_selector:
+            options["label_selector"] = config.label_selector
+        make = ray.remote(ReducerActor).options(**options)
+        actors = [make.remote(self._token) for _ in range(count)]
+        self._actors += actors
+        addresses: list[str] = ray.get([actor.address.remote() for actor in actors], timeout=PLACE_S)
+        return addresses
+
+    def _living(self) -> list[str]:
+        """Return the addresses of the actors that are still there, and forget the others."""
+        addresses: list[str] = []
+        for actor in list(self._actors):
+            try:
+                addresses.append(ray.get(actor.address.remote(), timeout=START_S))
+            except ray.exceptions.RayError:
+                self._actors.remove(actor)
+        return addresses
+
+
+def _use_reducers(addresses: str, token: str, auto: bool) -> None:
+    """Set the environment of a worker; runs there."""
+    import os
+    import tempfile
+
+    descriptor, path = tempfile.mkstemp(prefix="reduction-token-")  # only its owner may read it
+    with open(descriptor, "w") as file:
+        file.write(f"*:{token}\n")
+    os.environ["REDUCTION_REDUCERS"] = addresses
+    os.environ["REDUCTION_TOKEN_FILE"] = path
+    if auto:
+        from worker_plugin.integrations.auto import install
+
+        install("ddp")

@@ -135,6 +135,8 @@ class Driver:
     def handle(self, event: Event) -> None:
         """Hand an event to the core, and perform the actions that follow."""
         if self._core is None:
+            if self.is_over:  # the ranks did not meet
+                return
             self._early.append(event)
             if isinstance(
                 event, Broke

@@ -24,7 +24,7 @@ for (batch,) in data:
     optimizer.zero_grad()
     accelerator.backward(model(batch).pow(2).mean())
     optimizer.step()
-print("weights", accelerator.unwrap_model(model).weight.double().sum().item().hex(), flush=True)
+print(f"weights {accelerator.unwrap_model(model).weight.double().sum().item().hex()}\n", end="", flush=True)
 if which == "hook":
     state.close()
 dist.destroy_process_group()

@@ -52,4 +52,4 @@ else:
         max_epochs=1, strategy=strategy, enable_model_summary=False, **quiet, **options
     )
     trainer.fit(model, data)
-print("weights", model.net.weight.double().sum().item().hex(), flush=True)
+print(f"weights {model.net.weight.double().sum().item().hex()}\n", end="", flush=True)

@@ -21,7 +21,7 @@ def needs(library: str) -> pytest.MarkDecorator:
 
 def weights_in(said: str) -> set[str]:
     """Return what the ranks have printed about their weights: the sum of all, as a hexadecimal number."""
-    return set(re.findall(r"^weights (\S+)", said, re.MULTILINE))
+    return set(re.findall(r"weights (-?0x[0-9a-f.]+p[+-]\d+)", said))
 
 
 def received_bytes(reducer: Reducer) -> int:

@@ -28,6 +28,21 @@ def test_ddp():
     assert losses[-1] < losses[0]
 
 
+def test_hsdp_is_as_on_gloo():
+    losses = [hsdp_losses("reduction"), hsdp_losses("gloo")]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 4
+    assert losses[0][-1] < losses[0][0]
+
+
+def hsdp_losses(backend):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    command += [str(EXAMPLES / "hsdp.py"), "--width", "64", "--steps", "4", "--backend", backend]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment())
+    assert done.returncode == 0, done.stderr
+    return [float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)$", done.stdout, re.MULTILINE)]
+
+
 def test_without_ddp(serve):  # noqa: F811
     reducer = serve()
     command = [sys.executable, str(EXAMPLES / "without_ddp.py"), reducer.address]
@@ -47,5 +62,5 @@ def test_without_ddp(serve):  # noqa: F811
 
 def test_they_are_short():
     lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert {"ddp.py", "without_ddp.py"} <= lengths.keys()
+    assert {"ddp.py", "hsdp.py", "without_ddp.py"} <= lengths.keys()
     assert max(lengths.values()) <= 80

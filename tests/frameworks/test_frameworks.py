@@ -74,3 +74,30 @@ def test_transformers(script: Script, reducer: Reducer, way: str) -> None:
     assert weights_in(script("transformers_script.py", backend, **variables)) == plain
     assert len(plain) == 1
     assert received_bytes(reducer) > 100_000
+
+
+@needs("ray")
+@pytest.mark.parametrize("way", ["hook", "reduction", "kill"])
+def test_ray_train(script: Script, way: str) -> None:
+    """Reducers as actors on nodes of their own; with "kill" one of the two actors is killed in the middle."""
+    said = script("ray_script.py", way, ranks=0)
+    assert len(weights_in(said)) == 1
+    expected = "reduction None 2 reducers" if way == "reduction" else "gloo reduction_hook 2 reducers"
+    assert expected in said
+    assert ("killed one of 2 actors" in said) == (way == "kill")
+
+
+@needs("torchft")
+@pytest.mark.parametrize("way", ["ddp", "local", "diloco", "ddp, a replica killed"])
+def test_torchft(script: Script, reducer: Reducer, way: str) -> None:
+    """All replicas have the same weights after every step; one that is killed comes back."""
+    algorithm, _, is_killing = way.partition(",")
+    said = script(
+        "torchft_script.py",
+        algorithm,
+        "1" if is_killing else "0",
+        ranks=0,
+        REDUCTION_REDUCERS=reducer.address,
+    )
+    assert "same weights: True" in said
+    assert received_bytes(reducer) > 0

@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 # The demo needs the first, everything else the second.
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
+# A gigabyte of frameworks, which nothing else needs.
+FRAMEWORKS := $(CURDIR)/.venv-frameworks
 STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 
 # What tests/unit must cover to the last branch. Folders: to find a package inside worker_plugin coverage would
@@ -21,7 +23,7 @@ COVERED := --cov=proto/reduction --cov=reducer/core --cov=worker_plugin/core
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-network test check docs bench clean
+.PHONY: help install demo demo-network test test-torch test-integrations check docs bench clean
 
 help: ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -37,6 +39,16 @@ demo-network: $(RUNTIME) ## As root: train on links of 200 Mbit/s, ours and Gloo
 test: $(STAMP) ## Run all tests, and check what tests/unit covers.
 	$(BIN)/pytest tests/unit $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(BIN)/pytest $(ARGS)
+
+test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 8 minutes.
+	$(BIN)/python -m tests.torch_suite $(ARGS)
+
+test-integrations: ## Train with Lightning, Accelerate, Transformers, Ray and torchft, in an environment of their own.
+	$(FRAMEWORKS)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt torch
+	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt -e \
+		'.[lightning,accelerate,transformers,ray,torchft]' hypothesis pytest pytest-timeout
+	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks $(ARGS)
 
 check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, imports, schema, documents.
 	$(BIN)/ruff format --check .

@@ -29,10 +29,10 @@ REDUCERS_MAX = 64
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(reducers: int, auto: bool, command: tuple[str, ...]) -> None:
-    """Run COMMAND, such as `torchrun --nproc-per-node 4 train.py`, with reducers that end when it ends.
+    """Run COMMAND, such as `torchrun --nproc-per-node 4 SCRIPT`, with reducers that end when it ends.
 
     \b
-        reducer run -- torchrun --nproc-per-node 4 train.py
+        reducer run -- torchrun --nproc-per-node 4 SCRIPT
 
     The script needs no change: its DistributedDataParallel modules average through the reducers. Signals are
     passed on, and the exit code is the command's, as in a shell: 127 if there is no such command, 128 + n if signal n

@@ -1,12 +1,13 @@
 """What a reducer process is started with: our code by its path, and the user's folders last or not at all."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import reduction
-from reduction.process.launch import VARIABLE, reducer_command
+from reduction.process.launch import VARIABLE, reducer_command, start_reducer
 
 SHARED = str(Path(reduction.__file__).parents[1])
 
@@ -70,3 +71,28 @@ def test_the_rest_of_the_environment_stays(monkeypatch):
     assert environment == {name: value for name, value in os.environ.items()} | {
         VARIABLE: environment[VARIABLE]
     }
+
+
+@pytest.mark.parametrize("token", [None, "a secret"])
+def test_a_reducer_on_a_leash(monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
+    """Its stdin is a pipe, and its token is in no command line."""
+    seen: dict[str, object] = {}
+
+    def popen(command: list[str], **options: object) -> str:
+        seen.update(options, command=command)
+        if token is not None:
+            path = command[command.index("--token-file") + 1]
+            assert options["pass_fds"] == (int(path.removeprefix("/dev/fd/")),)
+            seen["token"] = Path(path).read_text()
+        return "the process"
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    assert start_reducer("/package", ["--bind", "127.0.0.1:0"], token) == "the process"
+    command = seen["command"]
+    assert isinstance(command, list)
+    assert command[3:7] == ["serve", "--bind", "127.0.0.1:0", "--stop-with-stdin"]
+    assert seen["stdin"] == seen["stdout"] == subprocess.PIPE
+    assert seen["start_new_session"] is True
+    assert "a secret" not in command
+    assert seen.get("token") == (None if token is None else "*:a secret\n")
+    assert token is not None or seen["pass_fds"] == ()

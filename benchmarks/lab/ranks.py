@@ -29,6 +29,7 @@ from benchmarks.gpu import nccl_ranks
 from benchmarks.lab.hosts import LOOPBACK, Host
 from benchmarks.lab.procfs import children, cpu_s
 from benchmarks.loads.bare import BareState
+from benchmarks.loads.group import GroupState
 from worker_plugin import ReductionState
 
 #: Our contenders that every benchmark compares with the ring.
@@ -41,6 +42,8 @@ OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "tcp": (ReductionState, {"transport": "tcp"}),
     # Nothing is set: memory is shared with reducers on the same host.
     "default": (ReductionState, {}),
+    # The same by a process group of the backend "reduction".
+    "group": (GroupState, {}),
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
     "bare": (BareState, {"transport": "tcp"}),

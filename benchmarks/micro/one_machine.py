@@ -5,6 +5,7 @@
     python -m benchmarks.micro.one_machine --workers 4 --cold 1               # a barrier and a second of pause
     python -m benchmarks.micro.one_machine --contender tcp --reducers 1       # `reducer serve` over loopback
     python -m benchmarks.micro.one_machine --workers 2,4 --train mlp,transformer
+    python -m benchmarks.micro.one_machine --workers 2,4 --contender group --peer default    # backend against state
 
 CPU is that of all processes: ranks, and the reducers that they start. All sums are checked.
 """
@@ -68,9 +69,9 @@ class Cold(AllReduce):
         return Sample(seconds, cpu_s)
 
 
-def cells(row: Row, name: str) -> list[str]:
+def cells(row: Row, name: str, peer: str = "ring") -> list[str]:
     """Return a row's figures as text."""
-    ours, ring = row.measured[name], row.measured["ring"]
+    ours, ring = row.measured[name], row.measured[peer]
     low, median, high = ours.times_as_fast_as(ring)
     mine, theirs = (_cpu_s_per_gb(row, each) for each in (ours, ring))
     return [
@@ -100,15 +101,17 @@ def _cpu_s_per_gb(row: Row, measured: Measurement) -> float:
     return (measured.worker_cpu_s + measured.reducer_cpu_s) / nbytes * 1e9
 
 
-def measure(cluster: Cluster, contender: str, size_bytes: int, effort: Effort, cold_s: float | None) -> Row:
-    """Let the contender and the ring take turns."""
+def measure(
+    cluster: Cluster, contenders: list[str], size_bytes: int, effort: Effort, cold_s: float | None
+) -> Row:
+    """Let the contenders take turns."""
     iterations = max(1, min(TURN_COLLECTIVES, TURN_BYTES // size_bytes))
     if cold_s is None:
         cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
     else:
         iterations = 1
         cluster.ranks.load(Cold, size_bytes // 4, iterations, cold_s)
-    measured = compare(cluster, [contender, "ring"], effort)
+    measured = compare(cluster, contenders, effort)
     return Row.of(cluster, "all-reduce", size_bytes, iterations, measured)
 
 
@@ -131,6 +134,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reducers", type=int, default=0, help="0: the ranks start their own")
     parser.add_argument("--sizes", type=sizes, default=DEFAULT_SIZES)
     parser.add_argument("--contender", choices=tuple(OURS), default="default")
+    parser.add_argument(
+        "--peer", choices=(*OURS, "ring"), default="ring", help="stands in the table in Gloo's place"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
         "--cold", type=float, metavar="SECONDS", help="pause and barrier before each collective"
@@ -150,10 +156,13 @@ def main() -> None:
                 for model in given.train:
                     report.rows.append(train(cluster, given.contender, model, effort))
                 for size_bytes in given.sizes if not given.train else ():
-                    report.rows.append(measure(cluster, given.contender, size_bytes, effort, given.cold))
+                    report.rows.append(
+                        measure(cluster, [given.contender, given.peer], size_bytes, effort, given.cold)
+                    )
     if given.json is not None:
         report.write(given.json)
-    print("\n".join(markdown(HEAD, [cells(row, given.contender) for row in report.rows])))
+    head = [name if given.peer == "ring" else name.replace("Gloo", given.peer) for name in HEAD]
+    print("\n".join(markdown(head, [cells(row, given.contender, given.peer) for row in report.rows])))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ _FUNCTIONS: tuple[Callable[[], Iterator[str]], ...] = (
     one_host.floor,
     one_host.one_machine,
     one_host.one_machine_training,
+    one_host.process_group,
     others.chaos,
     others.formats,
     others.time_to_loss,

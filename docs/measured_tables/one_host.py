@@ -102,3 +102,24 @@ def one_machine_training(name: str = "loopback/one-machine-training") -> Iterato
         cells.append([str(row["workers"]), what, *times, spread(ours["ratio"])])
     yield from table(["n", "model", "ours, ms", "Gloo, ms", "Gloo / ours (quartiles)"], cells)
     yield from provenance(name)
+
+
+def process_group() -> Iterator[str]:
+    """Yield the backend of torch.distributed beside a state."""
+    names = ("loopback/process-group", "shaped/process-group")
+    cells = []
+    for name in names:
+        for row in load(name)["rows"]:
+            state, group = (contender(row, each)["turns"] for each in ("default", "group"))
+            quartiles = statistics.quantiles(
+                [one / other for one, other in zip(state, group, strict=True)], n=4
+            )
+            where = "one machine" if name.startswith("loopback") else "500 Mbit/s"
+            times = (figures(statistics.median(each), 1e3) for each in (state, group))
+            cells.append(
+                [str(row["workers"]), where, size_text(row["size_bytes"]), *times, spread(quartiles)]
+            )
+    yield from table(
+        ["n", "network", "size", "state, ms", "backend, ms", "state / backend (quartiles)"], cells
+    )
+    yield from provenance(*names)

@@ -5,6 +5,8 @@ import re
 #: The oldest torch that works, as (major, minor). The extra `torch` in pyproject.toml says the
 #: same.
 OLDEST = (2, 8)
+#: From this one on a process group's backend can be written in Python (process_group/backend.py).
+WITH_BACKENDS = (2, 14)
 INSTALL = 'pip install "reduction-server[torch]"'
 
 
@@ -30,7 +32,7 @@ def require_torch() -> None:
         )
 
 
-def is_too_old(version: str) -> bool:
+def is_too_old(version: str, oldest: tuple[int, int] = OLDEST) -> bool:
     """Compare major and minor version only.
 
     By the rules of packages 2.8.0a0+nv25.06 is older than 2.8, but vendors give such names to their
@@ -38,4 +40,4 @@ def is_too_old(version: str) -> bool:
     new enough.
     """
     numbers = re.match(r"(\d+)\.(\d+)", version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) < oldest

@@ -16,8 +16,8 @@ by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `reduction.torch_plugin`.
 """
 
 from worker_plugin.process_group.options import ReductionOptions
-from worker_plugin.process_group.register import register
+from worker_plugin.process_group.register import register, state_of
 
 register()
 
-__all__ = ["ReductionOptions"]
+__all__ = ["ReductionOptions", "state_of"]

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
+from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
+
 #: Methods of a process group but all-reduces, in all versions of torch; no version has them all.
 FORWARDED = (
     "_allgather_base",
@@ -51,7 +53,9 @@ def backends_of(
 ) -> dict[str, Any]:
     """Return Gloo's backend for "cpu" and, if this machine can use it, NCCL's for "cuda"."""
     gloo = dist.ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
-    gloo._set_sequence_number_for_group()
+    is_counted = is_too_old(torch.__version__, WITH_BACKENDS)  # newer ones count by themselves
+    if is_counted:
+        gloo._set_sequence_number_for_group()
     backends: dict[str, Any] = {"cpu": gloo}
     if dist.is_nccl_available() and torch.cuda.is_available():
         options = dist.ProcessGroupNCCL.Options()
@@ -59,7 +63,8 @@ def backends_of(
         options.global_ranks_in_group = list(global_ranks)
         options.group_name = name  # type: ignore[assignment]
         nccl = dist.ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
-        nccl._set_sequence_number_for_group()
+        if is_counted:
+            nccl._set_sequence_number_for_group()
         backends["cuda"] = nccl
     return backends
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from reduction import torch_plugin
 from reduction.errors import ConfigError
+from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup
 
 from worker_plugin.config import AllSettings
+from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
+from worker_plugin.process_group.backend import ReductionBackend
 from worker_plugin.process_group.group import ReductionProcessGroup
 from worker_plugin.process_group.options import ReductionOptions
+from worker_plugin.state import ReductionState
 
 
 def register() -> None:
@@ -18,8 +23,8 @@ def register() -> None:
     torch_plugin.register_backend()
 
 
-def make_group(options: Any, pg_options: object) -> ProcessGroup:
-    """Make a group, as torch asks for it.
+def make_group(options: Any, pg_options: object) -> ProcessGroup | Backend:
+    """Make a group, or the backend inside of a group, as torch asks for it.
 
     Args:
         options: torch's `_DistributedBackendOptions`.
@@ -36,7 +41,8 @@ def make_group(options: Any, pg_options: object) -> ProcessGroup:
             f"pg_options of a group of backend 'reduction' is {pg_options!r}: pass "
             f"worker_plugin.process_group.ReductionOptions(...), or nothing"
         )
-    return ReductionProcessGroup(
+    kind = ReductionProcessGroup if is_too_old(torch.__version__, WITH_BACKENDS) else ReductionBackend
+    return kind(
         options.store,
         options.group_rank,
         options.group_size,
@@ -45,3 +51,18 @@ def make_group(options: Any, pg_options: object) -> ProcessGroup:
         name=str(options.group_id),
         settings=settings,
     )
+
+
+def state_of(group: ProcessGroup) -> ReductionState:
+    """Return the state behind a group of the backend "reduction": its `error`, its settings, its job.
+
+    Raises:
+        ConfigError: the group is of another backend.
+    """
+    if isinstance(group, ReductionProcessGroup):
+        return group.state
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        if isinstance(backend, ReductionBackend):
+            return backend.state
+    raise ConfigError(f"{group!r} is no process group of the backend 'reduction'")

@@ -31,7 +31,7 @@ from torch.distributed.fsdp import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_plugin.process_group import ReductionOptions
+from worker_plugin.process_group import ReductionOptions, state_of
 
 STEPS = 4
 Group = Any
@@ -60,7 +60,7 @@ def whole(model: nn.Module) -> list[torch.Tensor]:
 
 
 def passed_through(group: Any) -> int:
-    communicator = group.state._communicator
+    communicator = state_of(group)._communicator
     return 0 if communicator is None else communicator._issued
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch.distributed as dist
 from reduction.errors import ConfigError
+from reduction.torch_plugin import VARIABLE
 from torch.nn.parallel import DistributedDataParallel
 
 log = logging.getLogger(__name__)
 
-VARIABLE = "REDUCTION_AUTO"
 KNOWN = ("ddp",)
 #: How many modules of each group have been attached, by the group's ranks.
 _counts: dict[tuple[int, ...], int] = {}

@@ -1,0 +1,84 @@
+"""What an all-reduce of a process group returns: errors are never lost, tensors are never kept."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import weakref
+
+import pytest
+import torch
+from reduction.errors import CollectiveTimeout, WorkerLost
+
+from worker_plugin.process_group.work import AllReduceWork
+from worker_plugin.tensors.futures import Future, fail
+
+
+def work_of(*tensors: torch.Tensor) -> tuple[AllReduceWork, list[Future]]:
+    futures: list[Future] = [torch.futures.Future() for _ in tensors]
+    return AllReduceWork(tensors, futures), futures
+
+
+def test_it_is_done_when_all_its_tensors_are() -> None:
+    tensors = [torch.ones(2), torch.ones(3)]
+    work, (first, second) = work_of(*tensors)
+    first.set_result(tensors[0])
+    assert not work.is_completed()
+    assert not work.is_success()
+    assert work.exception() is None
+    second.set_result(tensors[1])
+    assert work.is_completed()
+    for _ in range(2):
+        assert work.wait() is True
+        assert work.is_success()
+        work.synchronize()
+    assert [one is other for one, other in zip(work.result(), tensors, strict=True)] == [True, True]
+    assert work.get_future().wait()[1] is tensors[1]
+
+
+def test_an_error_is_raised_as_often_as_somebody_waits() -> None:
+    tensor = torch.ones(2)
+    work, (future,) = work_of(tensor)
+    early = work.get_future()
+    fail(future, WorkerLost("rank 1 is gone"))
+    for _ in range(2):
+        with pytest.raises(WorkerLost, match="rank 1 is gone"):
+            work.wait()
+        assert isinstance(work.exception(), WorkerLost)
+        assert work.is_completed()
+        assert not work.is_success()
+    for one in (early, work.get_future()):
+        with pytest.raises(RuntimeError, match="WorkerLost: rank 1 is gone"):
+            one.wait()
+
+
+@pytest.mark.parametrize("way", ["wait", "get_future"])
+def test_tensors_are_not_kept_once_the_result_is_there(way: str) -> None:
+    tensor = torch.ones(2)
+    gone = weakref.ref(tensor)
+    work, futures = work_of(tensor)
+    waiting = work.get_future() if way == "get_future" else None
+    futures.pop().set_result(tensor)
+    if waiting is None:
+        work.wait()
+    else:
+        waiting.wait()
+    del tensor, waiting
+    deadline = threading.Event()
+    for _ in range(100):  # the thread that completed the future may hold it for a moment
+        if gone() is None:
+            break
+        deadline.wait(0.05)
+    assert gone() is None
+    with pytest.raises(RuntimeError, match="a tensor of this all-reduce is gone"):
+        work.result()
+
+
+def test_a_timeout_leaves_it_as_it_is() -> None:
+    tensor = torch.ones(2)
+    work, (future,) = work_of(tensor)
+    with pytest.raises(CollectiveTimeout, match=r"no result after 0\.01 s"):
+        work.wait(datetime.timedelta(seconds=0.01))
+    future.set_result(tensor)
+    assert work.wait(datetime.timedelta(seconds=10)) is True
+    assert work.wait(datetime.timedelta(0)) is True

@@ -2,13 +2,15 @@
 
     python -m benchmarks.shaped.hierarchy --nodes 4 --local 2 --rate 100 --size 64MiB --rounds 5
     python -m benchmarks.shaped.hierarchy --train --nodes 4 --local 2 --rate 100 --rounds 5
+    python -m benchmarks.shaped.hierarchy --hsdp --nodes 4 --local 2 --rate 100 --rounds 5
 
 Each node is a host of its own with one link, which its ranks share. The ranks of a node exchange
 data over the node's loopback. A turn is one all-reduce, whose result is compared as a whole with
 the exact sum. With `--train` a turn is one step of the transformer of `benchmarks.loads.models`
 under DDP: with our hook in both modes, with DDP's own all-reduce over Gloo, and without any
 communication, which is the ceiling. There our gradients must have the exact bits, and all ranks
-must have the same weights after every step.
+must have the same weights after every step. With `--hsdp` that model is sharded within a node, and
+copied across nodes: by the backend "reduction", or by Gloo.
 
 `x ring` and `x flat` say how many times as fast as the ring and as flat mode a contender is: the
 median over neighbouring turns, and quartiles. `bytes per node` are the bytes on a node's link in
@@ -31,6 +33,7 @@ from benchmarks.lab.ranks import Ranks
 from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.traffic import Link
 from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.loads.hsdp import Hsdp
 from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
 from benchmarks.method import results
@@ -41,6 +44,7 @@ from benchmarks.shaped.__main__ import size
 
 _FLAT, _RING, _NOOP = "tcp", "ring", "noop"
 _REDUCE = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo ring"}
+_HSDP = {"group": "backend", _RING: "Gloo"}
 _TRAIN = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo DDP", _NOOP: "no communication"}
 
 
@@ -56,13 +60,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=100, help="Mbit/s of every link, each way")
     load = parser.add_mutually_exclusive_group()
     load.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
+    load.add_argument("--hsdp", action="store_true", help="steps of HSDP, by the backend and by Gloo")
     load.add_argument("--train", action="store_true", help="steps of a training, not single all-reduces")
     parser.add_argument("--rounds", type=int, default=5)
     # There are two, since DDP makes new buckets after the first step.
     parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
-    if arguments.train:
+    if arguments.train or arguments.hsdp:
         arguments.size = gradient_bytes(NARROW["transformer"])
     if arguments.reducers is None:
         arguments.reducers = arguments.nodes
@@ -79,12 +84,19 @@ def measure(arguments: argparse.Namespace) -> dict[str, Measurement]:
         hosts = [host for host in network.workers for _ in range(arguments.local)]
         ranks = stack.enter_context(closing(Ranks(len(hosts), running.addresses, hosts=hosts)))
         shape = Shape(workers=len(hosts), reducers=reducers, link=link)
-        contenders = list(_TRAIN if arguments.train else _REDUCE)
-        if arguments.train:
+        contenders = list(_names(arguments))
+        if arguments.hsdp:
+            ranks.load(Hsdp, contenders, nodes)
+        elif arguments.train:
             ranks.load(Training, contenders)
         else:
             ranks.load(AllReduce, arguments.size // 4, 1)
         return compare(Cluster(shape, ranks, running, network, network.link), contenders, effort)
+
+
+def _names(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return what the table calls the contenders."""
+    return _HSDP if arguments.hsdp else _TRAIN if arguments.train else _REDUCE
 
 
 def rows_of(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> list[dict[str, Any]]:
@@ -95,10 +107,10 @@ def rows_of(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> 
         carried = (traffic.worker_tx_bytes + traffic.worker_rx_bytes) / arguments.nodes / turns
         rows.append(
             {
-                "contender": (_TRAIN if arguments.train else _REDUCE)[name],
+                "contender": _names(arguments)[name],
                 "turn_s": quartiles(measurement.turns),
                 "times_as_fast_as_ring": measurement.times_as_fast_as(measured[_RING]),
-                "times_as_fast_as_flat": measurement.times_as_fast_as(measured[_FLAT]),
+                "times_as_fast_as_flat": measurement.times_as_fast_as(measured.get(_FLAT, measured[_RING])),
                 "node_bytes_by_tensor": carried / arguments.size,
                 "algbw_mbit_s": 8e-6 * arguments.size / measurement.turn_s,
                 "worker_cpu_s": measurement.worker_cpu_s / turns,
@@ -109,7 +121,7 @@ def rows_of(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> 
 
 def lines(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> list[str]:
     """Return the table, and how long a step without communication takes compared with Gloo's."""
-    turn = "step" if arguments.train else "turn"
+    turn = "step" if arguments.train or arguments.hsdp else "turn"
     head = ["", f"s per {turn} (quartiles)", "x ring (quartiles)", "x flat (quartiles)", "bytes per node"]
     head += ["algbw Mbit/s", f"worker CPU s/{turn}"]
     cells = [
@@ -124,6 +136,8 @@ def lines(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> li
         ]
         for row in rows_of(arguments, measured)
     ]
+    if arguments.hsdp:  # there is no flat mode
+        head, cells = head[:3] + head[4:], [row[:3] + row[4:] for row in cells]
     table = markdown(head, cells)
     if _NOOP in measured:
         share = measured[_RING].times_as_fast_as(measured[_NOOP])

@@ -100,8 +100,8 @@ class Client:
         #: Whether the loop takes no collectives any more. Written under the lock.
         self._ended = False
         self._issued = 0
-        #: Whether `abandon` was called.
-        self._is_abandoned = False
+        #: Whether the user wants it to end now, and to wait for nothing.
+        self._is_aborted = False
         #: Known once the ranks have met.
         self._identity: Identity | None = None
         #: Where the job meets; after a fallback there is a second one.
@@ -151,7 +151,7 @@ class Client:
         """Fail here and, through the reducers, on all other ranks; see `Communicator.abandon`."""
         with self._lock:
             self._final = self._final or error
-            self._is_abandoned = True
+            self._is_aborted = self._is_aborted or isinstance(error, ClosedError)
         self._started.fail(error)
         self._loop.call_soon_threadsafe(self._driver.handle, Broke(error))
 
@@ -165,8 +165,8 @@ class Client:
     def close(self) -> None:
         """Leave, and return when that is done; see `Communicator.close`."""
         self.begin_close()
-        if self._is_abandoned and self._identity is None:
-            return  # nothing is under way; the others are told if they come while this process lives
+        if self._is_aborted and self._identity is None:
+            return  # the ranks have not met, and are told if they come while this process lives
         self._staging.join(self._config.close_timeout_s + CLOSE_EXTRA_S)
 
     def leave(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -606,3 +607,29 @@ def test_wrong_usage_of_status(arguments, text):
     ended = reducer_command("status", *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert text in ended.stderr
+
+
+# ---- a rank that fails before the others come ----
+
+
+def fails_early(rank, reducers, job):
+    """Rank 0 fails and leaves before rank 1 comes; return what rank 1 gets."""
+    state = rank.state(reducers, job)
+    if rank.number == 0:
+        state.fail(RuntimeError("the script is wrong"))
+        rank.tell("failed")
+        state.close()
+        os._exit(3)
+    rank.hear()
+    error = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
+    return f"{type(error).__name__}: {error}"
+
+
+def test_who_comes_late_learns_why_a_rank_has_left(fresh_ranks, reducers, job):
+    call = fresh_ranks().begin(2, fails_early, reducers(2), job)
+    call.hear(0)
+    call.tell(1, "come")
+    dead, answer = call.answers()
+    assert dead.code == 3
+    assert "WorkerFailed" in answer
+    assert "the script is wrong" in answer

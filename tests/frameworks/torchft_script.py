@@ -8,11 +8,11 @@ their next step.
 import collections
 import multiprocessing
 import os
-import queue
 import signal
 import sys
 import time
 from datetime import timedelta
+from multiprocessing import connection
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ def batch(step: int, replica: int) -> torch.Tensor:
     return torch.randn(4, 8, generator=torch.Generator().manual_seed(1000 * step + replica))
 
 
-def train(replica: int, lighthouse: str, news: multiprocessing.Queue, begin: Any) -> None:
+def train(replica: int, lighthouse: str, news: connection.Connection, begin: Any) -> None:
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     torch.manual_seed(replica)
@@ -62,7 +62,7 @@ def train(replica: int, lighthouse: str, news: multiprocessing.Queue, begin: Any
     begin.wait()
 
     def tell() -> None:
-        news.put((replica, manager.current_step(), model.weight.double().sum().item().hex()))
+        news.send((replica, manager.current_step(), model.weight.double().sum().item().hex()))
 
     if ALGORITHM == "ddp":
         outer = Optimizer(manager, optimizer)
@@ -93,9 +93,12 @@ def train(replica: int, lighthouse: str, news: multiprocessing.Queue, begin: Any
 def main() -> None:
     server = LighthouseServer(bind="[::]:0", min_replicas=2, join_timeout_ms=500, heartbeat_timeout_ms=1000)
     context = multiprocessing.get_context("spawn")
-    news = context.Queue()
+    #: One for each process: the lock of a queue for all would stay locked if its holder was killed.
+    pipes: list[connection.Connection] = []
 
     def start(replica: int, begin: Any) -> multiprocessing.Process:
+        reading, news = context.Pipe(duplex=False)
+        pipes.append(reading)
         process = context.Process(target=train, args=(replica, server.address(), news, begin), daemon=True)
         process.start()
         return process
@@ -115,23 +118,26 @@ def main() -> None:
             begin = context.Barrier(1)
             processes[KILLED] = start(KILLED, begin)
             is_back = True
-        try:
-            replica, step, its_weights = news.get(timeout=0.1)
-        except queue.Empty:
-            continue
-        weights.setdefault(step, {})[replica] = its_weights
-        if (
-            killed_at
-            and next_step_s is None
-            and replica != KILLED
-            and time.monotonic() > killed_at + 2 * PAUSE_S
-        ):
-            next_step_s = time.monotonic() - killed_at
-        if is_back:
-            steps_since[replica] += 1
-        if IS_KILLING and killed_at is None and step >= KILLED_AFTER:
-            os.kill(processes[KILLED].pid, signal.SIGKILL)
-            killed_at = time.monotonic()
+        heard = []
+        for pipe in connection.wait(pipes, timeout=0.1):
+            try:
+                heard.append(pipe.recv())
+            except EOFError:
+                pipes.remove(pipe)
+        for replica, step, its_weights in heard:
+            weights.setdefault(step, {})[replica] = its_weights
+            if (
+                killed_at
+                and next_step_s is None
+                and replica != KILLED
+                and time.monotonic() > killed_at + 2 * PAUSE_S
+            ):
+                next_step_s = time.monotonic() - killed_at
+            if is_back:
+                steps_since[replica] += 1
+            if IS_KILLING and killed_at is None and step >= KILLED_AFTER:
+                os.kill(processes[KILLED].pid, signal.SIGKILL)
+                killed_at = time.monotonic()
     for process in processes:
         process.kill()
     has_enough = min(steps_since[one] for one in range(REPLICAS)) > STEPS

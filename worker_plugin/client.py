@@ -16,6 +16,7 @@ import logging
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from reduction.errors import (
@@ -39,6 +40,7 @@ from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.milestone import Milestone
 from worker_plugin.discovery.rank_group import RankGroup
 from worker_plugin.discovery.rendezvous import Rendezvous
+from worker_plugin.discovery.waiting_for_ranks import Discovery
 from worker_plugin.driver import Driver
 from worker_plugin.process import fork, log_setup
 from worker_plugin.process.at_exit import ClosedAtExit
@@ -112,7 +114,8 @@ class Client:
         self._driver = Driver(self, self._staging, config.transport, memory)
         fork.register(self)
         _clients.add(self)
-        threading.Thread(target=self._discover, name="reduction-discovery", daemon=True).start()
+        self._discovery = Discovery(target=self._discover, name="reduction-discovery", daemon=True)
+        self._discovery.start()
 
     # ---- the user's thread ----
 
@@ -151,7 +154,9 @@ class Client:
         """Fail here and, through the reducers, on all other ranks; see `Communicator.abandon`."""
         with self._lock:
             self._final = self._final or error
-            self._is_aborted = self._is_aborted or isinstance(error, ClosedError)
+            if isinstance(error, ClosedError) and not self._is_aborted:
+                self._is_aborted = True
+                self._discovery.give_up_at = time.monotonic() + self._config.close_timeout_s
         self._started.fail(error)
         self._loop.call_soon_threadsafe(self._driver.handle, Broke(error))
 
@@ -228,7 +233,7 @@ class Client:
     async def _live(self, meeting_point: MeetingPoint | ReductionError) -> None:
         try:
             if isinstance(meeting_point, ReductionError):
-                self._driver.end(meeting_point)
+                self._driver.end(self.final if self._is_aborted else meeting_point)
                 return
             self._meeting_points.append(meeting_point)
             await self._serve(meeting_point)

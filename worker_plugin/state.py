@@ -272,9 +272,9 @@ class ReductionState:
 
         Collectives in flight fail with ClosedError here, and with WorkerFailed, which names this rank,
         on the others. Their tensors are not written any more once `abort` has returned and the futures
-        are done. Before the first collective, or `connect`, nobody has met, and so nobody is told:
-        the others wait for this rank as for any that has not come. Idempotent; nothing happens
-        after `close`.
+        are done. As long as ranks have not met they cannot be told; this rank tries to for
+        `close_timeout_s`, in the background, if it has issued a collective. Then the others wait for
+        it as for any that has not come. Idempotent; nothing happens after `close`.
         """
         if self._pid != os.getpid():
             return  # a forked child: the communicator is its parent's

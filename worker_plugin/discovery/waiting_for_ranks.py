@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+import threading
 import time
 from collections.abc import Callable
 
-from reduction.errors import WorkerLost, WorkersMissing
+from reduction.errors import PeerLeft, WorkerLost, WorkersMissing
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.words import ADVICE
@@ -23,6 +25,13 @@ PAUSE_MAX_S = 0.5
 WARN_INTERVALS = 3
 
 
+class Discovery(threading.Thread):
+    """A thread that waits for ranks; its owner may have it give up."""
+
+    #: No wait of this thread is longer than until then, by `time.monotonic`.
+    give_up_at = math.inf
+
+
 def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 0.0) -> None:
     """Return when no rank is missing. `look` asks the store, and returns the missing as a text.
 
@@ -30,6 +39,7 @@ def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 
 
     Raises:
         WorkersMissing: a rank did not come within `timeout_s` and `extra_s`.
+        PeerLeft: the owner of this thread, a `Discovery`, does not wait any more.
         WorkerLost: the store does not answer any more, because the process that serves it has
             ended.
     """
@@ -45,6 +55,8 @@ def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 
         if not missing:
             return
         now = time.monotonic()
+        if isinstance(thread := threading.current_thread(), Discovery) and now >= thread.give_up_at:
+            raise PeerLeft(f"a rank was aborted before {missing} had come")
         if now >= started_at + timeout_s + extra_s:
             raise WorkersMissing(f"{missing} did not come within {timeout_s:g} s (timeout_s): {ADVICE}")
         if now >= warn_at:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,8 @@ from worker_plugin.process_group import ReductionOptions
 
 #: The death of a rank is certain, and an error everywhere, within this time, in seconds.
 SOON_S = 10.0
+#: Longer than close_timeout_s, in seconds.
+WAITING_S = 8.0
 WAYS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "at once": lambda tensor, group: dist.all_reduce(tensor, group=group),
     "later": lambda tensor, group: dist.all_reduce(tensor, group=group, async_op=True).wait(),
@@ -85,6 +88,10 @@ def aborted(rank: Any, reducers: list[str], how: str) -> tuple[str, float, bool]
     dist.barrier()  # so that rank 2 comes after the abort
     error = rank.error_of(lambda: work.wait() if work else dist.all_reduce(tensor, group=group))
     took_s = time.monotonic() - started_at
+    for thread in threading.enumerate():
+        if thread.name == "reduction-discovery":  # it tells who comes for a while, and gives up
+            thread.join(WAITING_S)
+            assert not thread.is_alive()
     return f"{type(error).__name__}: {error}", took_s, torch.equal(tensor, torch.ones(1000))
 
 

@@ -13,14 +13,11 @@ from torch.distributed.distributed_c10d import Store
 from worker_plugin.config import AllSettings
 from worker_plugin.discovery.rank_group import RankGroup, ranks_text
 from worker_plugin.process.at_exit import ClosedAtExit
-from worker_plugin.process_group.completions import completions
 from worker_plugin.process_group.work import AllReduceWork
 from worker_plugin.state import ReductionState
 from worker_plugin.tensors.admission import is_admitted
 from worker_plugin.tensors.futures import Future
 
-#: How long the end of the process waits for continuations of futures, in seconds.
-STOP_S = 2.0
 #: Torch names groups by small numbers, or by hashes, of which this many characters are enough.
 _NAME_CHARS_MAX = 32
 
@@ -82,9 +79,8 @@ class AllReducer:
         """Nothing: the state's own communicator is closed by worker_plugin/client.py."""
 
     def close(self) -> None:
-        """Close the state, and end the threads that complete futures."""
+        """Close the state."""
         self.state.close()
-        completions.stop(STOP_S)
 
 
 _all_reducers: ClosedAtExit[AllReducer] = ClosedAtExit()

@@ -13,8 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from worker_plugin.process.at_exit import ClosedAtExit
+
 #: Idle threads above this number end.
 IDLE_MAX = 4
+#: How long the end of the process waits for continuations of futures, in seconds.
+STOP_S = 2.0
 
 
 class Completions:
@@ -40,9 +44,17 @@ class Completions:
                 # A daemon: a continuation that waits for ranks which are gone must not hold up the
                 # end of the process.
                 thread = threading.Thread(target=self._run, name="reduction-complete", daemon=True)
+                _at_exit.add(self)
                 self._threads.add(thread)
                 thread.start()
         self._jobs.put(job)
+
+    def begin_close(self) -> None:
+        """Nothing: `close` does all."""
+
+    def close(self) -> None:
+        """End the threads at the end of the process, which would abort if one returned from C++ after it."""
+        self.stop(STOP_S)
 
     def stop(self, timeout_s: float) -> None:
         """End the idle threads; wait for them and for the busy ones, but no longer than `timeout_s`."""
@@ -72,5 +84,6 @@ class Completions:
             self._threads.discard(threading.current_thread())
 
 
+_at_exit: ClosedAtExit[Completions] = ClosedAtExit()
 #: Those of this process, for all groups.
 completions = Completions()

@@ -18,6 +18,7 @@ _DTYPES = {
     torch.int8: DType.INT8,
     torch.bool: DType.BOOL,
 }
+_DEVICES = ("cpu", "cuda")
 _OPS = (
     (dist.ReduceOp.SUM, ReduceOp.SUM),
     (dist.ReduceOp.AVG, ReduceOp.AVG),
@@ -42,15 +43,13 @@ def admit(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
         )
     if tensor.is_neg():
         raise ConfigError("a tensor with the negative bit cannot be reduced; pass tensor.resolve_neg()")
-    if tensor.device.type not in ("cpu", "cuda"):
+    if tensor.device.type not in _DEVICES:
         raise ConfigError(f"a tensor on {tensor.device} cannot be reduced; cpu and cuda can")
     if tensor.is_cuda:
         _check_capture(tensor.device)
-    dtype = _DTYPES.get(tensor.dtype)
+    dtype, ours = _on_the_wire(tensor, op)
     if dtype is None:
         raise ConfigError(f"dtype {tensor.dtype} cannot be reduced; known are {', '.join(map(str, _DTYPES))}")
-    # `op in (...)` is always False for torch's ReduceOp, and it cannot be hashed.
-    ours = next((ours for theirs, ours in _OPS if op == theirs), None)
     if ours is None:
         raise ConfigError(f"op {op} is not supported; known are {', '.join(one.name for _, one in _OPS)}")
     if not dtype.allows(ours):
@@ -60,11 +59,18 @@ def admit(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
 
 def is_admitted(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> bool:
     """Whether `admit` would take a dense copy of this tensor: depends on layout, device, dtype and op only."""
-    dtype = _DTYPES.get(tensor.dtype)
-    ours = next((ours for theirs, ours in _OPS if op == theirs), None)
+    dtype, ours = _on_the_wire(tensor, op)
     if dtype is None or ours is None or tensor.layout is not torch.strided:
         return False
-    return tensor.device.type in ("cpu", "cuda") and dtype.allows(ours)
+    return tensor.device.type in _DEVICES and dtype.allows(ours)
+
+
+def _on_the_wire(
+    tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp
+) -> tuple[DType | None, ReduceOp | None]:
+    """Return what dtype and operation are called on the wire, None for one that has no name there."""
+    # `op in (...)` is always False for torch's ReduceOp, and it cannot be hashed.
+    return _DTYPES.get(tensor.dtype), next((ours for theirs, ours in _OPS if op == theirs), None)
 
 
 def _check_capture(device: torch.device) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 from reduction.errors import ConfigError
-from reduction.torch_plugin import VARIABLE
+from reduction.torch_plugin import NAME, VARIABLE
 from torch.nn.parallel import DistributedDataParallel
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def install(wanted: str) -> None:
             raise ConfigError(f"{VARIABLE} is {wanted!r}; this version knows {', '.join(map(repr, KNOWN))}")
         original(self, *arguments, **named)
         # A subclass has other ways to average: torchft's registers a hook of its own.
-        if type(self) is DistributedDataParallel and dist.get_backend(self.process_group) != "reduction":
+        if type(self) is DistributedDataParallel and dist.get_backend(self.process_group) != NAME:
             _attach(self)
 
     @functools.wraps(register)

@@ -16,6 +16,7 @@ from torchft.process_group import ProcessGroupWrapper
 
 from worker_plugin.config import AllSettings
 from worker_plugin.process_group.group import ReductionProcessGroup
+from worker_plugin.process_group.members import Members
 
 
 class ProcessGroupReduction(ProcessGroupWrapper):
@@ -37,7 +38,7 @@ class ProcessGroupReduction(ProcessGroupWrapper):
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> ReductionProcessGroup:
         """Make the group of a quorum; `store` is its own."""
-        return ReductionProcessGroup(store, rank, world_size, self._timeout, settings=self._settings)
+        return ReductionProcessGroup(Members(store, rank, world_size, self._timeout), self._settings)
 
     def abort(self, errored: bool = True) -> None:
         """Leave the quorum at once."""

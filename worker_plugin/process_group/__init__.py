@@ -8,7 +8,8 @@ by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `reduction.torch_plugin`.
     register            makes a group for torch, which asks by name
     group               the group of torch 2.8 to 2.13, a ProcessGroup
     backend             the same for torch 2.14 and newer, a Backend inside of torch's own group
-    all_reduce          which all-reduces the reducers do, and how they are issued; the core of both
+    all_reduce          which all-reduces the reducers do, and how they are issued; what both have in common
+    members             the ranks of a group
     work                what an all-reduce returns
     completions         the threads that complete its future
     inner               the group of Gloo or NCCL that does everything else

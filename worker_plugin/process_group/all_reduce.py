@@ -1,18 +1,25 @@
-"""Which all-reduces of a process group go through the reducers, and how they are issued."""
+"""All-reduces of a process group: which go through the reducers, how they are issued, and how the group ends.
+
+`ReducersFirst` is what the classes for older and newer versions of torch (group.py, backend.py) have
+in common.
+"""
 
 from __future__ import annotations
 
-import datetime
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
+from reduction.torch_plugin import NAME
+from torch.distributed.distributed_c10d import AllreduceCoalescedOptions, AllreduceOptions, ProcessGroup
 
 from worker_plugin.config import AllSettings
 from worker_plugin.discovery.rank_group import RankGroup, ranks_text
 from worker_plugin.process.at_exit import ClosedAtExit
+from worker_plugin.process_group.inner import not_compiled
+from worker_plugin.process_group.members import Members
 from worker_plugin.process_group.work import AllReduceWork
 from worker_plugin.state import ReductionState
 from worker_plugin.tensors.admission import is_admitted
@@ -26,31 +33,18 @@ class AllReducer:
     """The all-reduces of one process group: a state of its own, so a job of its own for each group.
 
     Args:
-        store: of this group alone.
-        rank: of this process in the group.
-        size: ranks of the group.
-        timeout: of the group; REDUCTION_TIMEOUT_S wins.
-        global_ranks: how the default group numbers the members; empty if there is none.
-        name: tells the groups of a job apart; the same on all members.
+        members: of the group; REDUCTION_TIMEOUT_S wins over their timeout.
         settings: of the state, beside REDUCTION_*.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        size: int,
-        timeout: datetime.timedelta,
-        global_ranks: Sequence[int],
-        name: str,
-        settings: AllSettings,
-    ) -> None:
-        ranks = tuple(global_ranks) or tuple(range(size))
-        label = f"{ranks_text(ranks)} pg {name[:_NAME_CHARS_MAX]}" if name else ""
+    def __init__(self, members: Members, settings: AllSettings) -> None:
+        ranks = members.global_ranks or tuple(range(members.size))
+        label = f"{ranks_text(ranks)} pg {members.name[:_NAME_CHARS_MAX]}" if members.name else ""
         settings = settings.copy()
         if not os.environ.get("REDUCTION_TIMEOUT_S"):
-            settings["timeout_s"] = timeout.total_seconds()
-        self.state = ReductionState.of_ranks(RankGroup(rank, size, ranks, label, store), **settings)
+            settings["timeout_s"] = members.timeout.total_seconds()
+        group = RankGroup(members.rank, members.size, ranks, label, members.store)
+        self.state = ReductionState.of_ranks(group, **settings)
         _all_reducers.add(self)
 
     def takes(self, tensors: Sequence[torch.Tensor], op: dist.ReduceOp) -> bool:
@@ -83,4 +77,70 @@ class AllReducer:
         self.state.close()
 
 
+#: Closed before the threads of completions.py, which may wait for collectives of these.
 _all_reducers: ClosedAtExit[AllReducer] = ClosedAtExit()
+
+
+class ReducersFirst:
+    """A group, or a backend inside of one, that asks the reducers first. Its other base class is torch's."""
+
+    _all_reducer: AllReducer
+    #: Does what reducers do not.
+    _inner: ProcessGroup
+
+    @property
+    def state(self) -> ReductionState:
+        """The state behind the group."""
+        return self._all_reducer.state
+
+    def getBackendName(self) -> str:
+        """See torch."""
+        return NAME
+
+    @not_compiled
+    def allreduce(self, tensors: Any, opts: Any = None, *_: Any, **named: Any) -> dist.Work:
+        """Reduce a tensor in place: through the reducers if they can, or else by the inner group.
+
+        Torch's overloads take one tensor or a list, and options, an operation as `opts` or `op`, or
+        none.
+        """
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        op = _op_of(opts, named)
+        if len(tensors) == 1 and self._all_reducer.takes(tensors, op):
+            return self._all_reducer.issue(tensors, op)
+        return self._inner.allreduce(tensors, _options(AllreduceOptions, opts, op))
+
+    @not_compiled
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None, **named: Any) -> dist.Work:
+        """Reduce several tensors in place, each as `allreduce` does."""
+        tensors = list(tensors)
+        op = _op_of(opts, named)
+        if tensors and self._all_reducer.takes(tensors, op):
+            return self._all_reducer.issue(tensors, op)
+        return self._inner.allreduce_coalesced(tensors, _options(AllreduceCoalescedOptions, opts, op))
+
+    def shutdown(self) -> None:
+        """Leave in good order; torch calls it in destroy_process_group."""
+        self.state.close()
+
+    def abort(self) -> None:
+        """Leave at once; collectives in flight fail, on all ranks."""
+        self.state.abort()
+        self._inner.abort()
+
+
+def _op_of(opts: Any, named: dict[str, Any]) -> dist.ReduceOp:
+    """Return the operation of an all-reduce; SUM if there is none."""
+    given = named.get("op") if opts is None else opts
+    if isinstance(given, (AllreduceOptions, AllreduceCoalescedOptions)):
+        given = given.reduceOp
+    return dist.ReduceOp(dist.ReduceOp.SUM) if given is None else given
+
+
+def _options(kind: type[Any], opts: Any, op: dist.ReduceOp) -> Any:
+    """Return the options as they were given, or new ones of this kind if there was only an operation, or nothing."""
+    if isinstance(opts, kind):
+        return opts
+    options = kind()
+    options.reduceOp = op
+    return options

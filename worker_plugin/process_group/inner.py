@@ -10,15 +10,15 @@ group the GIL is released.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup
 
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
+from worker_plugin.process_group.members import Members
 
 #: Methods of a process group but all-reduces, in all versions of torch; no version has them all.
 FORWARDED = (
@@ -48,20 +48,19 @@ FORWARDED = (
 )
 
 
-def backends_of(
-    store: Store, rank: int, size: int, timeout: datetime.timedelta, global_ranks: Iterable[int], name: str
-) -> dict[str, Any]:
+def backends_of(members: Members) -> dict[str, Any]:
     """Return Gloo's backend for "cpu" and, if this machine can use it, NCCL's for "cuda"."""
-    gloo = dist.ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
+    store, rank, size = members.store, members.rank, members.size
+    gloo = dist.ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=members.timeout)
     is_counted = is_too_old(torch.__version__, WITH_BACKENDS)  # newer ones count by themselves
     if is_counted:
         gloo._set_sequence_number_for_group()
     backends: dict[str, Any] = {"cpu": gloo}
     if dist.is_nccl_available() and torch.cuda.is_available():
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = timeout
-        options.global_ranks_in_group = list(global_ranks)
-        options.group_name = name  # type: ignore[assignment]
+        options._timeout = members.timeout
+        options.global_ranks_in_group = list(members.global_ranks)
+        options.group_name = members.name  # type: ignore[assignment]
         nccl = dist.ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
         if is_counted:
             nccl._set_sequence_number_for_group()

@@ -6,6 +6,7 @@ import datetime
 from typing import Unpack
 
 from reduction.errors import ConfigError
+from reduction.torch_plugin import NAME
 from torch._C._distributed_c10d import Backend
 
 from worker_plugin.config import AllSettings
@@ -32,7 +33,7 @@ class ReductionOptions(Backend.Options):
     """
 
     def __init__(self, **settings: Unpack[AllSettings]) -> None:
-        super().__init__("reduction", datetime.timedelta(minutes=30))
+        super().__init__(NAME, datetime.timedelta(minutes=30))
         if wrong := [name for name in _OF_TORCH if name in settings]:
             raise ConfigError(f"{', '.join(wrong)} of a process group cannot be set: torch says what it is")
         self.settings = settings

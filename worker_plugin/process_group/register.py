@@ -12,8 +12,10 @@ from torch.distributed import ProcessGroup
 
 from worker_plugin.config import AllSettings
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
+from worker_plugin.process_group.all_reduce import ReducersFirst
 from worker_plugin.process_group.backend import ReductionBackend
 from worker_plugin.process_group.group import ReductionProcessGroup
+from worker_plugin.process_group.members import Members
 from worker_plugin.process_group.options import ReductionOptions
 from worker_plugin.state import ReductionState
 
@@ -42,15 +44,15 @@ def make_group(options: Any, pg_options: object) -> ProcessGroup | Backend:
             f"worker_plugin.process_group.ReductionOptions(...), or nothing"
         )
     kind = ReductionProcessGroup if is_too_old(torch.__version__, WITH_BACKENDS) else ReductionBackend
-    return kind(
+    members = Members(
         options.store,
         options.group_rank,
         options.group_size,
         options.timeout,
-        global_ranks=options.global_ranks_in_group,
-        name=str(options.group_id),
-        settings=settings,
+        tuple(options.global_ranks_in_group),
+        str(options.group_id),
     )
+    return kind(members, settings)
 
 
 def state_of(group: ProcessGroup) -> ReductionState:
@@ -59,10 +61,10 @@ def state_of(group: ProcessGroup) -> ReductionState:
     Raises:
         ConfigError: the group is of another backend.
     """
-    if isinstance(group, ReductionProcessGroup):
+    if isinstance(group, ReducersFirst):
         return group.state
     for device in group._device_types:
         backend = group._get_backend(device)
-        if isinstance(backend, ReductionBackend):
+        if isinstance(backend, ReducersFirst):
             return backend.state
     raise ConfigError(f"{group!r} is no process group of the backend 'reduction'")

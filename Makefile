@@ -40,7 +40,7 @@ test: $(STAMP) ## Run all tests, and check what tests/unit covers.
 	$(BIN)/pytest tests/unit $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(BIN)/pytest $(ARGS)
 
-test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 8 minutes.
+test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 5 minutes.
 	$(BIN)/python -m tests.torch_suite $(ARGS)
 
 test-integrations: ## Train with Lightning, Accelerate, Transformers, Ray and torchft, in an environment of their own.

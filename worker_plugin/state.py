@@ -48,9 +48,10 @@ class ReductionState:
             group; `rank` and `world_size` number them. No other ranks may use the same store: pass
             a PrefixStore.
 
-    Every argument but the process group and the store can also be given as a variable REDUCTION_<NAME>; an
-    explicit argument wins. A number may be a string, as in `rank=os.environ["RANK"]`. An empty
-    variable counts as not set, but `REDUCTION_REDUCERS=` is an error.
+    Every argument but the process group and the store can also be given as a variable
+    REDUCTION_<NAME>; an explicit argument wins. A number may be a string, as in
+    `rank=os.environ["RANK"]`. An empty variable counts as not set, but `REDUCTION_REDUCERS=` is an
+    error.
 
     Raises:
         ConfigError: a setting is wrong, has a wrong type, or names a file that is not there.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -43,25 +44,36 @@ class Training:
         #: A model without DDP, which computes the gradients that each rank must have had.
         self._recipe = NARROW[recipe]
         self._reference = self._recipe.build()
-        # All ranks have the same weights already. To broadcast them over slow links would take
-        # longer than many steps.
-        self._models = {
-            name: DistributedDataParallel(copy.deepcopy(self._reference), init_sync=False)
-            for name in contenders
-        }
-        for name, model in self._models.items():
-            if name == "noop":
-                model.register_comm_hook(None, noop_hook)
-            elif name != "ring":
-                model.register_comm_hook(rank.states[name], reduction_hook)
+        self._models = {name: self._model(name) for name in contenders}
         self._optimizers = {
             name: torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
             for name, model in self._models.items()
         }
         #: The weights of each model before its next step.
-        self._before = {
-            name: copy.deepcopy(model.module.state_dict()) for name, model in self._models.items()
-        }
+        self._before = {name: copy.deepcopy(self._weights(name)) for name in contenders}
+
+    def _model(self, name: str) -> nn.Module:
+        """Return a contender's copy of the reference."""
+        # All ranks have the same weights already. To broadcast them over slow links would take
+        # longer than many steps.
+        model = DistributedDataParallel(copy.deepcopy(self._reference), init_sync=False)
+        if name == "noop":
+            model.register_comm_hook(None, noop_hook)
+        elif name != "ring":
+            model.register_comm_hook(self._rank.states[name], reduction_hook)
+        return model
+
+    def _weights(self, name: str) -> dict[str, torch.Tensor]:
+        """Return the weights of a contender's model, by their names in the reference."""
+        return self._models[name].module.state_dict()
+
+    def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """Return the whole gradient of a contender's parameter, None without any."""
+        return parameter.grad
+
+    def _is_exact(self, name: str) -> bool:
+        """Whether a contender's gradients must have the bits of the sum in rank order, or node by node."""
+        return name != "ring"
 
     def prepare(self) -> None:
         """Go on to the next batch."""
@@ -87,17 +99,19 @@ class Training:
         they must have the bits of the sum over the nodes of the sums in each node. A ring adds in
         another order, and may differ by the roundings of both orders.
         """
-        name, model = self._last, self._models[self._last].module
+        name = self._last
         self._reference.load_state_dict(self._before[name])
         ranks = [self._rank.rank] if name == "noop" else range(self._rank.world_size)
         gradients = [self._gradients(rank) for rank in ranks]
         node = self._rank.local_size if name == "hierarchical" else 1
-        named = model.named_parameters()
-        for (parameter, value), parts in zip(named, zip(*gradients, strict=True), strict=True):
-            if value.grad is None or not is_right(value.grad, parts, node, exact=name != "ring"):
+        names = (parameter for parameter, _ in self._reference.named_parameters())
+        values = self._models[name].parameters()
+        for parameter, value, parts in zip(names, values, zip(*gradients, strict=True), strict=True):
+            gradient = self._gradient(value)
+            if gradient is None or not is_right(gradient, parts, node, exact=self._is_exact(name)):
                 raise AssertionError(f"rank {self._rank.rank}, {name}: the gradient of {parameter} is wrong")
         with torch.no_grad():
-            for key, value in model.state_dict().items():
+            for key, value in self._weights(name).items():
                 self._before[name][key].copy_(value)
         if name != "noop":
             self._compare_weights()

@@ -9,9 +9,10 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from reduction.errors import ConfigError
+from support.training.through_reducers import passed_through
 
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
-from worker_plugin.process_group import ReductionOptions, state_of
+from worker_plugin.process_group import ReductionOptions
 
 SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
 SHAPE = (7, 11)
@@ -22,12 +23,6 @@ def group_of(rank: Any, reducers: list[str], **settings: Any) -> dist.ProcessGro
     group = dist.new_group(backend="reduction", pg_options=ReductionOptions(reducers=reducers, **settings))
     rank.cleanup.callback(dist.destroy_process_group, group)
     return group
-
-
-def passed_through(group: Any) -> int:
-    """Return how many collectives the group's state has issued."""
-    communicator = state_of(group)._communicator
-    return 0 if communicator is None else communicator._issued
 
 
 def sums(rank: Any, reducers: list[str]) -> int:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.algorithms.ddp_comm_hooks.default_hooks as default_hooks
 import torch.distributed.checkpoint as checkpoint
+from support.training.through_reducers import passed_through
 from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook, powerSGD_hook
@@ -31,7 +32,7 @@ from torch.distributed.fsdp import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_plugin.process_group import ReductionOptions, state_of
+from worker_plugin.process_group import ReductionOptions
 
 STEPS = 4
 Group = Any
@@ -57,11 +58,6 @@ def whole(model: nn.Module) -> list[torch.Tensor]:
         (one.full_tensor() if hasattr(one, "full_tensor") else one).detach().clone()
         for one in model.parameters()
     ]
-
-
-def passed_through(group: Any) -> int:
-    communicator = state_of(group)._communicator
-    return 0 if communicator is None else communicator._issued
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:

@@ -44,8 +44,7 @@ explains how the time-outs work together, and
 REDUCER = """\
 ## Reducer
 
-These are the options of the commands, as `reducer serve --help` and `reducer status --help` show
-them.
+These are the options of the commands, as `reducer serve --help` and so on show them.
 """
 
 
@@ -88,7 +87,7 @@ def table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
 def page() -> str:
     """Return the whole page."""
     parts = [INTRODUCTION, table(("argument", "variable", "default", "meaning"), worker_rows()), REDUCER]
-    for name in ("serve", "status"):
+    for name in ("serve", "status", "plan"):
         command = main.commands[name]
         parts += [f"### reducer {name}\n", table(("option", "meaning"), option_rows(command))]
     return "\n".join(parts)

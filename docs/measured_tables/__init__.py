@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from measured_tables import links, one_host, others
+from measured_tables import links, one_host, others, plans
 
 _FUNCTIONS: tuple[Callable[[], Iterator[str]], ...] = (
     links.links,
@@ -17,6 +17,7 @@ _FUNCTIONS: tuple[Callable[[], Iterator[str]], ...] = (
     links.long_paths,
     links.tails,
     links.simulation,
+    plans.plans,
     one_host.machine,
     one_host.loopback,
     one_host.floor,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import click
 from reduction import __version__
 
+from reducer.commands.plan import plan
 from reducer.commands.run import run
 from reducer.commands.serve import serve
 from reducer.commands.status import status
@@ -27,6 +28,7 @@ def main() -> None:
     """Sum gradients for PyTorch data-parallel training."""
 
 
+main.add_command(plan)
 main.add_command(run)
 main.add_command(serve)
 main.add_command(status)

@@ -1,0 +1,127 @@
+"""What to do: the predicted steps with several numbers of reducers, what they cost, and which of them is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reducer.planner.formulas import Step, Training, reducer_step, reducers_for_full_gain, ring_step
+
+#: A plan is no faster than another one if its step takes less than this part less time.
+NOTICEABLE = 0.02
+#: Above this round trip slow starts and losses take longer than predicted; see "Long paths" in docs/measured.md.
+LONG_PATH_S = 0.02
+#: Sums below this many bytes cost more time for their messages than predicted; see "Sizes" in docs/measured.md.
+SMALL_SUM_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What machines cost per hour, in any currency."""
+
+    worker: float
+    reducer: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A number of reducers, None for a ring without any, and what comes of it."""
+
+    reducers: int | None
+    step: Step
+    #: How many times as fast as with the ring.
+    speedup: float
+    #: A reducer's machine must cost less than this part of a worker's, or the same work costs more than with
+    #: the ring. None if it has no such machines.
+    price_limit: float | None
+    #: Of 1000 steps; None without prices.
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All plans, the ring first, and the one to take."""
+
+    plans: tuple[Plan, ...]
+    best: Plan
+    #: Why, in one sentence.
+    reason: str
+    #: What the prediction does not know of.
+    doubts: tuple[str, ...]
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether reducers should be used at all."""
+        return self.best.reducers is not None
+
+
+def advise(training: Training, counts: Sequence[int], prices: Prices | None) -> Advice:
+    """Return what each of these numbers of reducers brings, and which to take.
+
+    With prices the best is the one whose steps cost least. Without them it is the smallest number
+    with which steps are as short as they can be.
+    """
+    ring = ring_step(training)
+    plans = [_plan(training, None, ring, ring, prices)]
+    plans += [
+        _plan(training, count, reducer_step(training, count), ring, prices) for count in sorted(set(counts))
+    ]
+    best = plans[0]
+    for plan in plans[1:]:
+        if _measure(plan) < _measure(best) * (1 - NOTICEABLE):
+            best = plan
+    return Advice(tuple(plans), best, _reason(training, plans, best), tuple(_doubts(training)))
+
+
+def usual_counts(training: Training) -> list[int]:
+    """Return the numbers of reducers that are worth a look: none, and quarters of what full gain takes."""
+    full = reducers_for_full_gain(training)
+    return sorted({0, *(-(-full * part // 4) for part in (1, 2, 3, 4))})
+
+
+def _plan(training: Training, reducers: int | None, step: Step, ring: Step, prices: Prices | None) -> Plan:
+    speedup = ring.total_s / step.total_s
+    cost = None
+    if prices is not None:
+        per_hour = training.workers * prices.worker + (reducers or 0) * prices.reducer
+        cost = per_hour * 1000 * step.total_s / 3600
+    limit = training.workers * (speedup - 1) / reducers if reducers else None
+    return Plan(reducers, step, speedup, limit, cost)
+
+
+def _measure(plan: Plan) -> float:
+    return plan.step.total_s if plan.cost is None else plan.cost
+
+
+def _reason(training: Training, plans: Sequence[Plan], best: Plan) -> str:
+    if best.reducers is not None:
+        helped = "" if best.reducers >= training.workers else ', with colocated="auto"'
+        text = f"take {best.reducers} reducers{helped}: steps are {best.speedup:.2f} times as fast as with a ring"
+        if best.cost is not None and plans[0].cost is not None:
+            text += f", and 1000 of them cost {best.cost:.2f} instead of {plans[0].cost:.2f}"
+        return text
+    fastest = min(plans, key=lambda plan: plan.step.total_s)
+    if fastest.cost is not None and fastest.speedup >= 1 + NOTICEABLE:
+        return (
+            f"keep the ring: {fastest.reducers} reducers make steps {fastest.speedup:.2f} times as fast, but cost "
+            f"more than that; they pay below {fastest.price_limit or 0:.2f} of a worker's price"
+        )
+    if plans[0].step.exposed_s < NOTICEABLE * plans[0].step.total_s:
+        return "keep the ring: steps hardly wait for the network"
+    if training.workers == 2:
+        return "keep the ring: with two workers it sends every byte once, as reducers do"
+    return f"keep the ring: no number of reducers makes steps shorter; the sums are bound by {fastest.step.bound}"
+
+
+def _doubts(training: Training) -> list[str]:
+    doubts = []
+    if training.round_trip_s > LONG_PATH_S:
+        doubts.append(
+            f"a round trip of {training.round_trip_s * 1e3:g} ms is long: both ways will take longer than predicted"
+        )
+    bucket = min(training.bucket_bytes, training.gradient_bytes)
+    if bucket < SMALL_SUM_BYTES:
+        doubts.append(
+            f"buckets of {bucket / 2**20:.2g} MiB are small: messages will cost more time than predicted"
+        )
+    return doubts

@@ -16,6 +16,7 @@ from reduction.layout import fingerprint
 from reduction.limits import NUMEL_MAX
 from reduction.model import DType, ReduceOp
 from torch._C._distributed_c10d import GradBucket
+from torch.autograd.profiler import record_function
 from torch.distributed.distributed_c10d import ProcessGroup, Store
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,6 +35,8 @@ from worker_plugin.tensors.feedback import ErrorFeedback
 from worker_plugin.tensors.futures import Future
 
 _SHAPE, _BUCKET = 1, 2
+#: What torch.profiler calls a collective, as it says gloo:all_reduce.
+PROFILED_AS = "reduction:all_reduce"
 
 
 class ReductionState:
@@ -217,7 +220,13 @@ class ReductionState:
         communicator, slices = self._connected(), [ParameterSlice(0, tensor.numel())]
         if parameters is not None and self._has_residuals(dtype, reduce_op):
             slices = self._feedback.slices(parameters)
-        return communicator.submit(Request(tensor, dtype, reduce_op, fingerprint(layout), slices))
+        request = Request(tensor, dtype, reduce_op, fingerprint(layout), slices)
+        if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            return communicator.submit(request)
+        with record_function(PROFILED_AS) as span:
+            future = communicator.submit(request)
+            span._call_end_callbacks_on_future(future)  # so the event ends with the result
+            return future
 
     def _has_residuals(self, dtype: DType, op: ReduceOp) -> bool:
         """Whether what a collective's encoding leaves out is added to the next one of the same parameters."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import ReductionState, attach, reduction_hook
 from worker_plugin import client as client_module
+from worker_plugin.state import PROFILED_AS
 
 
 def model() -> nn.Linear:
@@ -264,3 +266,35 @@ def test_a_wrong_argument_of_all_reduce_fails_nobody() -> None:
     with pytest.raises(ConfigError):
         state.all_reduce(torch.ones(4, 4).t()[:, ::2])
     assert state.error is None
+
+
+# ---- what torch.profiler shows ----
+
+LATE_S = 0.2
+
+
+def profiled(rank: Any, reducers: list[str], job: str) -> list[float]:
+    with rank.state(reducers, job) as state:
+        ddp = DistributedDataParallel(model())
+        ddp.register_comm_hook(state, reduction_hook)
+        backward(ddp, 1.0)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            backward(ddp, 2.0)
+            if rank.number:
+                rank.hear()
+                time.sleep(LATE_S)
+            future = state.all_reduce(torch.ones(5))
+            rank.tell("issued")
+            rank.wait(future)
+    return [event.cpu_time_total / 1e6 for event in profile.events() if event.name == PROFILED_AS]
+
+
+def test_the_profiler_shows_a_collective_from_its_issue_to_its_result(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
+    call = ranks.begin(2, profiled, reducers(1), job)
+    assert call.hear(0) == "issued"
+    call.tell(1, "issue yours")
+    seconds = call.answers()
+    assert [len(each) for each in seconds] == [2, 2]
+    assert seconds[0][1] >= LATE_S

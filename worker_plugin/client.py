@@ -51,6 +51,7 @@ from worker_plugin.tensors.encoding import encoding_of
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
+from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,8 @@ class Client:
         self._loop = io_loop()
         memory = OwnMemory()
         self._staging = Staging(ArenaPool.of(memory), self._on_arriving)
-        self._driver = Driver(self, self._staging, config.transport, memory)
+        self.recorder = Recorder(config.trace)
+        self._driver = Driver(self, self._staging, self.recorder, config.transport, memory)
         fork.register(self)
         _clients.add(self)
         self._discovery = Discovery(target=self._discover, name="reduction-discovery", daemon=True)
@@ -131,7 +133,8 @@ class Client:
         with self._lock:
             if self._final is not None:
                 raise self._final.with_traceback(None)  # or each raise would make it longer
-            transfer = Transfer(self._issued, collective, tensor, encoding, future, ready)
+            progress = self.recorder.begin(self._issued, collective)
+            transfer = Transfer(self._issued, collective, tensor, encoding, future, progress, ready)
             self._issued += 1
             if not self._staging.download(transfer):
                 self._loop.call_soon_threadsafe(self._driver.issue, transfer)
@@ -247,11 +250,12 @@ class Client:
             self._started.fail(self._final)
             await asyncio.sleep(0)  # takes the collectives that were handed over before `_ended` was set
             self._driver.release()
-            self._staging.finish(self._stop_embedded)
+            self._staging.finish(self._on_end)
 
-    def _stop_embedded(self) -> None:
+    def _on_end(self) -> None:
         for meeting_point in self._meeting_points:
             meeting_point.stop()
+        self.recorder.on_end(self.error)
 
     async def _serve(self, meeting_point: MeetingPoint) -> None:
         config, wire = self._config, self._config.wire
@@ -288,6 +292,7 @@ class Client:
             shares_memory=config.transport == "auto" and is_possible(),
         )
         self._identity = identity
+        self.recorder.describe(identity.job, identity.rank, identity.world_size)
         core = RankCore(identity, meeting_point.addresses, meeting_point.dns_addresses)
         await self._driver.run(core, meeting_point.dns_names)
 

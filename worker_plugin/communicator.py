@@ -12,6 +12,7 @@ from reduction.model import DType, ReduceOp
 
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.futures import Future
+from worker_plugin.timeline.recorder import Recorder
 
 #: The text of the ClosedError that later collectives raise.
 CLOSED = "the state was closed; make a new one"
@@ -45,6 +46,10 @@ class Communicator(Protocol):
     @property
     def job(self) -> str | None:
         """The job's name, once the ranks have agreed on it."""
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What it has done lately; None as long as it does nothing."""
 
     def submit(self, request: Request) -> Future:
         """Issue the next collective and return at once.

@@ -154,6 +154,12 @@ class PluginConfig:
         "that suit the links of all hosts. Without it all links count as equal, or as the median of those "
         "that are known.",
     )
+    trace: str | None = setting(
+        None,
+        Text("a directory"),
+        "Directory into which each rank writes when its latest collectives were issued, pushed and summed, when "
+        "it leaves or fails; `reducer trace` reads it.",
+    )
     tls_cert: str | None = setting(
         None,
         FilePath(),
@@ -263,6 +269,7 @@ class Settings(TypedDict, total=False):
     colocated: str | None
     colocated_host: str | None
     link: str | None
+    trace: str | None
     tls_cert: str | os.PathLike[str] | None
     tls_key: str | os.PathLike[str] | None
     tls_ca: str | os.PathLike[str] | None

@@ -36,6 +36,7 @@ from worker_plugin.core.rank import RankCore
 from worker_plugin.discovery.addresses import look_up
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
+from worker_plugin.timeline.recorder import Recorder
 from worker_plugin.transports.links import Links
 
 log = logging.getLogger(__name__)
@@ -67,15 +68,22 @@ class Driver:
     Args:
         owner: is told of the start and of failures, until `release`.
         staging: copies between tensors and the memory of collectives.
+        recorder: keeps when what happened.
         transport: the setting.
         memory: where contributions lie, if reducers on this host may read them there.
     """
 
     def __init__(
-        self, owner: DriverOwner, staging: Staging, transport: str, memory: OwnMemory | None = None
+        self,
+        owner: DriverOwner,
+        staging: Staging,
+        recorder: Recorder,
+        transport: str,
+        memory: OwnMemory | None = None,
     ) -> None:
         self._owner = owner
         self._staging = staging
+        self._recorder = recorder
         self.links = Links(transport, memory)
         self._core: RankCore | None = None
         #: Events that came before there was a core.
@@ -116,6 +124,7 @@ class Driver:
 
     def issue(self, transfer: Transfer) -> None:
         """Take a collective whose turn has come: hand it to the core, or complete it with the error."""
+        transfer.progress.taken = time.monotonic()
         if transfer.ready is None:
             try:
                 self._staging.begin(transfer)
@@ -167,6 +176,8 @@ class Driver:
                 self.links.shut(link)
                 self.lose(link, error)
                 return
+        if isinstance(frame, Result) and (transfer := self._transfers.get(frame.seq)) is not None:
+            transfer.progress.on_result(link)
         self.handle(Received(link, frame))
 
     def lose(self, link: int, error: ReductionError | None) -> None:
@@ -184,12 +195,15 @@ class Driver:
             case Divert(link):
                 self.links.divert(link)
             case Deliver(seq):
-                self._staging.deliver(self._transfers[seq])
+                transfer = self._transfers[seq]
+                transfer.progress.whole = time.monotonic()
+                self._staging.deliver(transfer)
             case Release(seq):
                 self._staging.release(self._transfers.pop(seq))
             case Send(link, frame):
                 self.links.send(link, frame)
             case Open(link, address, join):
+                self._recorder.addresses[link] = address
                 self.links.open(link, address, join, self)
             case Shut(link):
                 self.links.shut(link)
@@ -206,6 +220,7 @@ class Driver:
             case Closed():
                 self._over.set()
             case Log(level, text):
+                self._recorder.note(text)
                 log.log(level, "job %s rank %d: %s", *self._names, text)
 
     def _tick(self) -> None:
@@ -233,6 +248,7 @@ class Driver:
             self._staging.prepare_result(transfer)
             destination = transfer.destination(action.start, action.stop)
         self.links.push(action.link, push, destination)
+        transfer.progress.on_push(action.link, action.stop - action.start)
 
     def end(self, error: ReductionError) -> None:
         """Fail without telling the other ranks, because there is no core that could."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -33,6 +35,7 @@ from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback
 from worker_plugin.tensors.futures import Future
+from worker_plugin.timeline import recorder
 
 _SHAPE, _BUCKET = 1, 2
 #: What torch.profiler calls a collective, as it says gloo:all_reduce.
@@ -248,6 +251,31 @@ class ReductionState:
             ConfigError: it is no such thing, or comes too late.
         """
         self._feedback.load_state_dict(state)
+
+    @contextlib.contextmanager
+    def trace(self, directory: str | os.PathLike[str]) -> Iterator[None]:
+        """Write when each collective that is issued meanwhile was pushed, summed and delivered.
+
+        Each rank writes a file `JOB-rankN.json` of its own, at the end of the block; wait for the last
+        collective in it. `reducer trace DIRECTORY` reads those of all ranks, says where the time went, and
+        writes a file for Perfetto. The latest 65536 collectives of each rank. In hierarchical mode a
+        rank's record is that of its rail.
+
+        Raises:
+            ReductionError: the communicator has failed, or was closed.
+            OSError: the file cannot be written.
+        """
+        communicator = self._connected()
+        if communicator.recorder is not None:
+            communicator.recorder.keep_many()
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            if communicator.recorder is not None:
+                error = communicator.error
+                record = communicator.recorder.record("" if error is None else str(error), begin)
+                recorder.write(record, directory)
 
     # ---- life ----
 

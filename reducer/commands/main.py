@@ -20,6 +20,7 @@ from reducer.commands.plan import plan
 from reducer.commands.run import run
 from reducer.commands.serve import serve
 from reducer.commands.status import status
+from reducer.commands.trace import trace
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -32,3 +33,4 @@ main.add_command(plan)
 main.add_command(run)
 main.add_command(serve)
 main.add_command(status)
+main.add_command(trace)

@@ -48,6 +48,7 @@ from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.futures import Future, fail, failed, make_future, without_frames
+from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,11 @@ class Hierarchy:
     def job(self) -> str | None:
         """See `Client.job`."""
         return None if (client := self._client) is None else client.job
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """See `Communicator.recorder`: that of the rail, which knows nothing of exchanges within the node."""
+        return None if (client := self._client) is None else client.recorder
 
     def submit(self, request: Request) -> Future:
         """Issue the next collective; see `Communicator.submit`."""

@@ -115,6 +115,7 @@ class Staging:
 
     def _deliver(self, transfer: Transfer) -> None:
         def complete() -> None:
+            transfer.progress.done = time.monotonic()
             transfer.future.set_result(transfer.tensor)
 
         try:

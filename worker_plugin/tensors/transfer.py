@@ -11,6 +11,7 @@ from reduction.model import Collective
 from worker_plugin.tensors.encoding import Encoding, bytes_of
 from worker_plugin.tensors.futures import Future
 from worker_plugin.tensors.gpu import CudaEvent, Gpu, PendingCopy
+from worker_plugin.timeline.recorder import Progress
 
 NOTHING = memoryview(b"")
 
@@ -24,6 +25,7 @@ class Transfer:
     tensor: torch.Tensor
     encoding: Encoding
     future: Future
+    progress: Progress
     #: The tensor may be read after this event; None for a tensor on the CPU.
     ready: CudaEvent | None
     #: The memory that is pushed from. None until the tensor begins to arrive there, or `begin` has

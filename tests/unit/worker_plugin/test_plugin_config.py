@@ -31,6 +31,7 @@ def test_defaults_are_the_documented_ones():
         "colocated": None,
         "colocated_host": None,
         "link": None,
+        "trace": None,
         "tls_cert": None,
         "tls_key": None,
         "tls_ca": None,

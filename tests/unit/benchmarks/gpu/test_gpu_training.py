@@ -29,6 +29,7 @@ from worker_plugin.tensors.encoding import encoding_of
 from worker_plugin.tensors.futures import make_future
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
+from worker_plugin.timeline.recorder import Progress
 
 
 def measurement(*seconds: float) -> Measurement:
@@ -100,12 +101,14 @@ def test_a_trace_has_what_our_threads_did(monkeypatch: pytest.MonkeyPatch) -> No
     dtype, numel, encoding = encoding_of(tensor, DType.FLOAT32, ReduceOp.SUM, None, [])
     ready = FakeEvent()
     ready.happen()
+    collective = Collective(ReduceOp.SUM, dtype, numel, 0)
     work = Transfer(
         seq=7,
-        collective=Collective(ReduceOp.SUM, dtype, numel, 0),
+        collective=collective,
         tensor=tensor,
         encoding=encoding,
         future=make_future(tensor),
+        progress=Progress(7, collective),
         ready=ready,
     )
     monkeypatch.setattr(gpu, "Gpu", FakeGpu)

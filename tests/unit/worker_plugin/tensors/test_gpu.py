@@ -26,6 +26,7 @@ from worker_plugin.tensors.gpu import PendingCopy
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.tensors.wire_dtype import parse
+from worker_plugin.timeline.recorder import Progress
 
 KIB = 1024
 SIZES = (0, 1, 700, 256, 513)
@@ -52,7 +53,9 @@ def blocks(tensor, wire):
 
 def work_of(tensor, encoding=None, ready=None):
     what = Collective(ReduceOp.SUM, DType.FLOAT32, tensor.numel(), 0)
-    return Transfer(0, what, tensor, encoding or Encoding(tensor), make_future(tensor), ready)
+    return Transfer(
+        0, what, tensor, encoding or Encoding(tensor), make_future(tensor), Progress(0, what), ready
+    )
 
 
 def happened():

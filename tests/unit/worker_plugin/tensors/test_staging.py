@@ -12,11 +12,12 @@ from worker_plugin.tensors.encoding import Encoding
 from worker_plugin.tensors.futures import make_future
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
+from worker_plugin.timeline.recorder import Progress
 
 
 def work_of(tensor):
     what = Collective(ReduceOp.SUM, DType.FLOAT32, tensor.numel(), 0)
-    return Transfer(0, what, tensor, Encoding(tensor), make_future(tensor), None)
+    return Transfer(0, what, tensor, Encoding(tensor), make_future(tensor), Progress(0, what), None)
 
 
 @pytest.fixture

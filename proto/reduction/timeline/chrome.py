@@ -1,0 +1,114 @@
+"""The file that Perfetto and chrome://tracing show: Chrome's JSON trace format, with one process per rank.
+
+The format is "Trace Event Format" by Nat Duca and Dror Gross. Its times are microseconds. The key
+baseTimeNanoseconds says when time 0 is, in nanoseconds since 1970: torch.profiler writes it as well
+(Kineto, since torch 2.4), so tools that know it, such as viztracer --combine, put both traces on
+one time line.
+
+Collectives overlap, and slices that cross each other on one line are lost in Perfetto. So a rank has
+one line for collectives and one for each reducer, and on each of them "async" events with an id of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from reduction.timeline.clocks import Offset
+from reduction.timeline.record import Record, Span
+
+Event = dict[str, Any]
+#: Name, start and end.
+Slice = tuple[str, float, float]
+
+
+def document(records: Sequence[Record], offsets: Sequence[Offset]) -> dict[str, Any]:
+    """Return the trace of several ranks on the first one's clock."""
+    starts = (
+        span.issued - offset.seconds
+        for record, offset in zip(records, offsets, strict=True)
+        for span in record.spans
+    )
+    begin = min(starts, default=0.0)
+    events: list[Event] = []
+    for number, (record, offset) in enumerate(zip(records, offsets, strict=True)):
+        events += _rank_events(number, record, begin + offset.seconds)
+    clocks = {
+        f"{record.job} rank {record.rank}": {
+            "host": record.host,
+            "offset_s": offset.seconds,
+            "error_s": offset.error,
+        }
+        for record, offset in zip(records, offsets, strict=True)
+    }
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": round((begin + records[0].unix_offset) * 1e9),
+        "clocks": clocks,
+    }
+
+
+def _rank_events(pid: int, record: Record, begin: float) -> Iterator[Event]:
+    """Yield the events of one rank; `begin` is time 0 on its clock."""
+    title = f"{record.job} rank {record.rank} ({record.host})"
+    yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}}
+    yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": 0, "args": {"name": "collectives"}}
+    addresses = sorted({address for span in record.spans for address in span.lanes})
+    for tid, address in enumerate(addresses, 1):
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": address}}
+    for span in record.spans:
+        for tid, whole, parts in _lines(span, addresses):
+            event = {"cat": "reduction", "pid": pid, "tid": tid, "id": f"{pid}.{tid}.{whole[0]}"}
+            # The whole one begins before its parts and ends after them, in the file too.
+            name, start, end = whole
+            yield event | {"ph": "b", "name": name, "ts": _us(start - begin), "args": _arguments(span)}
+            for part, since, until in parts:
+                yield event | {"ph": "b", "name": part, "ts": _us(since - begin)}
+                yield event | {"ph": "e", "name": part, "ts": _us(until - begin)}
+            yield event | {"ph": "e", "name": name, "ts": _us(end - begin)}
+    for note in record.notes:
+        yield {"ph": "i", "s": "p", "name": note.text, "pid": pid, "tid": 0, "ts": _us(note.at - begin)}
+
+
+def _lines(span: Span, addresses: Sequence[str]) -> Iterator[tuple[int, Slice, list[Slice]]]:
+    """Yield the slice of a collective on each line where it is, and the parts inside of that."""
+    times = (span.issued, span.taken, span.last_push, span.whole, span.done)
+    end = max(time for time in times if time is not None)
+    yield 0, (f"{span.seq}: {span.what}", span.issued, end), list(phases(span))
+    for address, lane in span.lanes.items():
+        parts = [("push", lane.first_push, lane.last_push)]
+        if lane.first_result is not None and lane.last_result is not None:
+            parts.append(("results", lane.first_result, lane.last_result))
+        # The first results come while the last bytes are pushed, so these two overlap.
+        for name, start, stop in parts:
+            yield addresses.index(address) + 1, (f"{name} {span.seq}", start, stop), []
+
+
+def phases(span: Span) -> Iterator[Slice]:
+    """Yield the name, start and end of each part of a collective that is over; together they are all of its time.
+
+    handed over: from the user's thread to the one that sends; on a GPU with the copy to the host.
+    waiting to push: other collectives are on their way, or the credit is used up.
+    pushing: from the first byte to the last one.
+    waiting for results: of the last bytes, that is for other ranks, reducers and the way back.
+    delivered: copied to the tensor, and the future completed.
+    """
+    names = ("handed over", "waiting to push", "pushing", "waiting for results", "delivered")
+    start = span.issued
+    for name, stop in zip(
+        names, (span.taken, span.first_push, span.last_push, span.whole, span.done), strict=True
+    ):
+        if stop is None:
+            return
+        yield name, start, max(start, stop)
+        start = max(start, stop)
+
+
+def _arguments(span: Span) -> dict[str, Any]:
+    return {"seq": span.seq, "bytes": span.nbytes, "unpushed": span.unpushed}
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

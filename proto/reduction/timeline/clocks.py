@@ -1,0 +1,51 @@
+"""How far the clocks of ranks on several hosts are apart, found from the collectives that they had in common.
+
+No rank can have the whole result of a collective before every rank has pushed all of it. So for each
+collective that ranks a and b have in common, with times of their own clocks,
+
+    whole_a >= last_push_b - offset    and    whole_b - offset >= last_push_a
+
+where b's clock shows `offset` more than a's. Every collective bounds the offset from both sides; the
+tightest bounds are kept. This is the argument of NTP (RFC 5905, section 8) with the collectives as
+messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reduction.timeline.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """What a record's clock shows more than the first record's."""
+
+    seconds: float
+    #: It is wrong by at most this; None if there is nothing to tell it by.
+    error: float | None
+
+
+def offsets(records: Sequence[Record]) -> list[Offset]:
+    """Return the offset of each record's clock to that of the first one."""
+    return [_offset(records[0], record) for record in records]
+
+
+def _offset(first: Record, other: Record) -> Offset:
+    if first.clock == other.clock:
+        return Offset(0.0, 0.0)
+    mine = {span.seq: span for span in first.spans}
+    least, most = -float("inf"), float("inf")
+    for theirs in other.spans:
+        own = mine.get(theirs.seq)
+        if own is None or own.what != theirs.what:
+            continue
+        if own.whole is not None and theirs.last_push is not None:
+            least = max(least, theirs.last_push - own.whole)
+        if theirs.whole is not None and own.last_push is not None:
+            most = min(most, theirs.whole - own.last_push)
+    if least == -float("inf") or most == float("inf"):
+        # The clocks of the two hosts tell it as well as they are set.
+        return Offset(first.unix_offset - other.unix_offset, None)
+    return Offset((least + most) / 2, max(0.0, (most - least) / 2))

@@ -1,0 +1,131 @@
+"""What one rank writes down of its collectives, as a value and as a JSON file.
+
+All times are seconds of the host's monotonic clock, which all processes of a host share and which
+nobody sets.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar, get_type_hints
+
+from reduction.errors import ConfigError
+
+#: Version of the file's form.
+FORMAT = 1
+#: What a value in a file may be, by the type of its field.
+_CHECKED: dict[Any, Any] = {int: int, str: str, float: (int, float), float | None: (int, float, type(None))}
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Lane:
+    """One collective at one reducer."""
+
+    first_push: float
+    last_push: float
+    first_result: float | None = None
+    last_result: float | None = None
+
+
+@dataclass(slots=True)
+class Span:
+    """One collective, as one rank sees it. A time is None if it has not come."""
+
+    seq: int
+    #: Such as "AVG of 262144 x float32".
+    what: str
+    #: Of the rank's contribution, as the layout counts them.
+    nbytes: int
+    #: How many of them have not been pushed yet. Times of pushes are those of the first time: a new
+    #: epoch may ask for bytes again.
+    unpushed: int
+    #: The user's thread asked for it.
+    issued: float
+    #: The thread that sends took it; on a GPU the tensor was on its way to the host.
+    taken: float | None = None
+    #: All results are here.
+    whole: float | None = None
+    #: The result is in the tensor.
+    done: float | None = None
+    #: By the reducer's address.
+    lanes: dict[str, Lane] = field(default_factory=dict)
+
+    @property
+    def first_push(self) -> float | None:
+        """When its first byte left."""
+        return min((lane.first_push for lane in self.lanes.values()), default=None)
+
+    @property
+    def last_push(self) -> float | None:
+        """When its last byte left, so far."""
+        return max((lane.last_push for lane in self.lanes.values()), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that happened, as the log says it."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The latest collectives of one rank."""
+
+    job: str
+    rank: int
+    world_size: int
+    #: The host's name.
+    host: str
+    #: Records with the same one have times of the same clock.
+    clock: str
+    #: Seconds since 1970, less those of the clock, when the record was made.
+    unix_offset: float
+    #: The error that ended the communicator, "" if none did.
+    error: str
+    spans: tuple[Span, ...]
+    notes: tuple[Note, ...]
+
+    def to_json(self) -> str:
+        """Return the file's text."""
+        return json.dumps({"format": FORMAT, **asdict(self)})
+
+
+def from_json(text: str, source: str) -> Record:
+    """Return the record of a file.
+
+    Args:
+        text: the file's content.
+        source: how errors call it.
+
+    Raises:
+        ConfigError: it is no record.
+    """
+    try:
+        document = json.loads(text)
+        found = document.pop("format")
+        if found != FORMAT:
+            raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")
+        spans = tuple(_span(one) for one in document.pop("spans"))
+        notes = tuple(_checked(Note(**one)) for one in document.pop("notes"))
+        return _checked(Record(spans=spans, notes=notes, **document))
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ConfigError(f"{source} is no record of a rank: {type(error).__name__}: {error}") from None
+
+
+def _span(fields: dict[str, Any]) -> Span:
+    lanes = {address: _checked(Lane(**times)) for address, times in fields.pop("lanes").items()}
+    return _checked(Span(lanes=lanes, **fields))
+
+
+def _checked(value: _T) -> _T:
+    """Return a value whose numbers, texts and times are such; raise TypeError for any other."""
+    for name, kind in get_type_hints(type(value)).items():
+        found = getattr(value, name)
+        if kind in _CHECKED and not isinstance(found, _CHECKED[kind]):
+            raise TypeError(f"{name} is {found!r}")
+    return value

@@ -1,0 +1,71 @@
+"""`reducer trace` says where the time of collectives went, and writes a file for Perfetto."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import click
+from reduction.errors import ConfigError
+from reduction.timeline import chrome
+from reduction.timeline.clocks import offsets
+from reduction.timeline.record import Record, from_json
+from reduction.timeline.verdict import verdict
+
+
+@click.command(short_help="Say where the time of collectives went.")
+@click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write a trace for ui.perfetto.dev or chrome://tracing, all ranks on one time line.",
+)
+def trace(paths: tuple[Path, ...], output: Path | None) -> None:
+    """Read the records that ranks wrote into each PATH, a directory or a file, and say where their time went.
+
+    Ranks write them with REDUCTION_TRACE=DIRECTORY or `state.trace(DIRECTORY)`. Of several records of
+    one rank the newest counts. Clocks of several hosts are compared by the collectives that they have
+    in common; the trace says how far they may be wrong.
+    """
+    try:
+        jobs = _newest(paths)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    records = [record for job in jobs.values() for record in job]
+    for job, ranks in jobs.items():
+        missing = sorted({*range(ranks[0].world_size)} - {record.rank for record in ranks})
+        click.echo(f"{job}: {len(ranks)} of {ranks[0].world_size} ranks" + _listed(missing))
+        for line in verdict(ranks, offsets(ranks)):
+            click.echo(f"  {line}")
+    if output is not None:
+        try:
+            output.write_text(json.dumps(chrome.document(records, offsets(records))), encoding="utf-8")
+        except OSError as error:
+            raise click.UsageError(f"--output {output}: {error.strerror}") from None
+
+
+def _newest(paths: tuple[Path, ...]) -> dict[str, list[Record]]:
+    """Return the newest record of each rank, by rank, for each job.
+
+    Raises:
+        ConfigError: a file is no record, or there is none.
+    """
+    files = [file for path in paths for file in (path.glob("*-rank*.json") if path.is_dir() else (path,))]
+    if not files:
+        raise ConfigError(f"no record in {', '.join(map(str, paths))}: ranks write *-rank*.json there")
+    newest: dict[str, dict[int, Record]] = defaultdict(dict)
+    for file in sorted(files, key=lambda file: file.stat().st_mtime):
+        try:
+            record = from_json(file.read_text(encoding="utf-8"), str(file))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}") from None
+        newest[record.job][record.rank] = record
+    return {job: [ranks[rank] for rank in sorted(ranks)] for job, ranks in sorted(newest.items())}
+
+
+def _listed(missing: list[int]) -> str:
+    return f", without {', '.join(map(str, missing))}" if missing else ""

@@ -1,0 +1,176 @@
+"""What ranks write down of their collectives, and what `reducer trace` makes of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+
+import pytest
+import torch
+from click.testing import CliRunner
+from reduction.errors import ReductionError
+from reduction.timeline.record import from_json
+from support.expected.hierarchical import be_launched
+
+from reducer.commands.main import main
+
+LATE_S = 0.2
+
+
+def records(directory):
+    """Return the records in a directory, by job and rank."""
+    found = [from_json(path.read_text(), path.name) for path in sorted(directory.glob("*-rank*.json"))]
+    return sorted(found, key=lambda record: (record.job, record.rank))
+
+
+def said(*arguments):
+    result = CliRunner().invoke(main, ["trace", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+# ---- in the ranks ----
+
+
+def traced(rank, reducers, job, directory, size, settings):
+    """Sum before, in and after the block; the highest rank is late in it."""
+    be_launched(rank, size)
+    with rank.state(reducers, job, local_group=size, **settings) as state:
+        rank.wait(state.all_reduce(torch.ones(5)))
+        with state.trace(directory):
+            for _ in range(3):
+                if rank.number == rank.world_size - 1:
+                    time.sleep(LATE_S)
+                rank.wait(state.all_reduce(torch.ones(300_000)))
+        rank.wait(state.all_reduce(torch.ones(5)))
+
+
+def failing(rank, reducers, job, directory):
+    """Rank 1 gives up while rank 0 waits for it."""
+    with rank.state(reducers, job, trace=str(directory), close_timeout_s=0.5) as state:
+        rank.round(state)
+        if rank.number:
+            rank.hear()
+            state.fail(ValueError("out of data"))
+        else:
+            future = state.all_reduce(torch.ones(5))
+            rank.tell("issued")
+            assert isinstance(rank.error_of(lambda: rank.wait(future)), (ReductionError, RuntimeError))
+
+
+def without_a_directory(rank, reducers, job, path):
+    texts = []
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())
+    logging.getLogger("worker_plugin.timeline.recorder").addHandler(handler)
+    rank.cleanup.callback(logging.getLogger("worker_plugin.timeline.recorder").removeHandler, handler)
+    with rank.state(reducers, job, trace=str(path)) as state:
+        rank.round(state)
+
+        def traced_there():
+            with state.trace(path):
+                rank.round(state)
+
+        error = rank.error_of(traced_there)
+        rank.round(state)
+    return type(error).__name__, texts
+
+
+# ---- tests ----
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])
+def test_a_trace_has_the_collectives_of_its_block_and_names_who_was_late(
+    ranks, reducers, job, tmp_path, transport
+):
+    ranks.run(
+        2,
+        traced,
+        reducers(2),
+        job,
+        tmp_path,
+        None,
+        {"transport": transport, "chunk_bytes": 65536},
+        group=False,
+    )
+    found = records(tmp_path)
+    assert [(record.job, record.rank, record.world_size, record.error) for record in found] == [
+        (job, 0, 2, ""),
+        (job, 1, 2, ""),
+    ]
+    for record in found:
+        assert [(span.seq, span.what) for span in record.spans] == [
+            (seq, "SUM of 300000 x float32") for seq in (1, 2, 3)
+        ]
+        for span in record.spans:
+            assert span.unpushed == 0
+            times = [span.issued, span.taken, span.first_push, span.last_push, span.whole, span.done]
+            assert times == sorted(times)
+            assert len(span.lanes) == 2
+            for lane in span.lanes.values():
+                assert lane.first_push <= lane.first_result <= lane.last_result <= span.whole
+    text = said(tmp_path, "-o", tmp_path / "trace.out")
+    assert f"{job}: 2 of 2 ranks\n" in text
+    assert re.search(r"mean of 6 collectives: [\d.]+ ms = handed over", text)
+    waited = re.search(
+        r"rank 1 \(.*\) was late most often, for 3 of 3 collectives; the others waited ([\d.]+) ms", text
+    )
+    assert float(waited[1]) >= 1e3 * LATE_S * 0.5
+    trace = json.loads((tmp_path / "trace.out").read_text())
+    assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
+    assert abs(trace["baseTimeNanoseconds"] / 1e9 - time.time()) < 600
+
+
+def test_in_hierarchical_mode_a_record_is_that_of_the_rail(ranks, reducers, job, tmp_path):
+    ranks.run(4, traced, reducers(1), job, tmp_path, 2, {})
+    found = records(tmp_path)
+    assert [(record.job, record.rank, record.world_size) for record in found] == [
+        (f"{job}@{rail}", node, 2) for rail in range(2) for node in range(2)
+    ]
+    assert all(len(record.spans) == 3 for record in found)
+    assert said(tmp_path).count(": 2 of 2 ranks\n") == 2
+
+
+def test_ranks_that_fail_leave_what_they_were_doing(ranks, reducers, job, tmp_path):
+    call = ranks.begin(2, failing, reducers(1), job, tmp_path, group=False)
+    assert call.hear(0) == "issued"
+    call.tell(1, "fail")
+    call.answers()
+    found = records(tmp_path)
+    assert [record.rank for record in found] == [0, 1]
+    assert all("out of data" in record.error for record in found)
+    assert found[0].spans[-1].done is None
+    assert "has 1 without a result, the oldest is 1: SUM of 5 x float32: 0 of 20 bytes not pushed" in said(
+        tmp_path
+    )
+
+
+def test_a_trace_that_cannot_be_written_ends_nothing_but_its_block(ranks, reducers, job, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    for error, texts in ranks.run(2, without_a_directory, reducers(1), job, path, group=False):
+        assert error == "FileExistsError"
+        assert [text for text in texts if f"no trace in {path}" in text]
+
+
+def test_records_of_lives_before_stay_and_the_newest_counts(ranks, reducers, job, tmp_path):
+    for _ in range(2):
+        ranks.run(1, traced, reducers(1), job, tmp_path, None, {}, group=False)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 2
+    assert names[0].endswith("-rank0.1.json")
+    assert names[1].endswith("-rank0.json")
+    assert "mean of 3 collectives" in said(tmp_path)
+    os.utime(tmp_path / names[1], (1, 1))
+    (tmp_path / names[1]).write_text("{}")
+    result = CliRunner().invoke(main, ["trace", str(tmp_path)])
+    assert (result.exit_code, "is no record of a rank" in result.output) == (2, True)
+
+
+def test_a_directory_without_records_is_an_error(tmp_path):
+    result = CliRunner().invoke(main, ["trace", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "no record in" in result.output

@@ -1,0 +1,93 @@
+"""The file for Perfetto: every slice ends, none crosses another on its line, and times are those of one clock."""
+
+import itertools
+from collections import defaultdict
+
+import pytest
+from reduction.timeline.chrome import document, phases
+from reduction.timeline.clocks import offsets
+from reduction.timeline.record import Lane, Span
+from unit.reduction.timeline.records import record, span
+
+
+def slices(trace):
+    """Return (process, line, name, start, end) of all slices; each must be inside of those that are open."""
+    found, open_ones = [], defaultdict(list)
+    for event in trace["traceEvents"]:
+        key = event.get("cat"), event.get("id")
+        if event["ph"] == "b":
+            open_ones[key].append(event)
+        elif event["ph"] == "e":
+            begin = open_ones[key].pop()
+            assert begin["name"] == event["name"]
+            assert begin["ts"] <= event["ts"]
+            assert not open_ones[key] or open_ones[key][-1]["ts"] <= begin["ts"]
+            found.append((event["pid"], event["tid"], event["name"], begin["ts"], event["ts"]))
+    assert not any(open_ones.values())
+    return found
+
+
+def test_all_ranks_are_on_the_first_ones_clock():
+    records = [record(0, [span(0, 5.0)]), record(1, [span(0, 5.0, shift=100.0)], clock="two")]
+    trace = document(records, offsets(records))
+    assert trace["baseTimeNanoseconds"] == 1_005_000_000_000
+    starts = {pid: start for pid, tid, name, start, _ in slices(trace) if name.startswith("0: SUM")}
+    assert starts[0] == 0
+    assert starts[1] == pytest.approx(0, abs=trace["clocks"]["cnn rank 1"]["error_s"] * 1e6 + 1)
+
+
+def test_a_collective_is_a_slice_with_all_its_phases_and_one_per_reducer():
+    records = [record(0, [span(0, 5.0, lanes=("a:1", "b:2"))], notes=[(6.0, "epoch 2")])]
+    trace = document(records, offsets(records))
+    found = slices(trace)
+    assert [name for _, tid, name, *_ in found if tid == 0] == [
+        "handed over",
+        "waiting to push",
+        "pushing",
+        "waiting for results",
+        "delivered",
+        "0: SUM of 4 x float32",
+    ]
+    assert sorted((tid, name) for _, tid, name, *_ in found if tid) == [
+        (1, "push 0"),
+        (1, "results 0"),
+        (2, "push 0"),
+        (2, "results 0"),
+    ]
+    names = {
+        event["tid"]: event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert names == {0: "collectives", 1: "a:1", 2: "b:2"}
+    assert [(event["name"], event["ts"]) for event in trace["traceEvents"] if event["ph"] == "i"] == [
+        ("epoch 2", 1e6)
+    ]
+
+
+def test_the_phases_are_all_of_the_time():
+    whole = span(3, 1.0)
+    parts = list(phases(whole))
+    assert parts[0][1] == whole.issued
+    assert parts[-1][2] == whole.done
+    assert all(before[2] == after[1] for before, after in itertools.pairwise(parts))
+
+
+@pytest.mark.parametrize(
+    ("times", "names"),
+    [
+        ({}, []),
+        ({"taken": 2.0}, ["handed over"]),
+        ({"taken": 2.0, "lanes": {"a:1": Lane(3.0, 4.0)}}, ["handed over", "waiting to push", "pushing"]),
+    ],
+)
+def test_what_is_not_over_has_the_phases_until_now(times, names):
+    unfinished = Span(0, "SUM", 16, 8, 1.0, **times)
+    assert [name for name, *_ in phases(unfinished)] == names
+    records = [record(0, [unfinished])]
+    assert slices(document(records, offsets(records)))
+
+
+def test_without_collectives_it_is_empty():
+    records = [record(0, [])]
+    assert slices(document(records, offsets(records))) == []

@@ -1,0 +1,1 @@
+"""What a rank writes down of its latest collectives, and when it becomes a file."""

@@ -34,6 +34,8 @@ POWER_RANK, POWER_START = 2, 10
 POWER_RATE = 2
 
 
+#: Learning rate and momentum of the outer optimizer (DiLoCo: Douillard et al., arXiv 2311.08105, section 3).
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 #: More MB than the gradients of any of the models.
 ONE_BUCKET_MB = 64
 
@@ -158,6 +160,9 @@ class Way(NamedTuple):
     name: str
     #: Wire dtype, where "fp32" means that it is not set; None for a way of torch.
     wire: str | None
+    #: Steps that each rank trains by itself between two averages of the weights' changes; 0: gradients are
+    #: averaged in every step.
+    alone: int = 0
 
 
 @wraps(bf16_compress_hook, assigned=(), updated=())  # DDP also looks at the annotations
@@ -170,6 +175,34 @@ def _bf16_over_gloo(state: None, bucket: GradBucket) -> torch.futures.Future[tor
 HOOKS: dict[str, Any] = {"bf16_hook": _bf16_over_gloo, "fp16_hook": fp16_compress_hook}
 
 
+class Outer:
+    """The outer optimizer of a model that each rank trains by itself; as in examples/local_sgd.py."""
+
+    def __init__(self, model: nn.Module, state: ReductionState | None) -> None:
+        self._state = state
+        self._parameters = list(model.parameters())
+        self._shared = [parameter.detach().clone() for parameter in self._parameters]
+        self._optimizer = torch.optim.SGD(self._shared, OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Give all ranks the same weights: the shared ones, changed by the mean of what the ranks have learned."""
+        changes = [before - now for before, now in zip(self._shared, self._parameters, strict=True)]
+        flat = torch.cat([change.flatten() for change in changes])
+        if self._state is not None:
+            self._state.all_reduce(flat, dist.ReduceOp.AVG).wait()
+        else:
+            dist.all_reduce(flat)
+            flat /= dist.get_world_size()
+        for weight, part in zip(
+            self._shared, flat.split([change.numel() for change in changes]), strict=True
+        ):
+            weight.grad = part.view_as(weight)
+        self._optimizer.step()
+        for parameter, weight in zip(self._parameters, self._shared, strict=True):
+            parameter.copy_(weight)
+
+
 class Trainee:
     """One training, which has the same start as all others."""
 
@@ -177,20 +210,29 @@ class Trainee:
         torch.manual_seed(0)
         self.state = state
         self.steps = 0
-        # PowerSGD gets a single bucket. torch's hook sums the factors of several buckets in the
-        # order in which they are ready, which differs between ranks (over Gloo, torch 2.13:
-        # "Received data size doesn't match expected size").
-        bucket_cap_mb = ONE_BUCKET_MB if way.name == "powersgd" else None
-        self.model = DistributedDataParallel(learner.model(), bucket_cap_mb=bucket_cap_mb)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), learner.learning_rate, momentum=0.9)
-        if state is not None:
-            self.model.register_comm_hook(state, reduction_hook)
-        elif way.name == "powersgd":
-            power: Any = partial(PowerSGDState, None, matrix_approximation_rank=POWER_RANK)
-            state = power(start_powerSGD_iter=POWER_START, min_compression_rate=POWER_RATE)
-            self.model.register_comm_hook(state, powerSGD_hook)
-        elif way.name != "none":
-            self.model.register_comm_hook(None, HOOKS[way.name])
+        model = learner.model()
+        self.alone = way.alone
+        self.outer = Outer(model, state) if way.alone else None
+        self.model = model if way.alone else averaged(model, way, state)
+        self.optimizer = torch.optim.SGD(model.parameters(), learner.learning_rate, momentum=0.9)
+
+
+def averaged(model: nn.Module, way: Way, state: ReductionState | None) -> nn.Module:
+    """Return a model whose gradients are averaged in every step."""
+    # PowerSGD gets a single bucket. torch's hook sums the factors of several buckets in the
+    # order in which they are ready, which differs between ranks (over Gloo, torch 2.13:
+    # "Received data size doesn't match expected size").
+    ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB if way.name == "powersgd" else None)
+    if state is not None:
+        ddp.register_comm_hook(state, reduction_hook)
+    elif way.name == "powersgd":
+        power: Any = partial(PowerSGDState, None, matrix_approximation_rank=POWER_RANK)
+        ddp.register_comm_hook(
+            power(start_powerSGD_iter=POWER_START, min_compression_rate=POWER_RATE), powerSGD_hook
+        )
+    elif way.name != "none":
+        ddp.register_comm_hook(None, HOOKS[way.name])
+    return ddp
 
 
 class Training:
@@ -217,6 +259,8 @@ class Training:
             loss = self._learner.loss(trainee.model, trainee.steps, self._rank.rank, self._rank.world_size)
             loss.backward()
             trainee.optimizer.step()
+            if trainee.outer is not None and (trainee.steps + 1) % trainee.alone == 0:
+                trainee.outer.step()
             seconds.append(time.perf_counter() - begin)
             losses.append(loss.detach())
             trainee.steps += 1

@@ -43,6 +43,29 @@ def hsdp_losses(backend):
     return [float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)$", done.stdout, re.MULTILINE)]
 
 
+def test_local_sgd_is_as_on_gloo():
+    texts = {options: local_sgd(*options) for options in ((), ("--wire-dtype", "none"), ("--over", "gloo"))}
+    digests = {
+        options: re.findall(r"^rank \d: weights (\S+)$", text, re.MULTILINE)
+        for options, text in texts.items()
+    }
+    assert all(len(same) == 2 and len(set(same)) == 1 for same in digests.values())
+    # Of two ranks Gloo adds in the same order as we do.
+    assert digests["--wire-dtype", "none"] == digests["--over", "gloo"] != digests[()]
+    for text in texts.values():
+        losses = [float(loss) for loss in re.findall(r"^outer step \d+: loss ([\d.]+)$", text, re.MULTILINE)]
+        assert len(losses) == 4
+        assert losses[-1] < losses[0]
+
+
+def local_sgd(*options):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(EXAMPLES / "local_sgd.py"), "--outer-steps", "4", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_without_ddp(serve):  # noqa: F811
     reducer = serve()
     command = [sys.executable, str(EXAMPLES / "without_ddp.py"), reducer.address]
@@ -62,5 +85,5 @@ def test_without_ddp(serve):  # noqa: F811
 
 def test_they_are_short():
     lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert {"ddp.py", "hsdp.py", "without_ddp.py"} <= lengths.keys()
+    assert {"ddp.py", "hsdp.py", "local_sgd.py", "without_ddp.py"} <= lengths.keys()
     assert max(lengths.values()) <= 80

@@ -1,17 +1,18 @@
 """The ladder of examples/ladder on shaped links: an epoch of the same images on every rung, the rungs in turn.
 
-    python -m benchmarks.shaped.ladder --nodes 4 --rate 200 --rounds 3
+    python -m benchmarks.shaped.ladder --nodes 4 --rate 100 --rounds 3
 
 Each node is a host of its own with one link, and so is each of as many reducers. A turn runs train.py as a
 user would, for two epochs; the second one counts, as rank 0 prints it. On the rungs one and dataparallel it
 has one process on the first node, on ddp and reducers a process per node, and on hsdp `--local` processes
-per node, which share a copy of the model. Batches are of `--batch` images for all ranks together.
+per node, which share a copy of the model; once with Gloo across nodes, once with the reducers. Batches are of
+`--batch` images for all ranks together.
 
-`x ddp` says how many times as fast as ddp in the same round a rung is: median and quartiles. All processes
-share the machine's cores, and each has one thread, so more processes do not compute faster here as they
-would on machines of their own. Ranks on ddp and on reducers have the same images, so the losses may differ
-by roundings only; if they differ by more than 1 %, the run fails. Needs root, iproute2 and what examples/ladder
-needs.
+`x Gloo` says how many times as fast with reducers the same training is: median over the rounds, and quartiles.
+All processes share the machine's cores, and each has one thread, so more processes do not compute faster here,
+as they would on machines of their own. With reducers and without them ranks have the same images, so the losses
+may differ by roundings only; if they differ by more than 1 %, the run fails. Needs root, iproute2 and what
+examples/ladder needs.
 """
 
 from __future__ import annotations
@@ -35,15 +36,19 @@ from benchmarks.lab.ranks import RanksFailed
 from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.traffic import Link
 from benchmarks.method import results
-from benchmarks.method.records import quartiles
+from benchmarks.method.records import Quartiles, quartiles
 from benchmarks.method.table import markdown
 
 _LADDER = Path(__file__).parents[2] / "examples" / "ladder"
-RUNGS = ("one", "dataparallel", "ddp", "reducers", "hsdp")
-HEAD = ("rung", "ranks", "s per epoch (quartiles)", "images/s", "x ddp (quartiles)", "loss")
+#: The arguments of each contender.
+CONTENDERS = {rung: ["--rung", rung] for rung in ("one", "dataparallel", "ddp", "reducers")}
+CONTENDERS |= {"hsdp, Gloo": ["--rung", "hsdp", "--across", "gloo"], "hsdp": ["--rung", "hsdp"]}
+#: The same training without reducers.
+WITHOUT = {"reducers": "ddp", "hsdp": "hsdp, Gloo"}
+HEAD = ("rung", "ranks", "s per epoch (quartiles)", "images/s", "x Gloo (quartiles)", "loss")
 #: Most seconds that the processes of a turn may take.
 TURN_TIMEOUT_S = 300.0
-#: What the losses of ddp and of reducers may differ by, as a part.
+#: What the losses with reducers and without may differ by, as a part.
 LOSS_DIFFERENCE_MAX = 0.01
 _PORT = 29500
 _LINE = re.compile(r"^epoch 2: loss ([\d.]+), (\d+) images, ([\d.]+) s$", re.MULTILINE)
@@ -58,8 +63,8 @@ class Epoch(NamedTuple):
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, list[Epoch]]:
-    """Return the epochs of each rung."""
-    epochs: dict[str, list[Epoch]] = {rung: [] for rung in RUNGS}
+    """Return the epochs of each contender."""
+    epochs: dict[str, list[Epoch]] = {name: [] for name in CONTENDERS}
     link = Link(rate_mbit=arguments.rate)
     with (
         tempfile.TemporaryDirectory(prefix="reduction-bench-") as folder,
@@ -71,21 +76,21 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[Epoch]]:
         sizes = ["--shards", f"{count}", "--images", f"{arguments.images // count}"]
         subprocess.run([sys.executable, _LADDER / "shards.py", shards, *sizes], check=True)
         for _ in range(arguments.rounds):
-            for rung in RUNGS:
-                hosts = hosts_of(rung, network.workers, arguments.local)
-                words = [f"{shards}", "--rung", rung, "--batch", f"{arguments.batch}"]
+            for name, rung in CONTENDERS.items():
+                hosts = hosts_of(name, network.workers, arguments.local)
+                words = [f"{shards}", *rung, "--batch", f"{arguments.batch}"]
                 words += ["--width", f"{arguments.width}", "--shard", f"{arguments.local}"]
-                epoch = turn(hosts, words, reducers.addresses, Path(folder, rung))
-                print(f"{rung}: {epoch.seconds:.2f} s, loss {epoch.loss:.4f}", file=sys.stderr, flush=True)
-                epochs[rung].append(epoch)
+                epoch = turn(hosts, words, reducers.addresses, Path(folder, name))
+                print(f"{name}: {epoch.seconds:.2f} s, loss {epoch.loss:.4f}", file=sys.stderr, flush=True)
+                epochs[name].append(epoch)
     return epochs
 
 
-def hosts_of(rung: str, nodes: Sequence[Host], local: int) -> list[Host]:
-    """Return the host of each rank of a rung."""
-    if rung in ("one", "dataparallel"):
+def hosts_of(name: str, nodes: Sequence[Host], local: int) -> list[Host]:
+    """Return the host of each rank of a contender."""
+    if name in ("one", "dataparallel"):
         return [nodes[0]]
-    return [host for host in nodes for _ in range(local if rung == "hsdp" else 1)]
+    return [host for host in nodes for _ in range(local if name.startswith("hsdp") else 1)]
 
 
 def turn(hosts: Sequence[Host], words: Sequence[str], reducers: Sequence[str], out: Path) -> Epoch:
@@ -127,18 +132,19 @@ def turn(hosts: Sequence[Host], words: Sequence[str], reducers: Sequence[str], o
 
 
 def rows_of(arguments: argparse.Namespace, epochs: dict[str, list[Epoch]]) -> list[dict[str, Any]]:
-    """Return a row for each rung."""
+    """Return a row for each contender."""
     rows = []
-    for rung, mine in epochs.items():
+    for name, mine in epochs.items():
         seconds = quartiles([epoch.seconds for epoch in mine])
-        pairs = zip(epochs["ddp"], mine, strict=True)
+        pairs = zip(epochs[WITHOUT.get(name, name)], mine, strict=True)
+        ratio = quartiles([without.seconds / epoch.seconds for without, epoch in pairs])
         rows.append(
             {
-                "rung": rung,
-                "ranks": len(hosts_of(rung, [LOOPBACK] * arguments.nodes, arguments.local)),
+                "rung": name,
+                "ranks": len(hosts_of(name, [LOOPBACK] * arguments.nodes, arguments.local)),
                 "epoch_s": seconds,
                 "images_per_s": mine[0].images / seconds.median,
-                "times_as_fast_as_ddp": quartiles([ddp.seconds / epoch.seconds for ddp, epoch in pairs]),
+                "times_as_fast_as_without": ratio if name in WITHOUT else None,
                 "loss": mine[-1].loss,
             }
         )
@@ -146,27 +152,33 @@ def rows_of(arguments: argparse.Namespace, epochs: dict[str, list[Epoch]]) -> li
 
 
 def check(epochs: dict[str, list[Epoch]]) -> None:
-    """Compare the losses of ddp and of reducers.
+    """Compare the losses with reducers and without.
 
     Raises:
         RanksFailed: they differ by more than roundings explain.
     """
-    for ddp, ours in zip(epochs["ddp"], epochs["reducers"], strict=True):
-        if abs(ddp.loss - ours.loss) > LOSS_DIFFERENCE_MAX * ddp.loss:
-            raise RanksFailed(f"the loss is {ours.loss} over reducers, and {ddp.loss} without")
+    for name, other in WITHOUT.items():
+        for ours, without in zip(epochs[name], epochs[other], strict=True):
+            if abs(ours.loss - without.loss) > LOSS_DIFFERENCE_MAX * without.loss:
+                raise RanksFailed(f"{name}: the loss is {ours.loss}, and {without.loss} without reducers")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """Return the cells of HEAD."""
-    (low, seconds, high), (slow, times, fast) = row["epoch_s"], row["times_as_fast_as_ddp"]
+    ratio = row["times_as_fast_as_without"]
     return [
         row["rung"],
         f"{row['ranks']}",
-        f"{seconds:.2f} ({low:.2f}-{high:.2f})",
+        _spread(row["epoch_s"]),
         f"{row['images_per_s']:.1f}",
-        f"{times:.2f} ({slow:.2f}-{fast:.2f})",
+        "" if ratio is None else _spread(ratio),
         f"{row['loss']:.4f}",
     ]
+
+
+def _spread(value: Quartiles) -> str:
+    low, median, high = value
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
 def parse() -> argparse.Namespace:
@@ -177,10 +189,10 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--nodes", type=int, default=4, help="and as many reducers (%(default)s)")
     parser.add_argument("--local", type=int, default=2, help="hsdp: ranks of a node (%(default)s)")
-    parser.add_argument("--rate", type=float, default=200, help="Mbit/s of a link, each way (%(default)s)")
-    parser.add_argument("--images", type=int, default=192, help="of an epoch (%(default)s)")
+    parser.add_argument("--rate", type=float, default=100, help="Mbit/s of a link, each way (%(default)s)")
+    parser.add_argument("--images", type=int, default=256, help="of an epoch (%(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="images of a step (%(default)s)")
-    parser.add_argument("--width", type=int, default=64, help="of the ResNet (%(default)s)")
+    parser.add_argument("--width", type=int, default=32, help="of the ResNet (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     return parser.parse_args()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -22,35 +24,35 @@ def join(rung: str, device: str) -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def one(model: nn.Module, device: str, shard: int) -> nn.Module:
+def one(model: nn.Module, options: Namespace) -> nn.Module:
     """Train in one process, on one GPU."""
     return model
 
 
-def dataparallel(model: nn.Module, device: str, shard: int) -> nn.Module:
+def dataparallel(model: nn.Module, options: Namespace) -> nn.Module:
     """Train in one process, on all of its GPUs. Without a GPU, torch then calls the model as it is."""
     return DataParallel(model)
 
 
-def ddp(model: nn.Module, device: str, shard: int) -> nn.Module:
+def ddp(model: nn.Module, options: Namespace) -> nn.Module:
     """Train in a process per GPU; the ranks average their gradients among themselves."""
     return DistributedDataParallel(model)
 
 
-def reducers(model: nn.Module, device: str, shard: int) -> nn.Module:
+def reducers(model: nn.Module, options: Namespace) -> nn.Module:
     """Let reducers average the gradients: those that REDUCTION_REDUCERS names, or private ones."""
     parallel = DistributedDataParallel(model)
     attach(parallel)
     return parallel
 
 
-def hsdp(model: nn.Module, device: str, shard: int) -> nn.Module:
-    """Share each copy of the model among the `shard` ranks of a node; reducers average the copies."""
+def hsdp(model: nn.Module, options: Namespace) -> nn.Module:
+    """Shard the model within a node, and let reducers average its copies on the nodes."""
     mesh = init_device_mesh(
-        device,
-        (dist.get_world_size() // shard, shard),
+        options.device,
+        (dist.get_world_size() // options.shard, options.shard),
         mesh_dim_names=("replicate", "shard"),
-        backend_override={"replicate": "reduction"},
+        backend_override={"replicate": options.across},
     )
     for stage in model.children():
         fully_shard(stage, mesh=mesh)

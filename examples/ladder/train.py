@@ -33,6 +33,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32, help="images of a step, of all ranks together")
     parser.add_argument("--width", type=int, default=64, help="of the ResNet; 64 is ResNet-18")
     parser.add_argument("--shard", type=int, default=2, help="hsdp: ranks of a node")
+    parser.add_argument("--across", default="reduction", help="hsdp: backend across nodes; compare with gloo")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     return parser.parse_args()
 
@@ -44,13 +45,11 @@ def main() -> None:
     rank, ranks = join(options.rung, device)
     shards = sorted(map(str, options.shards.glob("*.tar")))
     if not shards or len(shards) % ranks or options.batch % ranks:
-        raise SystemExit(
-            f"{len(shards)} shards, batches of {options.batch}: no equal parts for {ranks} ranks"
-        )
+        raise SystemExit(f"{ranks} ranks cannot equally share {len(shards)} shards or {options.batch} images")
 
     torch.manual_seed(0)
     model = resnet18(CLASSES, options.width).to(device)
-    trained = RUNGS[options.rung](model, device, options.shard)
+    trained = RUNGS[options.rung](model, options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     checkpoint = options.out / "checkpoint.pt"
     done, step = load(checkpoint, model, optimizer) if options.resume else (0, 0)

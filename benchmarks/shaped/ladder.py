@@ -11,8 +11,8 @@ per node, which share a copy of the model; once with Gloo across nodes, once wit
 `x Gloo` says how many times as fast with reducers the same training is: median over the rounds, and quartiles.
 All processes share the machine's cores, and each has one thread, so more processes do not compute faster here,
 as they would on machines of their own. With reducers and without them ranks have the same images, so the losses
-may differ by roundings only; if they differ by more than 1 %, the run fails. Needs root, iproute2 and what
-examples/ladder needs.
+may differ by roundings only; if they differ by more than 1 %, the run fails. They are rank 0's, of its part of the
+last batch. Needs root, iproute2 and what examples/ladder needs.
 """
 
 from __future__ import annotations

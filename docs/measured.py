@@ -57,17 +57,24 @@ def keep(name: str, path: Path) -> None:
     """Take a result in, and draw the figures of the page that show it."""
     document = kept(json.loads(path.read_text(encoding="utf-8")), name)
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    if name != "shaped/links":
-        return
+    for stem, png in _pictures(name, document).items():
+        (FIGURES / f"{stem}.png").write_bytes(png)
+
+
+def _pictures(name: str, document: dict[str, Any]) -> dict[str, bytes]:
+    """Return the figures that show a result, by their names in docs/figures/."""
+    if name not in ("shaped/links", "shaped/ladder"):
+        return {}
     # Not at the top: a check needs no matplotlib.
     from benchmarks.method.records import records
     from benchmarks.plots import bandwidth, ratios, style
+    from benchmarks.shaped import ladder_figure
 
+    if name == "shaped/ladder":
+        return {"ladder": style.png(ladder_figure.epochs(document["rows"]))}
     rows = records(document)
     figures = {"algbw-links-by-workers": bandwidth.by_workers(rows), "steps": ratios.step_times(rows)}
-    for stem, figure in figures.items():
-        if figure is not None:
-            (FIGURES / f"{stem}.png").write_bytes(style.png(figure))
+    return {stem: style.png(figure) for stem, figure in figures.items() if figure is not None}
 
 
 def _named(text: str) -> tuple[str, Path]:

@@ -7,6 +7,7 @@ state = attach(ddp_model, reducers=["10.0.0.5:50051", "10.0.0.6:50051"])
 
 from reduction import __version__, errors
 
+from worker_plugin.process import grpc_variables  # noqa: F401  before whatever imports grpc
 from worker_plugin.process.torch_version import require_torch
 
 require_torch()  # before whatever imports torch

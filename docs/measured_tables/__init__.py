@@ -31,5 +31,6 @@ _FUNCTIONS: tuple[Callable[[], Iterator[str]], ...] = (
     others.accuracy,
     others.hierarchy,
     others.hierarchy_training,
+    others.ladder,
 )
 TABLES = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}

@@ -136,3 +136,14 @@ def hierarchy(name: str = "shaped/hierarchy") -> Iterator[str]:
 def hierarchy_training() -> Iterator[str]:
     """Yield training steps of nodes with several ranks."""
     return hierarchy("shaped/hierarchy-training")
+
+
+def ladder(name: str = "shaped/ladder") -> Iterator[str]:
+    """Yield epochs of one training on all rungs of examples/ladder."""
+    head = ["rung", "ranks", "s per epoch (quartiles)", "images per s", "times as fast as Gloo (quartiles)"]
+    cells = []
+    for row in load(name)["rows"]:
+        ratio, speed = spread(row["times_as_fast_as_without"]), number(row["images_per_s"], ".0f")
+        cells.append([row["rung"], str(row["ranks"]), spread(row["epoch_s"]), speed, ratio])
+    yield from table(head, cells)
+    yield from provenance(name)

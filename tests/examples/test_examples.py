@@ -84,6 +84,6 @@ def test_without_ddp(serve):  # noqa: F811
 
 
 def test_they_are_short():
-    lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert {"ddp.py", "hsdp.py", "local_sgd.py", "without_ddp.py"} <= lengths.keys()
+    lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.rglob("*.py")}
+    assert {"ddp.py", "hsdp.py", "local_sgd.py", "train.py", "without_ddp.py"} <= lengths.keys()
     assert max(lengths.values()) <= 80

@@ -10,14 +10,6 @@ import re
 from collections import deque
 from typing import Any
 
-# gRPC's own fork handlers cannot work beside threads that use it, and then leave the child, a
-# DataLoader worker, to crash (about every eighth fork with grpcio 1.85). Our children never touch
-# gRPC, see `process.fork`. Read when gRPC is first used, so it must be set before; whoever sets it
-# himself wins.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-# Lost connections are ours to report; gRPC would print lines of its own into the training log.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-
 import grpc
 from reduction import limits, wire
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError, Unauthenticated

@@ -71,8 +71,7 @@ def lines_of(way, store, *arguments, environment):
     """Run the script; return what it prints, and what it logs."""
     command = [sys.executable, "-c", SCRIPT, str(store), *(arguments or ("", "")), way]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-    log = [line for line in run.stderr.splitlines() if "fork_posix" not in line]  # gRPC tells of the fork
-    return sorted(run.stdout.splitlines()), log
+    return sorted(run.stdout.splitlines()), run.stderr.splitlines()
 
 
 @pytest.mark.parametrize("way", ["flat", "in a node", "in a thread"])

@@ -1,0 +1,221 @@
+"""The ladder of examples/ladder on shaped links: an epoch of the same images on every rung, the rungs in turn.
+
+    python -m benchmarks.shaped.ladder --nodes 4 --rate 100 --rounds 3
+
+Each node is a host of its own with one link, and so is each of as many reducers. A turn runs train.py as a
+user would, for two epochs; the second one counts, as rank 0 prints it. On the rungs one and dataparallel it
+has one process on the first node, on ddp and reducers a process per node, and on hsdp `--local` processes
+per node, which share a copy of the model; once with Gloo across nodes, once with the reducers. Batches are of
+`--batch` images for all ranks together.
+
+`x Gloo` says how many times as fast with reducers the same training is: median over the rounds, and quartiles.
+All processes share the machine's cores, and each has one thread, so more processes do not compute faster here,
+as they would on machines of their own. With reducers and without them ranks have the same images, so the losses
+may differ by roundings only; if they differ by more than 1 %, the run fails. They are rank 0's, of its part of the
+last batch. Needs root, iproute2 and what examples/ladder needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.hosts import LOOPBACK, Host
+from benchmarks.lab.network import Network
+from benchmarks.lab.ranks import RanksFailed
+from benchmarks.lab.reducers import Reducers
+from benchmarks.lab.traffic import Link
+from benchmarks.method import results
+from benchmarks.method.records import Quartiles, quartiles
+from benchmarks.method.table import markdown
+
+_LADDER = Path(__file__).parents[2] / "examples" / "ladder"
+#: The arguments of each contender.
+CONTENDERS = {rung: ["--rung", rung] for rung in ("one", "dataparallel", "ddp", "reducers")}
+CONTENDERS |= {"hsdp, Gloo": ["--rung", "hsdp", "--across", "gloo"], "hsdp": ["--rung", "hsdp"]}
+#: The same training without reducers.
+WITHOUT = {"reducers": "ddp", "hsdp": "hsdp, Gloo"}
+HEAD = ("rung", "ranks", "s per epoch (quartiles)", "images/s", "x Gloo (quartiles)", "loss")
+#: Most seconds that the processes of a turn may take.
+TURN_TIMEOUT_S = 300.0
+#: What the losses with reducers and without may differ by, as a part.
+LOSS_DIFFERENCE_MAX = 0.01
+_PORT = 29500
+_LINE = re.compile(r"^epoch 2: loss ([\d.]+), (\d+) images, ([\d.]+) s$", re.MULTILINE)
+
+
+class Epoch(NamedTuple):
+    """What rank 0 has printed of the epoch that counts."""
+
+    loss: float
+    images: int
+    seconds: float
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, list[Epoch]]:
+    """Return the epochs of each contender."""
+    epochs: dict[str, list[Epoch]] = {name: [] for name in CONTENDERS}
+    link = Link(rate_mbit=arguments.rate)
+    with (
+        tempfile.TemporaryDirectory(prefix="reduction-bench-") as folder,
+        Network(arguments.nodes, arguments.nodes, link) as network,
+        closing(Reducers(arguments.nodes, network.reducers)) as reducers,
+    ):
+        shards = Path(folder, "shards")
+        count = arguments.nodes * arguments.local
+        sizes = ["--shards", f"{count}", "--images", f"{arguments.images // count}"]
+        subprocess.run([sys.executable, _LADDER / "shards.py", shards, *sizes], check=True)
+        for _ in range(arguments.rounds):
+            for name, rung in CONTENDERS.items():
+                hosts = hosts_of(name, network.workers, arguments.local)
+                words = [f"{shards}", *rung, "--batch", f"{arguments.batch}"]
+                words += ["--width", f"{arguments.width}", "--shard", f"{arguments.local}"]
+                epoch = turn(hosts, words, reducers.addresses, Path(folder, name))
+                print(f"{name}: {epoch.seconds:.2f} s, loss {epoch.loss:.4f}", file=sys.stderr, flush=True)
+                epochs[name].append(epoch)
+    return epochs
+
+
+def hosts_of(name: str, nodes: Sequence[Host], local: int) -> list[Host]:
+    """Return the host of each rank of a contender."""
+    if name in ("one", "dataparallel"):
+        return [nodes[0]]
+    return [host for host in nodes for _ in range(local if name.startswith("hsdp") else 1)]
+
+
+def turn(hosts: Sequence[Host], words: Sequence[str], reducers: Sequence[str], out: Path) -> Epoch:
+    """Run train.py on these hosts for two epochs, and return the second.
+
+    Raises:
+        RanksFailed: a rank has failed, or was not done in time.
+    """
+    out.mkdir(exist_ok=True)
+    common = {"WORLD_SIZE": f"{len(hosts)}", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": f"{_PORT}"}
+    common |= {"GLOO_SOCKET_IFNAME": hosts[0].interface, "OMP_NUM_THREADS": "1"}
+    common |= {"REDUCTION_REDUCERS": ",".join(reducers), "REDUCTION_TRANSPORT": "tcp"}
+    command = [sys.executable, f"{_LADDER / 'train.py'}", *words, "--epochs", "2", "--out", f"{out}"]
+    logs = [out / f"rank-{rank}.log" for rank in range(len(hosts))]
+    processes: list[subprocess.Popen[bytes]] = []
+    deadline = time.monotonic() + TURN_TIMEOUT_S
+    try:
+        for rank, host in enumerate(hosts):
+            places = {"RANK": f"{rank}", "LOCAL_RANK": f"{hosts[:rank].count(host)}"}
+            places["LOCAL_WORLD_SIZE"] = f"{hosts.count(host)}"
+            with host.entered(), logs[rank].open("wb") as log:
+                environment = os.environ | common | places
+                processes.append(
+                    subprocess.Popen(command, stdout=log, stderr=log, env=environment, process_group=0)
+                )
+        for rank, process in enumerate(processes):
+            if process.wait(max(0.0, deadline - time.monotonic())):
+                raise RanksFailed(f"rank {rank} failed:\n{logs[rank].read_text()[-3000:]}")
+    except subprocess.TimeoutExpired as error:
+        raise RanksFailed(f"the ranks are not done after {TURN_TIMEOUT_S:g} s: {command}") from error
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    match = _LINE.search(logs[0].read_text())
+    if match is None:
+        raise RanksFailed(f"rank 0 has printed no epoch 2:\n{logs[0].read_text()[-3000:]}")
+    return Epoch(float(match[1]), int(match[2]), float(match[3]))
+
+
+def rows_of(arguments: argparse.Namespace, epochs: dict[str, list[Epoch]]) -> list[dict[str, Any]]:
+    """Return a row for each contender."""
+    rows = []
+    for name, mine in epochs.items():
+        seconds = quartiles([epoch.seconds for epoch in mine])
+        pairs = zip(epochs[WITHOUT.get(name, name)], mine, strict=True)
+        ratio = quartiles([without.seconds / epoch.seconds for without, epoch in pairs])
+        rows.append(
+            {
+                "rung": name,
+                "ranks": len(hosts_of(name, [LOOPBACK] * arguments.nodes, arguments.local)),
+                "epoch_s": seconds,
+                "images_per_s": mine[0].images / seconds.median,
+                "times_as_fast_as_without": ratio if name in WITHOUT else None,
+                "loss": mine[-1].loss,
+            }
+        )
+    return rows
+
+
+def check(epochs: dict[str, list[Epoch]]) -> None:
+    """Compare the losses with reducers and without.
+
+    Raises:
+        RanksFailed: they differ by more than roundings explain.
+    """
+    for name, other in WITHOUT.items():
+        for ours, without in zip(epochs[name], epochs[other], strict=True):
+            if abs(ours.loss - without.loss) > LOSS_DIFFERENCE_MAX * without.loss:
+                raise RanksFailed(f"{name}: the loss is {ours.loss}, and {without.loss} without reducers")
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Return the cells of HEAD."""
+    ratio = row["times_as_fast_as_without"]
+    return [
+        row["rung"],
+        f"{row['ranks']}",
+        _spread(row["epoch_s"]),
+        f"{row['images_per_s']:.1f}",
+        "" if ratio is None else _spread(ratio),
+        f"{row['loss']:.4f}",
+    ]
+
+
+def _spread(value: Quartiles) -> str:
+    low, median, high = value
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.shaped.ladder",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--nodes", type=int, default=4, help="and as many reducers (%(default)s)")
+    parser.add_argument("--local", type=int, default=2, help="hsdp: ranks of a node (%(default)s)")
+    parser.add_argument("--rate", type=float, default=100, help="Mbit/s of a link, each way (%(default)s)")
+    parser.add_argument("--images", type=int, default=256, help="of an epoch (%(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="images of a step (%(default)s)")
+    parser.add_argument("--width", type=int, default=32, help="of the ResNet (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    # Slow links are intended here. Warnings about slow ranks would hide what matters.
+    os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
+    with ending_well("ladder"):
+        epochs = measure(arguments)
+        check(epochs)
+    rows = rows_of(arguments, epochs)
+    print(
+        f"{arguments.nodes} nodes, {arguments.nodes} reducers, {arguments.rate:g} Mbit/s each way,", end=" "
+    )
+    print(f"{epochs['one'][0].images} images per epoch, {arguments.batch} per step")
+    print("\n".join(markdown(HEAD, [cells(row) for row in rows])))
+    if arguments.json is not None:
+        names = ("nodes", "local", "rate_mbit", "images", "batch", "width", "rounds")
+        settings = vars(arguments) | {"rate_mbit": arguments.rate}
+        results.write(arguments.json, {name: settings[name] for name in names}, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -157,7 +157,7 @@ def start_pool(
     """
     if reducers < 1:
         raise ConfigError(f"reducers is {reducers}, it must be at least 1")
-    if scheme_of(f"ray:{name}") is None or "," in name:
+    if not name or scheme_of(f"ray:{name}") is None or "," in name:
         raise ConfigError(
             f"the name {name!r} is empty, a number or has a comma, so ray:NAME would not find it"
         )

@@ -38,7 +38,8 @@ def parse_object(source: str, writer: str, text: str) -> dict[str, Any]:
 
 def malformed(source: str, writer: str, text: str, reason: str) -> ConfigError:
     """Return the error of a document."""
-    return ConfigError(f"{source} is not what {writer} writes ({reason}): {text[:SHOWN_CHARACTERS]}")
+    shown = " ".join(text[:SHOWN_CHARACTERS].split())
+    return ConfigError(f"{source} is not what {writer} writes ({reason}): {shown}")
 
 
 def strings(fields: Mapping[str, Any], key: str) -> list[str]:

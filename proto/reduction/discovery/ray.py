@@ -32,5 +32,6 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
         actor = ray.get_actor(name, namespace=NAMESPACE)
         addresses = ray.get(actor.addresses.remote(), timeout=ANSWER_S)
     except Exception as error:  # Ray has errors of many types, also built-in ones
-        raise ConfigError(f"reducers {text!r}: no such pool answers: {error}") from None
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"reducers {text!r}: no such pool answers: {reason}") from None
     return Cluster("ray", tuple(addresses))

@@ -1,14 +1,14 @@
 """SageMaker: `sagemaker:GROUP:PORT` is an instance group of a heterogeneous cluster.
 
 Its hosts are in resourceconfig.json, of which the training toolkit puts a copy into SM_RESOURCE_CONFIG:
-aws/sagemaker-training-toolkit, src/sagemaker_training/environment.py.
+https://github.com/aws/sagemaker-training-toolkit
 
     {"current_host": "algo-1", "current_group_name": "gpu", "hosts": ["algo-1", "algo-2"],
      "instance_groups": [{"instance_group_name": "gpu", "hosts": ["algo-1"]}, ...]}
 
-Hosts of a group are in no order. This host is found by its own name, because the key of its group is
-`current_group_name`, but `current_instance_group` in the toolkit's local stand-in. All
-groups but that of the reducers are workers.
+Hosts of a group are in no order. The group of this host is found by the host's name, because its key
+is another one, `current_instance_group`, in the toolkit's local stand-in. All groups but that of the
+reducers are workers.
 """
 
 from __future__ import annotations

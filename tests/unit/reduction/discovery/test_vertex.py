@@ -115,6 +115,14 @@ def test_a_spec_of_another_shape_is_shown_with_the_reason(text, reason):
     assert message.endswith(f"): {text[:200]}")
 
 
+def test_an_error_about_a_document_is_one_line():
+    with pytest.raises(ConfigError) as caught:
+        parse('{\n  "cluster": []\n}')
+    assert str(caught.value) == (
+        "CLUSTER_SPEC is not what Vertex AI writes (it has no object 'cluster'): { \"cluster\": [] }"
+    )
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (

@@ -56,6 +56,8 @@ def test_anything_else_after_the_question_mark_is_refused(query):
         ("r{0..3}", "is not HOST:PORT"),
         ("r:{65535..65536}", "is not HOST:PORT"),
         ("r{3..0}:1", "stands for 0 addresses"),
+        ("a" * 254 + ":1", "is longer than 255 bytes"),
+        ("a\udcff:1", "is not text"),
         ("dns:::1:1", "write an IPv6 address in brackets"),
     ],
 )

@@ -72,7 +72,7 @@ def status(
 
     try:
         seconds, addresses = watch_seconds(watch_s, addresses)
-        texts = tuple(map(complete_address, addresses)) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
+        texts = tuple(dict.fromkeys(map(complete_address, addresses))) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
         check_texts(texts)
         addresses, _ = resolve(texts, timeout, timeout)
         access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from reduction.errors import ConfigError
 from support.processes.children import environment
-from support.processes.reducers import looked_at, reducer_command
+from support.processes.reducers import looked_at
 
 # ---- in the ranks ----
 
@@ -89,9 +89,21 @@ def test_status_takes_the_same_texts(reducers, tmp_path):
     (tmp_path / "list").write_text("\n".join(addresses))
     processes = looked_at(f"file:{tmp_path}/list")["processes"]
     assert [process["address"] for process in processes] == addresses
-    with pytest.raises(subprocess.CalledProcessError) as caught:
-        reducer_command("status", "slrum:1:2")
-    assert caught.value.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("slrum:1:2", 2, "did you mean 'slurm'?"),
+        ("slurm:7:50051", 2, "SLURM_JOB_NODELIST_HET_GROUP_7 is not set"),
+        ("dns:nobody.invalid:1?count=2", 4, "'nobody.invalid' has 0 of 2 addresses after 0.1 s"),
+    ],
+)
+def test_status_of_nothing(text, code, message):
+    command = [sys.executable, "-m", "reducer", "status", "--timeout", "0.1", text]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (code, "")
+    assert message in ended.stderr
 
 
 # ---- a real name server ----

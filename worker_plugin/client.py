@@ -313,6 +313,7 @@ class Client:
                 planes,
                 is_private=is_private,
                 colocated=self._meeting_points[0].colocated,
+                source=self._meeting_points[0].source,
             )
             log_setup.announce(log, text)
         self._started.reach()

@@ -42,9 +42,9 @@ class PluginConfig:
     reducers: tuple[str, ...] | None = setting(
         None,
         Addresses(),
-        "Addresses as a list or a comma-separated string of HOST:PORT or dns:NAME:PORT. Without them "
-        "Vertex AI's CLUSTER_SPEC is looked at; if that names none either, private reducers start on the "
-        "ranks' hosts.",
+        "A list or a comma-separated string of HOST:PORT, dns:NAME:PORT, file:PATH and the other forms of "
+        "docs/platforms.md. Without it Vertex AI and SageMaker are asked; if they name none either, private "
+        "reducers start on the ranks' hosts.",
     )
     job: str | None = setting(
         None,

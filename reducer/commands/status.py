@@ -7,10 +7,10 @@ import sys
 from functools import partial
 
 import click
-from reduction.errors import ConfigError
+from reduction.errors import ConfigError, ReducerUnavailable
 
 from reducer.commands.options import security_options
-from reducer.config import DEFAULT_HOST, DEFAULT_PORT, TLS_OPTIONS, complete_address, split_address
+from reducer.config import DEFAULT_HOST, DEFAULT_PORT, TLS_OPTIONS, complete_address
 
 #: How often `status --watch` asks again if no seconds are given.
 WATCH_S = 2.0
@@ -49,7 +49,8 @@ def status(
 ) -> None:
     """Show what the reducers at each ADDRESS serve, in all their processes, and the jobs of all together.
 
-    ADDRESS is HOST:PORT, or a bare PORT of this machine; 127.0.0.1:50051 if there is none. Rates
+    ADDRESS is HOST:PORT, or a bare PORT of this machine; 127.0.0.1:50051 if there is none. It may
+    also be a text such as red-{0..3}:50051 or slurm:1:50051, in all forms of REDUCTION_REDUCERS. Rates
     are those between two looks: of --watch, or one second apart. JSON without --watch takes one
     look and has no rates, only totals.
 
@@ -62,6 +63,8 @@ def status(
     os.environ.setdefault(
         "GRPC_VERBOSITY", "ERROR"
     )  # gRPC would report failed handshakes on stderr, beside ours
+    from reduction.discovery.resolve import resolve
+    from reduction.discovery.schemes import check_texts
     from reduction.security.tls import tls_files
 
     from reducer.observe.status import StatusAccess, look
@@ -69,9 +72,9 @@ def status(
 
     try:
         seconds, addresses = watch_seconds(watch_s, addresses)
-        addresses = tuple(map(complete_address, addresses)) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
-        for address in addresses:
-            split_address(address)
+        texts = tuple(dict.fromkeys(map(complete_address, addresses))) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
+        check_texts(texts)
+        addresses, _ = resolve(texts, timeout, timeout)
         access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
         look_again = partial(look, addresses, timeout, access)
         if seconds is not None:
@@ -80,6 +83,9 @@ def status(
         processes = show_once(look_again, as_json=as_json, verbose=verbose)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
+    except ReducerUnavailable as error:  # a DNS name without addresses
+        click.echo(f"reducer: {error}", err=True)
+        sys.exit(EXIT_NO_ANSWER)
     silent = [process for process in processes if process.status is None]
     for process in silent:
         note = "" if process.is_given else "; it may be starting again"

@@ -87,6 +87,14 @@ def test_ray_train(script: Script, way: str) -> None:
     assert ("killed one of 2 actors" in said) == (way == "kill")
 
 
+@needs("ray")
+def test_a_pool_of_ray(script: Script) -> None:
+    """A pool is found by its name, outlives who has started it, and its name is free after its end."""
+    said = script("ray_pool_script.py", ranks=0)
+    assert "sums [3.0, 3.0], found 2, as started: True" in said
+    assert "no such pool answers: Failed to look up actor" in said
+
+
 @needs("torchft")
 @pytest.mark.parametrize("way", ["ddp", "local", "diloco", "ddp, a replica killed"])
 def test_torchft(script: Script, reducer: Reducer, way: str) -> None:

@@ -22,6 +22,7 @@ def line(
     *,
     is_private: bool,
     colocated: Sequence[str] = (),
+    source: str = "",
 ) -> str:
     """Return the line.
 
@@ -32,6 +33,7 @@ def line(
         planes: on which streams go.
         is_private: whether the only reducer is rank 0's own.
         colocated: those of the reducers that ranks have started on their hosts.
+        source: who has named the reducers; "" if nobody has.
     """
     kind = "private reducer" if is_private else "reducer"
     count = _counted(len(reducers), kind)
@@ -39,7 +41,8 @@ def line(
         count += (
             ", all on the ranks' hosts" if near == len(reducers) else f", {near} of them on the ranks' hosts"
         )
-    return f"reduction-server: job {job}, {ranks}, {count} ({', '.join(some_of(reducers))}), {' and '.join(planes)}"
+    named = f"{', '.join(some_of(reducers))}" + (f"; from {source}" if source else "")
+    return f"reduction-server: job {job}, {ranks}, {count} ({named}), {' and '.join(planes)}"
 
 
 def _counted(count: int, noun: str) -> str:

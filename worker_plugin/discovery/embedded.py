@@ -18,12 +18,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from reduction.discovery.address_forms import join_host_and_port
 from reduction.errors import ReducerUnavailable
 from reduction.process.launch import start_reducer
 from reduction.process.ready import NotReady, close, wait_until_ready
 from reduction.security.tls import TlsFiles
-
-from worker_plugin.discovery.addresses import host_and_port
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,14 @@ class EmbeddedReducer:
     def _start(self, port: int) -> tuple[subprocess.Popen[str], str]:
         # The reducer that was installed beside our own package, not the first `reducer` that could
         # be imported here.
-        options = ["--bind", host_and_port(self._host, port), "--processes", "1", "--log-level", "warning"]
+        options = [
+            "--bind",
+            join_host_and_port(self._host, port),
+            "--processes",
+            "1",
+            "--log-level",
+            "warning",
+        ]
         if self._tls is not None:
             options += ["--tls-cert", self._tls.cert, "--tls-key", self._tls.key, "--tls-ca", self._tls.ca]
         process = start_reducer(Path(__file__).parents[2], options, self.token)

@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from reduction.discovery.resolve import resolve
 from reduction.errors import ConfigError
 from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
-from worker_plugin.discovery.addresses import configured, dns_names_in, resolve
+from worker_plugin.discovery.addresses import configured, dns_names_in
 from worker_plugin.discovery.colocated import Colocation
 from worker_plugin.discovery.embedded import EmbeddedReducer, stop_all
 from worker_plugin.discovery.nodes import Locality
@@ -69,6 +70,8 @@ class MeetingPoint:
     dns_names: tuple[str, ...] = ()
     #: Those of `addresses` that the DNS names stood for at the start.
     dns_addresses: tuple[str, ...] = ()
+    #: Who has named the reducers, for the line that rank 0 shows; "" if nobody has.
+    source: str = ""
 
     @classmethod
     def from_json(cls, text: str, config: PluginConfig) -> MeetingPoint:
@@ -156,9 +159,9 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
         ReductionError: settings contradict each other, an address cannot be resolved, or no reducer
             can be embedded.
     """
-    wanted, job = configured(config), config.job or f"run-{uuid.uuid4()}"
+    named_here, job = configured(config), config.job or f"run-{uuid.uuid4()}"
     named = {rank: info.reducers for rank, info in infos.items() if info.reducers is not None}
-    if wanted is None:
+    if named_here is None:
         for rank, reducers in named.items():
             raise ConfigError(
                 f"rank {rank} is told of reducers ({', '.join(reducers)}), rank 0 of none: rank 0's settings count, "
@@ -170,6 +173,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
         address = meeting_point.addresses[0]
         log.info("no reducers are configured: rank 0 runs one at %s for this job", address)
         return meeting_point
+    wanted = named_here.texts
     if different := [rank for rank, reducers in named.items() if set(reducers) != set(wanted)]:
         log.warning(
             "rank %d is told of other reducers (%s) than rank 0 (%s), whose settings count",
@@ -178,7 +182,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
             ", ".join(wanted),
         )
     access = access_of(config, job)
-    addresses, dns_addresses = resolve(wanted, config)
+    addresses, dns_addresses = resolve(wanted, config.join_timeout_s, config.stall_warn_s)
     colocation = _colocation(config, infos, addresses)
     if colocation is None:
         colocated.advise(len({info.host_id for info in infos.values()}), addresses)
@@ -186,6 +190,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
         job,
         addresses,
         access,
+        source=named_here.source,
         dns_names=dns_names_in(wanted),
         dns_addresses=dns_addresses,
         colocation=colocation,

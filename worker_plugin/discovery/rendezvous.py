@@ -117,7 +117,9 @@ class StoreRendezvous:
     ) -> AgreedNodes:
         """Gather the information of all ranks, let rank 0 choose, and broadcast its choice."""
         wanted = configured(config)
-        info = RankInfo(loopback_id(), None if wanted is None else list(wanted), locality, config.colocated)
+        info = RankInfo(
+            loopback_id(), None if wanted is None else list(wanted.texts), locality, config.colocated
+        )
         store = prefix.open(config.join_timeout_s)
         if rank == 0:
             choose = choose or partial(meeting_point.choose, config)

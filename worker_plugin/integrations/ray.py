@@ -9,6 +9,9 @@
 In `train` nothing changes: `ray.train.torch.prepare_model` makes a DistributedDataParallel module, which
 averages through the reducers (REDUCTION_AUTO). With `backend="reduction"` the process group does it
 instead, also for HSDP. The job goes on when an actor dies, with those that are left.
+
+`start_pool` starts reducers that outlive a training; any training of the Ray cluster finds them with
+REDUCTION_REDUCERS=ray:NAME.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from typing import Any
 import ray
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
+from reduction.discovery.ray import NAMESPACE
+from reduction.discovery.schemes import scheme_of
 from reduction.errors import ConfigError
 from reduction.process.launch import start_reducer
 from reduction.process.ready import close, wait_until_ready
@@ -83,12 +88,108 @@ class ReducerActor:
         close(self._process, STOP_S)
 
 
+class ReducerActors:
+    """Reducers in actors, which end with the process that has made them."""
+
+    def __init__(self, token: str) -> None:
+        self._actors: list[Any] = []
+        self._token = token
+
+    def start(
+        self, count: int, num_cpus: float, resources: dict[str, float], label_selector: dict[str, str]
+    ) -> list[str]:
+        """Start more of them, with what Ray sets aside for each; return their addresses.
+
+        Raises:
+            GetTimeoutError: Ray found no place for an actor.
+        """
+        options: dict[str, Any] = {"num_cpus": num_cpus, "resources": resources}
+        if label_selector:
+            options["label_selector"] = label_selector
+        make = ray.remote(ReducerActor).options(**options)
+        actors = [make.remote(self._token) for _ in range(count)]
+        self._actors += actors
+        addresses: list[str] = ray.get([actor.address.remote() for actor in actors], timeout=PLACE_S)
+        return addresses
+
+    def addresses(self) -> list[str]:
+        """Return the addresses of the actors that are still there, and forget the others."""
+        addresses: list[str] = []
+        for actor in list(self._actors):
+            try:
+                addresses.append(ray.get(actor.address.remote(), timeout=START_S))
+            except ray.exceptions.RayError:
+                self._actors.remove(actor)
+        return addresses
+
+    def stop(self) -> None:
+        """Let them drain and end."""
+        actors, self._actors = self._actors, []
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.wait([actor.stop.remote() for actor in actors], num_returns=len(actors), timeout=STOP_S)
+        for actor in actors:
+            ray.kill(actor)
+
+
+def start_pool(
+    name: str,
+    reducers: int = 1,
+    *,
+    token: str,
+    num_cpus: float = 1.0,
+    resources: dict[str, float] | None = None,
+    label_selector: dict[str, str] | None = None,
+) -> list[str]:
+    """Start reducers that trainings find as `ray:NAME`, until `stop_pool`; return their addresses.
+
+    Args:
+        name: of the pool; no other living pool of the Ray cluster has it.
+        reducers: how many.
+        token: what jobs must show; in the trainings it stands in a file, see `token_file`.
+        num_cpus: CPUs that Ray sets aside for each.
+        resources: further resources that each needs, which tells Ray where to put them.
+        label_selector: labels of the nodes for them.
+
+    Raises:
+        ConfigError: `reducers` is not at least 1, or the name is not one that `ray:NAME` can have.
+        ValueError: there is a pool of this name.
+        GetTimeoutError: Ray found no place for a reducer.
+    """
+    if reducers < 1:
+        raise ConfigError(f"reducers is {reducers}, it must be at least 1")
+    if not name or scheme_of(f"ray:{name}") is None or "," in name:
+        raise ConfigError(
+            f"the name {name!r} is empty, a number or has a comma, so ray:NAME would not find it"
+        )
+    make = ray.remote(ReducerActors).options(name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=0)
+    pool = make.remote(token)
+    try:
+        addresses: list[str] = ray.get(
+            pool.start.remote(reducers, num_cpus, resources or {}, label_selector or {})
+        )
+    except BaseException:
+        ray.kill(pool)
+        raise
+    return addresses
+
+
+def stop_pool(name: str) -> None:
+    """Stop the reducers of a pool.
+
+    Raises:
+        ValueError: there is no pool of this name.
+    """
+    pool = ray.get_actor(name, namespace=NAMESPACE)
+    ray.get(pool.stop.remote())
+    ray.kill(pool)
+
+
 class ReductionBackend(_TorchBackend):
     """Starts the actors before the workers' process group, and stops them after it."""
 
     def __init__(self) -> None:
-        self._actors: list[Any] = []
         self._token = secrets.token_urlsafe(32)
+        self._actors = ReducerActors(self._token)
 
     def on_start(self, worker_group: Any, backend_config: ReductionConfig) -> None:  # type: ignore[override]
         """Start the actors, tell the workers of them, and start the process group.
@@ -99,41 +200,17 @@ class ReductionBackend(_TorchBackend):
         Raises:
             GetTimeoutError: Ray found no place for an actor.
         """
-        addresses = self._living()
-        if len(addresses) < backend_config.reducers:
-            addresses += self._started(backend_config, backend_config.reducers - len(addresses))
-        auto = backend_config.backend != "reduction"
+        config, addresses = backend_config, self._actors.addresses()
+        if (missing := config.reducers - len(addresses)) > 0:
+            addresses += self._actors.start(missing, config.num_cpus, config.resources, config.label_selector)
+        auto = config.backend != "reduction"
         worker_group.execute(_use_reducers, ",".join(addresses), self._token, auto)
-        super().on_start(worker_group, backend_config)
+        super().on_start(worker_group, config)
 
     def on_shutdown(self, worker_group: Any, backend_config: ReductionConfig) -> None:  # type: ignore[override]
         """Stop the process group, and then the actors."""
         super().on_shutdown(worker_group, backend_config)
-        actors, self._actors = self._actors, []
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.wait([actor.stop.remote() for actor in actors], num_returns=len(actors), timeout=STOP_S)
-        for actor in actors:
-            ray.kill(actor)
-
-    def _started(self, config: ReductionConfig, count: int) -> list[str]:
-        options: dict[str, Any] = {"num_cpus": config.num_cpus, "resources": config.resources}
-        if config.label_selector:
-            options["label_selector"] = config.label_selector
-        make = ray.remote(ReducerActor).options(**options)
-        actors = [make.remote(self._token) for _ in range(count)]
-        self._actors += actors
-        addresses: list[str] = ray.get([actor.address.remote() for actor in actors], timeout=PLACE_S)
-        return addresses
-
-    def _living(self) -> list[str]:
-        """Return the addresses of the actors that are still there, and forget the others."""
-        addresses: list[str] = []
-        for actor in list(self._actors):
-            try:
-                addresses.append(ray.get(actor.address.remote(), timeout=START_S))
-            except ray.exceptions.RayError:
-                self._actors.remove(actor)
-        return addresses
+        self._actors.stop()
 
 
 def _use_reducers(addresses: str, token: str, auto: bool) -> None:

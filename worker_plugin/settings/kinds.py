@@ -19,9 +19,8 @@ from numbers import Real
 from typing import Any, Protocol, SupportsIndex, TypeVar
 
 from reduction import limits
+from reduction.discovery.schemes import check_texts, split
 from reduction.errors import ConfigError
-
-from worker_plugin.settings.address_forms import check_addresses
 
 #: The longest time-out, in seconds: about a month. Clocks of a communicator can still add up times
 #: of this size.
@@ -221,7 +220,7 @@ class LocalGroup:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Addresses of reducers, in the forms of `address_forms`."""
+    """Texts that name reducers, in the forms of `reduction.discovery.schemes`."""
 
     def parse(self, name: str, value: object) -> tuple[str, ...]:
         """Return the addresses of a list, or of a text with commas between them."""
@@ -229,7 +228,7 @@ class Addresses:
             raise ConfigError(
                 f"{name} is {value!r}; it must be a list of HOST:PORT, or one string with commas between them"
             )
-        parts = value.split(",") if isinstance(value, str) else list(value)
+        parts = split(value) if isinstance(value, str) else list(value)
         for number, part in enumerate(parts):
             if not isinstance(part, str):
                 raise ConfigError(f"{name}[{number}] is {part!r}; it must be a string, HOST:PORT")
@@ -244,4 +243,4 @@ class Addresses:
 
     def check(self, name: str, value: tuple[str, ...]) -> None:
         """Refuse unknown forms, and lists that are empty, too long, or repeat an address."""
-        check_addresses(value)
+        check_texts(value)

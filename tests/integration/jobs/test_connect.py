@@ -109,7 +109,8 @@ def lives(rank, reducers, job):
 
 def line_of(job, ranks, addresses, plane="shared memory"):
     many = "s" * (len(addresses) != 1)
-    return f"reduction-server: job {job}, {ranks}, {len(addresses)} reducer{many} ({', '.join(addresses)}), {plane}"
+    named = f"{len(addresses)} reducer{many} ({', '.join(addresses)}; from the argument)"
+    return f"reduction-server: job {job}, {ranks}, {named}, {plane}"
 
 
 def lines_of(ranks):

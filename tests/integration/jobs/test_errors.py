@@ -601,7 +601,7 @@ def test_status_is_watched_until_ctrl_c(serve):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"), [(["::1:50"], "write [::1]:50"), (["--watch", "0"], "--watch 0")]
+    ("arguments", "text"), [(["::1:50"], "in brackets, [::1]:50"), (["--watch", "0"], "--watch 0")]
 )
 def test_wrong_usage_of_status(arguments, text):
     ended = reducer_command("status", *arguments)

@@ -153,7 +153,7 @@ def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
         "both": (("10.0.0.1:1", "10.0.0.2:1"), ("10.0.0.1:1", "10.0.0.2:1")),
         "one": (("10.0.0.1:1",), ()),
     }
-    monkeypatch.setattr(meeting_point, "resolve", lambda wanted, _: answers[wanted[0].split(":")[1]])
+    monkeypatch.setattr(meeting_point, "resolve", lambda wanted, *_: answers[wanted[0].split(":")[1]])
     first, second = (PluginConfig(reducers=(f"dns:{name}:1",), timeout_s=5.0) for name in ("both", "one"))
     points = live(store, [first, second, PluginConfig(timeout_s=5.0)])
     assert {point.addresses for point in points.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
@@ -165,7 +165,7 @@ def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
 
 
 def test_an_error_of_rank_0_while_it_decides_is_everybodys(store, monkeypatch):
-    def unreachable(wanted, config):
+    def unreachable(wanted, timeout_s, warn_s):
         raise ReducerUnavailable("no such name")
 
     monkeypatch.setattr(meeting_point, "resolve", unreachable)

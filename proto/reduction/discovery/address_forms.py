@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from reduction.errors import ConfigError
 from reduction.limits import ADDRESSES_MAX, HOST_BYTES_MAX
 
-_RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
+_RANGE = re.compile(r"\{([0-9]{1,9})\.\.([0-9]{1,9})\}")
+_NUMBER = re.compile("[0-9]{1,9}")
 _DNS = "dns:"
 
 
@@ -45,7 +46,9 @@ def dns_name(address: str) -> DnsName:
     rest, question_mark, query = address.removeprefix(_DNS).partition("?")
     name, _, port = rest.rpartition(":")
     key, _, count = query.partition("=")
-    if question_mark and (key != "count" or not count.isdecimal() or not 1 <= int(count) <= ADDRESSES_MAX):
+    if question_mark and (
+        key != "count" or not _NUMBER.fullmatch(count) or not 1 <= int(count) <= ADDRESSES_MAX
+    ):
         raise ConfigError(
             f"reducer {address!r}: after the question mark only count=K is known, with K from 1 to {ADDRESSES_MAX}"
         )
@@ -74,24 +77,12 @@ def expand(address: str) -> tuple[str, ...]:
     return tuple("".join(pieces) for pieces in itertools.product(*choices, [parts[-1]]))
 
 
-def check_addresses(addresses: Sequence[str]) -> None:
-    """Return if all addresses have a known form; nothing is opened.
+def check_address(address: str) -> None:
+    """Return if an address has one of the forms; nothing is opened.
 
     Raises:
-        ConfigError: one has not; or there are none, the same one twice, or too many.
+        ConfigError: it has not.
     """
-    if not addresses:
-        raise ConfigError("the list of reducers is empty: name at least one HOST:PORT")
-    for address in addresses:
-        _check(address)
-    if len(set(addresses)) != len(addresses):
-        raise ConfigError(f"the list of reducers names an address twice: {', '.join(addresses)}")
-    count = sum(1 if is_dns(address) else len(expand(address)) for address in addresses)
-    if count > ADDRESSES_MAX:
-        raise ConfigError(f"the list of reducers has {count} addresses, allowed are {ADDRESSES_MAX}")
-
-
-def _check(address: str) -> None:
     if "://" in address:
         raise ConfigError(
             f"reducer {address!r} is a URL: write HOST:PORT, without {address.split('://')[0]}://"
@@ -111,12 +102,32 @@ def _check(address: str) -> None:
             _check_host_and_port(host_and_port, address)
 
 
+def port_of(text: str, port: str) -> int:
+    """Return the number of a port that is a part of `text`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not _is_port(port):
+        raise ConfigError(f"reducers {text!r}: {port!r} is no port of 1 to 65535")
+    return int(port)
+
+
+def join_host_and_port(host: str, port: int) -> str:
+    """Return HOST:PORT for an IP address, with brackets around one of IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _check_host_and_port(text: str, address: str) -> None:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+    if not host or not _is_port(port):
         raise ConfigError(f"reducer {address!r} is not HOST:PORT or dns:NAME:PORT with a port of 1 to 65535")
     if ":" in host and not _is_bracketed(host):
         raise ConfigError(f"reducer {address!r}: write an IPv6 address in brackets, [{host}]:{port}")
+
+
+def _is_port(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None and 0 < int(text) <= 65535
 
 
 def _is_bracketed(host: str) -> bool:

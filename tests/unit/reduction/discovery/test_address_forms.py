@@ -1,10 +1,10 @@
 """What users may write for reducers, and what is refused before anything is opened."""
 
 import pytest
+from reduction.discovery.address_forms import DnsName, check_address, dns_name, expand
+from reduction.discovery.schemes import check_texts
 from reduction.errors import ConfigError
 from reduction.limits import ADDRESSES_MAX
-
-from worker_plugin.settings.address_forms import DnsName, check_addresses, dns_name, expand
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_dns_name_may_say_how_many_it_stands_for():
 @pytest.mark.parametrize("query", ["count=0", "count=-1", "count=x", "n=3", "count", "", "count=4097"])
 def test_anything_else_after_the_question_mark_is_refused(query):
     with pytest.raises(ConfigError, match="only count=K is known, with K from 1 to 4096"):
-        check_addresses([f"dns:a:1?{query}"])
+        check_address(f"dns:a:1?{query}")
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,14 @@ def test_anything_else_after_the_question_mark_is_refused(query):
         ("r{0..3}", "is not HOST:PORT"),
         ("r:{65535..65536}", "is not HOST:PORT"),
         ("r{3..0}:1", "stands for 0 addresses"),
+        ("a" * 254 + ":1", "is longer than 255 bytes"),
+        ("a\udcff:1", "is not text"),
         ("dns:::1:1", "write an IPv6 address in brackets"),
     ],
 )
 def test_what_is_refused_and_what_to_write_instead(address, text):
     with pytest.raises(ConfigError) as caught:
-        check_addresses([address])
+        check_address(address)
     assert repr(address) in str(caught.value)
     assert text in str(caught.value)
 
@@ -70,10 +72,10 @@ def test_what_is_refused_and_what_to_write_instead(address, text):
     "address", ["[::1]:1", "[fe80::1%eth0]:1", "dns:[::1]:1", "a-b_c:1", "10.0.0.1:65535", "h:{1..3}"]
 )
 def test_what_passes(address):
-    check_addresses([address])
+    check_address(address)
 
 
 def test_all_ranges_together_are_bounded():
-    check_addresses(["a{1..4000}:1", "b{1..96}:1"])
+    check_texts(["a{1..4000}:1", "b{1..96}:1"])
     with pytest.raises(ConfigError, match="has 4097 addresses, allowed are 4096"):
-        check_addresses(["a{1..4000}:1", "b{1..97}:1"])
+        check_texts(["a{1..4000}:1", "b{1..97}:1"])

@@ -1,0 +1,60 @@
+"""What a platform knows of a job: its reducers, its workers, and which of them this process is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Role: TypeAlias = Literal["worker", "reducer"]
+
+#: Where reducers listen if nothing says another port.
+DEFAULT_PORT = 50051
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The answer of one source. Equal on all hosts but for `role`, `index` and `bind`."""
+
+    #: Which source it was: "vertex", "slurm".
+    source: str
+    #: HOST:PORT of each, in the same order everywhere.
+    reducers: tuple[str, ...]
+    #: The workers' hosts in node order; () if they are not known.
+    workers: tuple[str, ...] = ()
+    #: None if this host is neither, or the source does not say.
+    role: Role | None = None
+    #: Position of this host among the reducers or the workers.
+    index: int | None = None
+    #: A stable name for the job, None if the source has none.
+    job: str | None = None
+    #: What a reducer on this host binds to; None if it is no reducer.
+    bind: str | None = None
+
+
+def cluster_of_hosts(
+    source: str, reducers: Sequence[str], port: int, workers: Sequence[str], own: str | None, job: str | None
+) -> Cluster:
+    """Return the cluster of a platform that lists hosts, each with one reducer or one node of workers.
+
+    Args:
+        source: its name.
+        reducers: their hosts.
+        port: where all of them listen.
+        workers: their hosts.
+        own: the name of this host in one of the lists.
+        job: a stable name.
+    """
+    role: Role | None = "reducer" if own in reducers else "worker" if own in workers else None
+    index = None
+    if own is not None and role is not None:
+        index = (reducers if role == "reducer" else workers).index(own)
+    return Cluster(
+        source,
+        tuple(f"{host}:{port}" for host in reducers),
+        tuple(workers),
+        role,
+        index,
+        job,
+        f"0.0.0.0:{port}" if role == "reducer" else None,
+    )

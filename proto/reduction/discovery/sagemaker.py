@@ -1,0 +1,110 @@
+"""SageMaker: `sagemaker:GROUP:PORT` is an instance group of a heterogeneous cluster.
+
+Its hosts are in resourceconfig.json, of which the training toolkit puts a copy into SM_RESOURCE_CONFIG:
+https://github.com/aws/sagemaker-training-toolkit
+
+    {"current_host": "algo-1", "current_group_name": "gpu", "hosts": ["algo-1", "algo-2"],
+     "instance_groups": [{"instance_group_name": "gpu", "hosts": ["algo-1"]}, ...]}
+
+Hosts of a group are in no order. The group of this host is found by the host's name, because its key
+is another one, `current_instance_group`, in the toolkit's local stand-in. All groups but that of the
+reducers are workers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reduction.discovery.address_forms import port_of
+from reduction.discovery.cluster import DEFAULT_PORT, Cluster, cluster_of_hosts
+from reduction.discovery.documents import Malformed, malformed, objects, parse_object, strings
+from reduction.errors import ConfigError
+
+VARIABLE = "SM_RESOURCE_CONFIG"
+GROUP = "reducers"
+
+
+def find(text: str, environ: Mapping[str, str]) -> Cluster:
+    """Return the cluster; `text` is `sagemaker:GROUP:PORT`, `sagemaker:GROUP` or `sagemaker:`.
+
+    Raises:
+        ConfigError: there is no such document or group, or the text or the document is malformed.
+    """
+    group, _, port = text.partition(":")[2].partition(":")
+    number = port_of(text, port) if port else DEFAULT_PORT
+    document = read(environ)
+    if document is None:
+        raise ConfigError(
+            f"reducers {text!r}: neither {VARIABLE} nor {path(environ)} is there, so this is no SageMaker training"
+        )
+    return parse(document, group or GROUP, number, environ.get("TRAINING_JOB_NAME"))
+
+
+def path(environ: Mapping[str, str]) -> Path:
+    """Return where SageMaker puts the document."""
+    return Path(environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml", "input/config/resourceconfig.json")
+
+
+def read(environ: Mapping[str, str]) -> str | None:
+    """Return the document, None if this is no SageMaker training.
+
+    Raises:
+        ConfigError: the file is there and cannot be read.
+    """
+    if document := environ.get(VARIABLE):
+        return document
+    try:
+        return path(environ).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path(environ)} cannot be read: {error}") from None
+
+
+def groups(document: str) -> dict[str, list[str]]:
+    """Return the hosts of each group of a resourceconfig.json, sorted by their numbers.
+
+    Raises:
+        ConfigError: it is malformed.
+    """
+    return _groups(document, parse_object("resourceconfig.json", "SageMaker", document))
+
+
+def parse(document: str, group: str, port: int, job_name: str | None = None) -> Cluster:
+    """Return the cluster of a resourceconfig.json, with the reducers in one of its groups.
+
+    Raises:
+        ConfigError: it is malformed, or has no such group.
+    """
+    fields = parse_object("resourceconfig.json", "SageMaker", document)
+    hosts_of = _groups(document, fields)
+    reducers = hosts_of.pop(group, [])
+    if not reducers:
+        raise ConfigError(
+            f"resourceconfig.json has no instance group {group!r}; it has {', '.join(map(repr, hosts_of)) or 'none'}"
+        )
+    workers = _in_order([host for hosts in hosts_of.values() for host in hosts])
+    own = fields.get("current_host")
+    job = f"sagemaker-{job_name}" if job_name else None
+    return cluster_of_hosts("sagemaker", reducers, port, workers, own, job)
+
+
+def _groups(document: str, fields: Mapping[str, Any]) -> dict[str, list[str]]:
+    try:
+        found: dict[str, list[str]] = {}
+        for group in objects(fields, "instance_groups"):
+            name = group.get("instance_group_name")
+            if not isinstance(name, str):
+                raise Malformed(f"instance_group_name is no text: {name!r}")
+            found[name] = _in_order(strings(group, "hosts"))
+        return found
+    except Malformed as error:
+        raise malformed("resourceconfig.json", "SageMaker", document, str(error)) from None
+
+
+def _in_order(hosts: list[str]) -> list[str]:
+    """Return the hosts with algo-2 before algo-10."""
+    return sorted(set(hosts), key=lambda host: [(len(part), part) for part in re.split(r"(\d+)", host)])

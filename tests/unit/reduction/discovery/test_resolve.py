@@ -1,0 +1,113 @@
+"""From texts to a list of HOST:PORT; DNS names are waited for."""
+
+import socket
+from types import SimpleNamespace
+
+import pytest
+from reduction.discovery import resolve as resolving
+from reduction.discovery.resolve import DNS_RETRY_S, resolve
+from reduction.errors import ReducerUnavailable
+
+
+def answers(*hosts):
+    """Return what getaddrinfo says about a name with these addresses."""
+    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 50051)) for host in hosts]
+
+
+@pytest.fixture
+def dns(monkeypatch):
+    """A name server that answers one entry of `script` per question, and a clock that only sleep moves."""
+    script, asked, clock = [], [], [100.0]
+
+    def getaddrinfo(name, port, type):
+        asked.append((clock[0], name, port))
+        answer = script.pop(0) if script else socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def sleep(seconds):
+        clock[0] += seconds
+
+    monkeypatch.setattr(resolving.socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(resolving, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    return SimpleNamespace(script=script, asked=asked)
+
+
+def test_plain_addresses_need_no_name_server(dns):
+    assert resolve(("b:2", "a:1", "b:2"), 1.0, 1000.0) == (("b:2", "a:1"), ())
+    assert dns.asked == []
+
+
+def test_ranges_are_addresses_too(dns):
+    listed = ("r-{0..2}.svc:50051", "r-1.svc:50051", "other:1")
+    assert resolve(listed, 1.0, 1000.0)[0] == (
+        "r-0.svc:50051",
+        "r-1.svc:50051",
+        "r-2.svc:50051",
+        "other:1",
+    )
+
+
+def test_a_dns_name_becomes_all_its_addresses_sorted_without_repetition(dns):
+    dns.script.append(answers("10.0.0.7", "10.0.0.5", "10.0.0.7", "fd00::1"))
+    everything = ("10.0.0.5:50051", "10.0.0.7:50051", "[fd00::1]:50051")
+    assert resolve(("dns:reducers.svc:50051",), 1.0, 1000.0) == (everything, everything)
+    assert dns.asked == [(100.0, "reducers.svc", 50051)]
+
+
+def test_names_and_addresses_may_be_mixed_and_overlap(dns):
+    dns.script += [answers("10.0.0.5", "10.0.0.6"), answers("10.0.0.6")]
+    listed = ("10.0.0.6:50051", "dns:all:50051", "dns:some:50051", "c:3")
+    assert resolve(listed, 1.0, 1000.0) == (
+        ("10.0.0.6:50051", "10.0.0.5:50051", "c:3"),
+        ("10.0.0.5:50051", "10.0.0.6:50051"),
+    )
+
+
+def test_a_name_that_appears_later_is_waited_for(dns):
+    dns.script += [socket.gaierror(socket.EAI_AGAIN, "later")] * 2 + [answers("10.0.0.5")]
+    assert resolve(("dns:reducers:50051",), 60.0, 1000.0)[0] == ("10.0.0.5:50051",)
+    assert [when - 100.0 for when, _, _ in dns.asked] == [0.0, DNS_RETRY_S, 2 * DNS_RETRY_S]
+
+
+def test_a_name_is_waited_for_until_it_has_as_many_addresses_as_are_wanted(dns, caplog):
+    dns.script += [answers("10.0.0.5")] * 12 + [answers("10.0.0.5", "10.0.0.6", "10.0.0.7")]
+    found, _ = resolve(("dns:reducers:50051?count=3",), 60.0, 5.0)
+    assert found == ("10.0.0.5:50051", "10.0.0.6:50051", "10.0.0.7:50051")
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for dns:reducers:50051?count=3: 'reducers' has 1 of 3 addresses: too few addresses; "
+        "giving up in 55 s"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ([], "dns:nowhere:50051?count=2: 'nowhere' has 0 of 2 addresses after 1.2 s: [Errno -2] Name or"),
+        (
+            [answers("10.0.0.5")] * 9,
+            "dns:nowhere:50051?count=2: 'nowhere' has 1 of 2 addresses after 1.2 s: too",
+        ),
+    ],
+)
+def test_a_name_that_never_has_enough_is_named_with_the_time_waited(dns, script, text):
+    dns.script += script
+    with pytest.raises(ReducerUnavailable) as caught:
+        resolve(("dns:nowhere:50051?count=2",), 1.2, 1000.0)
+    assert str(caught.value).startswith(text)
+    assert dns.asked[-1][0] == pytest.approx(100.0 + 3 * DNS_RETRY_S)
+
+
+def test_schemes_stand_for_addresses_that_do_not_change_later(dns, tmp_path):
+    (tmp_path / "list").write_text("a:1\nb:2\n")
+    dns.script.append(answers("10.0.0.5"))
+    texts = ("b:2", f"file:{tmp_path}/list", "slurm:0:3", "dns:n:4")
+    found = resolve(texts, 1.0, 1000.0, {"SLURM_JOB_NODELIST_HET_GROUP_0": "c[1-2]"})
+    assert found == (("b:2", "a:1", "c1:3", "c2:3", "10.0.0.5:4"), ("10.0.0.5:4",))
+
+
+def test_a_name_that_cannot_be_one(dns):
+    dns.script += [UnicodeError("label empty or too long")] * 9
+    with pytest.raises(ReducerUnavailable, match=r"has 0 of 1 addresses after 1 s: it is no host name"):
+        resolve(("dns:a..b:1",), 1.0, 1000.0)

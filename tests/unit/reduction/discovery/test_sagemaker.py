@@ -1,0 +1,134 @@
+"""`sagemaker:` against resourceconfig.json as SageMaker writes it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reduction.discovery.cluster import Cluster
+from reduction.discovery.sagemaker import parse
+from reduction.discovery.schemes import cluster_of
+from reduction.errors import ConfigError
+
+
+def document(current="algo-1", group="gpu", key="current_group_name", **groups):
+    groups = groups or {"gpu": ["algo-1", "algo-11"], "reducers": ["algo-10", "algo-2"]}
+    return json.dumps(
+        {
+            "current_host": current,
+            "current_instance_type": "ml.g5.xlarge",
+            key: group,
+            "hosts": sorted(host for hosts in groups.values() for host in hosts),
+            "instance_groups": [
+                {"instance_group_name": name, "instance_type": "ml.g5.xlarge", "hosts": hosts}
+                for name, hosts in groups.items()
+            ],
+            "network_interface_name": "eth0",
+            "topology": None,
+        }
+    )
+
+
+@pytest.mark.parametrize("key", ["current_group_name", "current_instance_group"])
+@pytest.mark.parametrize(
+    ("host", "role", "index", "bind"),
+    [
+        ("algo-1", "worker", 0, None),
+        ("algo-11", "worker", 1, None),
+        ("algo-2", "reducer", 0, "0.0.0.0:6000"),
+        ("algo-10", "reducer", 1, "0.0.0.0:6000"),
+        ("elsewhere", None, None, None),
+    ],
+)
+def test_every_host_of_a_heterogeneous_cluster(key, host, role, index, bind):
+    environ = {"SM_RESOURCE_CONFIG": document(host, key=key), "TRAINING_JOB_NAME": "cnn-2026"}
+    assert cluster_of("sagemaker:reducers:6000", environ) == Cluster(
+        "sagemaker",
+        ("algo-2:6000", "algo-10:6000"),
+        ("algo-1", "algo-11"),
+        role,
+        index,
+        "sagemaker-cnn-2026",
+        bind,
+    )
+
+
+def test_the_file_and_what_may_be_left_out(tmp_path):
+    folder = tmp_path / "input" / "config"
+    folder.mkdir(parents=True)
+    (folder / "resourceconfig.json").write_text(document())
+    found = cluster_of("sagemaker:", {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+    assert (found.reducers, found.job) == (("algo-2:50051", "algo-10:50051"), None)
+    found = cluster_of("sagemaker:gpu", {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+    assert (found.reducers, found.role) == (("algo-1:50051", "algo-11:50051"), "reducer")
+
+
+def test_no_training_of_sagemaker(tmp_path):
+    with pytest.raises(ConfigError, match=r"neither SM_RESOURCE_CONFIG nor \S+/resourceconfig.json is there"):
+        cluster_of("sagemaker:reducers:1", {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "input" / "config" / "resourceconfig.json").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):
+        cluster_of("sagemaker:", {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "message"),
+    [
+        ("sagemaker:cpu:1", document(), "has no instance group 'cpu'; it has 'gpu', 'reducers'"),
+        ("sagemaker:", '{"instance_groups": []}', "has no instance group 'reducers'; it has none"),
+        ("sagemaker:", "{}", "has no instance group 'reducers'; it has none"),
+        ("sagemaker:", document(homogeneousCluster=["algo-1"]), "; it has 'homogeneousCluster'"),
+        ("sagemaker:reducers:x", document(), "'x' is no port of 1 to 65535"),
+        ("sagemaker:reducers:1:2", document(), "'1:2' is no port"),
+        ("sagemaker:", "[]", "is not what SageMaker writes (it is no object): []"),
+        ("sagemaker:", '{"instance_groups": 3}', "(instance_groups is not a list of objects: 3)"),
+        ("sagemaker:", '{"instance_groups": [{}]}', "(instance_group_name is no text: None)"),
+        (
+            "sagemaker:",
+            '{"instance_groups": [{"instance_group_name": "reducers", "hosts": "algo-1"}]}',
+            "(hosts is not a list of texts: 'algo-1')",
+        ),
+        ("sagemaker:", document(reducers=["a b:"]), "of sagemaker: reducer 'a b::50051': write an IPv6"),
+    ],
+)
+def test_what_is_wrong_is_named(text, config, message):
+    with pytest.raises(ConfigError) as caught:
+        cluster_of(text, {"SM_RESOURCE_CONFIG": config})
+    assert message in str(caught.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["instance_groups", "instance_group_name", "hosts", "current_host"]),
+            inner,
+            max_size=3,
+        )
+    ),
+)
+
+
+@given(st.text() | JSON.map(json.dumps) | JSON.map(lambda groups: json.dumps({"instance_groups": groups})))
+def test_rubbish_is_a_config_error(text):
+    try:
+        parse(text, "reducers", 1)
+    except ConfigError:
+        pass
+
+
+@given(st.sets(st.integers(1, 200), min_size=2), st.randoms())
+def test_what_is_written_is_found_again(numbers, random):
+    hosts = [f"algo-{number}" for number in sorted(numbers)]
+    gpu, cpu = hosts[: len(hosts) // 2], hosts[len(hosts) // 2 :]
+    found = parse(
+        document(cpu[-1], gpu=random.sample(gpu, len(gpu)), reducers=random.sample(cpu, len(cpu))),
+        "reducers",
+        5,
+    )
+    assert found.reducers == tuple(f"{host}:5" for host in cpu)
+    assert (found.workers, found.role, found.index) == (tuple(gpu), "reducer", len(cpu) - 1)

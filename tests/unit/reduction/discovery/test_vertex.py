@@ -1,0 +1,161 @@
+"""`vertex:` against CLUSTER_SPEC as Vertex AI writes it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reduction.discovery.cluster import Cluster
+from reduction.discovery.schemes import cluster_of
+from reduction.discovery.vertex import parse
+from reduction.errors import ConfigError
+
+POOLS = {
+    "workerpool0": ["cmle-training-workerpool0-ab-0:2222"],
+    "workerpool1": ["cmle-training-workerpool1-ab-0:2222", "cmle-training-workerpool1-ab-1:2222"],
+    "workerpool2": ["cmle-training-workerpool2-ab-0:2222", "cmle-training-workerpool2-ab-1:2222"],
+}
+WORKERS = (
+    "cmle-training-workerpool0-ab-0",
+    "cmle-training-workerpool1-ab-0",
+    "cmle-training-workerpool1-ab-1",
+)
+
+
+def spec(pool="workerpool0", index=0, pools=POOLS, **task):
+    task = {"type": pool, "index": index, **task}
+    return json.dumps(
+        {"cluster": pools, "environment": "cloud", "task": task, "job": {"worker_pool_specs": []}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "role", "index", "bind"),
+    [
+        (("workerpool0", 0), "worker", 0, None),
+        (("workerpool1", 1), "worker", 2, None),
+        (("workerpool2", 1), "reducer", 1, "0.0.0.0:2222"),
+        (("workerpool3", 0), None, None, None),
+    ],
+)
+def test_every_replica_of_a_job(task, role, index, bind):
+    found = cluster_of("vertex:", {"CLUSTER_SPEC": spec(*task, trial="7"), "CLOUD_ML_JOB_ID": "4711"})
+    assert found == Cluster(
+        "vertex", tuple(POOLS["workerpool2"]), WORKERS, role, index, "vertex-4711-7", bind
+    )
+
+
+def test_a_job_without_workers_beside_the_primary_one_and_without_trials():
+    pools = {"workerpool0": ["a:2222"], "workerpool2": ["r:2222"]}
+    found = cluster_of("vertex:workerpool2", {"CLUSTER_SPEC": spec(pools=pools), "CLOUD_ML_JOB_ID": "1"})
+    assert (found.reducers, found.workers, found.job) == (("r:2222",), ("a",), "vertex-1")
+
+
+def test_reducers_in_another_pool():
+    found = cluster_of("vertex:workerpool1", {"CLUSTER_SPEC": spec("workerpool1", 1)})
+    assert (found.reducers, found.workers) == (tuple(POOLS["workerpool1"]), WORKERS[:1])
+    assert (found.role, found.index, found.job) == ("reducer", 1, None)
+
+
+def test_a_spec_without_a_task():
+    found = parse(json.dumps({"cluster": POOLS}))
+    assert (found.workers, found.role, found.index, found.bind) == (WORKERS, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "message"),
+    [
+        (
+            "vertex:workerpool0",
+            {},
+            "reducers 'vertex:workerpool0': reducers can be in workerpool1, workerpool2",
+        ),
+        ("vertex:pool", {}, "reducers 'vertex:pool': reducers can be in"),
+        ("vertex:", {}, "reducers 'vertex:': CLUSTER_SPEC is not set"),
+        (
+            "vertex:",
+            {"CLUSTER_SPEC": spec(pools={"workerpool0": ["a:1"]})},
+            "reducers 'vertex:': CLUSTER_SPEC has no replicas in workerpool2",
+        ),
+        (
+            "vertex:",
+            {"CLUSTER_SPEC": json.dumps({"cluster": {"workerpool2": ["r"]}})},
+            "reducers 'vertex:' of vertex: reducer 'r' is not HOST:PORT",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(text, environ, message):
+    with pytest.raises(ConfigError) as caught:
+        cluster_of(text, environ)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "it is no object"),
+        ("[" * 100_000, "recursion"),
+        ("{}", "it has no object 'cluster'"),
+        ('{"cluster": 3}', "it has no object 'cluster'"),
+        ('{"cluster": {"workerpool2": "r:1"}}', "workerpool2 is not a list of texts: 'r:1'"),
+        ('{"cluster": {"workerpool0": [1]}}', "workerpool0 is not a list of texts: [1]"),
+        ('{"cluster": {}, "task": 3}', "task is no object: 3"),
+        (spec(index=1), "task.index is 1, which is none of workerpool0"),
+        (spec(index=None), "task.index is None, which is none of workerpool0"),
+        (spec(index=True), "task.index is True, which is none of workerpool0"),
+    ],
+)
+def test_a_spec_of_another_shape_is_shown_with_the_reason(text, reason):
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert message.startswith("CLUSTER_SPEC is not what Vertex AI writes (")
+    assert reason in message
+    assert message.endswith(f"): {text[:200]}")
+
+
+def test_an_error_about_a_document_is_one_line():
+    with pytest.raises(ConfigError) as caught:
+        parse('{\n  "cluster": []\n}')
+    assert str(caught.value) == (
+        "CLUSTER_SPEC is not what Vertex AI writes (it has no object 'cluster'): { \"cluster\": [] }"
+    )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["cluster", "task", "type", "index", "workerpool0", "workerpool2"]),
+            inner,
+            max_size=3,
+        )
+    ),
+)
+
+
+@given(st.text() | JSON.map(json.dumps) | JSON.map(lambda task: spec() if task is None else spec(type=task)))
+def test_rubbish_is_a_config_error(text):
+    try:
+        parse(text)
+    except ConfigError:
+        pass
+
+
+NAMES = st.lists(st.from_regex(r"[a-z]{1,8}(-[0-9])?", fullmatch=True), min_size=1, max_size=5, unique=True)
+
+
+@given(NAMES, NAMES, NAMES, st.data())
+def test_what_is_written_is_found_again(primary, others, reducers, data):
+    pools = {
+        f"workerpool{n}": [f"{host}:2222" for host in hosts]
+        for n, hosts in enumerate((primary, others, reducers))
+    }
+    index = data.draw(st.integers(0, len(others) - 1))
+    found = parse(spec("workerpool1", index, pools))
+    assert found.reducers == tuple(pools["workerpool2"])
+    assert found.workers == (*primary, *others)
+    assert found.index is not None
+    assert found.workers[found.index] == others[index]

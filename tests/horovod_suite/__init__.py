@@ -1,0 +1,1 @@
+"""Horovod's own tests on our module with its API; see `__main__.py`."""

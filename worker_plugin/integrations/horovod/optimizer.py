@@ -1,0 +1,325 @@
+"""`DistributedOptimizer`: all-reduces gradients while the backward pass computes the others.
+
+Ranks may get their gradients in different orders, and some not at all, but all ranks must issue the
+same sums in the same order. So gradients lie in buckets, whose order is that of the parameters from
+the last to the first, and a bucket is issued when it is complete and those before it are issued.
+`synchronize` issues the rest: a gradient that this rank does not have counts as zero. Buckets go
+straight to the reducers, through a state of the optimizer's own; only a word per step goes through
+the negotiation, for ranks that have joined.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from reduction.errors import ReductionError
+
+from worker_plugin.integrations.horovod.negotiation import Entry, HorovodInternalError
+from worker_plugin.integrations.horovod.operations import Average, Compression, Operation, Sum, _optimizers
+from worker_plugin.integrations.horovod.world import ProcessSet, global_process_set
+from worker_plugin.state import ReductionState
+
+#: Bytes of a bucket; HOROVOD_FUSION_THRESHOLD sets another. Horovod fuses what happens to be ready, and so its own
+#: default of 128 MiB is an upper bound. Here a bucket waits until it is full.
+FUSION_BYTES = 32 << 20
+_count = itertools.count()
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: Operation = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return an optimizer of the same class, whose `step` first combines the gradients of all ranks.
+
+    Args:
+        optimizer: what steps.
+        named_parameters: of all its parameters, with names that all ranks share; None: by their order.
+        compression: of the gradients; `Compression.none` or `Compression.fp16`.
+        backward_passes_per_step: so many backward passes add up before gradients are combined.
+        op: Average or Sum.
+        gradient_predivide_factor: gradients are divided by it before they are added, and the mean is
+            multiplied by it.
+        num_groups: as `groups`; it is here because Horovod has it.
+        groups: without effect: gradients are grouped anyway, into buckets of HOROVOD_FUSION_THRESHOLD bytes.
+        sparse_as_dense: whether sparse gradients may become dense.
+        process_set: the ranks that combine their gradients; the others step alone.
+
+    Raises:
+        ValueError: names are missing or there twice, or a number is out of range.
+    """
+    if gradient_predivide_factor != 1.0 and op is not Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if op not in (Average, Sum):
+        raise ValueError(f"op is {op}; gradients can be combined by Average or Sum")
+    if backward_passes_per_step <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+    body = {
+        name: value for name, value in vars(_Distributed).items() if name not in ("__dict__", "__weakref__")
+    }
+    made: Any = type(type(optimizer).__name__, (type(optimizer),), body)
+    instance = made.__new__(made)
+    instance.__dict__.update(optimizer.__dict__)
+    instance._begin(
+        _named(optimizer, named_parameters),
+        compression,
+        backward_passes_per_step,
+        op,
+        gradient_predivide_factor,
+        sparse_as_dense,
+        process_set,
+    )
+    return instance
+
+
+def _named(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[torch.Tensor, str]:
+    """Return the names of an optimizer's parameters, in the order of its groups."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if named_parameters is None:
+        return {parameter: f"noname.{number}" for number, parameter in enumerate(parameters)}
+    pairs = list(named_parameters)
+    if any(not isinstance(pair, tuple) for pair in pairs):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+            "model.named_parameters()."
+        )
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}"
+        )
+    known = {parameter: name for name, parameter in pairs}
+    missing = [parameter for parameter in parameters if parameter not in known]
+    if missing:
+        raise ValueError(
+            f"named_parameters was specified, but {len(missing)} of the {len(parameters)} parameters were not named"
+        )
+    return {parameter: known[parameter] for parameter in parameters}
+
+
+class _Bucket:
+    """Gradients that are combined together."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        self.parameters = parameters
+        self.missing = set(parameters)
+        self.future: torch.futures.Future[torch.Tensor] | None = None
+        self.flat: torch.Tensor | None = None
+
+
+class _Distributed(torch.optim.Optimizer):
+    """The methods of the classes that DistributedOptimizer makes; their base class is the user's optimizer's."""
+
+    def _begin(
+        self,
+        names: dict[torch.Tensor, str],
+        compression: Any,
+        passes: int,
+        op: Operation,
+        predivide: float,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        self._names = names
+        self._compression = compression
+        self.backward_passes_per_step = passes
+        self._op, self._predivide, self._sparse_as_dense = op, predivide, sparse_as_dense
+        self.process_set = process_set
+        self._name = f"optimizer-{next(_count)}"
+        self._steps = 0
+        self._synchronized = False
+        self._should_synchronize = True
+        self._reduction_state: ReductionState | None = None
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: dict[torch.Tensor, _Bucket] = {}
+        self._passes: dict[torch.Tensor, int] = {}
+        self._issued = 0
+        #: Whether a gradient of this step was computed.
+        self._has_begun = False
+        self._hooks: list[Any] = []
+        if process_set.included() and process_set.size() > 1:
+            self._reduction_state = process_set.new_state()
+            _optimizers[self._name] = self
+            for parameter in (one for one in names if one.requires_grad):
+                hook = parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+                self._hooks.append(hook)
+            self._reset()
+
+    def _reset(self) -> None:
+        """Begin a step: put the parameters that are trained into buckets."""
+        limit = int(os.environ.get("HOROVOD_FUSION_THRESHOLD") or FUSION_BYTES)
+        part: list[torch.Tensor] = []
+        nbytes = 0
+        self._buckets = []
+        for parameter in reversed(list(self._names)):
+            if not parameter.requires_grad:
+                continue
+            is_other = part and (parameter.dtype, parameter.device) != (part[0].dtype, part[0].device)
+            if part and (is_other or nbytes + parameter.nbytes > limit):
+                self._buckets.append(_Bucket(part))
+                part, nbytes = [], 0
+            part.append(parameter)
+            nbytes += parameter.nbytes
+        if part:
+            self._buckets.append(_Bucket(part))
+        self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
+        self._passes = dict.fromkeys(self._bucket_of, 0)
+        self._issued = 0
+        self._has_begun = False
+
+    def _on_gradient(self, parameter: torch.Tensor) -> None:
+        """Issue what is complete, in a backward pass."""
+        if not self._has_begun:
+            self._reset()  # other parameters may be trained in this step than in the last one
+            self._has_begun = True
+        bucket = self._bucket_of.get(parameter)
+        if bucket is None:
+            return
+        if self._passes[parameter] >= self.backward_passes_per_step:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before call to step(). Increase "
+                "backward_passes_per_step to accumulate gradients locally."
+            )
+        self._passes[parameter] += 1
+        if self._passes[parameter] == self.backward_passes_per_step:
+            bucket.missing.discard(parameter)
+        while self._issued < len(self._buckets) and not self._buckets[self._issued].missing:
+            self._issue()
+
+    def _issue(self) -> None:
+        """Issue the next bucket."""
+        bucket = self._buckets[self._issued]
+        self._issued += 1
+        parts = []
+        for parameter in bucket.parameters:
+            gradient = parameter.grad
+            if gradient is None:
+                parameter.grad = gradient = torch.zeros_like(parameter)
+            elif gradient.is_sparse:
+                if not self._sparse_as_dense:
+                    raise HorovodInternalError(
+                        f"the gradient of {self._names[parameter]} is sparse: use sparse_as_dense=True"
+                    )
+                gradient = gradient.to_dense()
+            parts.append(gradient.detach().reshape(-1))
+        flat = torch.cat(parts)
+        if self._predivide != 1.0:
+            flat /= self._predivide
+        bucket.flat, _ = self._compression.compress(flat)
+        bucket.future = self._all_reduce(bucket.flat)
+
+    def _all_reduce(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        assert self._reduction_state is not None
+        op = dist.ReduceOp.AVG if self._op is Average else dist.ReduceOp.SUM
+        return self._reduction_state.all_reduce(flat, op)
+
+    def _stand_in(self) -> None:
+        """Take part in a step of the others with zeros, after this rank has joined."""
+        self._reset()
+        for bucket in self._buckets:
+            first = bucket.parameters[0]
+            numel = sum(parameter.numel() for parameter in bucket.parameters)
+            flat, _ = self._compression.compress(torch.zeros(numel, dtype=first.dtype, device=first.device))
+            self._all_reduce(flat)
+        self._steps += 1
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are combined.
+
+        Raises:
+            HorovodInternalError: a rank or the reducers are gone, or the ranks' models differ.
+        """
+        if self._reduction_state is None:
+            self._synchronized = True
+            return
+        negotiation = self.process_set.negotiation
+        negotiation.submit(Entry(f"{self._name}@{self._steps}", {"kind": "optimizer"}, lambda _: None))
+        self._steps += 1
+        if not self._has_begun:
+            self._reset()
+        try:
+            while self._issued < len(self._buckets):
+                self._issue()
+            for bucket in self._buckets:
+                assert bucket.future is not None
+                self._take(bucket, bucket.future.wait())
+        except ReductionError as error:
+            raise HorovodInternalError(str(error)) from error
+        self._reset()
+        self._synchronized = True
+
+    def _take(self, bucket: _Bucket, combined: torch.Tensor) -> None:
+        flat = self._compression.decompress(combined, bucket.parameters[0].dtype)
+        if self._predivide != 1.0:
+            flat = flat * self._predivide
+        parts = flat.split([parameter.numel() for parameter in bucket.parameters])
+        for parameter, part in zip(bucket.parameters, parts, strict=True):
+            gradient = parameter.grad
+            assert gradient is not None
+            if gradient.is_sparse:
+                parameter.grad = part.view_as(parameter).to_sparse(gradient.sparse_dim())
+            else:
+                gradient.detach().copy_(part.view_as(gradient))
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let `step` not call `synchronize`, because the user has."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change after how many backward passes gradients are combined; between steps."""
+        self.backward_passes_per_step = passes
+        self._reset()
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        """Combine the gradients, unless `synchronize` has, and step."""
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). This can cause training slowdown. You may want to consider using "
+                    "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code.",
+                    stacklevel=2,
+                )
+            self.synchronize()
+        self._synchronized = False
+        return super(type(self), self).step(closure)
+
+    def zero_grad(self, *arguments: Any, **named: Any) -> None:
+        """Forget the gradients.
+
+        Raises:
+            AssertionError: some are on their way.
+        """
+        if self._has_begun:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(). This is prohibited as it can cause a race condition."
+            )
+        super(type(self), self).zero_grad(*arguments, **named)
+
+    def load_state_dict(self, *arguments: Any, **named: Any) -> None:
+        """Go on from a checkpoint; between steps."""
+        super(type(self), self).load_state_dict(*arguments, **named)
+        self._reset()

@@ -30,6 +30,13 @@ EXPLAINED = {
     "test_timeline_api": "there is no Horovod timeline; REDUCTION_TRACE has its place",
     "test_horovod_sync_batch_norm": "there is no SyncBatchNorm; torch.nn.SyncBatchNorm has its place",
 }
+#: Left out with more than two ranks: they want a float16 sum to equal three times a number that is not rounded to
+#: float16. That is so for some elements, so some ranks would fail and leave the others in the test.
+ON_TWO_RANKS = (
+    "test_horovod_allreduce_prescale",
+    "test_horovod_reducescatter_prescale",
+    "test_horovod_grouped_reducescatter_prescale",
+)
 #: Seconds for all tests.
 RUN_S = 1200
 
@@ -79,7 +86,8 @@ def _run(source: Path, size: int, pattern: str, address: str) -> dict[str, tuple
             "--nproc-per-node",
             str(size),
         ]
-        command = [*launcher, "-m", "tests.horovod_suite.one_rank", str(source), pattern, folder]
+        without = ON_TWO_RANKS if size > 2 else ()
+        command = [*launcher, "-m", "tests.horovod_suite.one_rank", str(source), pattern, folder, *without]
         done = subprocess.run(
             command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=RUN_S
         )

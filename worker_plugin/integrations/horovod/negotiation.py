@@ -165,7 +165,9 @@ class Negotiation:
     def _round(self) -> bool:
         """Tell the others what is pending here, and do what is pending everywhere; return whether there was any."""
         mine = {name: [entry.same, entry.own] for name, entry in self._pending.items()}
-        said = self._exchange({"joined": self._joining is not None, "pending": mine})
+        said = self._exchange(
+            {"joined": self._joining is not None, "pending": mine, "counts": dict(self._counts)}
+        )
         new = [rank for rank, one in enumerate(said) if one["joined"] and rank not in self._joined]
         self._joined += new
         active = [rank for rank in range(self._size) if rank not in self._joined]
@@ -173,6 +175,9 @@ class Negotiation:
             joining, self._joining = self._joining, None
             last, self._joined = self._joined[-1], []
             assert joining is not None
+            # Some have issued more than others. From here on the same names mean the same again.
+            for name in {name for one in said for name in one["counts"]}:
+                self._counts[name] = max(one["counts"].get(name, 0) for one in said)
             self._forget(joining)
             joining.finish(last)
             return True

@@ -1,0 +1,176 @@
+"""Every block of code in README.md and docs/ is run, or has a reason here why not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+import torch
+import torch.distributed as dist
+from click.testing import CliRunner
+from support.processes.ranks import Ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from reducer.commands.main import main
+
+ROOT = Path(__file__).parents[3]
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+#: Languages of what can be run. The others (text, toml, mermaid) are shown only.
+RUN = ("python", "sh", "console")
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_ADDRESSES = re.compile(r"(?:10\.0\.0\.[56]|127\.0\.0\.1):50051")
+
+#: Blocks of Python that are run elsewhere, by page and first line.
+PYTHON_ELSEWHERE = {
+    ("docs/integrations.md", "import lightning"): "tests/frameworks",
+    ("docs/integrations.md", "from ray.train import ScalingConfig"): "tests/frameworks",
+    ("docs/integrations.md", "from datetime import timedelta"): "tests/frameworks",
+    (
+        "docs/process-group.md",
+        "from torch.distributed.device_mesh import init_device_mesh",
+    ): "examples/hsdp.py",
+}
+#: Commands that are run elsewhere, by what they begin with.
+ELSEWHERE = {
+    "pip install": "tests/packaging and the Makefile install the same",
+    "torchrun ... SCRIPT": "tests/integration/launch",
+    "reducer run -- torchrun": "tests/integration/launch",
+    "export REDUCTION_AUTO=ddp": "tests/integration/launch",
+    "torchrun --nproc-per-node 2 examples/local_sgd.py": "tests/examples",
+    "python examples/": "tests/examples",
+    "python -m benchmarks.": "takes minutes and root; its result is kept in docs/measured",
+    "REDUCTION_JOB=small REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",
+}
+
+
+class Block(NamedTuple):
+    """A block of code."""
+
+    page: str
+    language: str
+    text: str
+
+    @property
+    def first(self) -> str:
+        """Its first line, by which the tables call it."""
+        return self.text.splitlines()[0]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.first}"
+
+
+def blocks() -> list[Block]:
+    found = []
+    for page in PAGES:
+        for language, text in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+            if language in RUN:
+                found.append(Block(page, language, text))
+    return found
+
+
+def commands(block: Block) -> list[str]:
+    """Return the commands of a block: all lines, or those behind a prompt; without comments."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    if block.language == "console":
+        lines = [line[2:] for line in lines if line.startswith("$ ")]
+    lines = [line.partition("  #")[0].strip() for line in lines]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+PYTHON = [block for block in blocks() if block.language == "python"]
+COMMANDS = [
+    (block, command) for block in blocks() if block.language != "python" for command in commands(block)
+]
+
+
+# ---- in the ranks ----
+
+
+def run_block(rank: Any, text: str, reducers: list[str]) -> dict[str, bool]:
+    """Run a block with what its page says is there; return what it made, and whether that averages."""
+    os.environ["REDUCTION_REDUCERS"] = ",".join(reducers)
+    rank.cleanup.callback(os.environ.pop, "REDUCTION_REDUCERS", None)
+    # The ranks of these tests are two nodes of one rank each.
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        rank.cleanup.callback(os.environ.pop, name, None)
+    tensor = rank.values(rank.number, (100,))
+    given = {
+        "ddp_model": DistributedDataParallel(nn.Linear(3, 2, bias=False)),
+        "group": dist.group.WORLD,
+        "rank": rank.number,
+        "reducers": reducers,
+        "tensor": tensor,
+    }
+    if "init_process_group" in text:
+        # This process has one already; a group of the same backend stands for it.
+        text = text.replace(
+            'dist.init_process_group("reduction")', 'made = dist.new_group(backend="reduction")'
+        )
+    space: dict[str, Any] = dict(given)
+    exec(compile(text, "block", "exec"), space)
+    made = {}
+    if "state" in space:
+        rank.cleanup.callback(space["state"].close)
+    if "ddp_model" in text:
+        model = given["ddp_model"]
+        model(torch.full((1, 3), rank.number + 1.0)).sum().backward()
+        made["averages"] = torch.allclose(model.module.weight.grad, torch.full((2, 3), 1.5), rtol=0.01)
+        made["attached"] = bool(model._comm_hooks)
+    if "all_reduce(tensor)" in text:
+        made["sums"] = torch.equal(tensor, rank.expected((100,)))
+    for name in ("made", "group"):
+        if name in text and space.get(name) is not dist.group.WORLD and name in space:
+            ones = torch.ones(10)
+            dist.all_reduce(ones, group=space[name])
+            made[name] = ones.tolist() == [2.0] * 10
+    return made or {"imported": True}
+
+
+# ---- tests ----
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python(block: Block, ranks: Ranks, reducers: Callable[[int], list[str]]) -> None:
+    if (block.page, block.first) in PYTHON_ELSEWHERE:
+        compile(block.text, str(block), "exec")
+        return
+    addresses = reducers(2)
+    named = iter(addresses)
+    text = _ADDRESSES.sub(lambda _: next(named), block.text)
+    for made in ranks.run(2, run_block, text, addresses):
+        assert made
+        assert all(made.values()), made
+
+
+@pytest.mark.parametrize(("block", "command"), COMMANDS, ids=lambda value: str(value)[:70])
+def test_command(block: Block, command: str) -> None:
+    if any(command.startswith(beginning) for beginning in ELSEWHERE):
+        return
+    words = shlex.split(command)
+    assert words[0] == "reducer", f"{command!r} of {block} is neither run nor in ELSEWHERE"
+    if words[1] == "plan":
+        result = CliRunner().invoke(main, words[1:], env={"COLUMNS": "90"})
+        shown = block.text.partition("\n")[2]
+        assert [line.rstrip() for line in result.output.splitlines()] == shown.splitlines()
+        return
+    # The options are there and their values are understood; nothing is started.
+    named = main.commands[words[1]]
+    arguments = [word for word in words[2:] if word != "&"]
+    if words[1] == "trace":
+        arguments[0] = str(ROOT)
+    with named.make_context(words[1], arguments, parent=click.Context(main)) as context:
+        assert context.params
+
+
+def test_every_entry_is_of_a_block_that_is_there() -> None:
+    assert set(PYTHON_ELSEWHERE) <= {(block.page, block.first) for block in PYTHON}
+    unused = [one for one in ELSEWHERE if not any(command.startswith(one) for _, command in COMMANDS)]
+    assert unused == []

@@ -8,54 +8,63 @@ horovod.torch 0.28, whose own tests judge this module: see docs/integrations.md 
 
     world.py         init, ranks, process sets
     negotiation.py   collectives by name: ranks may issue them in any order
-    operations.py    the collectives
+    handles.py       what collectives have in common
+    all_reduce.py    all-reduces, through the reducers; join and barrier
+    exchange.py      all-gather, broadcast, all-to-all
+    parts.py         reduce-scatter, sparse sums
     optimizer.py     DistributedOptimizer
     functions.py     broadcast of parameters, optimizers and objects
 """
 
-from worker_plugin.integrations.horovod.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
-from worker_plugin.integrations.horovod.negotiation import HorovodInternalError
-from worker_plugin.integrations.horovod.operations import (
-    Average,
-    Compression,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather,
-    allgather_async,
+from worker_plugin.integrations.horovod.all_reduce import (
     allreduce,
     allreduce_,
     allreduce_async,
     allreduce_async_,
+    barrier,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    join,
+)
+from worker_plugin.integrations.horovod.exchange import (
+    allgather,
+    allgather_async,
     alltoall,
     alltoall_async,
-    barrier,
     broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
     grouped_allgather,
     grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
+)
+from worker_plugin.integrations.horovod.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from worker_plugin.integrations.horovod.handles import (
+    Average,
+    Compression,
+    Max,
+    Min,
+    Product,
+    Sum,
+    poll,
+    synchronize,
+)
+from worker_plugin.integrations.horovod.negotiation import HorovodInternalError
+from worker_plugin.integrations.horovod.optimizer import DistributedOptimizer
+from worker_plugin.integrations.horovod.parts import (
     grouped_reducescatter,
     grouped_reducescatter_async,
-    join,
-    poll,
     reducescatter,
     reducescatter_async,
     sparse_allreduce_async,
-    synchronize,
 )
-from worker_plugin.integrations.horovod.optimizer import DistributedOptimizer
 from worker_plugin.integrations.horovod.world import (
     ProcessSet,
     add_process_set,

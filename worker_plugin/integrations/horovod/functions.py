@@ -8,8 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from worker_plugin.integrations.horovod.exchange import broadcast_async_
+from worker_plugin.integrations.horovod.handles import synchronize
 from worker_plugin.integrations.horovod.negotiation import Entry
-from worker_plugin.integrations.horovod.operations import broadcast_async_, synchronize
 from worker_plugin.integrations.horovod.world import ProcessSet, global_process_set
 
 

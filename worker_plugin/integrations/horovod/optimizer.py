@@ -21,8 +21,9 @@ import torch
 import torch.distributed as dist
 from reduction.errors import ReductionError
 
+from worker_plugin.integrations.horovod.all_reduce import optimizers
+from worker_plugin.integrations.horovod.handles import Average, Compression, Operation, Sum
 from worker_plugin.integrations.horovod.negotiation import Entry, HorovodInternalError
-from worker_plugin.integrations.horovod.operations import Average, Compression, Operation, Sum, _optimizers
 from worker_plugin.integrations.horovod.world import ProcessSet, global_process_set
 from worker_plugin.state import ReductionState
 
@@ -156,7 +157,7 @@ class _Distributed(torch.optim.Optimizer):
         self._hooks: list[Any] = []
         if process_set.included() and process_set.size() > 1:
             self._reduction_state = process_set.new_state()
-            _optimizers[self._name] = self
+            optimizers[self._name] = self
             for parameter in (one for one in names if one.requires_grad):
                 hook = parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
                 self._hooks.append(hook)

@@ -119,7 +119,7 @@ class ProcessSet:
 
     def _register(self, number: int, store: Store) -> None:
         """Make what the set needs. All ranks call it, in the same order."""
-        from worker_plugin.integrations.horovod.operations import stand_in
+        from worker_plugin.integrations.horovod.all_reduce import stand_in
 
         ranks = self._known()
         group = dist.new_group(ranks, backend="cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
@@ -244,7 +244,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number is None or process_set is global_process_set:
         return False
     # All ranks are here, so nobody needs it any more.
-    from worker_plugin.integrations.horovod.operations import barrier
+    from worker_plugin.integrations.horovod.all_reduce import barrier
 
     barrier()
     process_set._end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from reduction.timeline.record import from_json
+from support.processes.torchrun import Torchrun
 from torch import nn
 
 import worker_plugin.integrations.horovod as hvd
@@ -192,3 +193,23 @@ def test_nothing_works_before_init():
         hvd.rank()
     with pytest.raises(ValueError, match="has not been initialized"):
         hvd.allreduce(torch.ones(1))
+
+
+PENDING_AT_THE_END = """
+import time, torch
+import worker_plugin.integrations.horovod as hvd
+hvd.init()
+assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [2.0] * 3
+if hvd.rank() == 0:
+    hvd.allreduce_async(torch.ones(3))
+    time.sleep(0.3)  # so its thread is in a round
+else:
+    time.sleep(1.5)
+"""
+
+
+def test_a_process_ends_well_with_something_pending_that_others_never_issue(tmp_path, reducers):
+    script = tmp_path / "script.py"
+    script.write_text(PENDING_AT_THE_END)
+    launcher = Torchrun(tmp_path, 2, str(script), REDUCTION_REDUCERS=reducers(1)[0])
+    assert launcher.wait() == 0, launcher.log.read_text()

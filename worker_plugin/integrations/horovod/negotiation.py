@@ -26,8 +26,12 @@ import torch.distributed as dist
 from reduction.errors import ReductionError
 from torch.distributed.distributed_c10d import ProcessGroup
 
+from worker_plugin.process.at_exit import ClosedAtExit
+
 #: How long to wait before asking again, where ranks have different things pending, in seconds.
 AGAIN_S = 0.001
+#: How long a round may take when this rank leaves, in seconds.
+CLOSE_S = 1.0
 #: Bytes of the all-gather that usually suffices; a longer text needs a second one.
 ROUND_BYTES = 2048
 
@@ -98,6 +102,7 @@ class Negotiation:
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="reduction-horovod", daemon=True)
         self._thread.start()
+        _negotiations.add(self)
 
     def name(self, kind: str, given: str | None) -> str:
         """Return a collective's name: the given one, or one by the order of issue."""
@@ -128,12 +133,19 @@ class Negotiation:
         """Give zeros to what the others issue, until all ranks have joined; return the rank that was the last."""
         return int(self.submit(Entry("join", {}, lambda _: None)).wait())
 
-    def stop(self) -> None:
-        """End the thread. What is pending fails."""
+    def begin_close(self) -> None:
+        """End the thread, in the background. What is pending fails."""
         with self._lock:
             self._is_over = True
         self._arrived.put(None)
-        self._thread.join(1.0)
+
+    def close(self) -> None:
+        """End the thread, which may be in the middle of a round that another rank does not come to."""
+        self.begin_close()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._group.abort()
+            self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         error: BaseException = HorovodInternalError("Horovod has been shut down")
@@ -244,6 +256,10 @@ class Negotiation:
         parts = [torch.empty(nbytes, dtype=torch.uint8) for _ in range(self._size)]
         dist.all_gather(parts, mine, group=self._group)
         return [part.numpy().tobytes() for part in parts]
+
+
+#: A thread that is in C++ when the interpreter ends would end the process with abort().
+_negotiations: ClosedAtExit[Negotiation] = ClosedAtExit()
 
 
 def _finish(entry: Entry, done: torch.futures.Future[Any]) -> None:

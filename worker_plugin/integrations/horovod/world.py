@@ -132,7 +132,7 @@ class ProcessSet:
 
     def _end(self) -> None:
         if self._negotiation is not None:
-            self._negotiation.stop()
+            self._negotiation.close()
         for state in list(self._states):
             state.close()
         if self._group is not None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from integration.conftest import serve  # noqa: F401
 from support.processes.children import environment
 
@@ -43,6 +44,7 @@ def hsdp_losses(backend):
     return [float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)$", done.stdout, re.MULTILINE)]
 
 
+@pytest.mark.timeout(400)  # three trainings, and torch loads slowly
 def test_local_sgd_is_as_on_gloo():
     texts = {options: local_sgd(*options) for options in ((), ("--wire-dtype", "none"), ("--over", "gloo"))}
     digests = {

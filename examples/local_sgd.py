@@ -5,7 +5,7 @@
 
 REDUCTION_REDUCERS names the reducers. This is DiLoCo (Douillard et al., arXiv 2311.08105): AdamW inside, and outside
 SGD with Nesterov momentum on the mean of the ranks' changes. That mean is all that crosses the links, in int8, so
-the network carries 4 H times fewer bytes than with DDP. All ranks have the same weights after every outer step.
+the network carries 3.9 H times fewer bytes than with DDP. All ranks have the same weights after every outer step.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ the network carries 3.9 H times fewer bytes than with DDP. All ranks have the sa
 from __future__ import annotations
 
 import argparse
+import hashlib
 
 import torch
 import torch.distributed as dist
@@ -69,8 +70,11 @@ def main() -> None:
                 parameter.copy_(weight)
         if dist.get_rank() == 0:
             print(f"outer step {step}: loss {sum(losses) / len(losses):.6f}", flush=True)
-    digest = torch.cat([weight.flatten() for weight in shared]).double().sum().item().hex()
-    print(f"rank {dist.get_rank()}: weights {digest}", flush=True)
+    weights = torch.cat([weight.flatten() for weight in shared])
+    digests = [""] * dist.get_world_size()
+    dist.all_gather_object(digests, hashlib.sha256(weights.numpy().tobytes()).hexdigest())
+    if dist.get_rank() == 0:
+        print(f"weights of the ranks: {' '.join(digest[:16] for digest in digests)}", flush=True)
     if state is not None:
         state.close()
     dist.destroy_process_group()

@@ -36,14 +36,16 @@ def trace(paths: tuple[Path, ...], output: Path | None) -> None:
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     records = [record for job in jobs.values() for record in job]
+    clocks = dict(zip((record.clock for record in records), offsets(records), strict=True))
     for job, ranks in jobs.items():
         missing = sorted({*range(ranks[0].world_size)} - {record.rank for record in ranks})
         click.echo(f"{job}: {len(ranks)} of {ranks[0].world_size} ranks" + _listed(missing))
-        for line in verdict(ranks, offsets(ranks)):
+        for line in verdict(ranks, [clocks[record.clock] for record in ranks]):
             click.echo(f"  {line}")
     if output is not None:
+        document = chrome.document(records, [clocks[record.clock] for record in records])
         try:
-            output.write_text(json.dumps(chrome.document(records, offsets(records))), encoding="utf-8")
+            output.write_text(json.dumps(document), encoding="utf-8")
         except OSError as error:
             raise click.UsageError(f"--output {output}: {error.strerror}") from None
 

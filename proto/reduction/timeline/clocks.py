@@ -28,13 +28,34 @@ class Offset:
 
 
 def offsets(records: Sequence[Record]) -> list[Offset]:
-    """Return the offset of each record's clock to that of the first one."""
-    return [_offset(records[0], record) for record in records]
+    """Return the offset of each record's clock to that of the first one.
+
+    Ranks of one job have collectives in common. Records of several jobs are compared if some of the
+    same two hosts' records are of one job, as those of the rails are.
+    """
+    first = records[0]
+    found: dict[str, Offset] = {first.clock: Offset(0.0, 0.0)}
+    for other in records:
+        if other.clock not in found:
+            found[other.clock] = _offset(records, first, other)
+    return [found[record.clock] for record in records]
 
 
-def _offset(first: Record, other: Record) -> Offset:
-    if first.clock == other.clock:
-        return Offset(0.0, 0.0)
+def _offset(records: Sequence[Record], first: Record, other: Record) -> Offset:
+    least, most = -float("inf"), float("inf")
+    for mine in (record for record in records if record.clock == first.clock):
+        for theirs in (record for record in records if record.clock == other.clock):
+            if mine.job == theirs.job:
+                low, high = _bounds(mine, theirs)
+                least, most = max(least, low), min(most, high)
+    if least == -float("inf") or most == float("inf"):
+        # The clocks of the two hosts tell it as well as they are set.
+        return Offset(first.unix_offset - other.unix_offset, None)
+    return Offset((least + most) / 2, max(0.0, (most - least) / 2))
+
+
+def _bounds(first: Record, other: Record) -> tuple[float, float]:
+    """Return the least and the most that two records of one job allow, infinite without a bound."""
     mine = {span.seq: span for span in first.spans}
     least, most = -float("inf"), float("inf")
     for theirs in other.spans:
@@ -45,7 +66,4 @@ def _offset(first: Record, other: Record) -> Offset:
             least = max(least, theirs.last_push - own.whole)
         if theirs.whole is not None and own.last_push is not None:
             most = min(most, theirs.whole - own.last_push)
-    if least == -float("inf") or most == float("inf"):
-        # The clocks of the two hosts tell it as well as they are set.
-        return Offset(first.unix_offset - other.unix_offset, None)
-    return Offset((least + most) / 2, max(0.0, (most - least) / 2))
+    return least, most

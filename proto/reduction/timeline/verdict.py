@@ -60,7 +60,8 @@ def _stragglers(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterato
     if len(errors) < len(offsets):
         yield "the clocks of these hosts cannot be compared, so who was late is not known"
         return
-    doubt = LATE_S + max(errors)
+    # Two clocks may each be wrong to the first one's, in opposite directions.
+    doubt = LATE_S + sum(sorted(errors)[-2:])
     waits: dict[int, list[float]] = defaultdict(list)
     for times in complete:
         (before, _), (last, index) = times[-2:]

@@ -21,7 +21,7 @@ def span(seq, issued, *, shift=0.0, push_s=0.5, whole=None, lanes=("r:1",)):
     )
 
 
-def record(rank, spans, *, clock="one", unix_offset=1000.0, error="", world_size=2, notes=()):
+def record(rank, spans, *, clock="one", unix_offset=1000.0, error="", world_size=2, notes=(), job="cnn"):
     """Return a record of a host that is called like its clock."""
     notes = tuple(Note(*note) for note in notes)
-    return Record("cnn", rank, world_size, f"host-{clock}", clock, unix_offset, error, tuple(spans), notes)
+    return Record(job, rank, world_size, f"host-{clock}", clock, unix_offset, error, tuple(spans), notes)

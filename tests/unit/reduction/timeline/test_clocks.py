@@ -45,3 +45,15 @@ def test_what_is_not_whole_bounds_nothing():
     assert offsets([record(0, [mine]), record(1, [theirs], clock="two")])[1].error is None
     theirs.lanes, mine.lanes = {}, {}
     assert offsets([record(0, [mine]), record(1, [theirs], clock="two")])[1].error is None
+
+
+def test_collectives_of_other_jobs_say_nothing_of_a_clock():
+    records = [record(0, [span(0, 1.0)]), record(1, [span(0, 501.0)], clock="two", job="other")]
+    assert offsets(records)[1].error is None
+
+
+def test_a_job_with_ranks_on_both_hosts_tells_it_for_all_jobs():
+    here, there = record(0, [span(0, 1.0)]), record(1, [span(0, 1.0, shift=3.0)], clock="two")
+    found = offsets([here, record(1, [span(0, 501.0)], clock="two", job="other"), there])
+    assert found[1] == found[2]
+    assert abs(found[1].seconds - 3.0) <= found[1].error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 
+from reduction.discovery.cluster import DEFAULT_PORT
 from reduction.errors import ConfigError
 from reduction.limits import PROCESSES_MAX
 from reduction.security.tls import TlsFiles, tls_files
@@ -14,7 +15,6 @@ from reducer.resources.allowance import default_memory_limit, default_processes
 DRAIN_TIMEOUT_S = 30.0
 #: Where a reducer serves unless it is told otherwise.
 DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 50051
 TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
 
 

@@ -20,8 +20,8 @@ from reduction.shares import Machine, ring_time, split
 from benchmarks.lab.traffic import Link
 from benchmarks.method.table import markdown
 from benchmarks.shaped.__main__ import counts, parts, size
-from benchmarks.simulation.network import OVERHEAD
 from benchmarks.simulation.world import Setting, simulate
+from reducer.planner.formulas import OVERHEAD
 
 
 def parse() -> argparse.Namespace:

@@ -17,8 +17,8 @@ from reduction.shares import Machine, ring_time, split
 
 from benchmarks.lab.traffic import Link
 from benchmarks.plots.style import PALETTE, panels, png, styled
-from benchmarks.simulation.network import OVERHEAD
 from benchmarks.simulation.world import Setting, simulate
+from reducer.planner.formulas import OVERHEAD
 
 WORKERS = (2, 4, 8, 16, 64)
 #: What `growth` shows.

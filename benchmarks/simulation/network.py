@@ -12,11 +12,11 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from reducer.planner.formulas import OVERHEAD
+
 #: Bytes of a packet, small against a chunk: with whole chunks as packets, sending and receiving
 #: would not overlap.
 PACKET_BYTES = 16 << 10
-#: What Ethernet, IP and TCP add to 1448 bytes of payload, as the lab's buckets count it.
-OVERHEAD = 1514 / 1448
 #: Seconds from one end of an idle link to the other, beside the bytes' own time.
 HOP_S = 50e-6
 

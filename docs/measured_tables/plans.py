@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from measured_results import figures, load, number
 
 from benchmarks.method.table import size_text
+from benchmarks.simulation.planned import planned
 from measured_tables.parts import contender, provenance, table
-from reducer.planner.formulas import Training, reducer_step, ring_step
 
 _NAMES = ("few-reducers", "sizes-4", "vgg16-4", "vgg16-8", "resnet50-4", "resnet50-8")
 #: Smaller sums cost more time for their messages than predicted.
@@ -23,24 +23,14 @@ def plans() -> Iterator[str]:
     for row in (row for name in names for row in load(name)["rows"]):
         if row["size_bytes"] < _LEAST_BYTES:
             continue
-        computing = contender(row, "noop")["p50_s"]
-        rate = row["network"]["rate_mbit"]
-        training = Training(
-            workers=row["workers"],
-            gradient_bytes=row["size_bytes"],
-            worker_mbit=rate,
-            reducer_mbit=rate,
-            reducer_cores=8,
-            compute_s=computing or 0.0,
-        )
         ours = contender(row, "colocated")["p50_s"] or contender(row, "tcp")["p50_s"]
         ring = contender(row, "ring")["p50_s"]
-        steps = ring_step(training), reducer_step(training, row["reducers"])
+        steps = planned(row)
         speedups = steps[0].total_s / steps[1].total_s, ring / ours
         cells.append(
             [
                 f"{row['workers']}, {row['reducers']}",
-                f"{rate:g} Mbit/s",
+                f"{row['network']['rate_mbit']:g} Mbit/s",
                 f"{row['what']}, {size_text(row['size_bytes'])}",
                 *(
                     f"{figures(step.total_s, 1e3)}, {figures(time, 1e3)}"

@@ -7,6 +7,7 @@ import os
 import sys
 
 import click
+from reduction.discovery.cluster import DEFAULT_PORT
 from reduction.errors import ConfigError
 from reduction.limits import PROCESSES_MAX
 from reduction.process.place import link_mbit
@@ -14,7 +15,6 @@ from reduction.process.place import link_mbit
 from reducer.commands.options import RenamedOption, security_options
 from reducer.config import (
     DEFAULT_HOST,
-    DEFAULT_PORT,
     DRAIN_TIMEOUT_S,
     ReducerConfig,
     complete_address,

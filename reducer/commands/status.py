@@ -7,10 +7,11 @@ import sys
 from functools import partial
 
 import click
+from reduction.discovery.cluster import DEFAULT_PORT
 from reduction.errors import ConfigError, ReducerUnavailable
 
 from reducer.commands.options import security_options
-from reducer.config import DEFAULT_HOST, DEFAULT_PORT, TLS_OPTIONS, complete_address
+from reducer.config import DEFAULT_HOST, TLS_OPTIONS, complete_address
 
 #: How often `status --watch` asks again if no seconds are given.
 WATCH_S = 2.0

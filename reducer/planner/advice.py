@@ -49,11 +49,6 @@ class Advice:
     #: What the prediction does not know of.
     doubts: tuple[str, ...]
 
-    @property
-    def is_worth_it(self) -> bool:
-        """Whether reducers should be used at all."""
-        return self.best.reducers is not None
-
 
 def advise(training: Training, counts: Sequence[int], prices: Prices | None) -> Advice:
     """Return what each of these numbers of reducers brings, and which to take.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from reduction.errors import ConfigError
+
+_T = TypeVar("_T")
 
 #: As many characters of a document are shown in an error.
 SHOWN_CHARACTERS = 200
@@ -48,12 +50,7 @@ def strings(fields: Mapping[str, Any], key: str) -> list[str]:
     Raises:
         Malformed: it is something else.
     """
-    value = fields.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise Malformed(f"{key} is not a list of texts: {value!r}")
-    return value
+    return _list(fields, key, str, "texts")
 
 
 def objects(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
@@ -62,9 +59,13 @@ def objects(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     Raises:
         Malformed: it is something else.
     """
+    return _list(fields, key, dict, "objects")
+
+
+def _list(fields: Mapping[str, Any], key: str, kind: type[_T], called: str) -> list[_T]:
     value = fields.get(key)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise Malformed(f"{key} is not a list of objects: {value!r}")
+    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+        raise Malformed(f"{key} is not a list of {called}: {value!r}")
     return value

@@ -32,10 +32,7 @@ def reduce_in_place(
     process_set: ProcessSet, tensor: Tensor, op: Operation, prescale: float, postscale: float
 ) -> torch.futures.Future[Tensor] | Tensor:
     """Reduce a contiguous tensor in place, on the thread of the negotiation."""
-    scaled_by = postscale
-    # Integers are scaled in float64, and cut.
-    if prescale != 1.0:
-        tensor.copy_(tensor * prescale if tensor.is_floating_point() else tensor.double() * prescale)
+    _scale(tensor, prescale)
     torch_op = TORCH_OPS[op]
     is_integer_average = op is Average and not tensor.is_floating_point()
     if is_integer_average:
@@ -44,8 +41,7 @@ def reduce_in_place(
     def finish() -> Tensor:
         if is_integer_average:
             tensor.copy_(torch.div(tensor, process_set.size(), rounding_mode="trunc"))
-        if scaled_by != 1.0:
-            tensor.copy_(tensor * scaled_by if tensor.is_floating_point() else tensor.double() * scaled_by)
+        _scale(tensor, postscale)
         return tensor
 
     if is_admitted(tensor, torch_op):
@@ -62,6 +58,24 @@ def reduce_in_place(
     else:
         dist.all_reduce(tensor, torch_op, process_set.group)
     return finish()
+
+
+def _scale(tensor: Tensor, factor: float) -> None:
+    """Multiply a tensor in place; integers in float64, and what is behind the point is cut."""
+    if factor != 1.0:
+        tensor.copy_(tensor * factor if tensor.is_floating_point() else tensor.double() * factor)
+
+
+def reduction_of(kind: str, tensor: Tensor, op: Operation, scales: tuple[float, float]) -> dict[str, Any]:
+    """Return what all ranks must say alike of a reduction."""
+    return {
+        "kind": kind,
+        "dtype": dtype_of(tensor),
+        "shape": list(tensor.shape),
+        "op": op.value,
+        "device": tensor.device.type,
+        "scales": list(scales),
+    }
 
 
 def stand_in(process_set: ProcessSet, name: str, same: dict[str, Any]) -> Callable[[], Any]:
@@ -90,14 +104,12 @@ def _submit_all_reduce(
             "a sparse tensor cannot be all-reduced: pass tensor.to_dense(), or sparse_as_dense=True"
         )
     negotiation = process_set.negotiation
-    same = {
-        "kind": "allreduce",
-        "dtype": dtype_of(tensor),
-        "shape": list(tensor.shape),
-        "op": op.value,
-        "device": tensor.device.type,
-        "scales": list(scales),
-    }
+
+    def into(given: Tensor, value: Tensor) -> Tensor:
+        given.detach().copy_(value)
+        return given
+
+    same = reduction_of("allreduce", tensor, op, scales)
 
     def run(said: list[Any]) -> Any:
         work = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -105,9 +117,8 @@ def _submit_all_reduce(
         if output is None:
             return result
         if isinstance(result, torch._C.Future):
-            return result.then(lambda done: output.detach().copy_(done.value()) is output or output)
-        output.detach().copy_(result)
-        return output
+            return result.then(lambda done: into(output, done.value()))
+        return into(output, result)
 
     return negotiation.submit(Entry(negotiation.name("allreduce", name), same, run))
 
@@ -255,8 +266,7 @@ def grouped_allreduce_(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it."""
-    negotiation = process_set.negotiation
-    negotiation.submit(Entry(negotiation.name("barrier", None), {"kind": "barrier"}, lambda _: None)).wait()
+    process_set.negotiation.barrier()
 
 
 def join(device: int = -1) -> int:

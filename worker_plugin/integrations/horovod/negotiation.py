@@ -89,7 +89,7 @@ class Negotiation:
         self, group: ProcessGroup, stand_in: Callable[[str, dict[str, Any]], Callable[[], Any]]
     ) -> None:
         self._group = group
-        self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
+        self._size = dist.get_world_size(group)
         self._stand_in = stand_in
         self._arrived: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -128,6 +128,10 @@ class Negotiation:
             self._names.add(entry.name)
         self._arrived.put(entry)
         return entry
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        self.submit(Entry(self.name("barrier", None), {"kind": "barrier"}, lambda _: None)).wait()
 
     def join(self) -> int:
         """Give zeros to what the others issue, until all ranks have joined; return the rank that was the last."""

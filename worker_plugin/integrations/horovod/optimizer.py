@@ -122,7 +122,6 @@ class _Bucket:
         self.parameters = parameters
         self.missing = set(parameters)
         self.future: torch.futures.Future[torch.Tensor] | None = None
-        self.flat: torch.Tensor | None = None
 
 
 class _Distributed(torch.optim.Optimizer):
@@ -154,13 +153,11 @@ class _Distributed(torch.optim.Optimizer):
         self._issued = 0
         #: Whether a gradient of this step was computed.
         self._has_begun = False
-        self._hooks: list[Any] = []
         if process_set.included() and process_set.size() > 1:
             self._reduction_state = process_set.new_state()
             optimizers[self._name] = self
             for parameter in (one for one in names if one.requires_grad):
-                hook = parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
-                self._hooks.append(hook)
+                parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
             self._reset()
 
     def _reset(self) -> None:
@@ -223,8 +220,8 @@ class _Distributed(torch.optim.Optimizer):
         flat = torch.cat(parts)
         if self._predivide != 1.0:
             flat /= self._predivide
-        bucket.flat, _ = self._compression.compress(flat)
-        bucket.future = self._all_reduce(bucket.flat)
+        compressed, _ = self._compression.compress(flat)
+        bucket.future = self._all_reduce(compressed)
 
     def _all_reduce(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         assert self._reduction_state is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from worker_plugin.integrations.horovod.all_reduce import reduce_in_place
+from worker_plugin.integrations.horovod.all_reduce import reduce_in_place, reduction_of
 from worker_plugin.integrations.horovod.exchange import allgather, submit_all_gather
 from worker_plugin.integrations.horovod.handles import (
     Average,
@@ -17,7 +17,6 @@ from worker_plugin.integrations.horovod.handles import (
     Operation,
     Sum,
     Tensor,
-    dtype_of,
     group_names,
     operation_of,
     refuse_joined,
@@ -72,14 +71,7 @@ def _submit_reduce_scatter(
         raise ValueError("a tensor without dimensions cannot be scattered")
     negotiation = process_set.negotiation
     count, number = process_set.size(), process_set.rank()
-    same = {
-        "kind": "reducescatter",
-        "dtype": dtype_of(tensor),
-        "shape": list(tensor.shape),
-        "op": op.value,
-        "device": tensor.device.type,
-        "scales": list(scales),
-    }
+    same = reduction_of("reducescatter", tensor, op, scales)
     # The first ranks have one row more each where rows are left over.
     each, more = divmod(len(tensor), count)
     begin, rows = number * each + min(number, more), each + (number < more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,8 +25,6 @@ _VARIABLES = {
     "LOCAL_RANK": ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "LOCAL_WORLD_SIZE": ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
 }
-#: Does a joined rank's part, by the name of a collective and what the other ranks say of it.
-StandIn = Callable[["ProcessSet", str, dict[str, Any]], Callable[[], Any]]
 
 
 class ProcessSet:
@@ -243,12 +241,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if number is None or process_set is global_process_set:
         return False
-    # All ranks are here, so nobody needs it any more.
-    from worker_plugin.integrations.horovod.all_reduce import barrier
-
-    barrier()
+    global_process_set.negotiation.barrier()  # all ranks are here, so nobody needs it any more
     process_set._end()
-    process_set.process_set_id = None
     return _world.sets.pop(number, None) is not None
 
 

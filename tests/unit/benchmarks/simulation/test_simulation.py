@@ -8,8 +8,9 @@ import pytest
 from benchmarks.lab.traffic import Link
 from benchmarks.simulation.against_lab import BUSY_MAX, Measured, cells, compare, measured
 from benchmarks.simulation.figure import any_number, gain
-from benchmarks.simulation.network import OVERHEAD, PACKET_BYTES, Bucket, Clock, Host, Network
+from benchmarks.simulation.network import PACKET_BYTES, Bucket, Clock, Host, Network
 from benchmarks.simulation.world import Setting, simulate
+from reducer.planner.formulas import OVERHEAD
 
 MIB = 1 << 20
 RATE = 1e6

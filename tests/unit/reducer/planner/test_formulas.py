@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.simulation.planned import planned
 from reducer.planner.formulas import (
     LATENCY_S,
     OVERHEAD,
@@ -85,17 +86,9 @@ def test_what_was_measured_is_predicted_within_12_percent(name):
     compared = 0
     for row in (row for row in rows if row["size_bytes"] >= 4 << 20):
         contenders = row["contenders"]
-        rate = row["network"]["rate_mbit"]
-        training = Training(
-            workers=row["workers"],
-            gradient_bytes=row["size_bytes"],
-            worker_mbit=rate,
-            reducer_mbit=rate,
-            reducer_cores=8,
-            compute_s=contenders.get("noop", {"p50_s": 0.0})["p50_s"],
-        )
+        ring, step = planned(row)
         ours = contenders["colocated" if "colocated" in contenders else "tcp"]
-        assert ring_step(training).total_s == pytest.approx(contenders["ring"]["p50_s"], rel=0.12)
-        assert reducer_step(training, row["reducers"]).total_s == pytest.approx(ours["p50_s"], rel=0.12)
+        assert ring.total_s == pytest.approx(contenders["ring"]["p50_s"], rel=0.12)
+        assert step.total_s == pytest.approx(ours["p50_s"], rel=0.12)
         compared += 1
     assert compared

@@ -15,6 +15,7 @@ from reducer.resources.allowance import default_memory_limit, default_processes
 DRAIN_TIMEOUT_S = 30.0
 #: Where a reducer serves unless it is told otherwise.
 DEFAULT_HOST = "127.0.0.1"
+LOG_FORMATS = ("text", "json")
 TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
 
 
@@ -46,6 +47,10 @@ class ReducerConfig:
     stop_with_stdin: bool = False
     #: How long SIGTERM waits for jobs to leave.
     drain_timeout_s: float = DRAIN_TIMEOUT_S
+    #: How long this reducer stays after its last job, in seconds; None if for ever.
+    exit_after_job_s: float | None = None
+    #: How the log is written, one of LOG_FORMATS.
+    log_format: str = LOG_FORMATS[0]
 
     def __post_init__(self) -> None:
         host, port = split_address(self.bind)
@@ -59,6 +64,8 @@ class ReducerConfig:
             raise ConfigError(f"--processes {self.processes}: must be 1 to {PROCESSES_MAX}")
         if self.memory_limit_bytes < self.processes:
             raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
+        if self.exit_after_job_s is not None and not 0 <= self.exit_after_job_s < float("inf"):
+            raise ConfigError(f"--exit-after-job {self.exit_after_job_s:g}: must be 0 or more seconds")
         for option, first in (("--data-port", self.data_port), ("--metrics-port", self.metrics_port)):
             if first and first + self.processes - 1 > 65535:
                 raise ConfigError(

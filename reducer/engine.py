@@ -73,6 +73,8 @@ class Engine:
         #: Chunks published for all jobs since the start.
         self.chunks = 0
         self.errors: Counter[str] = Counter()
+        #: Whether a rank of some job has been welcomed since the start.
+        self.has_served = False
         #: Transports receive payloads into buffers of this pool.
         self.pool = BufferPool()
         self._clock = clock
@@ -251,6 +253,7 @@ class Engine:
         self._journal.settle(self.jobs.by_name.values())
         owner = self.jobs.streams.get(stream)
         if owner is not None and isinstance(frame, Welcome):
+            self.has_served = True
             self._journal.on_welcome(stream, owner[0])
         elif owner is not None:
             self._journal.on_start(owner[0])

@@ -16,10 +16,11 @@ from typing import Any, TypedDict
 from reduction import limits
 from reduction.errors import ConfigError
 from reduction.process.place import link_mbit
+from reduction.process.variables import nearest
 from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 from reduction.security.tls import TlsFiles, tls_files
 
-from worker_plugin.settings.environment import nearest, warn_of_unknown
+from worker_plugin.settings.environment import warn_of_unknown
 from worker_plugin.settings.kinds import (
     Addresses,
     Choice,

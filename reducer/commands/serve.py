@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from dataclasses import fields
+from pathlib import Path
 
 import click
 from reduction.discovery.cluster import DEFAULT_PORT
 from reduction.errors import ConfigError
 from reduction.limits import PROCESSES_MAX
+from reduction.process.launch import SETTINGS_PREFIX
 from reduction.process.place import link_mbit
 
+from reducer.commands import sources
 from reducer.commands.options import RenamedOption, security_options
 from reducer.config import (
     DEFAULT_HOST,
     DRAIN_TIMEOUT_S,
+    LOG_FORMATS,
     ReducerConfig,
     complete_address,
     split_address,
@@ -27,7 +32,11 @@ from reducer.resources.sizes import size
 EXIT_BIND = 3
 
 
-@click.command(short_help="Run one reducer.")
+@click.command(
+    cls=sources.SettingsCommand,
+    short_help="Run one reducer.",
+    context_settings={"auto_envvar_prefix": SETTINGS_PREFIX.removesuffix("_")},
+)
 @click.option(
     "--bind",
     default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
@@ -46,7 +55,8 @@ EXIT_BIND = 3
     "--metrics-port",
     type=int,
     metavar="PORT",
-    help="Serve Prometheus metrics on the same host: process i serves PORT + i, from i = 0, each about itself.",
+    help="Serve /metrics for Prometheus, /livez and /readyz over HTTP on the same host: process i serves PORT + i, "
+    "from i = 0, each about itself.",
 )
 @click.option(
     "--memory-limit",
@@ -81,13 +91,41 @@ EXIT_BIND = 3
     help="How long SIGTERM waits for jobs to move to other reducers or end.",
 )
 @click.option(
+    "--exit-after-job",
+    type=float,
+    metavar="SECONDS",
+    help="End with exit code 0 that long after the last job has left; before its first job a reducer waits for ever.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     help="What goes to stderr.",
 )
-@click.option("--stop-with-stdin", is_flag=True, hidden=True, help="Stop when stdin closes.")
+@click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), default=LOG_FORMATS[0], help="How it is written."
+)
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=sources.read_file,
+    help='TOML with options, such as bind = "0.0.0.0:50051".',
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Only check settings, certificates and tokens, and show them.",
+)
+@click.option(
+    "--stop-with-stdin", is_flag=True, hidden=True, allow_from_autoenv=False, help="Stop when stdin closes."
+)
+@click.pass_context
 def serve(
+    context: click.Context,
     bind: str,
     data_port: int,
     metrics_port: int | None,
@@ -100,12 +138,18 @@ def serve(
     insecure: bool,
     link: str | None,
     drain_timeout: float,
+    exit_after_job: float | None,
     log_level: str,
+    log_format: str,
+    check: bool,
     stop_with_stdin: bool,
 ) -> None:
     """Run one reducer until SIGTERM or Ctrl-C; a second one ends it at once, with all its processes.
 
     Prints the one line `listening on HOST:PORT` to stdout when it is ready; logs go to stderr.
+
+    Every option is also a variable, REDUCER_BIND for --bind and so on, or a line of the --config
+    file. The command line counts first, then the variables, then the file.
     """
     # gRPC's fork handlers would only complain when this process starts its siblings, which never
     # use the parent's connections.
@@ -116,14 +160,14 @@ def serve(
     import uvloop
 
     from reducer.binding import BindError, check_host
-    from reducer.observe.log_lines import LineFormatter
+    from reducer.observe.log_lines import formatter
     from reducer.process.lifecycle import serve as serve_until_stopped
 
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        LineFormatter("%(asctime)s level=%(levelname)s logger=%(name)s pid=%(process)d %(message)s")
-    )
+    handler.setFormatter(formatter(log_format))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    for text in sources.unknown_variables(context.command):
+        logging.getLogger(__name__).warning("%s", text)
     given = {"processes": processes, "memory_limit_bytes": memory_limit}
     try:
         bind = complete_address(bind)
@@ -140,11 +184,34 @@ def serve(
             link_mbit=0 if link is None else link_mbit("--link", link),
             stop_with_stdin=stop_with_stdin,
             drain_timeout_s=drain_timeout,
+            exit_after_job_s=exit_after_job,
+            log_format=log_format,
             **{name: value for name, value in given.items() if value is not None},
         )
+        if check:
+            _check(config)
+            return
         uvloop.run(serve_until_stopped(config))
     except ConfigError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(f"{error}{sources.from_elsewhere(context)}") from None
     except BindError as error:
         click.echo(f"reducer: {error}", err=True)
         sys.exit(EXIT_BIND)
+
+
+def _check(config: ReducerConfig) -> None:
+    """Read certificates and tokens as `serve` would, and print the settings. Ports are not bound.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    from reduction.security.tokens import read_tokens
+
+    from reducer.security import server_credentials
+
+    if config.tls is not None:
+        server_credentials(config.tls)
+    if config.token_file is not None:
+        read_tokens(config.token_file)
+    for item in fields(config):
+        click.echo(f"{item.name} = {getattr(config, item.name)}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import UTC, datetime
 
 #: Escapes control characters that a peer may have sent: they could break the line or move the
 #: cursor.
@@ -15,3 +17,27 @@ class LineFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the record's line with control characters escaped."""
         return super().formatMessage(record).translate(_ESCAPES)
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes each record as one line of JSON: time (ISO 8601, UTC), level, logger, pid, message, and any traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line."""
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "pid": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def formatter(log_format: str) -> logging.Formatter:
+    """Return what writes the records in one of `config.LOG_FORMATS`."""
+    if log_format == "json":
+        return JsonFormatter()
+    return LineFormatter("%(asctime)s level=%(levelname)s logger=%(name)s pid=%(process)d %(message)s")

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -67,17 +66,6 @@ class EngineCollector(Collector):
         yield _gauge("memory_reserved_bytes", "Bytes promised to jobs", status.memory_reserved_bytes)
         yield _gauge("memory_limit_bytes", "Most bytes that may be promised", status.memory_limit_bytes)
         yield _gauge("draining", "1 while stopping", int(status.draining))
-
-
-def serve_metrics(engine: Engine, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
-    """Serve /metrics from a daemon thread.
-
-    Raises:
-        OSError: the port cannot be bound.
-    """
-    registry = CollectorRegistry()
-    registry.register(EngineCollector(engine, loop))
-    start_http_server(port, host, registry)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

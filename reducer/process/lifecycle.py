@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from reduction.model import Place
 from reduction.process import descriptors
@@ -14,9 +15,11 @@ from reduction.security.tokens import read_tokens
 from reducer.binding import BindError, check_address, check_ports_of_siblings, naming
 from reducer.config import ReducerConfig
 from reducer.engine import TICK_S, Engine
-from reducer.observe.metrics import serve_metrics
+from reducer.observe.http import Health, serve_http
+from reducer.process import service_manager
 from reducer.process.siblings import Siblings
 from reducer.process.stopping import Stopping
+from reducer.process.unused import Unused
 from reducer.resources import allowance
 from reducer.security import server_credentials
 from reducer.transports.grpc_server import GrpcServer, Limits
@@ -39,8 +42,9 @@ async def serve(config: ReducerConfig) -> None:
     place = Place(own_host(), config.link_mbit)
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each, place=place)
     siblings = Siblings(config)
+    health = Health(asyncio.get_running_loop())
     try:
-        data_port = _listen_beside(config, engine, with_data_port=credentials is None)
+        data_port = _listen_beside(config, engine, health, with_data_port=credentials is None)
         server = GrpcServer(engine, data_port, credentials=credentials, tokens=tokens)
         with naming(f"--bind {config.bind}"):
             port = server.bind(config.bind)
@@ -54,8 +58,10 @@ async def serve(config: ReducerConfig) -> None:
     stopping = Stopping(config.drain_timeout_s, siblings.kill)
     stopping.listen(stdin=config.stop_with_stdin)
     unneeded = asyncio.Event()
-    ticker = asyncio.create_task(_tick(engine, unneeded))
+    ticker = asyncio.create_task(_tick(engine, unneeded, config, stopping))
+    health.is_serving = True
     print(ready_line(config.address(port)), flush=True)
+    service_manager.notify(service_manager.READY)
     log.info(
         "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
         config.address(port),
@@ -68,6 +74,8 @@ async def serve(config: ReducerConfig) -> None:
     )
     try:
         await stopping.wait()
+        health.is_serving = False
+        service_manager.notify(service_manager.STOPPING)
         log.info("draining timeout=%gs", stopping.drain_timeout_s)
         await server.not_serving()
         engine.drain()
@@ -82,7 +90,9 @@ async def serve(config: ReducerConfig) -> None:
         engine.close()
 
 
-def _listen_beside(config: ReducerConfig, engine: Engine, *, with_data_port: bool) -> DataPort | None:
+def _listen_beside(
+    config: ReducerConfig, engine: Engine, health: Health, *, with_data_port: bool
+) -> DataPort | None:
     """Bind the ports for metrics and data. With TLS there is no data port: it is not encrypted.
 
     Raises:
@@ -91,7 +101,7 @@ def _listen_beside(config: ReducerConfig, engine: Engine, *, with_data_port: boo
     if config.metrics_port is not None:
         with naming(f"--metrics-port {config.metrics_port}"):
             check_address(config.host, config.metrics_port)
-            serve_metrics(engine, asyncio.get_running_loop(), config.host, config.metrics_port)
+            serve_http(engine, health, config.host, config.metrics_port)
     if not with_data_port:
         return None
     data_port = DataPort()
@@ -119,10 +129,21 @@ def _say_what_we_use(config: ReducerConfig) -> None:
         )
 
 
-async def _tick(engine: Engine, unneeded: asyncio.Event) -> None:
-    """Let time pass for the engine. Set `unneeded` when it drains and no job needs it any more."""
+async def _tick(engine: Engine, unneeded: asyncio.Event, config: ReducerConfig, stopping: Stopping) -> None:
+    """Let time pass for the engine. Set `unneeded` when it drains and no job needs it any more.
+
+    With --exit-after-job, ask to stop that long after the last job. The first process decides it for
+    its siblings, because every job has streams to it.
+    """
+    unused = None if config.exit_after_job_s is None else Unused(config.exit_after_job_s)
     while True:
         engine.tick()
+        if unused is not None and unused.is_over(
+            has_served=engine.has_served, jobs=len(engine.jobs.by_name), now_s=time.monotonic()
+        ):
+            log.info("no job for %g s, as --exit-after-job says", config.exit_after_job_s)
+            stopping.ask()
+            unused = None
         if engine.jobs.is_draining and not engine.is_needed:
             unneeded.set()
         await asyncio.sleep(TICK_S)

@@ -92,6 +92,7 @@ class Siblings:
         command += ["--memory-limit", str(config.memory_limit_bytes_each)]
         command += ["--drain-timeout", str(config.drain_timeout_s)]
         command += ["--log-level", logging.getLevelName(logging.getLogger().level).lower()]
+        command += ["--log-format", config.log_format]
         command += ["--insecure"] if config.insecure else []
         command += ["--link", f"{config.link_mbit}M"] if config.link_mbit else []
         paths = (config.tls_cert, config.tls_key, config.tls_ca, config.token_file)

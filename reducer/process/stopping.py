@@ -4,6 +4,7 @@ asked for by                    drains for at most
 SIGTERM, SIGINT                 --drain-timeout
 the end of stdin                ORPHAN_DRAIN_S: the parent process is gone
 the end of stdin after either   ORPHAN_DRAIN_S from then on
+--exit-after-job                nothing: there is no job
 a second SIGTERM or SIGINT      nothing: this process and its siblings end at once
 """
 
@@ -45,6 +46,10 @@ class Stopping:
     async def wait(self) -> None:
         """Wait until a signal or the end of stdin asks this process to stop."""
         await self._asked.wait()
+
+    def ask(self) -> None:
+        """Ask this process to stop."""
+        self._asked.set()
 
     async def drain(self, unneeded: asyncio.Event) -> None:
         """Wait until no job needs this reducer, or time is up."""

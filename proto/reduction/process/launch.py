@@ -4,6 +4,9 @@
 installed packages: a user's `click.py` or `grpc.py` would run in our process, or end it. So the
 process is started by its path and without PYTHONPATH. The folders of PYTHONPATH come last in its
 `sys.path` (`reducer/__main__.py`), for packages that are found nowhere else.
+
+A reducer that we start has its settings from its command line alone: the variables REDUCER_<OPTION>
+and a service manager's NOTIFY_SOCKET are for the process that an operator starts.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from pathlib import Path
 #: Name of the environment variable with the folders for the end of the process's `sys.path`. The
 #: first of them is the one that has this package.
 VARIABLE = "REDUCTION_START_PATH"
+#: Beginning of the variables that are options of `reducer serve`.
+SETTINGS_PREFIX = "REDUCER_"
 
 
 def reducer_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str, str]]:
@@ -27,7 +32,11 @@ def reducer_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str
     """
     ours = [str(Path(__file__).resolve().parents[2]), os.path.abspath(folder)]
     handed = _entries(os.environ.get(VARIABLE, "")) + _entries(os.environ.get("PYTHONPATH", ""))
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "NOTIFY_SOCKET") and not name.startswith(SETTINGS_PREFIX)
+    }
     environment[VARIABLE] = os.pathsep.join(dict.fromkeys(ours + handed))
     return [sys.executable, "-P", os.path.join(ours[1], "reducer", "__main__.py")], environment
 

@@ -13,7 +13,8 @@ START_S = 30.0
 
 def environment(**more: str) -> dict[str, str]:
     """Return the environment for a child: no settings of the caller's, loopback only."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("REDUCTION_")}
+    ours = ("REDUCTION_", "REDUCER_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return kept | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
 
 

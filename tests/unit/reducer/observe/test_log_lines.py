@@ -1,9 +1,13 @@
 """A reducer's log has one line per record, whatever a peer wrote into it."""
 
+import json
 import logging
 import sys
+from datetime import datetime
 
-from reducer.observe.log_lines import LineFormatter
+import pytest
+
+from reducer.observe.log_lines import LineFormatter, formatter
 
 
 def line(message, exc_info=None):
@@ -28,3 +32,17 @@ def test_a_traceback_keeps_its_lines():
     assert lines[0] == "level=WARNING reason=x"
     assert lines[1].startswith("Traceback")
     assert lines[-1] == "ValueError: no"
+
+
+def test_json():
+    try:
+        raise ValueError("no")
+    except ValueError:
+        record = logging.LogRecord("reducer", logging.WARNING, "file", 1, "a\n%s", ("x",), sys.exc_info())
+    text = formatter("json").format(record)
+    assert "\n" not in text
+    fields = json.loads(text)
+    assert fields["message"] == "a\nx"
+    assert (fields["level"], fields["logger"], fields["pid"]) == ("warning", "reducer", record.process)
+    assert datetime.fromisoformat(fields["time"]).timestamp() == pytest.approx(record.created, abs=1e-3)
+    assert fields["traceback"].endswith("ValueError: no")

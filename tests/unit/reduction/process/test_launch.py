@@ -96,3 +96,12 @@ def test_a_reducer_on_a_leash(monkeypatch: pytest.MonkeyPatch, token: str | None
     assert "a secret" not in command
     assert seen.get("token") == (None if token is None else "*:a secret\n")
     assert token is not None or seen["pass_fds"] == ()
+
+
+def test_an_operators_variables_are_not_for_a_reducer_that_we_start(monkeypatch):
+    monkeypatch.setenv("REDUCER_METRICS_PORT", "9102")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/notify")
+    monkeypatch.setenv("REDUCTION_JOB", "kept")
+    _, environment = reducer_command(SHARED)
+    assert not {"REDUCER_METRICS_PORT", "NOTIFY_SOCKET"} & environment.keys()
+    assert environment["REDUCTION_JOB"] == "kept"

@@ -1,0 +1,101 @@
+"""Where the options of `reducer serve` come from: the command line, variables, a file, and defaults, in this order."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+from reduction.process.launch import SETTINGS_PREFIX
+from reduction.process.variables import nearest, unknown
+
+#: Variables that Kubernetes sets in every container beside a Service that is called "reducer".
+_OF_KUBERNETES = ("REDUCER_SERVICE_", "REDUCER_PORT")
+
+
+def variable(option: str) -> str:
+    """Return the variable of an option such as data-port."""
+    return SETTINGS_PREFIX + option.replace("-", "_").upper()
+
+
+def read_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+    """Have a TOML file's values count where neither the command line nor a variable has one.
+
+    Raises:
+        click.BadParameter: it cannot be read, is no TOML, or names an option that there is not.
+    """
+    if path is None:
+        return
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise click.BadParameter(f"{path}: {reason}", context) from None
+    options = {name: option for option, name in _options(context.command)}
+    chosen: dict[str, str | bool] = {}
+    for option, value in values.items():
+        name = next((name for name in options if options[name] == option), None)
+        if name is None or not isinstance(value, str | int | float):
+            meant = nearest(option, options.values())
+            hint = f"; did you mean {meant}?" if name is None and meant is not None else ""
+            raise click.BadParameter(
+                f"{path}: {option} = {value!r} is no option of `serve` with a plain value{hint}", context
+            )
+        chosen[name] = value if isinstance(value, bool) else str(value)
+    context.default_map = chosen
+
+
+def unknown_variables(command: click.Command) -> Iterator[str]:
+    """Yield a warning of each variable that looks like an option and is none."""
+    known = {variable(option) for option, _ in _options(command)}
+    for name, text in unknown(SETTINGS_PREFIX, known, os.environ):
+        if not name.startswith(_OF_KUBERNETES):
+            yield text
+
+
+def from_elsewhere(context: click.Context) -> str:
+    """Return a text that names the options that are not from the command line; empty if all are."""
+    found = [
+        source for option, name in _options(context.command) if (source := _source(context, option, name))
+    ]
+    return f"; not from the command line: {', '.join(found)}" if found else ""
+
+
+class SettingsCommand(click.Command):
+    """A command whose errors say where a value is from if it is not from the command line."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Read all options as `click.Command` does.
+
+        Raises:
+            click.UsageError: a value is of the wrong type.
+        """
+        try:
+            return super().parse_args(context, args)
+        except click.BadParameter as error:
+            if isinstance(error.param, click.Option) and error.param.name is not None:
+                option = error.param.opts[0].removeprefix("--")
+                if source := _source(context, option, error.param.name):
+                    message = f"{error.message.removesuffix('.')}; it is from {source}"
+                    raise click.BadParameter(message, context, error.param) from None
+            raise
+
+
+def _source(context: click.Context, option: str, name: str) -> str:
+    """Return where an option's value is from; empty if from the command line, or a default."""
+    match context.get_parameter_source(name):
+        case ParameterSource.ENVIRONMENT:
+            return variable(option)
+        case ParameterSource.DEFAULT_MAP:
+            return f"{option} in the --config file"
+    return ""
+
+
+def _options(command: click.Command) -> Iterator[tuple[str, str]]:
+    """Yield each option's long name without dashes, and the name of its parameter."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden and parameter.name is not None:
+            yield parameter.opts[0].removeprefix("--"), parameter.name

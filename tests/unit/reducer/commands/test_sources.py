@@ -1,0 +1,115 @@
+"""Options of `reducer serve` from the command line, variables and a file."""
+
+import logging
+
+import pytest
+from click.testing import CliRunner
+
+from reducer.commands.serve import serve
+
+
+@pytest.fixture
+def checked(monkeypatch, tmp_path):
+    """Return a function that runs `serve --check` with a file's text, and returns its exit code and its words."""
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+
+    def check(*arguments, file=None, **variables):
+        if file is not None:
+            path = tmp_path / "reducer.toml"
+            path.write_text(file)
+            arguments = ("--config", str(path), *arguments)
+        done = CliRunner().invoke(serve, [*arguments, "--check"], env=variables)
+        return done.exit_code, done.output
+
+    return check
+
+
+def shown(output):
+    return dict(line.split(" = ") for line in output.splitlines())
+
+
+def test_the_command_line_wins_over_variables_over_the_file(checked):
+    file = "data-port = 4\nmetrics-port = 5\ndrain-timeout = 6\ninsecure = true\n"
+    variables = {"REDUCER_DATA_PORT": "14", "REDUCER_METRICS_PORT": "15"}
+    code, output = checked("--data-port", "24", file=file, **variables)
+    assert code == 0, output
+    values = shown(output)
+    assert [values[name] for name in ("data_port", "metrics_port", "drain_timeout_s", "insecure")] == [
+        "24",
+        "15",
+        "6.0",
+        "True",
+    ]
+
+
+def test_the_file_may_be_named_by_a_variable(checked, tmp_path):
+    path = tmp_path / "other.toml"
+    path.write_text('memory-limit = "1M"\nexit-after-job = 30\nlog-format = "json"\n')
+    code, output = checked(REDUCER_CONFIG=str(path))
+    assert code == 0, output
+    values = shown(output)
+    assert (values["memory_limit_bytes"], values["exit_after_job_s"]) == ("1048576", "30.0")
+    assert values["log_format"] == "json"
+
+
+def test_an_empty_variable_is_none(checked):
+    code, output = checked(REDUCER_BIND="", REDUCER_MEMORY_LIMIT="")
+    assert code == 0, output
+    assert shown(output)["bind"] == "127.0.0.1:50051"
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("bind", "reducer.toml: "),
+        (
+            "metric-port = 9102",
+            "metric-port = 9102 is no option of `serve` with a plain value; did you mean met",
+        ),
+        ("bind = [1]", "bind = [1] is no option of `serve` with a plain value"),
+        ("stop-with-stdin = true", "stop-with-stdin = True is no option"),
+        ('data-port = "x"', "'x' is not a valid integer; it is from data-port in the --config file"),
+        (
+            "data-port = 70000",
+            "--data-port 70000: must be 0 to 65535; not from the command line: data-port in",
+        ),
+        ("exit-after-job = -1", "--exit-after-job -1: must be 0 or more seconds"),
+    ],
+)
+def test_a_wrong_file_is_refused(checked, file, text):
+    code, output = checked(file=file)
+    assert code == 2
+    assert text in " ".join(output.split())
+
+
+def test_a_file_that_is_not_there(checked):
+    code, output = checked("--config", "/nowhere/x.toml")
+    assert code == 2
+    assert "/nowhere/x.toml: No such file or directory" in output
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        (
+            {"REDUCER_BIND": "0.0.0.0:1"},
+            "--insecure if everybody on that network may be trusted; not from the ",
+        ),
+        ({"REDUCER_PROCESSES": "0"}, "not from the command line: REDUCER_PROCESSES"),
+        ({"REDUCER_DATA_PORT": "x"}, "'x' is not a valid integer; it is from REDUCER_DATA_PORT"),
+        ({"REDUCER_TOKEN_FILE": "/nowhere"}, "/nowhere"),
+    ],
+)
+def test_a_wrong_variable_is_named(checked, variables, text):
+    code, output = checked(**variables)
+    assert code == 2
+    assert text in " ".join(output.split())
+
+
+def test_a_mistyped_variable_is_warned_of_and_those_of_kubernetes_are_not(checked, caplog):
+    variables = {"REDUCER_BINT": "1", "REDUCER_PORT": "tcp://1.2.3.4:5", "REDUCER_SERVICE_HOST": "1.2.3.4"}
+    code, _ = checked(**variables)
+    assert code == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        "REDUCER_BINT is no setting; did you mean REDUCER_BIND?"
+    ]

@@ -1,0 +1,45 @@
+"""Whether a reducer process lives and is ready, as its HTTP port says."""
+
+import asyncio
+import threading
+
+import pytest
+
+from reducer.observe import http
+from reducer.observe.http import Health
+
+
+@pytest.fixture
+def loop():
+    """An event loop that runs on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_a_process_is_ready_while_it_serves(loop):
+    health = Health(loop)
+    assert health.trouble(readiness=False) is None
+    assert health.trouble(readiness=True) == "starting, draining or stopping"
+    health.is_serving = True
+    assert health.trouble(readiness=True) is None
+
+
+def test_a_loop_that_does_not_answer_is_not_alive(loop, monkeypatch):
+    monkeypatch.setattr(http, "ANSWER_S", 0.05)
+    health, may_go_on = Health(loop), threading.Event()
+    loop.call_soon_threadsafe(may_go_on.wait)
+    assert health.trouble(readiness=False) == "the event loop has not answered for 0.05 s"
+    may_go_on.set()
+    monkeypatch.setattr(http, "ANSWER_S", 10.0)
+    assert health.trouble(readiness=False) is None
+
+
+def test_a_loop_that_has_ended_is_not_alive():
+    loop = asyncio.new_event_loop()
+    loop.close()
+    assert Health(loop).trouble(readiness=False) == "the event loop has ended"

@@ -1,26 +1,14 @@
-"""Who may use a reducer: its certificates, and the tokens that its calls must show."""
+"""Who may use a reducer: the tokens that its calls must show."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import grpc
 from reduction.errors import Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Join, WorkerFrame
-from reduction.security.tls import TlsFiles
 from reduction.security.tokens import TokenTable, from_metadata
 
 Metadata = Iterable[tuple[str, str | bytes]]
-
-
-def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    """Return credentials that demand a certificate of the client.
-
-    Raises:
-        ConfigError: a file cannot be used.
-    """
-    key, cert, ca = tls.read()
-    return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
 
 
 def check_call(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:

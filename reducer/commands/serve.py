@@ -205,13 +205,11 @@ def _check(config: ReducerConfig) -> None:
     Raises:
         ConfigError: a file cannot be used.
     """
-    from reduction.security.tokens import read_tokens
-
-    from reducer.security import server_credentials
+    from reducer.credentials import Certificates, Tokens
 
     if config.tls is not None:
-        server_credentials(config.tls)
+        Certificates(config.tls)
     if config.token_file is not None:
-        read_tokens(config.token_file)
+        Tokens(config.token_file)
     for item in fields(config):
         click.echo(f"{item.name} = {getattr(config, item.name)}")

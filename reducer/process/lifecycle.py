@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 from reduction.model import Place
 from reduction.process import descriptors
 from reduction.process.place import own_host
 from reduction.process.ready import ready_line
-from reduction.security.tokens import read_tokens
 
 from reducer.binding import BindError, check_address, check_ports_of_siblings, naming
 from reducer.config import ReducerConfig
+from reducer.credentials import LOOK_S, Certificates, Tokens
 from reducer.engine import TICK_S, Engine
 from reducer.observe.http import Health, serve_http
 from reducer.process import service_manager
@@ -21,7 +22,6 @@ from reducer.process.siblings import Siblings
 from reducer.process.stopping import Stopping
 from reducer.process.unused import Unused
 from reducer.resources import allowance
-from reducer.security import server_credentials
 from reducer.transports.grpc_server import GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 
@@ -37,15 +37,20 @@ async def serve(config: ReducerConfig) -> None:
     """
     descriptors.allow(2 * Limits().connections)  # a stream may have a descriptor on each plane
     _say_what_we_use(config)
-    credentials = None if config.tls is None else server_credentials(config.tls)
-    tokens = None if config.token_file is None else read_tokens(config.token_file)
+    certificates = None if config.tls is None else Certificates(config.tls)
+    tokens = None if config.token_file is None else Tokens(config.token_file)
     place = Place(own_host(), config.link_mbit)
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each, place=place)
     siblings = Siblings(config)
     health = Health(asyncio.get_running_loop())
     try:
-        data_port = _listen_beside(config, engine, health, with_data_port=credentials is None)
-        server = GrpcServer(engine, data_port, credentials=credentials, tokens=tokens)
+        data_port = _listen_beside(config, engine, health, with_data_port=certificates is None)
+        server = GrpcServer(
+            engine,
+            data_port,
+            credentials=None if certificates is None else certificates.credentials,
+            tokens=None if tokens is None else tokens.table,
+        )
         with naming(f"--bind {config.bind}"):
             port = server.bind(config.bind)
         check_ports_of_siblings(config)
@@ -59,6 +64,7 @@ async def serve(config: ReducerConfig) -> None:
     stopping.listen(stdin=config.stop_with_stdin)
     unneeded = asyncio.Event()
     ticker = asyncio.create_task(_tick(engine, unneeded, config, stopping))
+    looker = asyncio.create_task(_look([one for one in (certificates, tokens) if one is not None]))
     health.is_serving = True
     print(ready_line(config.address(port)), flush=True)
     service_manager.notify(service_manager.READY)
@@ -66,7 +72,7 @@ async def serve(config: ReducerConfig) -> None:
         "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
         config.address(port),
         "off" if data_port is None else data_port.port,
-        "off" if credentials is None else "on",
+        "off" if certificates is None else "on",
         "off" if tokens is None else "on",
         siblings.ports,
         ",".join(config.metrics_urls) or "off",
@@ -84,6 +90,7 @@ async def serve(config: ReducerConfig) -> None:
         log.info("stopping %s", "drained" if unneeded.is_set() else "with jobs left")
     finally:
         ticker.cancel()
+        looker.cancel()
         if data_port is not None:
             data_port.stop()
         await asyncio.gather(server.stop(0.5), siblings.stop())
@@ -127,6 +134,14 @@ def _say_what_we_use(config: ReducerConfig) -> None:
             config.memory_limit_bytes,
             there,
         )
+
+
+async def _look(files: Sequence[Certificates | Tokens]) -> None:
+    """Have certificates and tokens follow their files."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        for one in files:
+            one.look()
 
 
 async def _tick(engine: Engine, unneeded: asyncio.Event, config: ReducerConfig, stopping: Stopping) -> None:

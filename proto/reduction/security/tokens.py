@@ -50,6 +50,10 @@ class TokenTable:
     def __reduce__(self) -> NoReturn:
         raise TypeError("tokens are never pickled; pass the path of their file")
 
+    def replace_by(self, other: TokenTable) -> None:
+        """Have the tokens of another table from now on."""
+        self._tokens = other._tokens
+
     def of(self, job: str) -> str | None:
         """Return the token of a job: from its own line, else that of the job whose rail it is, else that of `*`."""
         rest = self._tokens.get(ANY)

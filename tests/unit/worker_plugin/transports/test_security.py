@@ -8,7 +8,8 @@ from reduction.model import PROTOCOL_VERSION, Goodbye, Join
 from reduction.security.tokens import TokenTable, to_metadata
 from support.network.certificates import Authority
 
-from reducer.security import check_join, check_status, server_credentials
+from reducer.credentials import Certificates
+from reducer.security import check_join, check_status
 from worker_plugin.config import PluginConfig
 from worker_plugin.transports.security import OPEN, access_of, private_access
 
@@ -91,7 +92,7 @@ def test_certificates(tmp_path):
     assert access.tls == files
     assert access.credentials is not None
     assert access.metadata == ()
-    assert server_credentials(files) is not None
+    assert Certificates(files).credentials is not None
 
 
 def test_what_is_shown_is_not_printed_or_pickled(token_file):

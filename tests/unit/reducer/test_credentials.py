@@ -1,0 +1,87 @@
+"""Certificates and tokens that follow their files."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from reduction.errors import ConfigError
+from support.network.certificates import Authority
+
+from reducer.credentials import Certificates, Tokens
+
+A, B = "a" * 20, "b" * 20
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    path = tmp_path / "tokens"
+    path.touch(0o600)
+    path.write_text(f"cnn:{A}\n")
+    return path
+
+
+def test_a_new_token_counts_and_the_old_one_does_not(token_file):
+    tokens = Tokens(str(token_file))
+    tokens.look()
+    assert tokens.table.admits("cnn", A)
+    token_file.write_text(f"cnn:{B}\nother:{A}\n")
+    assert tokens.table.admits("cnn", A)
+    tokens.look()
+    assert tokens.table.admits("cnn", B)
+    assert not tokens.table.admits("cnn", A)
+    assert tokens.table.admits("other", A)
+
+
+@pytest.mark.parametrize("text", [None, "", "no token at all"])
+def test_a_file_that_cannot_be_used_changes_nothing_and_is_warned_of_once(token_file, caplog, text):
+    tokens = Tokens(str(token_file))
+    if text is None:
+        token_file.unlink()
+    else:
+        token_file.write_text(text)
+    with caplog.at_level(logging.WARNING):
+        tokens.look()
+        tokens.look()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "still using what was read before"
+    ]
+    assert tokens.table.admits("cnn", A)
+    token_file.write_text(f"cnn:{B}\n")
+    tokens.look()
+    assert tokens.table.admits("cnn", B)
+
+
+def test_a_pipe_is_read_once(caplog):
+    reading, writing = os.pipe()
+    os.write(writing, f"*:{A}\n".encode())
+    os.close(writing)
+    try:
+        tokens = Tokens(f"/dev/fd/{reading}")
+        tokens.look()
+    finally:
+        os.close(reading)
+    assert tokens.table.admits("any", A)
+    assert caplog.records == []
+
+
+def test_certificates_wait_until_all_their_files_are_new(tmp_path, caplog):
+    files = Authority(tmp_path).files("127.0.0.1")
+    new = Authority(tmp_path, "new").files("127.0.0.1")
+    certificates = Certificates(files)
+    certificates.look()
+    assert certificates._take_renewed() is None
+    Path(files.cert).write_bytes(Path(new.cert).read_bytes())
+    with caplog.at_level(logging.WARNING):
+        certificates.look()
+    assert "cannot be used as certificate and private key" in caplog.text
+    assert certificates._take_renewed() is None
+    Path(files.key).write_bytes(Path(new.key).read_bytes())
+    certificates.look()
+    assert certificates._take_renewed() is not None
+    assert certificates._take_renewed() is None
+
+
+def test_at_the_start_the_files_must_be_good(tmp_path):
+    with pytest.raises(ConfigError):
+        Tokens(str(tmp_path / "none"))

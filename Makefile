@@ -43,12 +43,12 @@ test: $(STAMP) ## Run all tests, and check what tests/unit covers.
 test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 5 minutes.
 	$(BIN)/python -m tests.torch_suite $(ARGS)
 
-test-integrations: ## Train with Lightning, Accelerate, Transformers, Ray, torchft and WebDataset, in an environment of their own.
+test-integrations: ## Train with Lightning, Accelerate, Transformers, Ray, Spark, torchft and WebDataset, in an environment of their own.
 	$(FRAMEWORKS)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt torch
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt -e \
 		'.[lightning,accelerate,transformers,ray,torchft]' hypothesis pytest pytest-timeout \
-		pillow tensorboard webdataset
+		pillow pyspark 'pandas<3' pyarrow tensorboard webdataset
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks tests/examples/test_ladder.py $(ARGS)
 
 check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, imports, schema, documents.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -74,6 +75,21 @@ def test_transformers(script: Script, reducer: Reducer, way: str) -> None:
     assert weights_in(script("transformers_script.py", backend, **variables)) == plain
     assert len(plain) == 1
     assert received_bytes(reducer) > 100_000
+
+
+@needs("pyspark")
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, and there is none")
+@pytest.mark.parametrize("where", ["local", "cluster"])
+def test_spark_without_a_line(script: Script, reducer: Reducer, where: str) -> None:
+    """Spark's TorchDistributor in local mode, and on two executors, which get the variables from Spark."""
+    plain = script("spark_script.py", where, ranks=0)
+    assert "hook none" in plain
+    variables = {"REDUCTION_REDUCERS": reducer.address, "REDUCTION_AUTO": "ddp"}
+    ours = script("spark_script.py", where, ranks=0, **variables)
+    assert "hook reduction_hook" in ours
+    assert weights_in(ours) == weights_in(plain)
+    assert len(weights_in(ours)) == 1
+    assert received_bytes(reducer) >= 2 * STEPS * MODEL_BYTES
 
 
 @needs("ray")

@@ -22,16 +22,13 @@ from worker_plugin import ReductionState
 
 def main() -> None:
     """Train a small model on a task of its own; rank 0 prints the loss of each outer step."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description="Local training with an outer optimizer.")
     parser.add_argument("--inner-steps", type=int, default=20, help="of each rank between two outer steps")
     parser.add_argument("--outer-steps", type=int, default=10)
     parser.add_argument("--wire-dtype", default="int8", help="of the outer all-reduce; none: float32")
     parser.add_argument("--over", choices=["reducers", "gloo"], default="reducers")
     parser.add_argument("--width", type=int, default=128)
     options = parser.parse_args()
-
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, options.width), nn.Tanh(), nn.Linear(options.width, 32))
@@ -53,7 +50,6 @@ def main() -> None:
             loss.backward()
             inner.step()
             losses.append(loss.item())
-
         with torch.no_grad():
             changes = [before - now for before, now in zip(shared, model.parameters(), strict=True)]
             flat = torch.cat([change.flatten() for change in changes])

@@ -50,19 +50,29 @@ def running_reducers(count: int) -> Iterator[list[str]]:
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command to its end; signals to this process are passed on to it. Return its exit code, as shells do."""
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
+
+    def ignore(number: int, _: FrameType | None) -> None:
+        """Do nothing. The command must not inherit that, as it would SIG_IGN."""
+
+    # Before the command runs, or a signal could end this process and leave the command behind.
+    previous = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    previous[signal.SIGINT] = signal.signal(signal.SIGINT, ignore)
     try:
         process = subprocess.Popen(command, env=dict(environment))
+        for number in early:
+            process.send_signal(number)
+        code = process.wait()
     except OSError as error:
         print(f"reducer run: {command[0]}: {error.strerror}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        process.send_signal(number)
-
-    previous = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
-    previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        code = process.wait()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

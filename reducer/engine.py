@@ -40,6 +40,7 @@ from reduction.wire import checksum
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.jobs import Jobs
+from reducer.core.lobby import Lobby
 from reducer.journal import Journal
 from reducer.resources.buffers import BufferPool, is_leased
 
@@ -66,6 +67,8 @@ class Engine:
     ) -> None:
         incarnation = secrets.token_bytes(16)
         self.jobs = Jobs(incarnation=incarnation, memory_limit_bytes=memory_limit_bytes, place=place)
+        #: The transport tells it of its calls.
+        self.lobby = Lobby()
         #: Payload bytes of the pushes of all jobs since the start.
         self.received_bytes = 0
         #: Payload bytes of the results of all jobs since the start.
@@ -98,6 +101,7 @@ class Engine:
         """Let time pass. The caller does this every TICK_S."""
         self._handle(Tick())
         self._journal.tick()
+        self.lobby.forget(self._clock())
         if not self.jobs.by_name:
             self.pool.clear()
 

@@ -39,6 +39,19 @@ def _check(tokens: TokenTable | None, metadata: Metadata, peer: str, advice: str
         raise Unauthenticated(f"{peer} shows {'a wrong' if shown else 'no'} token{advice}")
 
 
+def check_lobby(tokens: TokenTable | None, job: str, metadata: Metadata, peer: str) -> None:
+    """Check that a call of the lobby shows the token of the job that it names.
+
+    Raises:
+        Unauthenticated: it does not.
+    """
+    if tokens is not None and not tokens.admits(job, shown := from_metadata(metadata)):
+        raise Unauthenticated(
+            f"{peer} shows {'a wrong' if shown else 'no'} token for the lobby of job {job!r}: its token_file and "
+            f"this reducer's --token-file must agree on that job's line"
+        )
+
+
 def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str) -> None:
     """Check that a Join shows the token of its job. The core refuses other frames and versions.
 

@@ -135,6 +135,17 @@ class PluginConfig:
         'per node crosses the network: a number, or "auto" for what the launcher says. Without it every '
         "rank is by itself.",
     )
+    elastic: bool = setting(
+        False,
+        Switch(),
+        "Whether the job goes on when a worker is lost, and takes in new ones, see docs/elastic.md; 1 or 0 in "
+        "the environment. It needs `job`, `reducers`, `rank` and `world_size`: how many workers begin.",
+    )
+    min_workers: int = setting(
+        1,
+        WholeNumber(1, limits.WORLD_SIZE_MAX),
+        "With fewer workers than that an elastic job begins no step, and waits `join_timeout_s` for more.",
+    )
     colocated: str | None = setting(
         None,
         Choice(None, "auto", "always"),
@@ -184,7 +195,8 @@ class PluginConfig:
             if (value := getattr(self, row.name)) is not None:
                 row.kind.check(row.name, value)
         # What follows is about several settings at once.
-        if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
+        is_beyond = self.rank is not None and self.world_size is not None and self.rank >= self.world_size
+        if is_beyond and not self.elastic:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
         if self.job is not None:
             self._check_job(self.job)
@@ -194,6 +206,8 @@ class PluginConfig:
             raise ConfigError(
                 f"credit_bytes is {self.credit_bytes}, it must be at least chunk_bytes, {self.chunk_bytes}"
             )
+        if self.elastic:
+            self._check_elastic()
         if self.tls is not None and self.transport == "tcp":
             raise ConfigError(
                 "transport is 'tcp', which TLS does not cover: use 'auto' or 'grpc' with tls_cert"
@@ -248,6 +262,21 @@ class PluginConfig:
                 f"leave one of them out"
             )
 
+    def _check_elastic(self) -> None:
+        if self.rank is None or self.world_size is None:
+            raise ConfigError(
+                f"elastic needs rank and world_size, which are {self.rank} and {self.world_size}: set REDUCTION_RANK, "
+                f"another one for each worker, and REDUCTION_WORLD_SIZE, how many workers begin"
+            )
+        for name in ("local_group", "colocated", "fallback"):
+            if (value := getattr(self, name)) is not None:
+                raise ConfigError(f"{name}={value!r} cannot be used with elastic: leave it out")
+        if self.wire is not None and self.wire.block > 1:
+            raise ConfigError(
+                f"wire_dtype={self.wire_dtype!r} leaves something out, and elastic may send a contribution twice: use "
+                f"'bf16' or 'fp16', or none"
+            )
+
 
 class Settings(TypedDict, total=False):
     """What may be given for each setting but `reducers`; None means that it is not given."""
@@ -267,6 +296,8 @@ class Settings(TypedDict, total=False):
     credit_bytes: int | str | None
     checksums: bool | None
     local_group: int | str | None
+    elastic: bool | None
+    min_workers: int | str | None
     colocated: str | None
     colocated_host: str | None
     link: str | None

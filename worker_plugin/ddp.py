@@ -40,8 +40,12 @@ class Modules:
                 f"the DistributedDataParallel module averages over {theirs}, but this state is for {group}: make the "
                 f"state with attach(ddp_model) or ReductionState(process_group=...), on all ranks of the module"
             )
-        self._checked |= {id(parameter): weakref.ref(parameter) for parameter in module.parameters()}
+        self.add(module)
         return group
+
+    def add(self, module: DistributedDataParallel) -> None:
+        """Take note of a module that needs no check of its ranks."""
+        self._checked |= {id(parameter): weakref.ref(parameter) for parameter in module.parameters()}
 
 
 def modules_of(parameter: torch.Tensor, state: object) -> Sequence[DistributedDataParallel]:

@@ -28,6 +28,9 @@ from worker_plugin.config import AllSettings, PluginConfig, Settings, build, che
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
+from worker_plugin.elastic.communicator import Elastic
+from worker_plugin.elastic.ddp import UsedParameters, check_alone
+from worker_plugin.elastic.steps import OnChange, Steps, Training, describe
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
 from worker_plugin.settings import table
@@ -85,6 +88,8 @@ class ReductionState:
         if process_group is not None or store is not None:
             group = find_group(self.config.rank, self.config.world_size, process_group, store)
             self._given = None if store is None else group
+        if self.config.elastic and (process_group is not None or store is not None):
+            raise ConfigError("an elastic job needs no process group and no store: leave them out")
         self._process_group = process_group
         self._reset()
 
@@ -113,6 +118,10 @@ class ReductionState:
         self._failure: ReductionError | None = None
         self._is_closed = False
         self._feedback = ErrorFeedback()
+        #: Of an elastic job: what happens between two steps, and which parameters got gradients.
+        self._steps: Steps | None = None
+        self._used = UsedParameters()
+        self._on_change: list[OnChange] = []
 
     # ---- collectives ----
 
@@ -206,7 +215,12 @@ class ReductionState:
             ConfigError: the module averages over other ranks than this state is for.
         """
         with self._lock:
-            self._group = self._modules.check(module, self._ranks())
+            if self.config.elastic:
+                check_alone(module)
+                self._modules.add(module)
+                self._used.watch(module)
+            else:
+                self._group = self._modules.check(module, self._ranks())
 
     def _submit(
         self,
@@ -276,6 +290,71 @@ class ReductionState:
                 error = communicator.error
                 record = communicator.recorder.record("" if error is None else str(error), begin)
                 recorder.write(record, directory)
+
+    # ---- elastic jobs ----
+
+    def sync(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Begin a step of an elastic job: with all workers that are there, and all of them in one state.
+
+        Every worker calls it before every step, on the thread that trains, when the collectives of the
+        step before are done. Workers that wait to be taken in get model, optimizer and `extra` from one
+        that is in the job, in place, and so do all of a new job from the first one. The model's buffers
+        become those of the first worker at every call. It blocks until all workers have called it.
+
+        Args:
+            model: its state_dict is sent; the module inside of DDP, or the DDP module itself, alike on all
+                workers.
+            optimizer: its state_dict is sent.
+            extra: what else newcomers need: a dictionary of tensors, numbers, texts, lists and dictionaries,
+                such as the step and the position in the data.
+
+        Returns:
+            `extra`, or for a worker that got the state of another one, that one's.
+
+        Raises:
+            ConfigError: the job is not elastic; the model is another one than that of the other workers; a
+                parameter got no gradient.
+            RankTaken: another live process has this rank.
+            WorkersMissing: too few workers came within `join_timeout_s`.
+            ReductionError: whatever else ended the job for this worker.
+        """
+        if not self.config.elastic:
+            raise ConfigError("state.sync is for elastic jobs: make the state with elastic=True")
+        try:
+            self._used.check()
+            training = Training(model, optimizer, extra or {})
+            if self._steps is None:
+                with self._lock:
+                    if self._communicator is None and not self._is_closed:
+                        self._communicator = Elastic(self.config, describe(model))
+                communicator = self._connected()
+                assert isinstance(communicator, Elastic)
+                self._steps = Steps(
+                    communicator, self.config.min_workers, self.config.join_timeout_s, self._on_change
+                )
+            return self._steps.sync(training)
+        except ReductionError:
+            raise
+        except Exception as error:
+            raise self.fail(error) from error
+
+    def on_change(self, call: OnChange) -> OnChange:
+        """Have a function called when other workers take part than in the step before; may be a decorator.
+
+        It is called in `sync`, with the ranks before and after, to scale a learning rate for one.
+        """
+        self._on_change.append(call)
+        return call
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part in the present step of an elastic job; empty before its first `sync`."""
+        return () if self._steps is None else self._steps.ranks
 
     # ---- life ----
 
@@ -398,23 +477,26 @@ class ReductionState:
         return self._group
 
     def _connect(self) -> Communicator:
-        ranks, local_group = self._ranks(), self.config.local_group
-        rendezvous = StoreRendezvous(self.config, ranks.store, ranks.size)
-        communicator: Communicator
-        if local_group in (None, 1) or ranks.size == 1 or (local_group == "auto" and ranks.store is None):
-            communicator = Client(self.config, ranks, rendezvous)
-        elif ranks.store is None:
-            raise ConfigError(
-                f"local_group={local_group} needs a way to meet the other ranks of the node: initialise "
-                f"torch.distributed, with this rank {ranks.rank} of {ranks.size}"
-            )
-        else:
-            communicator = Hierarchy(self.config, ranks, rendezvous)
+        communicator = self._make()
         # A state that is dropped without close() leaves in the background, after its collectives;
         # one that is kept, at exit.
         self._dropping = weakref.finalize(self, communicator.leave)
         self._dropping.atexit = False
         return communicator
+
+    def _make(self) -> Communicator:
+        if self.config.elastic:
+            return Elastic(self.config)
+        ranks, local_group = self._ranks(), self.config.local_group
+        rendezvous = StoreRendezvous(self.config, ranks.store, ranks.size)
+        if local_group in (None, 1) or ranks.size == 1 or (local_group == "auto" and ranks.store is None):
+            return Client(self.config, ranks, rendezvous)
+        if ranks.store is None:
+            raise ConfigError(
+                f"local_group={local_group} needs a way to meet the other ranks of the node: initialise "
+                f"torch.distributed, with this rank {ranks.rank} of {ranks.size}"
+            )
+        return Hierarchy(self.config, ranks, rendezvous)
 
 
 ReductionState.__doc__ = table.document(ReductionState.__doc__, table.rows(PluginConfig))

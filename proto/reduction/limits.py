@@ -141,6 +141,20 @@ UNREAD_CONTROL_BYTES_MAX = MIB
 #: each rank is kept.
 UNREAD_NEWS_BYTES = 64 * KIB
 
+# ---- the lobby of elastic jobs ----
+
+#: Workers of one job that may be in the lobby of a reducer.
+LOBBY_ENTRIES_MAX = 256
+#: What a worker says of itself: two lists of workers, 60 bytes for each of them. All entries of a job
+#: fit into a frame.
+LOBBY_ENTRY_BYTES_MAX = 16 * KIB
+#: The same with the job's name and the worker's nonce.
+LOBBY_REQUEST_BYTES_MAX = 17 * KIB
+#: What a reducer keeps of all jobs.
+LOBBY_BYTES_MAX = 16 * MIB
+#: Seconds after which a reducer forgets a worker that says nothing.
+LOBBY_S = 10.0
+
 # ---- a worker's addresses ----
 
 #: Addresses of one job, counted after ranges have been written out.

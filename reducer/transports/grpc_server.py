@@ -45,6 +45,7 @@ from reducer.config import split_address
 from reducer.engine import Engine
 from reducer.resources.heap import Heap
 from reducer.security import check_call, check_join, check_status
+from reducer.transports.lobby_calls import LobbyCalls
 from reducer.transports.open_services import open_services
 from reducer.transports.outbox import Encoder, Outbox
 from reducer.transports.tcp_server import DataPort
@@ -166,6 +167,7 @@ class GrpcServer:
         self._outboxes: set[Outbox] = set()
         self._encoder = Encoder()
         self._heap = Heap()
+        self._lobby = LobbyCalls(engine, tokens, self._turns, self._refuse)
         self._health = health.aio.HealthServicer()
         # Calls have a limit too, because a health check may watch for ever.
         self._server = grpc.aio.server(
@@ -176,6 +178,7 @@ class GrpcServer:
             "Session": grpc.stream_stream_rpc_method_handler(self._session),
             # For clients this is a call with one request and one answer.
             "Status": grpc.stream_stream_rpc_method_handler(self._status),
+            "Lobby": grpc.stream_stream_rpc_method_handler(self._lobby.serve),
         }
         shown = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         self._server.add_generic_rpc_handlers(

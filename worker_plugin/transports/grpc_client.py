@@ -68,6 +68,11 @@ class GrpcEndpoint:
 
     def open(self, sink: Sink) -> GrpcStream:
         """Open a stream; see `ReducerEndpoint.open`."""
+        method: Any = self.channel().stream_stream(METHOD)
+        return GrpcStream(method(metadata=self.access.metadata), sink, self)
+
+    def channel(self) -> grpc.aio.Channel:
+        """Return the connection; made by the first call."""
         if self._channel is None:
             credentials = self.access.credentials
             self._channel = (
@@ -75,8 +80,7 @@ class GrpcEndpoint:
                 if credentials is None
                 else grpc.aio.secure_channel(self.address, credentials, options=OPTIONS)
             )
-        method: Any = self._channel.stream_stream(METHOD)
-        return GrpcStream(method(metadata=self.access.metadata), sink, self)
+        return self._channel
 
     async def close(self) -> None:
         """End all streams and the connection."""

@@ -33,6 +33,7 @@ from reduction.model.job import (
     Presence,
     job_title,
 )
+from reduction.model.lobby import LobbyEntry, LobbyRequest
 from reduction.model.status import JobStatus, LastRank, ReducerStatus, WaitTimes
 from reduction.model.wire_sizes import FORMATS, DType, Format, ReduceOp
 
@@ -52,6 +53,8 @@ __all__ = [
     "JobStatus",
     "Join",
     "LastRank",
+    "LobbyEntry",
+    "LobbyRequest",
     "Member",
     "Minimum",
     "Moved",

@@ -436,3 +436,29 @@ class Waits(_message.Message):
     p99_s: float
     max_s: float
     def __init__(self, p50_s: _Optional[float] = ..., p90_s: _Optional[float] = ..., p99_s: _Optional[float] = ..., max_s: _Optional[float] = ...) -> None: ...
+
+class LobbyRequest(_message.Message):
+    __slots__ = ("job", "nonce", "entry")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    nonce: bytes
+    entry: bytes
+    def __init__(self, job: _Optional[str] = ..., nonce: _Optional[bytes] = ..., entry: _Optional[bytes] = ...) -> None: ...
+
+class LobbyResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[LobbyEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[LobbyEntry, _Mapping]]] = ...) -> None: ...
+
+class LobbyEntry(_message.Message):
+    __slots__ = ("nonce", "entry", "gone")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    entry: bytes
+    gone: bool
+    def __init__(self, nonce: _Optional[bytes] = ..., entry: _Optional[bytes] = ..., gone: _Optional[bool] = ...) -> None: ...

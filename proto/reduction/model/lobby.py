@@ -1,0 +1,26 @@
+"""What the workers of an elastic job say of themselves, through reducers, before they reduce together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LobbyRequest:
+    """A worker says that it is there, or says something else from now on."""
+
+    job: str
+    #: Of the worker process.
+    nonce: bytes
+    #: For the other workers; reducers do not look into it.
+    entry: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LobbyEntry:
+    """What a worker has said last."""
+
+    nonce: bytes
+    entry: bytes
+    #: Whether its call has ended.
+    is_gone: bool

@@ -1,0 +1,50 @@
+"""The Lobby call, as bytes and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reduction import model
+from reduction.limits import JOB_NAME_BYTES_MAX, LOBBY_ENTRIES_MAX, LOBBY_ENTRY_BYTES_MAX
+from reduction.v1 import reduction_pb2 as pb
+from reduction.wire.fields import parse, require, require_id, require_printable
+
+
+def lobby_request_to_wire(request: model.LobbyRequest) -> bytes:
+    """Encode what a worker says of itself."""
+    return pb.LobbyRequest(job=request.job, nonce=request.nonce, entry=request.entry).SerializeToString()
+
+
+def lobby_request_from_wire(data: bytes) -> model.LobbyRequest:
+    """Decode what a worker says of itself.
+
+    Raises:
+        MalformedFrame: not a LobbyRequest, or a field outside its limits.
+    """
+    request = parse(pb.LobbyRequest, data)
+    require("length of LobbyRequest.job", len(request.job.encode()), 1, JOB_NAME_BYTES_MAX)
+    require_printable("LobbyRequest.job", request.job)
+    require_id("LobbyRequest.nonce", request.nonce)
+    require("length of LobbyRequest.entry", len(request.entry), 1, LOBBY_ENTRY_BYTES_MAX)
+    return model.LobbyRequest(request.job, request.nonce, request.entry)
+
+
+def lobby_response_to_wire(entries: Iterable[model.LobbyEntry]) -> bytes:
+    """Encode what all workers of a job have said."""
+    return pb.LobbyResponse(
+        entries=[pb.LobbyEntry(nonce=one.nonce, entry=one.entry, gone=one.is_gone) for one in entries]
+    ).SerializeToString()
+
+
+def lobby_response_from_wire(data: bytes) -> tuple[model.LobbyEntry, ...]:
+    """Decode what all workers of a job have said.
+
+    Raises:
+        MalformedFrame: not a LobbyResponse, or a field outside its limits.
+    """
+    response = parse(pb.LobbyResponse, data)
+    require("number of LobbyResponse.entries", len(response.entries), 0, LOBBY_ENTRIES_MAX)
+    for one in response.entries:
+        require_id("LobbyEntry.nonce", one.nonce)
+        require("length of LobbyEntry.entry", len(one.entry), 1, LOBBY_ENTRY_BYTES_MAX)
+    return tuple(model.LobbyEntry(one.nonce, one.entry, one.gone) for one in response.entries)

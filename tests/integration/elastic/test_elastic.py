@@ -1,0 +1,229 @@
+"""Elastic jobs of real processes: workers are killed, and come; all have the same bits after every step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes.children import Log, environment
+from support.processes.reducers import Reducer, status_of
+
+SCRIPT = Path(__file__).parents[2] / "support/training/elastic_script.py"
+#: The longest time that anything here may take, in seconds.
+PATIENCE_S = 120.0
+
+
+class Worker:
+    """One process of an elastic job."""
+
+    def __init__(self, folder: Path, rank: int, **variables: str) -> None:
+        self.rank = rank
+        name = f"worker-{rank}-{uuid.uuid4().hex[:4]}"
+        self.log = Log(folder / f"{name}.log")
+        self._out = folder / f"{name}.out"
+        with self.log.path.open("w") as log, self._out.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, str(SCRIPT)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                env=environment(REDUCTION_RANK=str(rank), **variables),
+            )
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has said after each step."""
+        return [json.loads(line) for line in self._out.read_text().splitlines() if line.endswith("}")]
+
+    def wait_for(self, ready: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait until it has said something of a kind."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(map(ready, self.lines)):
+            assert self.process.poll() is None, self.log.text
+            assert time.monotonic() < deadline, self.log.text
+            time.sleep(0.02)
+
+    def end(self) -> list[dict[str, Any]]:
+        """Wait until it ends, which must be well; return what it has said."""
+        assert self.process.wait(PATIENCE_S) == 0, self.log.text
+        self.log.check()
+        return self.lines
+
+    def error(self) -> str:
+        """Wait until it ends, which must be with an error; return the last line of its log."""
+        assert self.process.wait(PATIENCE_S) != 0
+        return self.log.text.rstrip().splitlines()[-1]
+
+
+@pytest.fixture
+def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
+    """Start a worker of a job of this test's own, over two reducers; `start.stop()` has all end after a step."""
+    running: list[Worker] = []
+    shared = {"REDUCTION_JOB": f"elastic-{uuid.uuid4().hex[:6]}", "REDUCTION_REDUCERS": ""}
+    shared["REDUCTION_REDUCERS"] = ",".join(serve().address for _ in range(2))
+
+    stop = tmp_path / "stop"
+
+    def one(rank: int, size: int, steps: int = 1_000_000, **more: str) -> Worker:
+        variables = {"REDUCTION_WORLD_SIZE": str(size), "STEPS": str(steps), "STOP": str(stop)}
+        running.append(Worker(tmp_path, rank, **(shared | variables | more)))
+        return running[-1]
+
+    one.stop = stop.touch
+    yield one
+    for worker in running:
+        worker.process.kill()
+        worker.process.wait()
+
+
+def assert_alike(*workers: list[dict[str, Any]]) -> None:
+    """Check that all have the same bits after every step, and that sums have those who took part."""
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for lines in workers:
+        for line in lines:
+            by_step.setdefault(line["step"], []).append(line)
+    for step, lines in by_step.items():
+        assert len({line["digest"] for line in lines}) == 1, (step, lines)
+        for line in lines:
+            assert set(line["in_sum"]) <= set(line["members"])
+            assert line["in_sum"] == lines[0]["in_sum"]
+            assert line["mean"] == pytest.approx(sum(line["in_sum"]) / len(line["in_sum"]), abs=1e-6)
+
+
+def steps_of(lines: list[dict[str, Any]]) -> list[int]:
+    return [line["step"] for line in lines]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("victim", [0, 2])
+def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) -> None:
+    workers = [start(rank, 3) for rank in range(3)]
+    workers[victim].wait_for(lambda line: line["step"] == 5)
+    workers[victim].process.kill()
+    left = [worker for worker in workers if worker.rank != victim]
+    others = [worker.rank for worker in left]
+    left[0].wait_for(lambda line: line["members"] == others)
+    new = start(victim, 3)
+    new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
+    start.stop()
+    said = [worker.end() for worker in (*left, new)]
+    assert_alike(*said, workers[victim].lines)
+    for lines in said[:2]:
+        assert steps_of(lines) == list(range(1, len(lines) + 1))  # none was lost, and none done twice
+        assert lines[-1]["members"] == [0, 1, 2]
+        assert lines[-1]["changes"] == [[[0, 1, 2], others], [others, [0, 1, 2]]]
+    first = said[2][0]["step"]
+    assert steps_of(said[2]) == list(range(first, len(said[0]) + 1))
+    # Every sample once, but for those of the worker that was killed, which are at most one batch.
+    used = [sample for lines in (*said, workers[victim].lines) for line in lines for sample in line["batch"]]
+    assert len(used) == len(set(used))
+    assert f"rank {victim}" in left[0].log.text
+    assert f"taking in ranks [{victim}]" in left[0].log.text
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_and_a_reducer_die_at_once(start: Any, serve: Callable[..., Reducer]) -> None:
+    first, second = serve(), serve()
+    addresses = {"REDUCTION_REDUCERS": f"{first.address},{second.address}"}
+    workers = [start(rank, 3, 40, **addresses) for rank in range(3)]
+    workers[1].wait_for(lambda line: line["step"] == 5)
+    second.log.spare()
+    second.kill()
+    workers[1].process.kill()
+    said = [workers[0].end(), workers[2].end()]
+    assert_alike(*said, workers[1].lines)
+    assert [steps_of(lines) for lines in said] == [list(range(1, 41))] * 2
+
+
+@pytest.mark.timeout(300)
+def test_a_stopped_worker_is_waited_for(start: Any) -> None:
+    workers = [start(rank, 2, 20) for rank in range(2)]
+    workers[1].wait_for(lambda line: line["step"] == 5)
+    os.kill(workers[1].process.pid, signal.SIGSTOP)
+    time.sleep(3)
+    os.kill(workers[1].process.pid, signal.SIGCONT)
+    said = [worker.end() for worker in workers]
+    assert_alike(*said)
+    assert all(line["members"] == [0, 1] for lines in said for line in lines)
+
+
+@pytest.mark.timeout(300)
+def test_too_few_workers_wait_for_another_one(start: Any) -> None:
+    workers = [start(rank, 2, REDUCTION_MIN_WORKERS="2") for rank in range(2)]
+    workers[1].wait_for(lambda line: line["step"] == 5)
+    workers[1].process.kill()
+    killed = workers[1].lines
+    new = start(1, 2, REDUCTION_MIN_WORKERS="2")
+    new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
+    start.stop()
+    said = [workers[0].end(), new.end()]
+    assert_alike(*said, killed)
+    assert steps_of(said[0]) == list(range(1, len(said[0]) + 1))
+    # At most the step in which the worker was lost was done with one.
+    assert sum(len(line["in_sum"]) == 1 for line in said[0]) <= 1
+
+
+@pytest.mark.timeout(300)
+def test_no_other_worker_comes(start: Any) -> None:
+    settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "3"}
+    workers = [start(rank, 2, **settings) for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 5)
+    workers[1].process.kill()
+    assert "WorkersMissing: 1 workers are left, min_workers is 2" in workers[0].error()
+
+
+@pytest.mark.timeout(300)
+def test_half_of_the_workers_without_the_first_cannot_go_on(start: Any) -> None:
+    workers = [start(rank, 2, REDUCTION_JOIN_TIMEOUT_S="3") for rank in range(2)]
+    workers[1].wait_for(lambda line: line["step"] == 5)
+    workers[0].process.kill()
+    assert "no majority" in workers[1].error()
+
+
+@pytest.mark.timeout(300)
+def test_workers_that_cannot_take_part_get_an_error_and_the_others_none(start: Any) -> None:
+    workers = [start(rank, 2, PAUSE_S="0.01") for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 3)
+    other_model = start(2, 2, 9, WIDTH="17")
+    other_size = start(2, 3, 9)
+    other_dtype = start(2, 2, 9, REDUCTION_WIRE_DTYPE="bf16")
+    assert "ConfigError: rank 2 has world_size=2, wire_dtype=None, a model of" in other_model.error()
+    assert "world_size=3" in other_size.error()
+    assert "wire_dtype=bf16" in other_dtype.error()
+    at = workers[0].lines[-1]["step"]
+    for worker in workers:
+        worker.wait_for(lambda line: line["step"] > at + 5)
+        assert worker.lines[-1]["members"] == [0, 1]
+        worker.log.check()
+
+
+@pytest.mark.timeout(300)
+def test_a_parameter_without_a_gradient_is_an_error(start: Any) -> None:
+    worker = start(0, 1, 9, UNUSED="1")
+    assert "1 of 7 parameters got no gradient in the last step, spare for one" in worker.error()
+
+
+@pytest.mark.timeout(300)
+def test_one_that_leaves_is_no_loss(start: Any) -> None:
+    workers = [start(rank, 3, 10 if rank == 1 else 20) for rank in range(3)]
+    said = [worker.end() for worker in workers]
+    assert_alike(*said)
+    assert [len(lines) for lines in said] == [20, 10, 20]
+    assert said[0][-1]["members"] == [0, 2]
+
+
+def test_the_status_shows_the_generation(start: Any, serve: Callable[..., Reducer]) -> None:
+    reducer = serve()
+    worker = start(0, 1, REDUCTION_REDUCERS=reducer.address, REDUCTION_JOB="shown")
+    worker.wait_for(lambda line: line["step"] == 2)
+    (job,) = status_of(reducer.address)["jobs"]
+    assert job["job"] == "shown"

@@ -1,0 +1,218 @@
+"""Every interleaving of small elastic jobs: no two generations can ever both go on.
+
+The model: workers die, new ones take their ranks, and messages are late, lost or reordered at will. So at any moment
+any worker may propose any generation that it may join itself, any worker may join any that was ever proposed, and
+one that has joined a generation learns at any later moment, or never, that all have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+import pytest
+from model_check.explorer import Report, Violation, explore
+
+from worker_plugin.elastic.lineage import Generation, Lineage, Worker
+
+
+class Mind(NamedTuple):
+    """What one worker knows; None of it if it is dead."""
+
+    started: Generation | None
+    joined: tuple[Generation, ...]
+
+
+class Jobs(NamedTuple):
+    """One state: the workers that have ever been, what is proposed, what has started, and the faults to come."""
+
+    minds: tuple[tuple[Worker, Mind | None], ...]
+    proposed: tuple[Generation, ...]
+    started: tuple[Generation, ...]
+    deaths: int
+    newcomers: int
+
+
+class World:
+    def __init__(self, size: int, proposals: int, lineage: type[Lineage] = Lineage) -> None:
+        self.size, self.proposals, self._lineage = size, proposals, lineage
+
+    def start(self, *, deaths: int, newcomers: int = 0) -> Jobs:
+        """Return the state in which the first generation has started, and all know it."""
+        workers = tuple(Worker(rank, "a") for rank in range(self.size))
+        first = Generation(1, "first", workers)
+        minds = tuple((worker, Mind(first, ())) for worker in workers)
+        return Jobs(minds, (), (first,), deaths, newcomers)
+
+    def after(self, state: Jobs, *labels: str) -> Jobs:
+        """Return the state after these steps, each named by its whole label with workers as numbers."""
+        for label in labels:
+            state = next(after for name, after in self._steps(state) if _short(name) == label)
+        return state
+
+    def successors(self, state: Jobs) -> Iterator[tuple[str, Jobs]]:
+        for label, after in self._steps(state):
+            going_on = [one for one in after.started if self._goes_on(after, one)]
+            if len(going_on) > 1:
+                raise Violation(f"{going_on} both go on after {label}")
+            yield label, after
+
+    def is_goal(self, state: Jobs) -> bool:
+        return True
+
+    def _steps(self, state: Jobs) -> Iterator[tuple[str, Jobs]]:
+        for index, (worker, mind) in enumerate(state.minds):
+            if mind is None:
+                continue
+            lineage = self._of(worker, mind)
+            if len(state.proposed) < self.proposals:
+                for generation in self._proposals(state, lineage):
+                    yield f"{worker} proposes {generation}", self._propose(state, generation)
+            for generation in state.proposed:
+                if lineage.may_join(generation):
+                    after = self._put(state, index, Mind(mind.started, (*mind.joined, generation)))
+                    yield f"{worker} joins {generation}", self._start(after, generation)
+            if mind.joined and mind.joined[-1] in state.started:
+                yield f"{worker} learns of the start", self._put(state, index, Mind(mind.joined[-1], ()))
+            if state.deaths:
+                yield f"{worker} dies", self._put(state, index, None)._replace(deaths=state.deaths - 1)
+        if state.newcomers:
+            for rank in range(self.size):
+                if all(mind is None for worker, mind in state.minds if worker.rank == rank):
+                    fresh = (Worker(rank, "b"), Mind(None, ()))
+                    minds = tuple(sorted((*state.minds, fresh), key=lambda one: one[0]))
+                    yield f"{rank} is back", state._replace(minds=minds, newcomers=state.newcomers - 1)
+
+    def _proposals(self, state: Jobs, lineage: Lineage) -> Iterator[Generation]:
+        """Yield all that a worker may propose; those whose ranks and number are the same have one id per proposer."""
+        if lineage.started is None and not lineage.joined:
+            return  # only a worker that has taken part proposes
+        living = [worker for worker, mind in state.minds if mind is not None or worker.nonce == "a"]
+        for count in range(1, self.size + 1):
+            for workers in combinations(living, count):
+                ranks = [worker.rank for worker in workers]
+                generation = Generation(lineage.number + 1, str(lineage.own.rank), workers)
+                if len(set(ranks)) == count and lineage.may_join(generation):
+                    yield generation
+
+    def _propose(self, state: Jobs, generation: Generation) -> Jobs:
+        proposed = {*state.proposed, generation}
+        return state._replace(proposed=tuple(sorted(proposed, key=repr)))
+
+    def _start(self, state: Jobs, generation: Generation) -> Jobs:
+        """A generation starts in the moment in which all of its workers are in it."""
+        if generation in state.started or not self._goes_on(state, generation):
+            return state
+        return state._replace(started=tuple(sorted((*state.started, generation), key=repr)))
+
+    def _goes_on(self, state: Jobs, generation: Generation) -> bool:
+        """Whether all workers of a generation are in it now, so that its sums can be completed."""
+        minds = dict(state.minds)
+        return all(self._current(minds.get(worker)) == generation for worker in generation.workers)
+
+    @staticmethod
+    def _current(mind: Mind | None) -> Generation | None:
+        if mind is None:
+            return None
+        return mind.joined[-1] if mind.joined else mind.started
+
+    def _of(self, worker: Worker, mind: Mind) -> Lineage:
+        lineage = self._lineage(worker, self.size)
+        lineage.started, lineage.joined = mind
+        return lineage
+
+    @staticmethod
+    def _put(state: Jobs, index: int, mind: Mind | None) -> Jobs:
+        minds = list(state.minds)
+        minds[index] = (minds[index][0], mind)
+        return state._replace(minds=tuple(minds))
+
+
+def _short(label: str) -> str:
+    """Return a label with numbers in place of workers: "1 joins 1,2,3"."""
+    head, _, rest = label.partition("Generation")
+    who = re.findall(r"rank=(\d+)", head)
+    ranks = re.findall(r"rank=(\d+)", rest)
+    return f"{who[0]} {head.split()[-1]} {','.join(ranks)}".strip()
+
+
+def check(world: World, start: Jobs) -> Report:
+    report = explore(start, world.successors, world.is_goal, states_max=3_000_000, seconds_max=600)
+    print(f"{report.states} states, {report.seconds:.0f} s")
+    assert report.violation is None, "\n".join((report.violation[0], *report.violation[1]))
+    assert report.is_complete
+    return report
+
+
+#: Worker 0 is cut off from the others, and 3 hears of both sides. 1 and 2 have joined a generation without 0.
+DIVIDED = ("1 proposes 1,2,3", "1 joins 1,2,3", "2 joins 1,2,3")
+#: 3 has joined it as well, so it has started, and 1 and 2 know that.
+STARTED = (*DIVIDED, "3 joins 1,2,3", "1 start", "2 start")
+
+
+@pytest.mark.parametrize(
+    ("size", "proposals", "deaths", "newcomers"),
+    [
+        (2, 4, 1, 1),
+        (3, 2, 1, 1),
+        pytest.param(3, 3, 1, 0, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
+        pytest.param(4, 2, 1, 0, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
+    ],
+)
+def test_no_two_generations_go_on(size: int, proposals: int, deaths: int, newcomers: int) -> None:
+    world = World(size, proposals)
+    check(world, world.start(deaths=deaths, newcomers=newcomers))
+
+
+@pytest.mark.parametrize("steps", [DIVIDED, STARTED], ids=["divided", "started"])
+def test_no_two_generations_of_a_divided_job_go_on(steps: tuple[str, ...]) -> None:
+    world = World(4, 3)
+    check(world, world.after(world.start(deaths=0), *steps))
+
+
+class _ForgetsJoined(Lineage):
+    """Asks for a majority of the last generation that has started, and forgets those that it has joined since."""
+
+    def may_join(self, generation: Generation) -> bool:
+        joined, number, self.joined = self.joined, self.number, ()
+        try:
+            return generation.number > number and super().may_join(generation)
+        finally:
+            self.joined = joined
+
+
+class _ForgetsStarted(Lineage):
+    """Asks for a majority of the generation that it has joined last, whether or not that has started."""
+
+    def may_join(self, generation: Generation) -> bool:
+        if not self.joined:
+            return super().may_join(generation)
+        is_newer = self.own in generation.workers and generation.number > self.number
+        return is_newer and generation.is_majority_of(self.joined[-1])
+
+
+class _AnyHalf(Generation):
+    """Half of the workers are enough, whichever half it is."""
+
+    def is_majority_of(self, before: Generation) -> bool:
+        return 2 * len(set(self.workers).intersection(before.workers)) >= len(before.workers)
+
+
+@pytest.mark.parametrize(("rule", "steps"), [(_ForgetsStarted, DIVIDED), (_ForgetsJoined, STARTED)])
+def test_weaker_rules_fail(rule: type[Lineage], steps: tuple[str, ...]) -> None:
+    world = World(4, 3, rule)
+    start = world.after(world.start(deaths=0), *steps)
+    report = explore(start, world.successors, world.is_goal, states_max=400_000, seconds_max=100)
+    assert report.violation is not None
+    assert "both go on" in report.violation[0]
+
+
+def test_any_half_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Generation, "is_majority_of", _AnyHalf.is_majority_of)
+    world = World(2, 2)
+    report = explore(
+        world.start(deaths=0), world.successors, world.is_goal, states_max=100_000, seconds_max=60
+    )
+    assert report.violation is not None

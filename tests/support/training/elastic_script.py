@@ -1,0 +1,74 @@
+"""One worker of an elastic job: it trains a small model and prints a line of JSON after every step.
+
+Variables: STEPS; STOP, a file: when there is one, all end after the same step; PAUSE_S between steps; WIDTH of the
+model; UNUSED=1 leaves a parameter without a gradient.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from worker_plugin import ReductionState, attach
+from worker_plugin.elastic.sampler import ElasticSampler
+
+steps, pause_s = int(os.environ["STEPS"]), float(os.environ.get("PAUSE_S", "0.05"))
+width = int(os.environ.get("WIDTH", "16"))
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+state = ReductionState(elastic=True)
+rank = state.config.rank
+torch.manual_seed(rank)  # so the first worker's weights must become those of all
+net = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 4))
+net.register_parameter("spare", nn.Parameter(torch.zeros(1)))
+net.spare.requires_grad = "UNUSED" in os.environ
+model = DistributedDataParallel(net, find_unused_parameters=True)
+optimizer = torch.optim.Adam(net.parameters(), 0.01)
+attach(model, state)
+data = torch.randn(997, 8, generator=torch.Generator().manual_seed(1))
+sampler = ElasticSampler(len(data), 4)
+changes: list[object] = []
+state.on_change(lambda before, after: changes.append([before, after]))
+
+step, stops = 0, False
+while step < steps and not stops:
+    extra = state.sync(net, optimizer, {"step": step, "sampler": sampler.state_dict()})
+    step = extra["step"]
+    sampler.load_state_dict(extra["sampler"])
+    batch = sampler.take(state.members, rank)
+    optimizer.zero_grad()
+    model(data[batch]).pow(2).mean().backward()
+    # A sum and an average beside DDP's: whose contributions are in them?
+    ranks = torch.zeros(32, dtype=torch.int32)
+    ranks[rank] = 1
+    ranks[31] = os.path.exists(os.environ["STOP"])
+    mean = torch.tensor([float(rank)])
+    futures = [state.all_reduce(ranks), state.all_reduce(mean, dist.ReduceOp.AVG)]
+    torch.futures.wait_all(futures)
+    optimizer.step()
+    step += 1
+    stops, ranks[31] = bool(ranks[31]), 0
+    tensors = [
+        *net.state_dict().values(),
+        *(moment for one in optimizer.state.values() for moment in one.values()),
+    ]
+    digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+    line = {
+        "step": step,
+        "members": state.members,
+        "digest": digest,
+        "in_sum": ranks.nonzero().flatten().tolist(),
+        "mean": mean.item(),
+        "batch": batch,
+        "changes": changes,
+        "at": time.time(),
+    }
+    print(json.dumps(line), flush=True)
+    time.sleep(pause_s)
+state.close()

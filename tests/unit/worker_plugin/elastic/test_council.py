@@ -1,0 +1,178 @@
+"""What a worker without a generation does, by what it hears."""
+
+from dataclasses import replace
+
+import pytest
+from reduction.errors import ConfigError, RankTaken, WorkerLost, WorkersMissing
+
+from worker_plugin.elastic.council import STOPPED_S, TAKEN_S, Hearing, Join, Propose, Refuse, Wait, deliberate
+from worker_plugin.elastic.entries import Said
+from worker_plugin.elastic.lineage import Generation, Lineage, Worker
+
+SETTINGS = "world_size=3, wire_dtype=None"
+
+
+def worker(rank: int, life: str = "a") -> Worker:
+    return Worker(rank, f"{life}{rank}")
+
+
+def said(rank: int, life: str = "a", **changes: object) -> Said:
+    return replace(Said(worker(rank, life), f"host{rank}", SETTINGS), **changes)
+
+
+def hearing(own: Said, *others: Said, lineage: Lineage | None = None, now: float = 100.0) -> Hearing:
+    lineage = Lineage(own.worker, 3) if lineage is None else lineage
+    by_nonce = {one.worker.nonce: one for one in others}
+    return Hearing(now, own, by_nonce, lineage, 100.0, 60.0, "new")
+
+
+FIRST = Generation(1, "first", (worker(0), worker(1), worker(2)))
+
+
+def after_first(rank: int) -> Lineage:
+    lineage = Lineage(worker(rank), 3)
+    lineage.join(FIRST)
+    lineage.start(FIRST)
+    return lineage
+
+
+# ---- a new job ----
+
+
+def test_rank_0_proposes_the_first_generation_when_all_are_there():
+    assert deliberate(hearing(said(0), said(1))) == Wait("ranks [2] of 3")
+    assert deliberate(hearing(said(0), said(1), said(2))) == Propose(replace(FIRST, id="new"))
+    assert deliberate(hearing(said(1), said(0), said(2))) == Wait("rank 0 to begin")
+    assert deliberate(hearing(said(1), said(0, proposal=FIRST), said(2))) == Join(FIRST)
+
+
+def test_who_has_gone_is_not_there():
+    assert deliberate(hearing(said(0), said(1), said(2, is_gone=True))) == Wait("ranks [2] of 3")
+
+
+def test_missing_workers_are_an_error_after_a_while():
+    advice = deliberate(hearing(said(0), said(1), now=160.0))
+    assert isinstance(advice, Refuse)
+    assert isinstance(advice.error, WorkersMissing)
+    assert "ranks [2] of 3 did not come within 60 s" in str(advice.error)
+
+
+def test_two_processes_with_one_rank():
+    twins = said(1, "a"), said(1, "b")
+    assert isinstance(deliberate(hearing(twins[1], said(0), twins[0])), Wait)
+    late = 100.0 + TAKEN_S
+    refused = deliberate(hearing(twins[1], said(0), twins[0], now=late))
+    assert isinstance(refused, Refuse)
+    assert isinstance(refused.error, RankTaken)
+    assert "rank 1 is a live process on host1" in str(refused.error)
+    assert isinstance(deliberate(hearing(twins[0], said(0), twins[1], now=late)), Wait)
+
+
+def test_other_settings_are_an_error_of_the_new_worker():
+    other = said(0, settings="world_size=4, wire_dtype=None")
+    advice = deliberate(hearing(said(1), other))
+    assert isinstance(advice, Refuse)
+    assert isinstance(advice.error, ConfigError)
+    assert "world_size=4" in str(advice.error)
+
+
+# ---- a job that runs ----
+
+
+def test_a_new_worker_waits_to_be_taken_in_and_joins_when_it_is():
+    live = said(0, number=3), said(1, number=3)
+    assert isinstance(deliberate(hearing(said(2, "b"), *live)), Wait)
+    with_it = Generation(4, "x", (worker(0), worker(1), worker(2, "b")), (worker(2, "b"),))
+    live = said(0, number=3, proposal=with_it), said(1, number=3)
+    assert deliberate(hearing(said(2, "b"), *live)) == Join(with_it)
+    assert isinstance(deliberate(hearing(said(2, "b"), said(0, number=3), now=1e6)), Wait)
+
+
+def test_settings_of_those_who_run_count():
+    strange = said(1, "c", settings="something else")
+    assert isinstance(deliberate(hearing(said(2, "b"), said(0, number=3), strange)), Wait)
+
+
+def test_a_live_worker_keeps_its_rank():
+    late = deliberate(hearing(said(0, "b"), said(0, number=3), said(1, number=3), now=100.0 + TAKEN_S))
+    assert isinstance(late, Refuse)
+    assert isinstance(late.error, RankTaken)
+
+
+# ---- after a loss ----
+
+
+def test_those_who_are_left_go_on():
+    gone = said(2, number=1, is_gone=True)
+    mine = said(0, number=1, is_waiting=True)
+    waiting = said(1, number=1, is_waiting=True)
+    expected = Generation(2, "new", (worker(0), worker(1)))
+    assert deliberate(hearing(mine, waiting, gone, lineage=after_first(0))) == Propose(expected)
+    advice = deliberate(hearing(waiting, mine, gone, lineage=after_first(1)))
+    assert advice == Wait("rank 0 to propose the next generation, or for more workers")
+    proposing = replace(mine, proposal=expected)
+    assert deliberate(hearing(waiting, proposing, gone, lineage=after_first(1))) == Join(expected)
+
+
+def test_the_first_worker_may_be_lost_as_well():
+    gone = said(0, number=1, is_gone=True)
+    own, other = said(1, number=1, is_waiting=True), said(2, number=1, is_waiting=True)
+    advice = deliberate(hearing(own, other, gone, lineage=after_first(1)))
+    assert advice == Propose(Generation(2, "new", (worker(1), worker(2))))
+
+
+def test_a_worker_that_has_neither_gone_nor_noticed_is_waited_for():
+    own, gone = said(0, number=1, is_waiting=True), said(2, number=1, is_gone=True)
+    busy = said(1, number=1)
+    assert isinstance(deliberate(hearing(own, busy, gone, lineage=after_first(0))), Wait)
+    # One of three is no majority of them.
+    late = deliberate(hearing(own, busy, gone, lineage=after_first(0), now=100.0 + STOPPED_S))
+    assert isinstance(late, Wait)
+    # Two are.
+    other = said(1, number=1, is_waiting=True)
+    stopped = said(2, number=1)
+    late = deliberate(hearing(own, other, stopped, lineage=after_first(0), now=100.0 + STOPPED_S))
+    assert late == Propose(Generation(2, "new", (worker(0), worker(1))))
+
+
+def test_a_minority_waits_and_then_fails():
+    own = said(2, number=1, is_waiting=True)
+    assert isinstance(deliberate(hearing(own, lineage=after_first(2), now=130.0)), Wait)
+    late = deliberate(hearing(own, lineage=after_first(2), now=160.0))
+    assert isinstance(late, Refuse)
+    assert isinstance(late.error, WorkersMissing)
+    assert "ranks [2] are left of the 3 workers of generation 1, and these are no majority" in str(late.error)
+
+
+def test_a_worker_without_which_the_others_have_gone_on():
+    own, others = said(1, number=1, is_waiting=True), (said(0, number=2), said(2, number=2))
+    assert isinstance(deliberate(hearing(own, *others, lineage=after_first(1))), Wait)
+    late = deliberate(hearing(own, *others, lineage=after_first(1), now=100.0 + STOPPED_S))
+    assert isinstance(late, Refuse)
+    assert isinstance(late.error, WorkerLost)
+    assert "gone on without rank 1, in generation 2" in str(late.error)
+
+
+def test_new_workers_do_not_count_after_a_loss():
+    own, gone = said(0, number=1, is_waiting=True), said(1, number=1, is_gone=True)
+    other, new = said(2, number=1, is_waiting=True), said(1, "b")
+    advice = deliberate(hearing(own, gone, other, new, lineage=after_first(0)))
+    assert advice == Propose(Generation(2, "new", (worker(0), worker(2))))
+
+
+def test_numbers_are_higher_than_any_that_was_heard_of():
+    lineage = after_first(0)
+    lineage.join(Generation(5, "never started", (worker(0), worker(1), worker(2))))
+    own = said(0, number=5, is_waiting=True)
+    others = said(1, number=7, is_waiting=True), said(2, number=1, is_gone=True)
+    advice = deliberate(hearing(own, *others, lineage=lineage))
+    assert advice == Propose(Generation(8, "new", (worker(0), worker(1))))
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_of_several_proposals_the_one_with_the_highest_number_is_joined(number):
+    low = Generation(2, "low", (worker(0), worker(1)))
+    high = Generation(number, "z", (worker(0), worker(1)))
+    own = said(1, number=1, is_waiting=True)
+    others = said(0, number=1, proposal=low), said(2, number=1, proposal=high)
+    assert deliberate(hearing(own, *others, lineage=after_first(1))) == Join(high)

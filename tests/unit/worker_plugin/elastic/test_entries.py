@@ -1,0 +1,60 @@
+"""What workers say in the lobby, as JSON and back; what somebody else says there must do no harm."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from reduction.errors import MalformedFrame
+from reduction.model import LobbyEntry
+
+from worker_plugin.elastic.entries import Said, merge, said_from_entry
+from worker_plugin.elastic.lineage import Generation, Worker
+
+A, B, C = Worker(0, "aa"), Worker(1, "bb"), Worker(2, "cc")
+SAID = Said(A, "host", "settings", 3, True, Generation(4, "id", (A, B, C), (B,)), 7)
+
+
+def entry(said: Said, *, is_gone: bool = False) -> LobbyEntry:
+    return LobbyEntry(said.worker.nonce.encode(), said.to_entry(), is_gone)
+
+
+def test_round_trips():
+    for said in (SAID, Said(B, "h", "s")):
+        assert said_from_entry(said.to_entry()) == said
+
+
+@given(some.binary(max_size=200))
+def test_bytes_that_nobody_says(data):
+    with pytest.raises(MalformedFrame):
+        said_from_entry(data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rank": "x"},
+        {"nonce": None, "count": None},
+        {"proposal": 3},
+        {"proposal": {"number": 1, "id": "x", "workers": [[0]], "newcomers": []}},
+        {"proposal": {"number": 0, "id": "x", "workers": [[0, "a"]], "newcomers": []}},
+        {"proposal": {"number": 1, "id": "x", "workers": [], "newcomers": []}},
+        {"proposal": {"number": 1, "id": "x", "workers": [[1, "a"], [0, "b"]], "newcomers": []}},
+        {"proposal": {"number": 1, "id": "x", "workers": [[0, "a"], [0, "b"]], "newcomers": []}},
+        {"proposal": {"number": 1, "id": "x", "workers": [[0, "a"]], "newcomers": [0]}},
+    ],
+)
+def test_entries_that_make_no_sense(changes):
+    with pytest.raises(MalformedFrame):
+        said_from_entry(json.dumps(json.loads(SAID.to_entry()) | changes).encode())
+
+
+def test_the_latest_counts_and_one_reducer_that_sees_a_worker_is_enough():
+    old, new = Said(A, "host", "s", count=1), Said(A, "host", "s", number=2, count=2)
+    heard = merge([[entry(old), entry(Said(B, "h", "s"), is_gone=True)], [entry(new, is_gone=True)]])
+    assert heard["aa"] == new
+    assert heard["bb"].is_gone
+    heard = merge([[entry(new, is_gone=True)], [entry(old, is_gone=True)]])
+    assert heard["aa"].is_gone
+    assert heard["aa"].number == 2
+    assert merge([]) == {}

@@ -1,0 +1,46 @@
+"""Which generation may follow which; all interleavings are in tests/model_check/test_generations.py."""
+
+import pytest
+
+from worker_plugin.elastic.lineage import Generation, Lineage, Worker
+
+A, B, C, D = (Worker(rank, "a") for rank in range(4))
+NEW = Worker(3, "b")
+
+
+def test_the_first_generation_has_all_workers():
+    lineage = Lineage(B, 3)
+    assert lineage.number == 0
+    assert lineage.may_join(Generation(1, "x", (A, B, C)))
+    assert not lineage.may_join(Generation(1, "x", (A, B)))
+    assert not lineage.may_join(Generation(1, "x", (A, C, D)))
+    assert lineage.may_join(Generation(5, "x", (A, B)))  # it comes to a job that runs
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_majority"),
+    [((B, C, D), True), ((A, B), True), ((C, D), False), ((B, C), False), ((D,), False), ((A, NEW), False)],
+)
+def test_a_majority_or_the_half_with_the_lowest_rank(workers, is_majority):
+    before = Generation(1, "x", (A, B, C, D))
+    assert Generation(2, "y", workers).is_majority_of(before) == is_majority
+
+
+def test_a_generation_that_was_joined_counts_until_one_has_started():
+    lineage, first = Lineage(B, 4), Generation(1, "first", (A, B, C, D))
+    lineage.join(first)
+    lineage.start(first)
+    without_a = Generation(2, "x", (B, C, D))
+    assert lineage.may_join(without_a)
+    lineage.join(without_a)
+    assert lineage.number == 2
+    assert not lineage.may_join(Generation(2, "y", (A, B, C)))
+    assert not lineage.may_join(Generation(3, "y", (A, B)))  # no majority of those without A
+    assert not lineage.may_join(Generation(3, "y", (B, C)))  # no majority of the first
+    assert lineage.may_join(Generation(3, "y", (A, B, C)))
+    lineage.start(without_a)
+    assert lineage.may_join(Generation(3, "y", (B, C)))
+
+
+def test_the_donor_is_the_first_that_has_the_state():
+    assert Generation(2, "x", (A, B, C), (A,)).donor == B

@@ -1,0 +1,78 @@
+"""Results that one worker holds become those of all; what nobody holds is left to be reduced again."""
+
+import threading
+
+import torch
+from reduction.model import DType, ReduceOp
+from unit.worker_plugin.elastic.test_transfer import Sums
+
+from worker_plugin.communicator import Request
+from worker_plugin.elastic.ledger import Ledger, bytes_of
+from worker_plugin.elastic.recovery import agree_on_results
+from worker_plugin.tensors.encoding import ParameterSlice
+from worker_plugin.tensors.futures import make_future
+
+
+def ledger_of(issued: int, held: dict[int, float], first: int = 0) -> Ledger:
+    """Return a ledger whose collectives from `first` on were issued; some of them have a result."""
+    ledger = Ledger()
+    ledger.begin(first)
+    for seq in range(first, issued):
+        tensor = torch.full((3 + seq,), -1.0)
+        request = Request(tensor, DType.FLOAT32, ReduceOp.SUM, 0, [ParameterSlice(0, 3 + seq)])
+        entry = ledger.issue(request, make_future(tensor))
+        if seq in held:
+            entry.result = bytes_of(torch.full((3 + seq,), held[seq])).clone()
+    return ledger
+
+
+def recover(*ledgers: Ledger) -> list[dict[int, float]]:
+    """Return what each worker finds, as the number that its result is full of."""
+    sums, found = Sums(len(ledgers)), [{} for _ in ledgers]
+
+    def work(index: int) -> None:
+        ledger = ledgers[index]
+        bounds = ledger.missing, ledger.end
+        got = agree_on_results(ledger.entries, bounds, index, len(ledgers), sums.add)
+        for seq, data in got.items():
+            values = data.view(torch.float32)
+            assert torch.equal(values, torch.full((3 + seq,), values[0].item()))
+            found[index][seq] = values[0].item()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(ledgers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return found
+
+
+def test_nothing_to_do():
+    assert recover(ledger_of(2, {0: 1.0, 1: 2.0}), ledger_of(2, {0: 1.0, 1: 2.0})) == [{}, {}]
+    assert recover(ledger_of(0, {}), ledger_of(0, {})) == [{}, {}]
+
+
+def test_one_result_stands():
+    assert recover(ledger_of(1, {}), ledger_of(1, {0: 5.0}), ledger_of(1, {})) == [{0: 5.0}, {}, {0: 5.0}]
+
+
+def test_results_that_nobody_holds_are_left():
+    assert recover(ledger_of(3, {2: 7.0}), ledger_of(3, {})) == [{}, {2: 7.0}]
+
+
+def test_every_worker_may_lack_another_one():
+    first, second = ledger_of(4, {0: 1.0, 2: 3.0}), ledger_of(3, {1: 2.0, 2: 3.0})
+    assert recover(first, second) == [{1: 2.0}, {0: 1.0}]
+
+
+def test_a_worker_that_came_later_knows_nothing_of_what_was_before():
+    old, new = ledger_of(9, {7: 1.0}, first=7), ledger_of(8, {}, first=7)
+    assert recover(new, old) == [{7: 1.0}, {}]
+
+
+def test_the_ledger_forgets_what_all_hold():
+    ledger = ledger_of(4, {0: 1.0, 1: 1.0, 3: 1.0})
+    assert (ledger.missing, ledger.end, [entry.seq for entry in ledger.open_entries]) == (2, 4, [2])
+    ledger.forget_before(2)
+    assert (ledger.first, ledger.missing, sorted(ledger.entries)) == (2, 2, [2, 3])
+    assert (Ledger().missing, Ledger().end) == (0, 0)

@@ -1,0 +1,71 @@
+"""The communicators of an elastic job: one for each generation, and one for each transfer of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from reduction.errors import (
+    CollectiveTimeout,
+    PeerLeft,
+    StaleInstance,
+    WorkerFailed,
+    WorkerLost,
+    WorkersMissing,
+)
+from reduction.model import DType, ReduceOp
+
+from worker_plugin.client import Client
+from worker_plugin.communicator import Request
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.rank_group import RankGroup, ranks_text
+from worker_plugin.discovery.rendezvous import StoreRendezvous
+from worker_plugin.elastic.lineage import Generation, Worker
+from worker_plugin.elastic.recovery import Sum
+from worker_plugin.tensors.encoding import ParameterSlice
+
+#: What ends a generation and not the job: its other workers can go on.
+LOSSES = (WorkerLost, PeerLeft, WorkerFailed, CollectiveTimeout, WorkersMissing, StaleInstance)
+#: What tells collectives of the job itself from those of the user.
+_FINGERPRINT = 1
+
+
+def request_for(tensor: torch.Tensor) -> Request:
+    """Return the request to sum a tensor of bytes or of 64-bit integers."""
+    dtype = DType.UINT8 if tensor.dtype is torch.uint8 else DType.INT64
+    return Request(tensor, dtype, ReduceOp.SUM, _FINGERPRINT, [ParameterSlice(0, tensor.numel())])
+
+
+def sum_of(client: Client) -> Sum:
+    """Return a function that sums a tensor over a communicator's workers, and blocks."""
+
+    def add(tensor: torch.Tensor) -> None:
+        client.submit(request_for(tensor)).wait()
+
+    return add
+
+
+def client_of(config: PluginConfig, own: Worker, generation: Generation) -> Client:
+    """Return the communicator of a generation."""
+    return _client(
+        config, own, generation.workers, f"generation {generation.number} {generation.id[:8]}", None
+    )
+
+
+def state_workers(generation: Generation) -> tuple[Worker, ...]:
+    """Return the workers of a generation between which the state is transferred, the donor first."""
+    return (generation.donor, *generation.newcomers)
+
+
+def state_client_of(config: PluginConfig, own: Worker, generation: Generation) -> Client:
+    """Return the communicator over which the state is transferred to a generation's newcomers."""
+    return _client(config, own, state_workers(generation), f"state for {generation.id[:8]}", "")
+
+
+def _client(
+    config: PluginConfig, own: Worker, workers: Sequence[Worker], purpose: str, announced: str | None
+) -> Client:
+    ranks = tuple(worker.rank for worker in workers)
+    group = RankGroup(workers.index(own), len(workers), ranks, f"{ranks_text(ranks)}, {purpose}")
+    rendezvous = StoreRendezvous(config, None, len(workers))
+    return Client(config, group, rendezvous, announced_ranks=announced)

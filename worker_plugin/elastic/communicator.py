@@ -1,0 +1,462 @@
+"""An elastic job's communicator: a sequence of generations, each with a communicator of its own (client.py).
+
+    user's thread     submits collectives; waits in `begin`, `checkpoint` and `change_to`
+    elastic thread    finds the next generation when one has ended, agrees with its workers about results
+                      (recovery.py), and hands over again what has none
+    I/O thread        wakes the elastic thread when the lobby has news
+    staging threads   of the generations: keep results, and complete futures
+
+All of them share what `_changed` guards.
+
+    a generation  ends with                     then
+    forming       Start of all its workers      running
+                  a worker of it has gone       the next one is looked for
+    running       an error that says that a     the next one is looked for, and collectives without a result are
+                  worker is lost, or has left   reduced again by those who are left
+                  `change_to`, by all workers   the one that they have agreed on
+                  any other error               the job fails, as it does without elasticity
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from reduction.errors import ClosedError, ConfigError, LocalProtocolError, ReductionError, WorkerLost
+
+from worker_plugin.client import Client
+from worker_plugin.communicator import CLOSED, Request
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery import meeting_point
+from worker_plugin.elastic import transfer
+from worker_plugin.elastic.clients import (
+    LOSSES,
+    client_of,
+    request_for,
+    state_client_of,
+    state_workers,
+    sum_of,
+)
+from worker_plugin.elastic.council import Advice, Hearing, Join, Propose, Refuse, Wait, deliberate
+from worker_plugin.elastic.entries import Said
+from worker_plugin.elastic.ledger import Entry, Ledger, bytes_of
+from worker_plugin.elastic.lineage import Generation, Lineage, Worker
+from worker_plugin.elastic.recovery import agree_on_results
+from worker_plugin.elastic.voice import Voice
+from worker_plugin.process.at_exit import ClosedAtExit
+from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
+from worker_plugin.timeline.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+#: How long the elastic thread waits for news before it looks again, in seconds.
+PAUSE_S = 0.1
+#: Results are kept until the next checkpoint, so there must be one after at most so many collectives.
+COLLECTIVES_MAX = 65536
+
+
+class Elastic:
+    """One worker of an elastic job. Implements `Communicator`.
+
+    Args:
+        config: settings, with `job`, `reducers`, `rank` and `world_size`.
+        model: what must be the same of the model on all workers, as a text.
+
+    Raises:
+        ConfigError: a setting is missing, or cannot be used with `elastic`.
+    """
+
+    def __init__(self, config: PluginConfig, model: str = "") -> None:
+        meeting_point.check_without_store(config)
+        assert config.rank is not None  # `PluginConfig` has checked these
+        assert config.world_size is not None
+        assert config.job is not None
+        self._config, self._job = config, config.job
+        self.error: ReductionError | None = None
+        self._changed = threading.Condition(threading.RLock())
+        self.own = Worker(config.rank, secrets.token_hex(16))
+        self._lineage = Lineage(self.own, config.world_size)
+        settings = f"world_size={config.world_size}, wire_dtype={config.wire_dtype}"
+        settings += f", a model of {model}" if model else ""
+        self._ledger = Ledger()
+        self._client: Client | None = None
+        #: The generation that runs, or ran last.
+        self.generation: Generation | None = None
+        self._is_running = False
+        #: The generation that all workers have agreed to change to.
+        self._next: Generation | None = None
+        #: The state of the training, if this worker got it from another one and has not taken it yet.
+        self.received: Any = None
+        self._final: ReductionError | None = None
+        self._voice = Voice(config, Said(self.own, socket.gethostname(), settings), self._wake)
+        _all.add(self)
+        self._thread = threading.Thread(target=self._run, name="reduction-elastic", daemon=True)
+        self._thread.start()
+
+    # ---- the user's thread ----
+
+    @property
+    def job(self) -> str | None:
+        """The job's name."""
+        return self._job
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What the present generation has done lately."""
+        return None if self._client is None else self._client.recorder
+
+    def submit(self, request: Request) -> Future:
+        """Issue the next collective; see `Communicator.submit`."""
+        future = make_future(request.tensor)
+        with self._changed:
+            self._raise_if_over()
+            if len(self._ledger.entries) >= COLLECTIVES_MAX:
+                raise ConfigError(
+                    f"{COLLECTIVES_MAX} collectives without state.sync(): an elastic job keeps results from one to the "
+                    f"next, so call it once per step"
+                )
+            entry = self._ledger.issue(request, future)
+            if self._is_running:
+                self._hand_over(entry)
+        return future
+
+    def connect(self) -> None:
+        """Wait until this worker is in a generation that runs, or has got the state to join one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_running or self._final is not None)
+            self._raise_if_over()
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Sum a CPU tensor of whole numbers over all workers, in place; blocks. All of them must call it.
+
+        Raises:
+            ReductionError: the job has failed.
+        """
+        self.submit(request_for(tensor)).wait()
+
+    def checkpoint(self, tensor: torch.Tensor) -> None:
+        """Do what `add` does, between two steps: everybody holds everything that was issued before."""
+        with self._changed:
+            # Who contributes to a checkpoint says with that that it holds everything before.
+            self._changed.wait_for(lambda: not self._ledger.open_entries or self._final is not None)
+            seq = self._ledger.issued
+        self.add(tensor)
+        with self._changed:
+            self._ledger.forget_before(seq)
+
+    def change_to(self, generation: Generation, state: Callable[[int], Any]) -> None:
+        """Change to a generation that all workers have agreed on in a checkpoint; wait until it, or another one, runs.
+
+        Args:
+            generation: with newcomers.
+            state: called with the number of the next collective; what newcomers get. Only the donor
+                sends it.
+        """
+        with self._changed:
+            if not self._lineage.may_join(generation):
+                return  # a worker was lost meanwhile, and the job has gone on
+            number = self._ledger.issued
+            self._is_running = False
+        self._say(proposal=generation)
+        if generation.donor == self.own:
+            self._give(generation, state(number))
+        with self._changed:
+            # A worker may have been lost meanwhile, and the others may have gone on already.
+            if self._lineage.may_join(generation):
+                self._next = generation
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_running or self._final is not None)
+            self._raise_if_over()
+
+    @property
+    def newcomers(self) -> list[Said]:
+        """The new processes that want to be taken in."""
+        with self._changed:
+            others = self._voice.others()
+        return [said for said in others.values() if not said.is_gone and said.number == 0]
+
+    def abandon(self, error: ReductionError) -> None:
+        """Fail here; the others go on without this worker."""
+        with self._changed:
+            client = self._client
+        self._end(error)
+        if client is not None:
+            client.abandon(error)
+
+    def begin_close(self) -> None:
+        """Leave in the background; see `Communicator.begin_close`."""
+        with self._changed:
+            client = self._client
+        if client is not None:
+            client.begin_close()
+        self._end(ClosedError(CLOSED))
+
+    def close(self) -> None:
+        """Leave, and return when that is done; see `Communicator.close`."""
+        self.begin_close()
+        with self._changed:
+            client = self._client
+        if client is not None:
+            client.close()
+
+    def leave(self) -> None:
+        """Leave when all that was issued is done; see `Communicator.leave`."""
+        client = self._client
+        if client is not None:
+            client.leave()
+        self._voice.close()
+
+    def _raise_if_over(self) -> None:
+        if self._final is not None:
+            raise self._final.with_traceback(None)  # or each raise would make it longer
+
+    # ---- collectives of the present generation; with the lock held ----
+
+    def _hand_over(self, entry: Entry) -> None:
+        assert self._client is not None  # it runs
+        try:
+            inner = self._client.submit(entry.request)
+        except ReductionError:  # the elastic thread sees that the client has failed
+            self._wake()
+            return
+        entry.is_under_way = True
+        inner.add_done_callback(partial(self._on_result, entry))
+
+    def _on_result(self, entry: Entry, inner: Future) -> None:
+        """Keep a result, and complete the user's future; on a staging thread."""
+        try:
+            tensor = inner.value()
+        except Exception:  # the elastic thread sees that the client has failed
+            with self._changed:
+                entry.is_under_way = False
+                self._changed.notify_all()
+            return
+        result = bytes_of(tensor).clone()
+        with self._changed:
+            entry.is_under_way, entry.result = False, result
+            self._changed.notify_all()
+        entry.future.set_result(entry.request.tensor)
+
+    # ---- the elastic thread ----
+
+    def _run(self) -> None:
+        try:
+            while True:
+                client = self._form()
+                if self._recover(client):
+                    self._watch(client)
+        except ReductionError as error:
+            self._end(error)
+        except Exception as error:
+            log.exception("job %s rank %d: the elastic thread failed", self._job, self.own.rank)
+            self._end(LocalProtocolError(f"the elastic thread failed: {error!r}"))
+
+    def _form(self) -> Client:
+        """Return the communicator of the next generation, which has started."""
+        since = time.monotonic()
+        warn_at = since + self._config.stall_warn_s
+        with self._changed:
+            planned, self._next = self._next, None
+            self._say(is_waiting=planned is None and self._lineage.number > 0, proposal=planned)
+        while True:
+            self._raise_if_over()
+            now = time.monotonic()
+            others = self._voice.others()
+            hearing = Hearing(
+                now,
+                self._voice.own,
+                others,
+                self._lineage,
+                since,
+                self._config.join_timeout_s,
+                secrets.token_hex(8),
+            )
+            if planned is not None and self._lineage.may_join(planned):
+                advice: Advice = Join(planned)
+            else:
+                advice = deliberate(hearing)
+            planned = None
+            match advice:
+                case Join(generation) | Propose(generation):
+                    client = self._join(generation)
+                    if client is not None:
+                        return client
+                    since = time.monotonic()
+                    self._say(is_waiting=self._lineage.number > 0, proposal=None)
+                case Refuse(error):
+                    raise error
+                case Wait(why):
+                    if now >= warn_at:
+                        warn_at = now + 3 * self._config.stall_warn_s
+                        log.warning("job %s rank %d: waiting for %s", self._job, self.own.rank, why)
+                    with self._changed:
+                        self._changed.wait(PAUSE_S)
+
+    def _join(self, generation: Generation) -> Client | None:
+        """Join a generation; return its communicator once it has started, None if it never will."""
+        if self.own in generation.newcomers and not self._take(generation):
+            return None
+        self._lineage.join(generation)
+        self._say(is_waiting=False, proposal=generation)
+        client = client_of(self._config, self.own, generation)
+        if not self._has_started(client, generation, generation.workers):
+            return None
+        with self._changed:
+            self._lineage.start(generation)
+            self._client, self.generation = client, generation
+        self._say(proposal=None)
+        return client
+
+    def _take(self, generation: Generation) -> bool:
+        """Get the state from a generation's donor; return whether it came."""
+        client = state_client_of(self._config, self.own, generation)
+        try:
+            if not self._has_started(client, generation, state_workers(generation)):
+                return False
+            state = transfer.receive(sum_of(client))
+        except LOSSES as error:
+            log.warning("job %s rank %d: the state did not come: %s", self._job, self.own.rank, error)
+            return False
+        finally:
+            client.begin_close()
+        with self._changed:
+            self.received = state
+            self._ledger.begin(state["seq"])
+        return True
+
+    def _give(self, generation: Generation, state: Any) -> None:
+        """Send the state to newcomers; on the user's thread. If that fails the generation does not start."""
+        client = state_client_of(self._config, self.own, generation)
+        try:
+            if self._has_started(client, generation, state_workers(generation)):
+                transfer.send(state, sum_of(client))
+        except LOSSES as error:
+            log.warning("job %s rank %d: a newcomer is lost: %s", self._job, self.own.rank, error)
+        finally:
+            client.begin_close()
+
+    def _has_started(self, client: Client, generation: Generation, workers: Sequence[Worker]) -> bool:
+        """Return whether all these workers of a generation have joined a communicator. If not it is abandoned.
+
+        Raises:
+            ReductionError: it has failed for another reason than that one of them is lost.
+        """
+        error = self._wait_for_start(client, generation.number, workers)
+        if error is None:
+            return True
+        client.abandon(ClosedError("one of its workers does not come"))
+        client.begin_close()
+        if not isinstance(error, LOSSES):
+            raise error
+        return False
+
+    def _wait_for_start(
+        self, client: Client, number: int, workers: Sequence[Worker]
+    ) -> ReductionError | None:
+        """Return None when all have joined; an error if one has gone, or has joined a later generation."""
+        outcome: list[ReductionError | None] = []
+
+        def connect() -> None:
+            try:
+                client.connect()
+                outcome.append(None)
+            except ReductionError as error:
+                outcome.append(error)
+            self._wake()
+
+        threading.Thread(target=connect, name="reduction-elastic-start", daemon=True).start()
+        while True:
+            with self._changed:
+                if outcome:
+                    return outcome[0]
+                self._raise_if_over()
+                others = self._voice.others()
+                for worker in workers:
+                    said = others.get(worker.nonce)
+                    if said is not None and (said.is_gone or said.number > number):
+                        return WorkerLost(f"rank {worker.rank} ({said.host}) has gone")
+                self._changed.wait(PAUSE_S)
+
+    def _recover(self, client: Client) -> bool:
+        """Agree with the generation's workers about results, and go on; return whether it still runs."""
+        generation = self.generation
+        assert generation is not None  # `_form` has set it
+        index = generation.workers.index(self.own)
+
+        try:
+            with self._changed:
+                # Nothing of an earlier generation may still write to a tensor.
+                self._changed.wait_for(lambda: not any(one.is_under_way for one in self._ledger.open_entries))
+                entries = dict(self._ledger.entries)
+                bounds = self._ledger.missing, self._ledger.end
+            found = agree_on_results(entries, bounds, index, len(generation.workers), sum_of(client))
+        except LOSSES:
+            return False
+        done: list[Entry] = []
+        for seq, result in found.items():
+            entry = entries[seq]
+            bytes_of(entry.request.tensor).copy_(result)
+            done.append(entry)
+        with self._changed:
+            for entry in done:
+                entry.result = found[entry.seq]
+            for entry in self._ledger.open_entries:
+                self._client = client
+                self._hand_over(entry)
+            self._is_running = True
+            self._changed.notify_all()
+        for entry in done:
+            entry.future.set_result(entry.request.tensor)
+        return True
+
+    def _watch(self, client: Client) -> None:
+        """Return when the generation has ended, and its workers look for another one."""
+        with self._changed:
+            while client.error is None and self._next is None:
+                self._raise_if_over()
+                self._changed.wait(PAUSE_S)
+            self._is_running = False
+            error = None if self._next is not None else client.error
+        if error is None:  # the workers change to another one; all hold all results of this one
+            client.begin_close()
+            return
+        if not isinstance(error, LOSSES):
+            raise error
+        log.warning("job %s rank %d: %s; going on without it", self._job, self.own.rank, error)
+        client.begin_close()
+
+    def _say(self, **changes: Any) -> None:
+        self._voice.say(number=self._lineage.number, **changes)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # ---- the end ----
+
+    def _end(self, error: ReductionError) -> None:
+        """End with an error: that of all collectives without a result, and of all later ones."""
+        error = without_frames(error)
+        with self._changed:
+            if self._final is not None:
+                return
+            self._final = error
+            self._is_running = False
+            if not isinstance(error, ClosedError):
+                self.error = error
+            left = self._ledger.open_entries
+            self._changed.notify_all()
+        self._voice.close()
+        for entry in left:
+            fail(entry.future, error)
+
+
+#: Those of this process that have not ended. It is made after that of the clients, so it is closed first.
+_all: ClosedAtExit[Elastic] = ClosedAtExit()

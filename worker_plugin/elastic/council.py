@@ -1,0 +1,170 @@
+"""How workers agree on their next generation: a pure function of what one of them hears.
+
+    this worker   what it hears                                        what follows
+    any           a proposal that names it, and that it may join       Join: the one with the highest number
+    new           nobody has a generation; ranks 0 to size - 1 are     Propose the first one, if it is rank 0
+                  there
+                  some have one                                        wait until they take it in, as long as that
+                                                                       takes
+                  another living process has its rank                  RankTaken, after TAKEN_S
+                  the others have other settings                       ConfigError
+    has lost its  somebody of that is neither waiting nor gone         wait, at most STOPPED_S
+    generation    all of that are waiting or gone, and this one has    Propose those that are waiting, if it
+                  the lowest rank of those who wait                    may join that
+                  nothing for `join_timeout_s`                         WorkersMissing
+                  the others have gone on without it, for STOPPED_S    WorkerLost
+
+Proposals need not be wise, and workers may hear different things: what they may join is decided by
+`Lineage`, so the worst that a bad proposal does is that nothing comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from reduction.errors import ConfigError, RankTaken, ReductionError, WorkerLost, WorkersMissing
+
+from worker_plugin.elastic.entries import Said
+from worker_plugin.elastic.lineage import Generation, Lineage
+
+#: How long a worker that has neither gone nor says that it waits is waited for, in seconds: longer than
+#: a silent host takes to be noticed, and than a process is likely to be stopped.
+STOPPED_S = 15.0
+#: How long a process that has the rank of a new one may take to be noticed as gone, in seconds: it may
+#: have run on a host that is silent now.
+TAKEN_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """What one worker knows at `now`; times in seconds on one monotonic clock."""
+
+    now: float
+    own: Said
+    #: What all others have said last, by nonce; those that have gone as well.
+    others: Mapping[str, Said]
+    lineage: Lineage
+    #: Since when this worker looks for a generation.
+    since: float
+    #: How long it may take.
+    join_timeout_s: float
+    #: Random, for what it proposes.
+    new_id: str
+
+    @property
+    def living(self) -> tuple[Said, ...]:
+        """Those others that have not gone."""
+        return tuple(said for said in self.others.values() if not said.is_gone)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Hear again when somebody says something, or after a while."""
+
+    #: For whom or what, for the log.
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Say this proposal, and join it."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Join this generation."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """This worker cannot take part."""
+
+    error: ReductionError
+
+
+Advice: TypeAlias = Wait | Propose | Join | Refuse
+
+
+def deliberate(hearing: Hearing) -> Advice:
+    """Return what a worker without a generation should do. Same input, same output."""
+    proposals = [said.proposal for said in hearing.living if said.proposal is not None]
+    allowed = [proposal for proposal in proposals if hearing.lineage.may_join(proposal)]
+    if allowed:
+        return Join(max(allowed, key=lambda one: (one.number, one.id)))
+    return _as_new(hearing) if hearing.lineage.number == 0 else _after_a_loss(hearing)
+
+
+def _as_new(hearing: Hearing) -> Advice:
+    own, size = hearing.own, hearing.lineage.size
+    live = [said for said in hearing.living if said.number]
+    for said in live or hearing.living:
+        if said.settings != own.settings:
+            return Refuse(
+                ConfigError(
+                    f"rank {own.worker.rank} has {own.settings}, rank {said.worker.rank} ({said.host}) of the job "
+                    f"has {said.settings}: set them alike on all workers"
+                )
+            )
+    for said in hearing.living:
+        # Of two new processes with one rank one goes on, and it does not matter which.
+        is_first = bool(said.number) or said.worker.nonce < own.worker.nonce
+        if said.worker.rank == own.worker.rank and is_first and hearing.now >= hearing.since + TAKEN_S:
+            return Refuse(
+                RankTaken(
+                    f"rank {own.worker.rank} is a live process on {said.host}: give each worker a rank of its own"
+                )
+            )
+    if live:
+        return Wait(f"the job's {len(live)} workers to take this one in, between two steps")
+    there = {said.worker.rank: said.worker for said in (*hearing.living, own)}
+    missing = [rank for rank in range(size) if rank not in there]
+    if not missing and own.worker.rank == 0:
+        workers = tuple(there[rank] for rank in range(size))
+        return Propose(Generation(1, hearing.new_id, workers))
+    if missing and hearing.now >= hearing.since + hearing.join_timeout_s:
+        return Refuse(
+            WorkersMissing(
+                f"ranks {missing} of {size} did not come within {hearing.join_timeout_s:g} s (join_timeout_s): start "
+                f"them, or look why they are late"
+            )
+        )
+    return Wait(f"ranks {missing} of {size}" if missing else "rank 0 to begin")
+
+
+def _after_a_loss(hearing: Hearing) -> Advice:
+    lineage, own = hearing.lineage, hearing.own
+    waiting = {said.worker: said for said in hearing.living if said.is_waiting and said.number}
+    waiting[own.worker] = own
+    last = lineage.joined[-1] if lineage.joined else lineage.started
+    assert last is not None  # it has joined one
+    gone = {said.worker for said in hearing.others.values() if said.is_gone}
+    silent = [worker for worker in last.workers if worker not in waiting and worker not in gone]
+    if silent and hearing.now < hearing.since + STOPPED_S:
+        return Wait(f"ranks {[worker.rank for worker in silent]} to notice that a worker is lost")
+    number = max(said.number for said in (*hearing.others.values(), own))
+    wanted = Generation(max(number, lineage.number) + 1, hearing.new_id, tuple(sorted(waiting)))
+    if own.worker == wanted.workers[0] and lineage.may_join(wanted):
+        return Propose(wanted)
+    ahead = [said for said in hearing.living if said.number > lineage.number and not said.is_waiting]
+    if ahead and hearing.now >= hearing.since + STOPPED_S:
+        return Refuse(
+            WorkerLost(
+                f"the others have gone on without rank {own.worker.rank}, in generation {ahead[0].number}: it did "
+                f"not answer for too long; start it again"
+            )
+        )
+    if hearing.now >= hearing.since + hearing.join_timeout_s:
+        ranks = [worker.rank for worker in wanted.workers]
+        return Refuse(
+            WorkersMissing(
+                f"ranks {ranks} are left of the {len(last.workers)} workers of generation {last.number}, and these are "
+                f"no majority of it; no other came within {hearing.join_timeout_s:g} s (join_timeout_s)"
+            )
+        )
+    return Wait(f"rank {wanted.workers[0].rank} to propose the next generation, or for more workers")

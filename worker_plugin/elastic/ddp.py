@@ -1,0 +1,68 @@
+"""DDP modules of elastic jobs: each averages in a process group of its own process, and the hook over all workers.
+
+A process group that spans workers would hang with a worker that dies. So DDP believes that it is
+alone, and what it otherwise agrees on with other ranks must be the same on all of them by itself:
+
+- Its buckets. After the first step DDP orders them anew, as the gradients came, and a worker that is
+  taken in later would have the first order. `find_unused_parameters=True` keeps it from that.
+- Which parameters were used. DDP leaves the gradient of an unused one alone; if another worker used
+  it the models would differ. So all must be used in each step, which is checked.
+- Its buffers, which `state.sync` makes equal in place of `broadcast_buffers`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from reduction.errors import ConfigError
+from torch.nn.parallel import DistributedDataParallel
+
+
+def check_alone(module: DistributedDataParallel) -> None:
+    """Check that a module can be used in an elastic job.
+
+    Raises:
+        ConfigError: it cannot; the message says how to make it.
+    """
+    size = dist.get_world_size(module.process_group)
+    if size != 1:
+        raise ConfigError(
+            f"the DistributedDataParallel module averages in a process group of {size}, which would hang with a worker "
+            f"that dies: in an elastic job make it in a group of its own process, "
+            f'init_process_group("gloo", store=HashStore(), rank=0, world_size=1)'
+        )
+    if not module.find_unused_parameters:
+        raise ConfigError(
+            "DistributedDataParallel orders its buckets anew after the first step, and a worker that comes later has "
+            "another order: in an elastic job make it with find_unused_parameters=True"
+        )
+
+
+class UsedParameters:
+    """Which parameters of the modules have got gradients since the last check."""
+
+    def __init__(self) -> None:
+        self._all: dict[torch.Tensor, str] = {}
+        self._used: set[torch.Tensor] = set()
+
+    def watch(self, module: DistributedDataParallel) -> None:
+        """Take note of the gradients of a module from now on."""
+        for name, parameter in module.module.named_parameters():
+            if parameter.requires_grad and parameter not in self._all:
+                self._all[parameter] = name
+                parameter.register_post_accumulate_grad_hook(self._used.add)
+
+    def check(self) -> None:
+        """Check that either all parameters were used or none, and begin anew.
+
+        Raises:
+            ConfigError: some were not used.
+        """
+        unused = [name for parameter, name in self._all.items() if parameter not in self._used]
+        if self._used and unused:
+            raise ConfigError(
+                f"{len(unused)} of {len(self._all)} parameters got no gradient in the last step, {unused[0]} for one: "
+                f"in an elastic job DDP cannot know whether other workers used them; set requires_grad=False for "
+                f"what is never used, and use the rest in every step"
+            )
+        self._used.clear()

@@ -1,0 +1,122 @@
+"""What the workers of an elastic job say of themselves in the lobby, as JSON and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reduction.errors import MalformedFrame
+from reduction.model import LobbyEntry
+
+from worker_plugin.elastic.lineage import Generation, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one worker has said last."""
+
+    worker: Worker
+    host: str
+    #: What must be the same on all workers, as a text.
+    settings: str
+    #: The highest number of a generation that it has joined; 0: none.
+    number: int = 0
+    #: Whether it looks for the next generation, because its last one has ended.
+    is_waiting: bool = False
+    #: What it proposes to the others.
+    proposal: Generation | None = None
+    #: Rises with everything that it says.
+    count: int = 0
+    #: Whether it has gone, as every reducer says that can be asked.
+    is_gone: bool = False
+
+    def to_entry(self) -> bytes:
+        """Return the entry for the lobby."""
+        fields: dict[str, Any] = {
+            "rank": self.worker.rank,
+            "nonce": self.worker.nonce,
+            "host": self.host,
+            "settings": self.settings,
+            "number": self.number,
+            "waiting": self.is_waiting,
+            "count": self.count,
+        }
+        if self.proposal is not None:
+            fields["proposal"] = generation_to_fields(self.proposal)
+        return json.dumps(fields).encode()
+
+
+def generation_to_fields(generation: Generation) -> dict[str, Any]:
+    """Return a generation as JSON knows it."""
+    workers = [[worker.rank, worker.nonce] for worker in generation.workers]
+    newcomers = [worker.rank for worker in generation.newcomers]
+    return {"number": generation.number, "id": generation.id, "workers": workers, "newcomers": newcomers}
+
+
+def generation_from_fields(fields: Any) -> Generation:
+    """Return a generation from what `generation_to_fields` made of it.
+
+    Raises:
+        MalformedFrame: it is none.
+    """
+    try:
+        workers = tuple(Worker(int(rank), str(nonce)) for rank, nonce in fields["workers"])
+        newcomers = tuple(worker for worker in workers if worker.rank in fields["newcomers"])
+        generation = Generation(int(fields["number"]), str(fields["id"]), workers, newcomers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedFrame(f"a worker proposes what is no generation: {error!r}") from None
+    ranks = [worker.rank for worker in generation.workers]
+    if generation.number < 1 or len(newcomers) >= len(ranks) or ranks != sorted(set(ranks)):
+        raise MalformedFrame(f"a worker proposes generation {generation.number} of ranks {ranks}")
+    return generation
+
+
+def said_from_entry(data: bytes) -> Said:
+    """Return what a worker says.
+
+    Raises:
+        MalformedFrame: it is nothing that a worker says.
+    """
+    try:
+        fields = json.loads(data)
+        proposal = fields.get("proposal")
+        return Said(
+            Worker(int(fields["rank"]), str(fields["nonce"])),
+            str(fields["host"]),
+            str(fields["settings"]),
+            int(fields["number"]),
+            bool(fields["waiting"]),
+            None if proposal is None else generation_from_fields(proposal),
+            int(fields["count"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MalformedFrame(f"an entry of the lobby is not what a worker says: {error!r}") from None
+
+
+def merge(answers: Iterable[Iterable[LobbyEntry]]) -> Mapping[str, Said]:
+    """Return what each worker has said last, by its nonce, given what several reducers say.
+
+    A worker has gone only if no reducer sees it.
+
+    Raises:
+        MalformedFrame: an entry is not what a worker says.
+    """
+    latest: dict[str, Said] = {}
+    there: set[str] = set()
+    for entries in answers:
+        for entry in entries:
+            said = said_from_entry(entry.entry)
+            nonce = said.worker.nonce
+            if not entry.is_gone:
+                there.add(nonce)
+            if nonce not in latest or latest[nonce].count < said.count:
+                latest[nonce] = said
+    return {nonce: said if nonce in there else _gone(said) for nonce, said in sorted(latest.items())}
+
+
+def _gone(said: Said) -> Said:
+    return Said(
+        said.worker, said.host, said.settings, said.number, said.is_waiting, None, said.count, is_gone=True
+    )

@@ -1,0 +1,69 @@
+"""What the workers of a new generation tell each other before they go on: whose results stand.
+
+A result that any of them holds stands, and all of them get its bytes. A collective of which none
+holds the result is reduced again, from the contributions of those who are left. All of that is
+done by all-reduces of the new generation, so its workers cannot disagree about it:
+
+1. Each tells how far it is.
+2. Each tells which results it holds, from the first that anybody misses to the last that anybody
+   has.
+3. Each result that somebody holds and somebody misses is sent by the first worker that holds it: the
+   others add zeros to its bytes.
+
+A worker that holds a result had all contributions to it, so every worker here has issued it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import torch
+
+from worker_plugin.elastic.ledger import Entry, bytes_of
+
+#: Sums a tensor of whole numbers over all workers of the generation, in place; blocks.
+Sum: TypeAlias = Callable[[torch.Tensor], None]
+
+
+def agree_on_results(
+    entries: Mapping[int, Entry], bounds: tuple[int, int], index: int, count: int, add: Sum
+) -> dict[int, torch.Tensor]:
+    """Return the results that this worker misses and another one holds, as bytes, by number.
+
+    Args:
+        entries: the collectives that this worker has issued and not forgotten, by number.
+        bounds: the first without a result here, and one more than the last that has one.
+        index: this worker's among those of the generation.
+        count: how many these are.
+        add: of the generation.
+
+    Raises:
+        ReductionError: the generation has failed.
+    """
+    table = torch.zeros(count, 2, dtype=torch.int64)
+    table[index] = torch.tensor(bounds)
+    add(table)
+    start, stop = int(table[:, 0].min()), int(table[:, 1].max())
+    if start >= stop:
+        return {}
+    held = torch.zeros(count, stop - start, dtype=torch.int64)
+    for seq in range(start, stop):
+        entry = entries.get(seq)  # this worker may not have issued it yet
+        if entry is not None and entry.result is not None:
+            held[index, seq - start] = 1
+    add(held)
+    found: dict[int, torch.Tensor] = {}
+    for seq in range(start, stop):
+        holders = held[:, seq - start]
+        if not 0 < int(holders.sum()) < count:
+            continue
+        entry = entries[seq]
+        payload = torch.zeros_like(bytes_of(entry.request.tensor))
+        if index == int(holders.argmax()):
+            assert entry.result is not None  # as this worker has said
+            payload.copy_(entry.result)
+        add(payload)
+        if entry.result is None:
+            found[seq] = payload
+    return found

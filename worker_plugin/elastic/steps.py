@@ -1,0 +1,209 @@
+"""What an elastic job does between two steps: take in new workers, and have all of them in one state."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from reduction.errors import WorkerLost, WorkersMissing
+from reduction.layout import fingerprint
+
+from worker_plugin.elastic import transfer
+from worker_plugin.elastic.communicator import Elastic
+from worker_plugin.elastic.entries import generation_from_fields, generation_to_fields
+from worker_plugin.elastic.ledger import bytes_of
+from worker_plugin.elastic.lineage import Generation, Worker
+
+log = logging.getLogger(__name__)
+
+#: How often workers look again while there are fewer than `min_workers`, in seconds.
+PAUSE_S = 0.2
+#: What the first worker tells all others at a checkpoint, in the bytes before the buffers: that it has
+#: told something, what follows, and how many bytes that has.
+_HEADER_BYTES = 16
+_NOTHING, _CHANGE, _GIVE_UP = 0, 1, 2
+#: Called with the ranks before and after a change.
+OnChange = Callable[[tuple[int, ...], tuple[int, ...]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What newcomers get."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer | None
+    extra: Mapping[str, Any]
+
+    def tree(self, seq: int) -> dict[str, Any]:
+        """Return all of it; `seq` is the number of the next collective."""
+        optimizer = None if self.optimizer is None else self.optimizer.state_dict()
+        return {
+            "seq": seq,
+            "model": dict(self.model.state_dict()),
+            "optimizer": optimizer,
+            "extra": dict(self.extra),
+        }
+
+    def load(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        """Take another worker's, in place; return its `extra`."""
+        self.model.load_state_dict(tree["model"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(tree["optimizer"])
+        return dict(tree["extra"])
+
+
+def describe(model: torch.nn.Module) -> str:
+    """Return a short text that only models with the same tensors have."""
+    tensors = [(name, str(tensor.dtype), *tensor.shape) for name, tensor in model.state_dict().items()]
+    digest = fingerprint([byte for byte in json.dumps(tensors).encode()])
+    return f"{len(tensors)} tensors ({digest:016x})"
+
+
+class Steps:
+    """The checkpoints of one worker. For the thread that trains.
+
+    Args:
+        communicator: of the job.
+        min_workers: with fewer than that no step begins.
+        join_timeout_s: how long they are waited for.
+        on_change: called with the ranks before and after when other workers take part.
+    """
+
+    def __init__(
+        self,
+        communicator: Elastic,
+        min_workers: int,
+        join_timeout_s: float,
+        on_change: Sequence[OnChange] = (),
+    ) -> None:
+        self._communicator = communicator
+        self._min_workers = min_workers
+        self._join_timeout_s = join_timeout_s
+        self._has_state = False
+        self._on_change = on_change
+        #: The ranks that took part in the last step.
+        self.ranks: tuple[int, ...] = ()
+
+    def sync(self, training: Training) -> dict[str, Any]:
+        """Return when a step may begin, with all workers in one state.
+
+        Raises:
+            ReductionError: this worker cannot take part, or the job has failed.
+        """
+        self._communicator.connect()
+        extra = dict(training.extra)
+        if self._communicator.received is not None:
+            extra = training.load(self._communicator.received)
+            self._communicator.received = None
+        else:
+            if not self._has_state:
+                extra = self._begin_alike(training)
+            self._checkpoint(training)
+        self._has_state = True
+        before, self.ranks = self.ranks, tuple(worker.rank for worker in self._workers)
+        if before and before != self.ranks:
+            for call in self._on_change:
+                call(before, self.ranks)
+        return extra
+
+    @property
+    def _workers(self) -> tuple[Worker, ...]:
+        generation = self._communicator.generation
+        assert generation is not None  # it has connected
+        return generation.workers
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this worker speaks for all."""
+        return self._workers[0] == self._communicator.own
+
+    def _begin_alike(self, training: Training) -> dict[str, Any]:
+        """Have all workers of a new job begin with the state of the first one; return its `extra`."""
+        while True:
+            try:
+                if self._is_first:
+                    transfer.send(training.tree(0), self._communicator.add)
+                    return dict(training.extra)
+                return training.load(transfer.receive(self._communicator.add))
+            except WorkerLost:
+                # All workers see that the first one is lost, at the same collective.
+                if self._communicator.error is not None:
+                    raise
+
+    def _checkpoint(self, training: Training) -> None:
+        give_up_at = time.monotonic() + self._join_timeout_s
+        while True:
+            what, content = self._tell(training, give_up_at)
+            if what == _CHANGE:
+                generation = generation_from_fields(json.loads(content))
+                self._communicator.change_to(generation, training.tree)
+            if len(self._workers) >= self._min_workers:
+                return
+            if what == _GIVE_UP:
+                raise WorkersMissing(
+                    f"{len(self._workers)} workers are left, min_workers is {self._min_workers}, and no other came "
+                    f"within {self._join_timeout_s:g} s (join_timeout_s)"
+                )
+            time.sleep(PAUSE_S)
+
+    def _tell(self, training: Training, give_up_at: float) -> tuple[int, bytes]:
+        """Return what the first worker tells all; it also gives them its model's buffers."""
+        buffers = [buffer for buffer in training.model.buffers() if buffer.numel()]
+        while True:
+            what, content = self._decide(give_up_at) if self._is_first else (_NOTHING, b"")
+            pieces = [torch.zeros(_HEADER_BYTES, dtype=torch.uint8)]
+            pieces += [bytes_of(buffer.detach().cpu().contiguous()) for buffer in buffers]
+            message = torch.cat(pieces)
+            if self._is_first:
+                header = bytes((1, what)) + len(content).to_bytes(8, "little")
+                message[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+            else:
+                message.zero_()
+            self._communicator.checkpoint(message)
+            if not int(message[0]):
+                continue  # the first worker is lost, and all see that
+            what, size = int(message[1]), int.from_bytes(message[2:10].numpy().tobytes(), "little")
+            if size:
+                text = torch.zeros(1 + size, dtype=torch.uint8)
+                if content:
+                    text = torch.frombuffer(bytearray(b"\1" + content), dtype=torch.uint8)
+                self._communicator.checkpoint(text)
+                if not int(text[0]):
+                    continue
+                content = text[1:].numpy().tobytes()
+            self._take_buffers(buffers, message[_HEADER_BYTES:])
+            return what, content
+
+    def _take_buffers(self, buffers: Sequence[torch.Tensor], data: torch.Tensor) -> None:
+        start = 0
+        for buffer in buffers:
+            size = buffer.numel() * buffer.element_size()
+            theirs = data[start : start + size].clone().view(buffer.dtype).reshape(buffer.shape)
+            with torch.no_grad():
+                buffer.copy_(theirs)
+            start += size
+
+    def _decide(self, give_up_at: float) -> tuple[int, bytes]:
+        """Return what the first worker tells all."""
+        taken = {worker.rank for worker in self._workers}
+        newcomers: dict[int, Worker] = {}
+        for said in self._communicator.newcomers:
+            if said.worker.rank not in taken:
+                newcomers.setdefault(said.worker.rank, said.worker)
+        if newcomers:
+            present = self._communicator.generation
+            assert present is not None  # it has connected
+            new = tuple(worker for _, worker in sorted(newcomers.items()))
+            workers = tuple(sorted((*present.workers, *new)))
+            generation = Generation(present.number + 1, secrets.token_hex(8), workers, new)
+            log.info("taking in ranks %s", sorted(newcomers))
+            return _CHANGE, json.dumps(generation_to_fields(generation)).encode()
+        if len(self._workers) < self._min_workers and time.monotonic() >= give_up_at:
+            return _GIVE_UP, b""
+        return _NOTHING, b""

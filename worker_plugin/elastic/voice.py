@@ -1,0 +1,59 @@
+"""What one worker says in the lobby, and what it hears there from the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from reduction.errors import MalformedFrame
+
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery import meeting_point
+from worker_plugin.elastic.entries import Said, merge
+from worker_plugin.transports.lobby_client import LobbyClient
+
+log = logging.getLogger(__name__)
+
+
+class Voice:
+    """This worker in the lobby of its job. Any thread.
+
+    Args:
+        config: with the job's name and its reducers.
+        own: what the worker says at first.
+        on_news: called on the I/O thread when others may have said something.
+
+    Raises:
+        ConfigError: the settings do not give access to the reducers.
+        ReducerUnavailable: a name cannot be resolved.
+    """
+
+    def __init__(self, config: PluginConfig, own: Said, on_news: Callable[[], None]) -> None:
+        assert config.job is not None  # there is no store through which one could be agreed on
+        where = meeting_point.choose(config, {})
+        self._lock = threading.Lock()
+        self.own = own
+        nonce = bytes.fromhex(own.worker.nonce)
+        self._lobby = LobbyClient(where.addresses, where.access, config.job, nonce, on_news)
+
+    def say(self, **changes: Any) -> None:
+        """Say from now on what was said before, with these changes; see `Said`."""
+        with self._lock:
+            self.own = dataclasses.replace(self.own, **changes, count=self.own.count + 1)
+            self._lobby.say(self.own.to_entry())
+
+    def others(self) -> dict[str, Said]:
+        """Return what all other workers have said last, by nonce."""
+        try:
+            heard = merge(self._lobby.heard())
+        except MalformedFrame as error:
+            log.warning("rank %d: %s", self.own.worker.rank, error)
+            return {}
+        return {nonce: said for nonce, said in heard.items() if nonce != self.own.worker.nonce}
+
+    def close(self) -> None:
+        """Leave the lobby, without waiting for that."""
+        self._lobby.close()

@@ -1,0 +1,142 @@
+"""One worker in the lobbies of all reducers of its job: what it says there, and what it hears."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+from reduction import wire
+from reduction.errors import MalformedFrame
+from reduction.model import LobbyEntry, LobbyRequest
+
+from worker_plugin.process import fork
+from worker_plugin.process.io_loop import io_loop
+from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
+from worker_plugin.transports.security import Access
+
+log = logging.getLogger(__name__)
+
+LOBBY_METHOD = METHOD.replace("Session", "Lobby")
+#: Pause before a reducer is dialled again, in seconds.
+REDIAL_S = 0.2
+
+
+class LobbyClient:
+    """Says the same to all reducers, and again to one that comes back. Any thread.
+
+    Args:
+        addresses: of the reducers.
+        access: what is shown to them.
+        job: the job's name.
+        nonce: of this worker process, 16 bytes.
+        on_news: called on the I/O thread when a reducer has said something, or has gone.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        access: Access,
+        job: str,
+        nonce: bytes,
+        on_news: Callable[[], None],
+    ) -> None:
+        self._job, self._nonce = job, nonce
+        self._on_news = on_news
+        self._lock = threading.Lock()
+        self._entry = b""
+        #: What each reducer that can be reached has said last.
+        self._heard: dict[str, tuple[LobbyEntry, ...]] = {}
+        #: Why a reducer cannot be reached.
+        self.reasons: dict[str, str] = {}
+        self._peers: set[tuple[str, int]] = set()
+        self._changed = {address: asyncio.Event() for address in addresses}
+        self._loop = io_loop()
+        self._is_closed = False
+        self._tasks = [
+            asyncio.run_coroutine_threadsafe(self._stay(address, access), self._loop) for address in addresses
+        ]
+        fork.register(self)
+
+    def say(self, entry: bytes) -> None:
+        """Say this of the worker from now on."""
+        with self._lock:
+            self._entry = entry
+        self._loop.call_soon_threadsafe(self._tell)
+
+    def heard(self) -> tuple[tuple[LobbyEntry, ...], ...]:
+        """Return what each reducer has said last that can be reached now."""
+        with self._lock:
+            return tuple(self._heard.values())
+
+    def close(self) -> None:
+        """Leave all lobbies, without waiting for that."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+
+    def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
+        """See `fork.DescriptorOwner`."""
+        return set(self._peers), []
+
+    def _tell(self) -> None:
+        for changed in self._changed.values():
+            changed.set()
+
+    async def _stay(self, address: str, access: Access) -> None:
+        endpoint = GrpcEndpoint(address, access)
+        try:
+            while not self._is_closed:
+                await self._talk(endpoint)
+                with self._lock:
+                    self._heard.pop(address, None)
+                self._on_news()
+                await asyncio.sleep(REDIAL_S)
+        finally:
+            await endpoint.close()
+
+    async def _talk(self, endpoint: GrpcEndpoint) -> None:
+        """Stay in one lobby until the call ends."""
+        await self._remember(endpoint.address)
+        method: Any = endpoint.channel().stream_stream(LOBBY_METHOD)
+        call = method(metadata=endpoint.access.metadata)
+        writer = asyncio.create_task(self._write(call, self._changed[endpoint.address]))
+        try:
+            async for data in call:
+                entries = wire.lobby_response_from_wire(data)
+                with self._lock:
+                    self._heard[endpoint.address] = entries
+                self.reasons.pop(endpoint.address, None)
+                self._on_news()
+            self.reasons[endpoint.address] = "it ended the call"
+        except grpc.aio.AioRpcError as error:
+            self.reasons[endpoint.address] = error.details() or error.code().name
+        except MalformedFrame as error:
+            log.warning("%s: %s", endpoint.address, error)
+        finally:
+            writer.cancel()
+            call.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(self, call: Any, changed: asyncio.Event) -> None:
+        changed.set()
+        while True:
+            await changed.wait()
+            changed.clear()
+            with self._lock:
+                entry = self._entry
+            if entry:
+                request = LobbyRequest(self._job, self._nonce, entry)
+                await call.write(wire.lobby_request_to_wire(request))
+
+    async def _remember(self, address: str) -> None:
+        """Note the address of the connection, which forked children must drop."""
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError, ValueError):
+            answers = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            self._peers |= {(str(answer[4][0]), int(port)) for answer in answers}

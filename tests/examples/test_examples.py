@@ -84,7 +84,42 @@ def test_without_ddp(serve):  # noqa: F811
     assert answers == [f"rank {rank}: {sums}" for rank in range(2)]
 
 
+@pytest.mark.timeout(200)
+def test_elastic_goes_on_without_a_worker_and_takes_it_in_again(serve):  # noqa: F811
+    variables = {
+        "REDUCTION_JOB": "elastic",
+        "REDUCTION_REDUCERS": serve().address,
+        "REDUCTION_WORLD_SIZE": "3",
+    }
+    command = [sys.executable, "-u", str(EXAMPLES / "elastic.py"), "--epochs", "60"]
+
+    def start(rank):
+        more = environment(**variables, REDUCTION_RANK=str(rank))
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=more)
+
+    workers = [start(rank) for rank in range(3)]
+    try:
+        for wanted in ("3 workers", "2 workers", "3 workers"):
+            line = workers[0].stdout.readline()
+            while wanted not in line:
+                assert line, f"it ended before there were {wanted}"
+                line = workers[0].stdout.readline()
+            if wanted == "3 workers" and workers[2].poll() is None:
+                workers[2].kill()
+                workers[2].communicate()
+            elif wanted == "2 workers":
+                workers[2] = start(2)
+        ends = [worker.communicate(timeout=120)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    weights = [re.search(r"rank \d done after (\d+ steps, weights \S+)$", end, re.MULTILINE) for end in ends]
+    assert all(weights)
+    assert len({found[1] for found in weights}) == 1
+
+
 def test_they_are_short():
     lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.rglob("*.py")}
-    assert {"ddp.py", "hsdp.py", "local_sgd.py", "train.py", "without_ddp.py"} <= lengths.keys()
+    assert {"ddp.py", "elastic.py", "hsdp.py", "local_sgd.py", "train.py", "without_ddp.py"} <= lengths.keys()
     assert max(lengths.values()) <= 80

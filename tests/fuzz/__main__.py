@@ -24,6 +24,8 @@ NAMES = (
     "worker_frame",
     "reducer_frame",
     "status",
+    "lobby_request",
+    "lobby_response",
     "reducer_session",
     "reducer_data_port",
     "reducer_local_port",

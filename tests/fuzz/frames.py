@@ -23,6 +23,8 @@ from reduction.model import (
     JobStatus,
     Join,
     LastRank,
+    LobbyEntry,
+    LobbyRequest,
     Member,
     Minimum,
     Moved,
@@ -45,6 +47,9 @@ from reduction.model.wire_sizes import SCALED_BYTES, TOPK_ENTRY_BYTES
 from reduction.transports import tcp
 from reduction.transports.tcp import connection, messages
 from reduction.wire import checksum
+
+from worker_plugin.elastic.entries import Said
+from worker_plugin.elastic.lineage import Generation, Worker
 
 INCARNATION, OTHER = b"this reducer....", b"another reducer."
 LIFE, NEXT_LIFE = b"the first life..", b"the second life."
@@ -129,6 +134,16 @@ REDUCER_FRAMES: tuple[ReducerFrame, ...] = (
     Abort(16, "damaged"),
     Abort(4, "busy"),
     Abort(12, "rank 1 is gone"),
+)
+#: What two workers of an elastic job say.
+_GENERATION = Generation(2, "id", (Worker(0, "00" * 16), Worker(1, "11" * 16)), (Worker(1, "11" * 16),))
+_SAID = (
+    Said(Worker(0, "00" * 16), "host0", "settings", 1, proposal=_GENERATION, count=3),
+    Said(Worker(1, "11" * 16), "host1", "settings"),
+)
+LOBBY = LobbyRequest("job", bytes(16), _SAID[0].to_entry())
+LOBBY_ENTRIES = tuple(
+    LobbyEntry(bytes.fromhex(said.worker.nonce), said.to_entry(), bool(said.worker.rank)) for said in _SAID
 )
 STATUS = ReducerStatus(
     version="0.1.0",

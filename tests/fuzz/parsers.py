@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from reduction import model, wire
 from reduction.errors import MalformedFrame
 from reduction.v1 import reduction_pb2 as pb
+
+from worker_plugin.elastic.entries import merge, said_from_entry
 
 
 def worker_frame(data: bytes) -> None:
@@ -32,6 +36,19 @@ def status(data: bytes) -> None:
         # Encoded, because an uptime of NaN is not equal to itself.
         again = wire.status_to_wire(answer)
         assert wire.status_to_wire(wire.status_from_wire(again)) == again
+
+
+def lobby_request(data: bytes) -> None:
+    """What a worker of an elastic job says to a reducer."""
+    _there_and_back(wire.lobby_request_from_wire, wire.lobby_request_to_wire, data)
+
+
+def lobby_response(data: bytes) -> None:
+    """What a reducer says to a worker of an elastic job, and what other workers have said in it."""
+    entries = _there_and_back(wire.lobby_response_from_wire, wire.lobby_response_to_wire, data)
+    with contextlib.suppress(MalformedFrame):
+        for said in merge([entries or ()]).values():
+            assert said_from_entry(said.to_entry()) == replace(said, is_gone=False)
 
 
 def _there_and_back(

@@ -19,6 +19,7 @@ from worker_plugin.elastic.communicator import Elastic
 from worker_plugin.elastic.entries import generation_from_fields, generation_to_fields
 from worker_plugin.elastic.ledger import bytes_of
 from worker_plugin.elastic.lineage import Generation, Worker
+from worker_plugin.process import log_setup
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +203,7 @@ class Steps:
             new = tuple(worker for _, worker in sorted(newcomers.items()))
             workers = tuple(sorted((*present.workers, *new)))
             generation = Generation(present.number + 1, secrets.token_hex(8), workers, new)
-            log.info("taking in ranks %s", sorted(newcomers))
+            log_setup.announce(log, f"taking in ranks {sorted(newcomers)}")
             return _CHANGE, json.dumps(generation_to_fields(generation)).encode()
         if len(self._workers) < self._min_workers and time.monotonic() >= give_up_at:
             return _GIVE_UP, b""

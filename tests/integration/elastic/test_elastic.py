@@ -92,7 +92,8 @@ def assert_alike(*workers: list[dict[str, Any]]) -> None:
         for line in lines:
             by_step.setdefault(line["step"], []).append(line)
     for step, lines in by_step.items():
-        assert len({line["digest"] for line in lines}) == 1, (step, lines)
+        for what in ("weights", "buffers"):
+            assert len({line[what] for line in lines}) == 1, (what, step, lines)
         for line in lines:
             assert set(line["in_sum"]) <= set(line["members"])
             assert line["in_sum"] == lines[0]["in_sum"]

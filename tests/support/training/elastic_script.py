@@ -19,6 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from worker_plugin import ReductionState, attach
 from worker_plugin.elastic.sampler import ElasticSampler
 
+
+def digest(tensors: list[torch.Tensor]) -> str:
+    return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+
+
 steps, pause_s = int(os.environ["STEPS"]), float(os.environ.get("PAUSE_S", "0.05"))
 width = int(os.environ.get("WIDTH", "16"))
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -41,6 +46,7 @@ while step < steps and not stops:
     extra = state.sync(net, optimizer, {"step": step, "sampler": sampler.state_dict()})
     step = extra["step"]
     sampler.load_state_dict(extra["sampler"])
+    buffers = digest(list(net.buffers()))
     batch = sampler.take(state.members, rank)
     optimizer.zero_grad()
     model(data[batch]).pow(2).mean().backward()
@@ -54,15 +60,12 @@ while step < steps and not stops:
     optimizer.step()
     step += 1
     stops, ranks[31] = bool(ranks[31]), 0
-    tensors = [
-        *net.state_dict().values(),
-        *(moment for one in optimizer.state.values() for moment in one.values()),
-    ]
-    digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+    moments = [moment for one in optimizer.state.values() for moment in one.values()]
     line = {
         "step": step,
         "members": state.members,
-        "digest": digest,
+        "weights": digest([*net.parameters(), *moments]),
+        "buffers": buffers,
         "in_sum": ranks.nonzero().flatten().tolist(),
         "mean": mean.item(),
         "batch": batch,

@@ -1,0 +1,110 @@
+"""The lobby over gRPC: who comes, says something, goes; tokens; and what a reducer does not take."""
+
+import asyncio
+
+import grpc
+import pytest
+from conformance.places import GrpcPlace
+from reduction import wire
+from reduction.limits import LOBBY_REQUEST_BYTES_MAX
+from reduction.model import LobbyEntry, LobbyRequest
+from reduction.security.tokens import TokenTable, to_metadata
+
+METHOD = "/reduction.v1.Reduction/Lobby"
+A, B = b"a" * 16, b"b" * 16
+
+
+@pytest.fixture
+def guarded():
+    place = GrpcPlace()
+    place.tokens = TokenTable({"job": "t0ken" * 8, "other": "an0ther" * 6})
+    return place
+
+
+def enter(place, metadata=()):
+    return place.channel().stream_stream(METHOD)(metadata=metadata)
+
+
+async def say(call, nonce, entry=b"hello", job="job"):
+    await call.write(wire.lobby_request_to_wire(LobbyRequest(job, nonce, entry)))
+
+
+async def hear(call, wanted):
+    """Read until this is what the lobby says."""
+    async with asyncio.timeout(10):
+        while (heard := wire.lobby_response_from_wire(await call.read())) != wanted:
+            assert len(heard) <= len(wanted)
+
+
+async def error_of(call):
+    """Read a call to its end, which is an error."""
+    while True:
+        try:
+            assert await call.read() is not grpc.aio.EOF
+        except grpc.aio.AioRpcError as error:
+            return error
+
+
+async def test_workers_see_each_other_come_speak_and_go(grpc_place):
+    await grpc_place.running()
+    first, second = enter(grpc_place), enter(grpc_place)
+    await say(first, A)
+    await hear(first, (LobbyEntry(A, b"hello", False),))
+    await say(second, B)
+    both = (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"hello", False))
+    await hear(second, both)
+    await hear(first, both)
+    await say(second, B, b"more")
+    await hear(first, (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"more", False)))
+    second.cancel()
+    await hear(first, (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"more", True)))
+    first.cancel()
+
+
+async def test_a_worker_that_leaves_in_good_order_has_gone_as_well(grpc_place):
+    await grpc_place.running()
+    first, second = enter(grpc_place), enter(grpc_place)
+    await say(first, A)
+    await say(second, B)
+    await hear(first, (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"hello", False)))
+    await second.done_writing()
+    await hear(first, (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"hello", True)))
+    first.cancel()
+
+
+async def test_each_job_needs_its_own_token(guarded):
+    assert (await error_of(enter(guarded))).code() is grpc.StatusCode.UNAUTHENTICATED
+    call = enter(guarded, to_metadata("an0ther" * 6))
+    await say(call, A)
+    error = await error_of(call)
+    assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert "shows a wrong token for the lobby of job 'job'" in error.details()
+    right = enter(guarded, to_metadata("t0ken" * 8))
+    await say(right, A)
+    await hear(right, (LobbyEntry(A, b"hello", False),))
+    right.cancel()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("data", [b"\xff\xff", b"", bytes(LOBBY_REQUEST_BYTES_MAX + 1)])
+async def test_what_is_no_request_ends_the_call_and_nothing_else(grpc_place, data, is_first):
+    await grpc_place.running()
+    other, call = enter(grpc_place), enter(grpc_place)
+    await say(other, B)
+    if not is_first:
+        await say(call, A)
+        await hear(call, (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"hello", False)))
+    await call.write(data)
+    assert (await error_of(call)).code() is grpc.StatusCode.INVALID_ARGUMENT
+    await say(other, B, b"still here")
+    gone = () if is_first else (LobbyEntry(A, b"hello", True),)
+    await hear(other, (*gone, LobbyEntry(B, b"still here", False)))
+    other.cancel()
+
+
+async def test_a_call_speaks_for_one_worker(grpc_place):
+    await grpc_place.running()
+    call = enter(grpc_place)
+    await say(call, A)
+    await say(call, B)
+    assert (await error_of(call)).code() is grpc.StatusCode.FAILED_PRECONDITION

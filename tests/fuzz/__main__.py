@@ -24,6 +24,7 @@ NAMES = (
     "worker_frame",
     "reducer_frame",
     "status",
+    "drain",
     "reducer_session",
     "reducer_data_port",
     "reducer_local_port",

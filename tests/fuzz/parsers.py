@@ -34,6 +34,11 @@ def status(data: bytes) -> None:
         assert wire.status_to_wire(wire.status_from_wire(again)) == again
 
 
+def drain(data: bytes) -> None:
+    """The answer of a Drain call, which `reducer drain` reads."""
+    _there_and_back(wire.drain_from_wire, wire.drain_to_wire, data)
+
+
 def _there_and_back(
     from_wire: Callable[[bytes], object], to_wire: Callable[..., bytes], data: bytes
 ) -> object:

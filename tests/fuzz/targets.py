@@ -142,6 +142,7 @@ TARGETS = {
     "worker_frame": Target(parsers.worker_frame, frames.WORKER_BYTES, 4096, "worker"),
     "reducer_frame": Target(parsers.reducer_frame, frames.REDUCER_BYTES, 4096, "reducer"),
     "status": Target(parsers.status, (wire.status_to_wire(frames.STATUS),), 4096, "bytes"),
+    "drain": Target(parsers.drain, (wire.drain_to_wire(30.0),), 256, "bytes"),
     "reducer_session": Target(reducer_side.session, _session_seeds(), 16384, "worker script"),
     "reducer_data_port": Target(reducer_side.data_port, _data_port_seeds(), 8192, "bytes"),
     "reducer_local_port": Target(reducer_side.local_port, _local_port_seeds(), 8192, "bytes"),

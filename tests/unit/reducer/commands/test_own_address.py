@@ -1,0 +1,51 @@
+"""Which address `reducer serve` takes."""
+
+import json
+
+import pytest
+from reduction.errors import ConfigError
+
+from reducer.commands.own_address import own_address
+from reducer.resources.ports import PortRange
+
+NOBODY = {"SAGEMAKER_BASE_DIR": "/nowhere"}
+VERTEX = NOBODY | {
+    "CLUSTER_SPEC": json.dumps(
+        {
+            "cluster": {"workerpool0": ["chief:2222"], "workerpool2": ["r-0:2222", "r-1:2222"]},
+            "task": {"type": "workerpool2", "index": 1},
+        }
+    )
+}
+RANGE = PortRange(7000, 7009)
+
+
+def test_a_platform():
+    address = own_address(None, None, VERTEX)
+    assert address.bind == "0.0.0.0:2222"
+    assert str(address) == "0.0.0.0:2222, because CLUSTER_SPEC says that this is reducer 1 of 2"
+
+
+@pytest.mark.parametrize(
+    ("given", "port_range", "environ", "bind"),
+    [
+        (None, None, NOBODY, "127.0.0.1:50051"),
+        (None, RANGE, NOBODY, "127.0.0.1:7000"),
+        (None, RANGE, VERTEX, "0.0.0.0:7000"),
+        ("10.0.0.5:1", None, VERTEX, "10.0.0.5:1"),
+        ("10.0.0.5:1", RANGE, VERTEX, "10.0.0.5:1"),
+        ("[::1]:0", RANGE, VERTEX, "[::1]:7000"),
+        ("[::1]:0", None, VERTEX, "[::1]:0"),
+        ("50078", None, NOBODY, "127.0.0.1:50078"),
+        ("0", RANGE, NOBODY, "127.0.0.1:7000"),
+    ],
+)
+def test_what_was_given_counts_first(given, port_range, environ, bind):
+    assert own_address(given, port_range, environ).bind == bind
+
+
+def test_a_malformed_document_is_read_only_if_needed():
+    wrong = NOBODY | {"CLUSTER_SPEC": "{"}
+    assert str(own_address("127.0.0.1:1", None, wrong)) == "127.0.0.1:1"
+    with pytest.raises(ConfigError, match="CLUSTER_SPEC is not what Vertex AI writes"):
+        own_address(None, None, wrong)

@@ -142,11 +142,12 @@ class _Supervisor:
         print(ready_line(first.address), flush=True)
         service_manager.notify(service_manager.READY)
         log.info(
-            "serving address=%s processes=%d siblings=%s metrics=%s",
+            "serving address=%s processes=%d siblings=%s metrics=%s memory_limit=%d",
             first.address,
             self._config.processes,
             [process.port for process in self._processes[1:]],
             ",".join(self._config.metrics_urls) or "off",
+            self._config.memory_limit_bytes,
         )
 
     async def _end_with_the_job(self) -> None:

@@ -48,10 +48,6 @@ def check_drain(tokens: TokenTable | None, metadata: Metadata, peer: str) -> Non
         )
 
 
-def _refusal(peer: str, shown: str, advice: str) -> Unauthenticated:
-    return Unauthenticated(f"{peer} shows {'a wrong' if shown else 'no'} token{advice}")
-
-
 def check_lobby(tokens: TokenTable | None, job: str, metadata: Metadata, peer: str) -> None:
     """Check that a call of the lobby shows the token of the job that it names.
 
@@ -79,3 +75,7 @@ def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata
             f"rank {frame.rank} ({frame.host}, {peer}) shows {'a wrong' if shown else 'no'} token for job "
             f"{frame.job!r}: its token_file and this reducer's --token-file must agree on that job's line"
         )
+
+
+def _refusal(peer: str, shown: str, advice: str) -> Unauthenticated:
+    return Unauthenticated(f"{peer} shows {'a wrong' if shown else 'no'} token{advice}")

@@ -80,14 +80,34 @@ def naming(option: str) -> Iterator[None]:
         raise BindError(f"{option}: {error.strerror or error}") from error
 
 
-def check_ports_of_siblings(config: ReducerConfig) -> None:
-    """Check that the ports of the siblings are free. An error names the option that asks for them.
+def check_ports(config: ReducerConfig) -> None:
+    """Check that all ports of all processes are free. An error names the option that asks for them.
 
     Raises:
         BindError: one is taken.
     """
-    for option, first in (("--data-port", config.data_port), ("--metrics-port", config.metrics_port)):
-        for number in range(1, config.processes if first else 1):
-            with naming(f"{option} {first}, of which process {number} serves {first} + {number}"):
-                assert first is not None
-                check_address(config.host, first + number)
+    for number in range(config.processes):
+        ports = config.ports(number)
+        for option, port in zip(
+            _options(config, number), (ports.grpc, ports.data, ports.metrics), strict=True
+        ):
+            with naming(option):
+                check_address(config.host, port or 0)
+
+
+def _options(config: ReducerConfig, number: int) -> tuple[str, str, str]:
+    """Return the options that say the gRPC, data and metrics port of a process."""
+    data, metrics = f"--data-port {config.data_port}", f"--metrics-port {config.metrics_port}"
+    if config.port_range is not None:
+        of = f"--port-range {config.port_range}, of which process {number} serves"
+        ports = config.ports(number)
+        own = f"{metrics}, of which process {number} serves {ports.metrics}"
+        last = own if config.metrics_port else f"{of} {ports.metrics} for metrics"
+        return f"{of} {ports.grpc} for gRPC", f"{of} {ports.data} for data", last
+    if number == 0:
+        return f"--bind {config.bind}", data, metrics
+    return (
+        "--processes",
+        f"{data}, of which process {number} serves {config.data_port} + {number}",
+        f"{metrics}, of which process {number} serves {config.metrics_port} + {number}",
+    )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reduction.discovery.cluster import DEFAULT_PORT
 from reduction.errors import ConfigError
-from reduction.limits import PROCESSES_MAX
+from reduction.limits import DRAIN_S_MAX, PROCESSES_MAX
 from reduction.security.tls import TlsFiles, tls_files
 
 from reducer.resources.allowance import default_memory_limit, default_processes
+from reducer.resources.ports import LAST_PORT, PortRange, Ports
 
 DRAIN_TIMEOUT_S = 30.0
 #: Where a reducer serves unless it is told otherwise.
@@ -27,8 +28,10 @@ class ReducerConfig:
     bind: str
     #: Port of the TCP data plane on the same host; 0 picks a free one.
     data_port: int = 0
-    #: Port for Prometheus on the same host, None for no metrics.
+    #: Port for Prometheus on the same host, None for no metrics; 0 takes the last ones of `port_range`.
     metrics_port: int | None = None
+    #: Where all ports of all processes are (`reducer.resources.ports`); None if nowhere in particular.
+    port_range: PortRange | None = None
     #: Processes that serve.
     processes: int = field(default_factory=default_processes)
     #: Most bytes that all jobs together may reserve in all processes.
@@ -45,6 +48,8 @@ class ReducerConfig:
     link_mbit: int = 0
     #: Whether to stop when stdin closes: the embedded reducer ends with its parent.
     stop_with_stdin: bool = False
+    #: Whether this is a process that a supervisor has started, which gives orders on stdin.
+    under_supervisor: bool = False
     #: How long SIGTERM waits for jobs to leave.
     drain_timeout_s: float = DRAIN_TIMEOUT_S
     #: How long this reducer stays after its last job, in seconds; None if for ever.
@@ -54,24 +59,15 @@ class ReducerConfig:
 
     def __post_init__(self) -> None:
         host, port = split_address(self.bind)
-        if not 0 <= port <= 65535:
-            raise ConfigError(f"--bind {self.bind}: the port must be 0 to 65535")
-        if not 0 <= self.data_port <= 65535:
-            raise ConfigError(f"--data-port {self.data_port}: must be 0 to 65535")
-        if self.metrics_port is not None and not 0 < self.metrics_port <= 65535:
-            raise ConfigError(f"--metrics-port {self.metrics_port}: must be 1 to 65535")
+        self._check_ports(port)
         if not 1 <= self.processes <= PROCESSES_MAX:
             raise ConfigError(f"--processes {self.processes}: must be 1 to {PROCESSES_MAX}")
         if self.memory_limit_bytes < self.processes:
             raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
+        if not 0 <= self.drain_timeout_s <= DRAIN_S_MAX:
+            raise ConfigError(f"--drain-timeout {self.drain_timeout_s:g}: must be 0 to {DRAIN_S_MAX} seconds")
         if self.exit_after_job_s is not None and not 0 <= self.exit_after_job_s < float("inf"):
             raise ConfigError(f"--exit-after-job {self.exit_after_job_s:g}: must be 0 or more seconds")
-        for option, first in (("--data-port", self.data_port), ("--metrics-port", self.metrics_port)):
-            if first and first + self.processes - 1 > 65535:
-                raise ConfigError(
-                    f"{option} {first}: {self.processes} processes take the ports up to {first + self.processes - 1}, "
-                    f"and 65535 is the last"
-                )
         if self.tls is not None and self.data_port:
             raise ConfigError(
                 f"--data-port {self.data_port}: the TCP data plane is not encrypted, and off with TLS; leave it out"
@@ -80,9 +76,41 @@ class ReducerConfig:
         if not (is_guarded or self.insecure or _is_loopback(host)):
             raise ConfigError(
                 f"--bind {self.bind} is not a loopback address, and connections would be neither encrypted nor "
-                f"authenticated: add --tls-cert, --tls-key and --tls-ca, or --token-file, or --insecure if "
-                f"everybody on that network may be trusted"
+                f"authenticated: add --tls-cert, --tls-key and --tls-ca, or --token-file, or --insecure "
+                f"(REDUCER_INSECURE=1) if everybody on that network may be trusted"
             )
+
+    def _check_ports(self, port: int) -> None:
+        """Check all ports; `port` is that of `bind`.
+
+        Raises:
+            ConfigError: they are no ports, or not those that the processes need.
+        """
+        if not 0 <= port <= LAST_PORT:
+            raise ConfigError(f"--bind {self.bind}: the port must be 0 to {LAST_PORT}")
+        if not 0 <= self.data_port <= LAST_PORT:
+            raise ConfigError(f"--data-port {self.data_port}: must be 0 to {LAST_PORT}")
+        least = 1 if self.port_range is None else 0
+        if self.metrics_port is not None and not least <= self.metrics_port <= LAST_PORT:
+            hint = ", or 0 with --port-range" if self.metrics_port == 0 else ""
+            raise ConfigError(f"--metrics-port {self.metrics_port}: must be {least} to {LAST_PORT}{hint}")
+        for option, first in (("--data-port", self.data_port), ("--metrics-port", self.metrics_port)):
+            if first and first + self.processes - 1 > LAST_PORT:
+                raise ConfigError(
+                    f"{option} {first}: {self.processes} processes take the ports up to {first + self.processes - 1}, "
+                    f"and {LAST_PORT} is the last"
+                )
+        if self.port_range is None:
+            return
+        if self.data_port:
+            raise ConfigError(
+                f"--data-port {self.data_port}: --port-range {self.port_range} has the data ports: leave one out"
+            )
+        if port != self.port_range.first:
+            raise ConfigError(
+                f"--bind {self.bind}: --port-range {self.port_range} begins with another port; give port 0 to take that"
+            )
+        self.port_range.check(self.processes, self.metrics_port)
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -98,13 +126,22 @@ class ReducerConfig:
         """Return HOST:PORT with the host of `bind`."""
         return address_of(self.host, port)
 
+    def ports(self, number: int = 0) -> Ports:
+        """Return the ports of a process, counted from 0."""
+        if self.port_range is not None:
+            ports = self.port_range.ports(number, self.metrics_port)
+            return ports if self.tls is None else replace(ports, data=0)
+        return Ports(
+            split_address(self.bind)[1] if number == 0 else 0,
+            self.data_port + number if self.data_port else 0,
+            None if self.metrics_port is None else self.metrics_port + number,
+        )
+
     @property
     def metrics_urls(self) -> tuple[str, ...]:
         """URLs of the metrics of each process. Empty without metrics."""
-        first = self.metrics_port
-        if first is None:
-            return ()
-        return tuple(f"http://{self.address(first + number)}/metrics" for number in range(self.processes))
+        ports = [self.ports(number).metrics for number in range(self.processes)]
+        return tuple(f"http://{self.address(port)}/metrics" for port in ports if port is not None)
 
     @property
     def host(self) -> str:

@@ -19,7 +19,9 @@ def check_call(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None
     Raises:
         Unauthenticated: it shows no token of any job.
     """
-    _check(tokens, metadata, peer, ": its token_file and this reducer's --token-file must agree")
+    shown = from_metadata(metadata)
+    if tokens is not None and not tokens.knows(shown):
+        raise _refusal(peer, shown, ": its token_file and this reducer's --token-file must agree")
 
 
 def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
@@ -28,15 +30,22 @@ def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> No
     Raises:
         Unauthenticated: it shows no token of any job.
     """
-    _check(tokens, metadata, peer, " for the status: pass --token-file")
-
-
-def _check(tokens: TokenTable | None, metadata: Metadata, peer: str, advice: str) -> None:
-    if tokens is None:
-        return
     shown = from_metadata(metadata)
-    if not tokens.knows(shown):
-        raise Unauthenticated(f"{peer} shows {'a wrong' if shown else 'no'} token{advice}")
+    if tokens is not None and not tokens.knows(shown):
+        raise _refusal(peer, shown, " for the status: pass --token-file")
+
+
+def check_drain(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
+    """Check that a Drain call shows a token that may end the reducer for all jobs.
+
+    Raises:
+        Unauthenticated: it does not.
+    """
+    shown = from_metadata(metadata)
+    if tokens is not None and not tokens.may_drain(shown):
+        raise _refusal(
+            peer, shown, " for draining: pass --token-file with the line of `*` that this reducer's has"
+        )
 
 
 def check_lobby(tokens: TokenTable | None, job: str, metadata: Metadata, peer: str) -> None:
@@ -66,3 +75,7 @@ def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata
             f"rank {frame.rank} ({frame.host}, {peer}) shows {'a wrong' if shown else 'no'} token for job "
             f"{frame.job!r}: its token_file and this reducer's --token-file must agree on that job's line"
         )
+
+
+def _refusal(peer: str, shown: str, advice: str) -> Unauthenticated:
+    return Unauthenticated(f"{peer} shows {'a wrong' if shown else 'no'} token{advice}")

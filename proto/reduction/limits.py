@@ -78,6 +78,8 @@ REDUCER_CONTROL_BYTES_MAX = 2 * MIB
 FRAME_FIELDS_MAX = 64
 #: Jobs in the answer of a Status call. gRPC lets that answer have no more than 4 MiB.
 STATUS_JOBS_MAX = 1 << 16
+#: Seconds that a reducer may be told to drain, a week.
+DRAIN_S_MAX = 604_800
 
 # ---- a reducer's calls and connections ----
 

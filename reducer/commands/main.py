@@ -2,11 +2,12 @@
 
 Exit codes:
 
-    0     the reducer stopped after draining, or the status was shown
-    1     an error inside
+    0     the reducer stopped after draining, all reducers have drained, or the status was shown
+    1     an error inside, or a serving process that ends again and again before it serves
     2     wrong usage, settings or files
     3     an address could not be bound
-    4     `status` got no answer, or was refused
+    4     `status` or `drain` got no answer, or was refused
+    5     a reducer that `drain` waits for has not ended in time
     any   `run` ends with the exit code of its command
     130   a second signal cut the draining short
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import click
 from reduction import __version__
 
+from reducer.commands.drain import drain
 from reducer.commands.plan import plan
 from reducer.commands.run import run
 from reducer.commands.serve import serve
@@ -29,6 +31,7 @@ def main() -> None:
     """Sum gradients for PyTorch data-parallel training."""
 
 
+main.add_command(drain)
 main.add_command(plan)
 main.add_command(run)
 main.add_command(serve)

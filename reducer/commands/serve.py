@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -17,16 +18,20 @@ from reduction.process.place import link_mbit
 
 from reducer.commands import sources
 from reducer.commands.options import RenamedOption, security_options
+from reducer.commands.own_address import OwnAddress, own_address
 from reducer.config import (
     DEFAULT_HOST,
     DRAIN_TIMEOUT_S,
     LOG_FORMATS,
     ReducerConfig,
-    complete_address,
     split_address,
 )
+from reducer.process.supervisor import supervise
 from reducer.resources.allowance import MEMORY_SHARE, PROCESSES_DEFAULT_MAX
+from reducer.resources.ports import PortRange
 from reducer.resources.sizes import size
+
+log = logging.getLogger(__name__)
 
 #: Exit code when an address could not be bound.
 EXIT_BIND = 3
@@ -39,9 +44,9 @@ EXIT_BIND = 3
 )
 @click.option(
     "--bind",
-    default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
     metavar="HOST:PORT",
-    help=f"Address to serve; port 0 picks a free one. A bare PORT is on {DEFAULT_HOST}.",
+    help=f"Address to serve; port 0 picks a free one. A bare PORT is on {DEFAULT_HOST}.  [default: what Vertex AI, "
+    f"SageMaker or Slurm says of this host, else {DEFAULT_HOST}:{DEFAULT_PORT}]",
 )
 @click.option(
     "--data-port",
@@ -56,7 +61,13 @@ EXIT_BIND = 3
     type=int,
     metavar="PORT",
     help="Serve /metrics for Prometheus, /livez and /readyz over HTTP on the same host: process i serves PORT + i, "
-    "from i = 0, each about itself.",
+    "from i = 0, each about itself. With --port-range, 0 takes its last ports.",
+)
+@click.option(
+    "--port-range",
+    metavar="FIRST-LAST",
+    help="Take all ports from here: process i, from i = 0, serves gRPC at FIRST + 2i, data at FIRST + 2i + 1, and "
+    "with --metrics-port 0 metrics at LAST - i.",
 )
 @click.option(
     "--memory-limit",
@@ -72,7 +83,8 @@ EXIT_BIND = 3
     cls=RenamedOption,
     type=int,
     metavar="N",
-    help="Processes that serve; those after the first take free ports.  [default: the whole cores that this "
+    help="Processes that serve; those after the first take free ports. A parent process starts again those that "
+    "end; 1 serves without one, unless a platform said --bind.  [default: the whole cores that this "
     f"machine or container has, at most {PROCESSES_DEFAULT_MAX}; up to {PROCESSES_MAX}]",
 )
 @security_options
@@ -123,12 +135,14 @@ EXIT_BIND = 3
 @click.option(
     "--stop-with-stdin", is_flag=True, hidden=True, allow_from_autoenv=False, help="Stop when stdin closes."
 )
+@click.option("--under-supervisor", is_flag=True, hidden=True, allow_from_autoenv=False)
 @click.pass_context
 def serve(
     context: click.Context,
-    bind: str,
+    bind: str | None,
     data_port: int,
     metrics_port: int | None,
+    port_range: str | None,
     memory_limit: int | None,
     processes: int | None,
     tls_cert: str | None,
@@ -143,39 +157,34 @@ def serve(
     log_format: str,
     check: bool,
     stop_with_stdin: bool,
+    under_supervisor: bool,
 ) -> None:
-    """Run one reducer until SIGTERM or Ctrl-C; a second one ends it at once, with all its processes.
+    """Run one reducer until SIGTERM, Ctrl-C or `reducer drain`; a second signal ends all its processes at once.
 
     Prints the one line `listening on HOST:PORT` to stdout when it is ready; logs go to stderr.
 
     Every option is also a variable, REDUCER_BIND for --bind and so on, or a line of the --config
     file. The command line counts first, then the variables, then the file.
     """
-    # gRPC's fork handlers would only complain when this process starts its siblings, which never
-    # use the parent's connections.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    from reducer.resources.heap import use_few_arenas
-
-    use_few_arenas()
-    import uvloop
-
     from reducer.binding import BindError, check_host
     from reducer.observe.log_lines import formatter
-    from reducer.process.lifecycle import serve as serve_until_stopped
 
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(log_format))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
     for text in sources.unknown_variables(context.command):
-        logging.getLogger(__name__).warning("%s", text)
+        log.warning("%s", text)
     given = {"processes": processes, "memory_limit_bytes": memory_limit}
+    address = None
     try:
-        bind = complete_address(bind)
-        check_host(bind, split_address(bind)[0])
+        ports = None if port_range is None else PortRange.of(port_range)
+        address = own_address(bind, ports, os.environ)
+        check_host(address.bind, split_address(address.bind)[0])
         config = ReducerConfig(
-            bind=bind,
+            bind=address.bind,
             data_port=data_port,
             metrics_port=metrics_port,
+            port_range=ports,
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,
@@ -183,23 +192,42 @@ def serve(
             insecure=insecure,
             link_mbit=0 if link is None else link_mbit("--link", link),
             stop_with_stdin=stop_with_stdin,
+            under_supervisor=under_supervisor,
             drain_timeout_s=drain_timeout,
             exit_after_job_s=exit_after_job,
             log_format=log_format,
             **{name: value for name, value in given.items() if value is not None},
         )
         if check:
-            _check(config)
-            return
-        uvloop.run(serve_until_stopped(config))
+            _check(config, address)
+        elif processes == 1 and address.platform is None:
+            _serve(config)
+        else:
+            if address.platform is not None:
+                log.info("--bind %s", address)
+            sys.exit(asyncio.run(supervise(config)))
     except ConfigError as error:
-        raise click.UsageError(f"{error}{sources.from_elsewhere(context)}") from None
+        platform = "" if address is None or address.platform is None else f"; --bind {address}"
+        raise click.UsageError(f"{error}{platform}{sources.from_elsewhere(context)}") from None
     except BindError as error:
         click.echo(f"reducer: {error}", err=True)
         sys.exit(EXIT_BIND)
 
 
-def _check(config: ReducerConfig) -> None:
+def _serve(config: ReducerConfig) -> None:
+    """Serve in this process; what that needs is imported by none that only supervises."""
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # this process never forks
+    from reducer.resources.heap import use_few_arenas
+
+    use_few_arenas()
+    import uvloop
+
+    from reducer.process.lifecycle import serve as serve_until_stopped
+
+    uvloop.run(serve_until_stopped(config))
+
+
+def _check(config: ReducerConfig, address: OwnAddress) -> None:
     """Read certificates and tokens as `serve` would, and print the settings. Ports are not bound.
 
     Raises:
@@ -212,4 +240,5 @@ def _check(config: ReducerConfig) -> None:
     if config.token_file is not None:
         Tokens(config.token_file)
     for item in fields(config):
-        click.echo(f"{item.name} = {getattr(config, item.name)}")
+        value = address if item.name == "bind" else getattr(config, item.name)
+        click.echo(f"{item.name} = {value}")

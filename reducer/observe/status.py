@@ -30,7 +30,7 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StatusAccess:
-    """The certificates and the token that a call for the status shows to the reducer."""
+    """The certificates and the token that a call for Status or Drain shows to the reducer."""
 
     tls: TlsFiles | None = None
     tokens: TokenTable | None = None
@@ -53,16 +53,25 @@ def fetch(address: str, timeout_s: float, access: StatusAccess) -> ReducerStatus
         ConfigError: a certificate or private key cannot be used.
         MalformedFrame: the answer is no valid status.
     """
+    return wire.status_from_wire(call("Status", address, timeout_s, access))
+
+
+def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> bytes:
+    """Call a method with an empty request, and return its answer.
+
+    Raises:
+        NoAnswer: there was none. The text says why.
+        ConfigError: a certificate or private key cannot be used.
+    """
     metadata = to_metadata(None if access.tokens is None else access.tokens.of_any_job())
     with _channel(address, access.tls) as channel:
-        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/Status")
+        function: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/{method}")
         try:
-            data = call(b"", timeout=timeout_s, metadata=metadata)
+            return function(b"", timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             reason = asyncio.run(why_refused(address, access.tls))
             detail = error.details() if isinstance(error, grpc.Call) else error
             raise NoAnswer(reason or detail) from None
-    return wire.status_from_wire(data)
 
 
 def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
@@ -79,7 +88,7 @@ def look(addresses: Sequence[str], timeout_s: float, access: StatusAccess) -> li
         ConfigError: a certificate or private key cannot be used.
     """
     with ThreadPoolExecutor(LOOKS_AT_A_TIME) as pool:
-        given = list(pool.map(lambda address: _ask(address, timeout_s, access), dict.fromkeys(addresses)))
+        given = list(pool.map(lambda address: look_at(address, timeout_s, access), dict.fromkeys(addresses)))
         beside = dict.fromkeys(
             f"{process.address.rpartition(':')[0]}:{port}"
             for process in given
@@ -88,11 +97,18 @@ def look(addresses: Sequence[str], timeout_s: float, access: StatusAccess) -> li
         )
         named = {process.address for process in given}
         others = [address for address in beside if address not in named]
-        siblings = pool.map(lambda address: replace(_ask(address, timeout_s, access), is_given=False), others)
+        siblings = pool.map(
+            lambda address: replace(look_at(address, timeout_s, access), is_given=False), others
+        )
         return _unique([*given, *siblings])
 
 
-def _ask(address: str, timeout_s: float, access: StatusAccess) -> Process:
+def look_at(address: str, timeout_s: float, access: StatusAccess) -> Process:
+    """Ask one process.
+
+    Raises:
+        ConfigError: a certificate or private key cannot be used.
+    """
     try:
         return Process(address, fetch(address, timeout_s, access))
     except NoAnswer as error:

@@ -1,11 +1,15 @@
-"""Decides when a reducer process stops, and how long it drains before.
+"""Decides when a process stops, and how long it drains before.
 
 asked for by                    drains for at most
 SIGTERM, SIGINT                 --drain-timeout
+`reducer drain`                 --drain-timeout
 the end of stdin                ORPHAN_DRAIN_S: the parent process is gone
 the end of stdin after either   ORPHAN_DRAIN_S from then on
 --exit-after-job                nothing: there is no job
-a second SIGTERM or SIGINT      nothing: this process and its siblings end at once
+a second SIGTERM or SIGINT      nothing: this process and those that it supervises end at once
+
+A process under a supervisor passes signals and `reducer drain` on to it and waits for its order
+(`reducer.process.under_supervisor`).
 """
 
 from __future__ import annotations
@@ -27,13 +31,20 @@ EXIT_AT_ONCE = 130
 
 
 class Stopping:
-    """Waits for signals and the end of stdin. Only the loop's thread uses it."""
+    """Waits for what asks a process to stop. Only the loop's thread uses it."""
 
-    def __init__(self, drain_timeout_s: float, kill_siblings: Callable[[], None]) -> None:
+    def __init__(self, drain_timeout_s: float, at_second_signal: Callable[[], None] = lambda: None) -> None:
         self.drain_timeout_s = drain_timeout_s
-        self._kill_siblings = kill_siblings
+        #: Whether the parent process is gone.
+        self.is_orphaned = False
+        self._at_second_signal = at_second_signal
         self._asked = asyncio.Event()
         self._over = asyncio.Event()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything has asked this process to stop."""
+        return self._asked.is_set()
 
     def listen(self, *, stdin: bool) -> None:
         """Watch for signals from now on, and for the end of stdin if `stdin` is set."""
@@ -44,15 +55,23 @@ class Stopping:
             loop.add_reader(sys.stdin.fileno(), self._on_stdin)
 
     async def wait(self) -> None:
-        """Wait until a signal or the end of stdin asks this process to stop."""
+        """Wait until anything asks this process to stop."""
         await self._asked.wait()
 
     def ask(self) -> None:
         """Ask this process to stop."""
         self._asked.set()
 
+    def orphan(self) -> None:
+        """Ask this process to stop soon, because its parent is gone."""
+        self.is_orphaned = True
+        self.drain_timeout_s = min(self.drain_timeout_s, ORPHAN_DRAIN_S)
+        if self._asked.is_set():
+            asyncio.get_running_loop().call_later(self.drain_timeout_s, self._over.set)
+        self._asked.set()
+
     async def drain(self, unneeded: asyncio.Event) -> None:
-        """Wait until no job needs this reducer, or time is up."""
+        """Wait until this process is not needed any more, or time is up."""
         asyncio.get_running_loop().call_later(self.drain_timeout_s, self._over.set)
         waits = [asyncio.create_task(event.wait()) for event in (unneeded, self._over)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -62,17 +81,13 @@ class Stopping:
     def _on_stdin(self) -> None:
         if os.read(sys.stdin.fileno(), 4096):
             return
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(sys.stdin.fileno())
-        self.drain_timeout_s = min(self.drain_timeout_s, ORPHAN_DRAIN_S)
-        if self._asked.is_set():
-            loop.call_later(self.drain_timeout_s, self._over.set)
-        self._asked.set()
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        self.orphan()
 
     def _on_signal(self) -> None:
         """Drain at the first signal. End all processes at once at the second."""
         if self._asked.is_set():
             log.warning("second signal, exiting at once")
-            self._kill_siblings()
+            self._at_second_signal()
             os._exit(EXIT_AT_ONCE)
         self._asked.set()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,7 @@ from reducer.binding import check_address
 from reducer.config import split_address
 from reducer.engine import Engine
 from reducer.resources.heap import Heap
-from reducer.security import check_call, check_join, check_status
+from reducer.security import check_call, check_drain, check_join, check_status
 from reducer.transports.lobby_calls import LobbyCalls
 from reducer.transports.open_services import open_services
 from reducer.transports.outbox import Encoder, Outbox
@@ -59,6 +59,16 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Reduction"].full_name
 
 #: How long the last frames of a stream may take to be sent, in seconds.
 LINGER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What a Drain call does."""
+
+    #: Asks all processes of this reducer to drain, and returns at once.
+    ask: Callable[[], None]
+    #: How long they drain at most, in seconds.
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +155,7 @@ class GrpcServer:
         data_port: workers are offered to move there, if it is given.
         credentials: without them connections are not encrypted.
         tokens: without them no call needs a token.
+        drain: what a Drain call does; without it there is no such call.
         limits: how much the server takes at a time.
     """
 
@@ -155,12 +166,14 @@ class GrpcServer:
         *,
         credentials: grpc.ServerCredentials | None = None,
         tokens: TokenTable | None = None,
+        drain: Drain | None = None,
         limits: Limits = Limits(),
     ) -> None:
         self._engine = engine
         self._data_port = data_port
         self._credentials = credentials
         self._tokens = tokens
+        self._drain = drain
         self._limits = limits
         self._turns = limits.turns()
         self._siblings: tuple[int, ...] = ()
@@ -176,10 +189,12 @@ class GrpcServer:
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Session": grpc.stream_stream_rpc_method_handler(self._session),
-            # For clients this is a call with one request and one answer.
+            # For clients this and Drain are calls with one request and one answer.
             "Status": grpc.stream_stream_rpc_method_handler(self._status),
             "Lobby": grpc.stream_stream_rpc_method_handler(self._lobby.serve),
         }
+        if drain is not None:
+            handlers["Drain"] = grpc.stream_stream_rpc_method_handler(self._on_drain)
         shown = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         self._server.add_generic_rpc_handlers(
             (
@@ -231,6 +246,19 @@ class GrpcServer:
             self._refuse(context, error)
             return
         await context.write(wire.status_to_wire(replace(self._engine.status(), siblings=self._siblings)))
+
+    async def _on_drain(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Ask all processes to drain, and answer. The request is empty and is not read."""
+        assert self._drain is not None
+        try:
+            check_drain(self._tokens, context.invocation_metadata() or (), context.peer())
+        except ReductionError as error:
+            self._refuse(context, error)
+            return
+        if not self._engine.jobs.is_draining:
+            log.info("peer=%s asks to drain", context.peer())
+        self._drain.ask()
+        await context.write(wire.drain_to_wire(self._drain.timeout_s))
 
     async def _session(self, requests: AsyncIterator[bytes], context: Context) -> None:
         try:

@@ -37,7 +37,7 @@ from reduction.transports.shared import OwnMemory
 from support.network.channels import NO_PROXY
 
 from reducer.engine import Engine
-from reducer.transports.grpc_server import GrpcServer, Limits
+from reducer.transports.grpc_server import Drain, GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
 from worker_plugin.transports.tcp_client import TcpEndpoint
@@ -376,9 +376,17 @@ class GrpcPlace(Place):
     data_port: DataPort | None = None
     limits = Limits()
     tokens: TokenTable | None = None
+    #: How often a call has asked the reducer to drain.
+    drains = 0
 
     async def start(self) -> None:
-        self.server = GrpcServer(self.engine, self.data_port, tokens=self.tokens, limits=self.limits)
+        self.server = GrpcServer(
+            self.engine,
+            self.data_port,
+            tokens=self.tokens,
+            drain=Drain(self._on_drain, 30.0),
+            limits=self.limits,
+        )
         self.port = self.server.bind("127.0.0.1:0")
         await self.server.start()
         self.endpoints: list[GrpcEndpoint | TcpEndpoint] = []
@@ -395,6 +403,9 @@ class GrpcPlace(Place):
         await self.server.stop(0)
         for worker in self.workers:
             await worker.stream.wait_closed()
+
+    def _on_drain(self) -> None:
+        self.drains += 1
 
     def endpoint(self) -> ReducerEndpoint:
         self.endpoints.append(GrpcEndpoint(f"127.0.0.1:{self.port}"))

@@ -220,6 +220,14 @@ async def test_status_says_what_the_engine_says(grpc_place):
     assert (answer.jobs[0].job, answer.jobs[0].received_bytes, answer.jobs[0].sent_bytes) == ("job", 16, 16)
 
 
+async def test_drain_asks_the_reducer_to_and_answers_how_long_that_takes_at_most(grpc_place):
+    drain = grpc_place.channel().unary_unary(METHOD.replace("Session", "Drain"))
+    for request in (b"", b"\xff" * 1000):  # it is not read
+        assert wire.drain_from_wire(await drain(request)) == 30.0
+    assert grpc_place.drains == 2
+    await works(await grpc_place.running())
+
+
 async def test_health_and_its_end(grpc_place):
     health = health_pb2_grpc.HealthStub(grpc_place.channel())
     requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", SERVICE)]

@@ -62,9 +62,11 @@ async def test_without_a_token_a_call_ends_before_anything_is_sent_on_it(guarded
     assert guarded.server._turns.free == guarded.limits.strangers
 
 
-async def test_the_status_is_refused_before_anything_is_sent_as_well(guarded):
-    call = guarded.channel().stream_stream("/reduction.v1.Reduction/Status")()
+@pytest.mark.parametrize("method", ["Status", "Drain"])
+async def test_other_calls_are_refused_before_anything_is_sent_as_well(guarded, method):
+    call = guarded.channel().stream_stream(f"/reduction.v1.Reduction/{method}")()
     assert (await end_of(call)).code() is grpc.StatusCode.UNAUTHENTICATED
+    assert guarded.drains == 0
 
 
 async def test_a_token_of_another_job_is_found_out_at_the_join(guarded):

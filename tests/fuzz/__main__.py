@@ -26,6 +26,7 @@ NAMES = (
     "status",
     "lobby_request",
     "lobby_response",
+    "drain",
     "reducer_session",
     "reducer_data_port",
     "reducer_local_port",

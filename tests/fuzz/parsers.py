@@ -51,6 +51,11 @@ def lobby_response(data: bytes) -> None:
             assert said_from_entry(said.to_entry()) == replace(said, is_gone=False)
 
 
+def drain(data: bytes) -> None:
+    """The answer of a Drain call, which `reducer drain` reads."""
+    _there_and_back(wire.drain_from_wire, wire.drain_to_wire, data)
+
+
 def _there_and_back(
     from_wire: Callable[[bytes], object], to_wire: Callable[..., bytes], data: bytes
 ) -> object:

@@ -148,6 +148,7 @@ TARGETS = {
     "lobby_response": Target(
         parsers.lobby_response, (wire.lobby_response_to_wire(frames.LOBBY_ENTRIES),), 4096, "bytes"
     ),
+    "drain": Target(parsers.drain, (wire.drain_to_wire(30.0),), 256, "bytes"),
     "reducer_session": Target(reducer_side.session, _session_seeds(), 16384, "worker script"),
     "reducer_data_port": Target(reducer_side.data_port, _data_port_seeds(), 8192, "bytes"),
     "reducer_local_port": Target(reducer_side.local_port, _local_port_seeds(), 8192, "bytes"),

@@ -62,6 +62,7 @@ def _raise(error: Exception) -> Callable[..., object]:
         ("worker_frame", worker_frames, "_join_from_pb"),
         ("reducer_frame", reducer_frames, "_welcome_from_pb"),
         ("status", wire.status, "peer_from_pb"),
+        ("drain", wire.drain, "parse"),
         ("reducer_session", Job, "_on_push"),
         ("reducer_data_port", Job, "_on_hello"),
         ("reducer_local_port", PeerMemory, "view"),

@@ -60,12 +60,17 @@ class TokenTable:
         return self._tokens.get(job) or self._tokens.get(job_of(job), rest)
 
     def of_any_job(self) -> str:
-        """Return a token that a Status call may show."""
+        """Return a token that a Status or Drain call may show."""
         return self._tokens.get(ANY) or next(iter(self._tokens.values()))
 
     def admits(self, job: str, shown: str) -> bool:
         """Whether this is the job's token. It takes the same time whatever is wrong with the token."""
         return _equal(self.of(job) or self._nobody, shown)
+
+    def may_drain(self, shown: str) -> bool:
+        """Whether this token may end the reducer for all jobs: that of `*`, or any if there is no such line."""
+        rest = self._tokens.get(ANY)
+        return self.knows(shown) if rest is None else _equal(rest, shown)
 
     def knows(self, shown: str) -> bool:
         """Whether this is the token of any line."""

@@ -462,3 +462,13 @@ class LobbyEntry(_message.Message):
     entry: bytes
     gone: bool
     def __init__(self, nonce: _Optional[bytes] = ..., entry: _Optional[bytes] = ..., gone: _Optional[bool] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("timeout_seconds",)
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    timeout_seconds: float
+    def __init__(self, timeout_seconds: _Optional[float] = ...) -> None: ...

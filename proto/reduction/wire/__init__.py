@@ -3,6 +3,7 @@
 Push and Result go through `payload.py`, which keeps protobuf from copying their payload.
 """
 
+from reduction.wire.drain import drain_from_wire, drain_to_wire
 from reduction.wire.lobby import (
     lobby_request_from_wire,
     lobby_request_to_wire,
@@ -15,6 +16,8 @@ from reduction.wire.worker_frames import collective, worker_frame_from_wire, wor
 
 __all__ = [
     "collective",
+    "drain_from_wire",
+    "drain_to_wire",
     "lobby_request_from_wire",
     "lobby_request_to_wire",
     "lobby_response_from_wire",

@@ -529,7 +529,7 @@ def test_a_host_that_does_not_resolve():
 
 def test_help_is_not_cut():
     commands = reducer_command("--help").stdout.split("Commands:")[1]
-    assert len(commands.splitlines()) == 6
+    assert len(commands.splitlines()) == 7
     assert "..." not in commands
 
 
@@ -550,6 +550,13 @@ def test_help_shows_processes_and_not_their_former_name():
         (["--bind", "127.0.0.1:0", "--memory-limit", "0"], "--memory-limit 0"),
         (["--processes", "0"], "--processes 0: must be 1 to 256"),
         (["--workers", "0"], "--processes 0: must be 1 to 256"),
+        (["--port-range", "9-8"], "--port-range 9-8: write FIRST-LAST, such as 50051-50066"),
+        (
+            ["--port-range", "7000-7002", "--processes", "2"],
+            "2 processes take 4 ports, and it has 3: let it have 4",
+        ),
+        (["--port-range", "7000-7009", "--data-port", "8000"], "has the data ports: leave one out"),
+        (["--port-range", "7000-7009", "--bind", "7001"], "--port-range 7000-7009 begins with another port"),
     ],
 )
 def test_wrong_usage(arguments, text):

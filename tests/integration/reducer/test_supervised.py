@@ -64,7 +64,7 @@ def test_a_reducer_ends_with_its_job(ranks, serve, job, processes):
 
 
 def test_a_reducer_is_set_by_variables_and_tells_its_service_manager(tmp_path, free_port):
-    """Its siblings and the job's own reducers must not take the variables for theirs: the ports would collide."""
+    """Its processes and the job's own reducers must not take the variables for theirs: the ports would collide."""
     path, port = str(tmp_path / "notify"), free_port()
     variables = {
         "REDUCER_BIND": f"127.0.0.1:{port}",
@@ -97,6 +97,6 @@ def test_a_reducer_is_set_by_variables_and_tells_its_service_manager(tmp_path, f
             manager.recv(100)
     assert process.returncode == 0
     records = [json.loads(line) for line in log.splitlines()]
-    assert len({record["pid"] for record in records}) == 2
+    assert len({record["pid"] for record in records}) == 3
     assert all(record["level"] == "info" for record in records)
     assert any(record["message"].startswith("serving address=") for record in records)

@@ -12,7 +12,7 @@ import pytest
 import reduction
 from reduction.process.launch import VARIABLE
 from reduction.process.ready import wait_until_ready
-from support.processes.children import START_S, environment
+from support.processes.children import START_S, children_of, environment
 from support.processes.reducers import status_of
 
 import reducer
@@ -70,7 +70,7 @@ def test_the_embedded_reducer(folder, python_path, tmp_path):
 
 
 def test_two_processes(folder, python_path):
-    """The first one is started by its path, as the others are, in the folder and with it in PYTHONPATH."""
+    """Their parent is started by its path, as they are, in the folder and with it in PYTHONPATH."""
     main = Path(reducer.__file__).with_name("__main__.py")
     command = [sys.executable, "-P", str(main), "serve", "--bind", "127.0.0.1:0", "--workers", "2"]
     # sitecustomize is run before anything of ours can be; the processes that we start do without.
@@ -88,9 +88,10 @@ def test_two_processes(folder, python_path):
     try:
         [port] = status_of(wait_until_ready(first, START_S))["siblings"]
         assert status_of(f"127.0.0.1:{port}")["siblings"] == []
-        children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
-        [sibling] = [Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in children]
-        assert sibling[1:4] == [b"-P", bytes(main), b"serve"]
+        commands = [
+            Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in children_of(first.pid)
+        ]
+        assert [command[1:4] for command in commands] == [[b"-P", bytes(main), b"serve"]] * 2
     finally:
         first.stdin.close()
         first.wait(30)

@@ -23,6 +23,19 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started, in the order of their start."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return state_of(pid) == "Z"
+    except OSError:
+        return True
+
+
 class Log:
     """A process's stderr in a file; complains about new lines that show a bug of ours."""
 

@@ -5,8 +5,9 @@ import socket
 
 import pytest
 
-from reducer.binding import BindError, check_address, check_host, check_ports_of_siblings, naming
+from reducer.binding import BindError, check_address, check_host, check_ports, naming
 from reducer.config import ReducerConfig
+from reducer.resources.ports import PortRange
 
 
 @pytest.fixture
@@ -53,12 +54,43 @@ def test_the_option_comes_first():
 
 @pytest.mark.parametrize("option", ["data_port", "metrics_port"])
 def test_the_ports_of_siblings(taken, option):
-    check_ports_of_siblings(ReducerConfig(bind="127.0.0.1:0", processes=1, **{option: taken - 1}))
+    check_ports(ReducerConfig(bind="127.0.0.1:0", processes=1, **{option: taken - 1}))
     two = ReducerConfig(bind="127.0.0.1:0", processes=2, **{option: taken - 1})
     name = "--" + option.replace("_", "-")
     with pytest.raises(BindError) as caught:
-        check_ports_of_siblings(two)
+        check_ports(two)
     assert str(caught.value) == (
         f"{name} {taken - 1}, of which process 1 serves {taken - 1} + 1: "
         f"cannot listen on 127.0.0.1:{taken}: Address already in use"
     )
+
+
+@pytest.mark.parametrize(
+    ("of_range", "more", "text"),
+    [
+        ((0, 3), {}, "serves {taken} for gRPC"),
+        ((-1, 3), {}, "serves {taken} for data"),
+        ((-2, 3), {}, "of which process 1 serves {taken} for gRPC"),
+        ((-5, 0), {"metrics_port": 0}, "of which process 0 serves {taken} for metrics"),
+        ((-6, 1), {"metrics_port": 0}, "of which process 1 serves {taken} for metrics"),
+    ],
+)
+def test_the_ports_of_a_range(taken, of_range, more, text):
+    ports = PortRange(taken + of_range[0], taken + of_range[1])
+    config = ReducerConfig(bind=f"127.0.0.1:{ports.first}", port_range=ports, processes=2, **more)
+    with pytest.raises(BindError) as caught:
+        check_ports(config)
+    assert str(caught.value).startswith(f"--port-range {ports}, of which process ")
+    wanted = f"{text.format(taken=taken)}: cannot listen on 127.0.0.1:{taken}: Address already in use"
+    assert str(caught.value).endswith(wanted)
+
+
+def test_a_metrics_port_beside_a_range(taken):
+    ports = PortRange(taken + 2, taken + 5)
+    config = ReducerConfig(
+        bind=f"127.0.0.1:{ports.first}", port_range=ports, processes=2, metrics_port=taken - 1
+    )
+    with pytest.raises(
+        BindError, match=f"^--metrics-port {taken - 1}, of which process 1 serves {taken}: cannot listen"
+    ):
+        check_ports(config)

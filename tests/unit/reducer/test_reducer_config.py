@@ -7,6 +7,7 @@ from reduction.security.tls import TlsFiles
 
 from reducer.config import DRAIN_TIMEOUT_S, ReducerConfig, complete_address, split_address
 from reducer.resources.allowance import default_memory_limit, default_processes
+from reducer.resources.ports import PortRange, Ports
 
 TLS = {"tls_cert": "c", "tls_key": "k", "tls_ca": "a"}
 
@@ -103,7 +104,8 @@ def test_other_addresses_need_tls_or_token_or_insecure(bind):
     with pytest.raises(ConfigError) as caught:
         ReducerConfig(bind=bind)
     text = (
-        "add --tls-cert, --tls-key and --tls-ca, or --token-file, or --insecure if everybody on that network"
+        "add --tls-cert, --tls-key and --tls-ca, or --token-file, or --insecure (REDUCER_INSECURE=1) if everybody on "
+        "that network may be trusted"
     )
     assert text in str(caught.value)
     for allowed in (TLS, {"token_file": "t"}, {"insecure": True}):
@@ -130,8 +132,23 @@ def test_tls():
             TLS | {"tls_key": None},
             "--tls-key is missing: TLS needs --tls-cert, --tls-key, --tls-ca, all three or none",
         ),
-        ({"metrics_port": 0}, "--metrics-port 0: must be 1 to 65535"),
+        ({"metrics_port": 0}, "--metrics-port 0: must be 1 to 65535, or 0 with --port-range"),
         ({"metrics_port": 65536}, "--metrics-port 65536: must be 1 to 65535"),
+        ({"drain_timeout_s": -1.0}, "--drain-timeout -1: must be 0 to 604800 seconds"),
+        ({"drain_timeout_s": float("nan")}, "--drain-timeout nan: must be 0 to 604800 seconds"),
+        (
+            {"port_range": PortRange(7000, 7009), "bind": "127.0.0.1:7000", "data_port": 8000},
+            "--data-port 8000: --port-range 7000-7009 has the data ports: leave one out",
+        ),
+        (
+            {"port_range": PortRange(7000, 7009), "bind": "127.0.0.1:50051"},
+            "--bind 127.0.0.1:50051: --port-range 7000-7009 begins with another port; give port 0 to take that",
+        ),
+        (
+            {"port_range": PortRange(7000, 7002), "bind": "127.0.0.1:7000", "processes": 2},
+            "--port-range 7000-7002: 2 processes take 4 ports, and it has 3: let it have 4, or set --processes to 1 or "
+            "less",
+        ),
         ({"memory_limit_bytes": 0}, "--memory-limit 0: must be positive"),
         ({"memory_limit_bytes": -1}, "--memory-limit -1: must be positive"),
     ],
@@ -140,3 +157,33 @@ def test_wrong_values_are_named_with_their_option(values, text):
     with pytest.raises(ConfigError) as caught:
         ReducerConfig(**{"bind": "127.0.0.1:0"} | values)
     assert str(caught.value) == text
+
+
+def in_range(**more):
+    return ReducerConfig(bind="127.0.0.1:7000", port_range=PortRange(7000, 7019), processes=3, **more)
+
+
+def test_ports_of_a_range():
+    config = in_range(metrics_port=0)
+    assert [config.ports(number) for number in range(3)] == [
+        Ports(7000, 7001, 7019),
+        Ports(7002, 7003, 7018),
+        Ports(7004, 7005, 7017),
+    ]
+    assert config.metrics_urls == tuple(f"http://127.0.0.1:{port}/metrics" for port in (7019, 7018, 7017))
+
+
+def test_metrics_beside_a_range_and_none():
+    assert in_range(metrics_port=9102).ports(1) == Ports(7002, 7003, 9103)
+    assert in_range().ports(2) == Ports(7004, 7005, None)
+
+
+def test_with_tls_there_is_no_data_port():
+    assert in_range(**TLS).ports(1) == Ports(7002, 0, None)
+
+
+def test_ports_without_a_range():
+    config = ReducerConfig(bind="127.0.0.1:7000", data_port=8000, metrics_port=9000, processes=2)
+    assert [config.ports(number) for number in range(2)] == [Ports(7000, 8000, 9000), Ports(0, 8001, 9001)]
+    free = ReducerConfig(bind="127.0.0.1:0", processes=2)
+    assert [free.ports(number) for number in range(2)] == [Ports(0, 0, None)] * 2

@@ -93,7 +93,7 @@ def test_a_file_that_is_not_there(checked):
     [
         (
             {"REDUCER_BIND": "0.0.0.0:1"},
-            "--insecure if everybody on that network may be trusted; not from the ",
+            "--insecure (REDUCER_INSECURE=1) if everybody on that network may be trusted; not from the ",
         ),
         ({"REDUCER_PROCESSES": "0"}, "not from the command line: REDUCER_PROCESSES"),
         ({"REDUCER_DATA_PORT": "x"}, "'x' is not a valid integer; it is from REDUCER_DATA_PORT"),

@@ -128,6 +128,13 @@ def test_the_token_for_the_status_is_that_of_any_job_or_the_first():
     assert TokenTable({"one": A, "two": B}).of_any_job() == A
 
 
+def test_who_may_drain():
+    operated = TokenTable({"one": A, "*": C})
+    assert (operated.may_drain(C), operated.may_drain(A), operated.may_drain("")) == (True, False, False)
+    jobs = TokenTable({"one": A, "two": B})
+    assert (jobs.may_drain(A), jobs.may_drain(B), jobs.may_drain(C)) == (True, True, False)
+
+
 def test_a_table_shows_no_token():
     table = TokenTable({"one": A})
     assert A not in repr(table)

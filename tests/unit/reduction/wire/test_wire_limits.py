@@ -295,6 +295,17 @@ def test_a_status_of_more_jobs_than_any_reducer_has_is_malformed():
         wire.status_from_wire(b"\x3a\x00" * (limits.STATUS_JOBS_MAX + 1))
 
 
+@pytest.mark.parametrize("timeout_s", [0.0, 30.0, limits.DRAIN_S_MAX])
+def test_how_long_a_reducer_drains(timeout_s):
+    assert wire.drain_from_wire(wire.drain_to_wire(timeout_s)) == timeout_s
+
+
+@pytest.mark.parametrize("timeout_s", [-1.0, limits.DRAIN_S_MAX + 1, float("inf"), float("nan")])
+def test_no_reducer_drains_for_so_long(timeout_s):
+    with pytest.raises(MalformedFrame, match=r"DrainResponse.timeout_seconds is .*, allowed are 0 to 604800"):
+        wire.drain_from_wire(wire.drain_to_wire(timeout_s))
+
+
 def framed(inside):
     """Return a WorkerFrame of a Push with these bytes inside."""
     return b"\x1a" + varint(len(inside)) + inside

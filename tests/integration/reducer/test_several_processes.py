@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
 from reduction.process.ready import wait_until_ready
-from support.processes.children import environment, state_of
+from support.processes.children import environment
 from support.processes.reducers import looked_at, reducer_command, status_of
 from support.training.checked import train_until_told
 
@@ -25,17 +23,6 @@ def hold(rank, reducers, job):
         rank.round(state, 5_000)
         rank.tell("there")
         rank.hear()
-
-
-def siblings_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return state_of(pid) == "Z"
-    except OSError:
-        return True
 
 
 def addresses_of(reducer) -> list[str]:
@@ -95,24 +82,6 @@ def test_two_of_several_processes_each(ranks, serve, job):
     call.answers()
 
 
-def test_a_sibling_that_is_killed_comes_back_where_it_was(ranks, three, job, until):
-    call = ranks.begin(3, train_until_told, [three.address], job, {"chunk_bytes": 4096})
-    call.hear(0)
-    addresses = addresses_of(three)
-    before = siblings_of(three.pid)
-    os.kill(before[0], signal.SIGKILL)
-    steps = call.hear(0)
-    while call.hear(0) < steps + 20:
-        pass
-    until(lambda: len(siblings_of(three.pid)) == 2 and siblings_of(three.pid) != before, "another sibling")
-    assert addresses_of(three) == addresses
-    until(lambda: all(bytes_at(address) > 50_000 for address in addresses), "the job in all processes")
-    call.tell(0, 1)
-    answers = call.answers()
-    assert answers[0] == answers[1] == answers[2]
-    assert "sibling ended and starts again number=" in three.log.text
-
-
 @pytest.fixture
 def only_one_core():
     """Have this thread, and what it starts, run on one core."""
@@ -165,35 +134,8 @@ def test_more_memory_than_there_is_is_a_warning(serve):
     warning = (
         f"--memory-limit {1 << 50} is more than the {memory()} bytes of memory that this machine or container"
     )
-    assert f"level=WARNING logger=reducer.process.lifecycle pid={reducer.pid} {warning}" in reducer.log.text
+    assert f"level=WARNING logger=reducer.process.allowed pid={reducer.pid} {warning}" in reducer.log.text
     assert status_of(reducer.address)["memory_limit_bytes"] == 1 << 50
-
-
-def test_sigterm_ends_them_all(three):
-    siblings = siblings_of(three.pid)
-    assert len(siblings) == 2
-    assert three.stop() == (0, "")
-    assert all(is_gone(pid) for pid in siblings)
-
-
-def test_siblings_end_with_the_first_process(three, until):
-    siblings = siblings_of(three.pid)
-    three.kill()
-    until(lambda: all(is_gone(pid) for pid in siblings), "the end of the siblings")
-
-
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_no_sibling_outlives_a_first_process_that_ends_while_it_drains(fresh_ranks, serve, job, until, end):
-    """Draining takes as long as its job, which has no other reducer, or half a minute."""
-    two = serve("--processes", "2", leash=False)
-    call = fresh_ranks().begin(2, hold, [two.address], job, group=False)
-    assert [call.hear(0), call.hear(1)] == ["there", "there"]
-    [sibling] = siblings_of(two.pid)
-    two.process.terminate()
-    until(lambda: f"pid={sibling} draining timeout=30s" in two.log.text, "the sibling to drain")
-    os.kill(two.pid, end)
-    assert two.end()[0] == (-9 if end == signal.SIGKILL else 130)
-    until(lambda: is_gone(sibling), "the end of the sibling")
 
 
 def test_the_former_name_of_the_option(serve):
@@ -210,6 +152,6 @@ def test_the_log_names_where_the_metrics_are(serve, free_port, until):
             assert b"reducer_jobs" in answer.read()
 
 
-def test_an_address_that_is_taken_leaves_no_sibling_behind(three, serve):
+def test_an_address_that_is_taken_is_named(three, serve):
     with pytest.raises(pytest.fail.Exception, match=f"--bind {three.address}: cannot listen on"):
         serve("--processes", "2", bind=three.address)

@@ -1,0 +1,59 @@
+"""Where a reducer that nobody told an address is: the host's place in a job of Vertex AI, SageMaker or Slurm.
+
+source                                  reducers are
+REDUCTION_REDUCERS, if it has a text    what the text says: the workers read the same variable
+  such as slurm:1:50051
+CLUSTER_SPEC                            Vertex AI's third worker pool
+resourceconfig.json                     SageMaker's instance group `reducers`
+SLURM_STEP_NODELIST                     the nodes of the step of Slurm that this process is in; `srun` sets
+                                        it, and a batch script outside of any step does not have it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reduction.discovery import vertex
+from reduction.discovery.cluster import DEFAULT_PORT, Cluster
+from reduction.discovery.platform import named_by_platform
+from reduction.discovery.schemes import cluster_of, scheme_of, split
+from reduction.errors import ConfigError
+
+VARIABLE = "REDUCTION_REDUCERS"
+STEP = "SLURM_STEP_NODELIST"
+#: The schemes that know which host this one is. Ray is not asked, because that would connect to it.
+_WITH_ROLES = ("vertex", "sagemaker", "slurm")
+
+
+def own_place(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
+    """Return the cluster and what says it, None if nothing does. It has a `bind` if this host is a reducer.
+
+    Raises:
+        ConfigError: a platform says something malformed; two name reducers; or this host is no
+            reducer according to what says it.
+    """
+    found = _find(environ)
+    if found is None or found[0].role == "reducer":
+        return found
+    cluster, source = found
+    what = "none of the workers or reducers"
+    if cluster.role == "worker":
+        what = f"worker {cluster.index} of {len(cluster.workers)}"
+    raise ConfigError(
+        f"{source} says that this host is {what}, and that reducers serve at {', '.join(cluster.reducers)}: run "
+        f"the training here, or give --bind (REDUCER_BIND) to serve on this host too"
+    )
+
+
+def _find(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
+    for text in split(environ.get(VARIABLE, "")):
+        if scheme_of(text) in _WITH_ROLES:
+            return cluster_of(text, environ), f"{VARIABLE}={text}"
+    named = named_by_platform(environ)
+    if named is not None:
+        text = "vertex:" if named.source == vertex.VARIABLE else "sagemaker:"
+        return cluster_of(text, environ), named.source
+    nodes = environ.get(STEP)
+    if nodes and environ.get("SLURMD_NODENAME"):
+        return cluster_of(f"slurm:nodes={nodes}:{DEFAULT_PORT}", environ), STEP
+    return None

@@ -1,0 +1,73 @@
+"""`reducer drain` lets reducers drain, and waits until they have ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+from reduction.errors import ConfigError, ReducerUnavailable
+
+from reducer.commands.options import security_options
+from reducer.commands.status import EXIT_NO_ANSWER
+from reducer.config import TLS_OPTIONS, complete_address
+
+#: How long a call may take, in seconds.
+ANSWER_S = 5.0
+#: Exit code when a reducer has not ended in time.
+EXIT_NOT_ENDED = 5
+
+
+@click.command(short_help="Let reducers drain and end.")
+@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
+@security_options
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long to wait for the end of all.  [default: 10 seconds longer than the reducers drain at most]",
+)
+def drain(
+    addresses: tuple[str, ...],
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+    token_file: str | None,
+    timeout: float | None,
+) -> None:
+    """Let the reducers at each ADDRESS drain, in all their processes, and wait until they have ended.
+
+    ADDRESS is as for `reducer status`. A reducer that drains takes no new jobs, its jobs move to their other
+    reducers, and it ends when none needs it, or after its --drain-timeout. While it does not end, the
+    jobs that it waits for are shown on stderr.
+
+    A reducer with tokens asks for the token of `*`, or for that of any job if its file has no such line.
+
+    The exit code is 4 if an ADDRESS gave no answer or refused, and 5 if a reducer has not ended in time.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # see `reducer status`
+    from reduction.discovery.resolve import resolve
+    from reduction.discovery.schemes import check_texts
+    from reduction.security.tls import tls_files
+
+    from reducer.observe.draining import ask_to_drain, wait_for_end
+    from reducer.observe.status import StatusAccess
+
+    try:
+        texts = tuple(dict.fromkeys(map(complete_address, addresses)))
+        check_texts(texts)
+        resolved, _ = resolve(texts, ANSWER_S, ANSWER_S)
+        access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
+        answers = ask_to_drain(resolved, ANSWER_S, access)
+        for address, reason in answers.refusals.items():
+            click.echo(f"reducer: no answer from {address}: {reason}", err=True)
+        limit_s = answers.timeout_s + 10 if timeout is None else timeout
+        left = wait_for_end(answers.processes, limit_s, access, lambda line: click.echo(line, err=True))
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    except ReducerUnavailable as error:  # a DNS name without addresses
+        click.echo(f"reducer: {error}", err=True)
+        sys.exit(EXIT_NO_ANSWER)
+    if left:
+        click.echo(f"reducer: not ended after {limit_s:g} s: {', '.join(left)}", err=True)
+    sys.exit(EXIT_NO_ANSWER if answers.refusals else EXIT_NOT_ENDED if left else 0)

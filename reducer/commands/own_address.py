@@ -1,0 +1,58 @@
+"""Which address `reducer serve` takes: an option's, else the platform's, else one of the loopback address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from reduction.discovery.cluster import DEFAULT_PORT
+from reduction.discovery.own_place import own_place
+
+from reducer.config import DEFAULT_HOST, address_of, complete_address, split_address
+from reducer.resources.ports import PortRange
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAddress:
+    """HOST:PORT, and what says it."""
+
+    bind: str
+    #: Such as "CLUSTER_SPEC"; None if it is an option's or the default one.
+    platform: str | None = None
+    #: Position among the reducers, and their number; None if no platform says it.
+    position: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        if self.platform is None or self.position is None:
+            return self.bind
+        number, count = self.position
+        return f"{self.bind}, because {self.platform} says that this is reducer {number} of {count}"
+
+
+def own_address(given: str | None, port_range: PortRange | None, environ: Mapping[str, str]) -> OwnAddress:
+    """Return the address to serve.
+
+    Args:
+        given: the value of --bind, None without it.
+        port_range: its first port is taken unless --bind names another.
+        environ: is looked at only without --bind.
+
+    Raises:
+        ConfigError: --bind is malformed, a platform says something malformed, or that this host is no
+            reducer.
+    """
+    if given is not None:
+        bind = complete_address(given)
+        if port_range is None or split_address(bind)[1] != 0:
+            return OwnAddress(bind)
+        return OwnAddress(address_of(split_address(bind)[0], port_range.first))
+    place = own_place(environ)
+    if place is None:
+        port = DEFAULT_PORT if port_range is None else port_range.first
+        return OwnAddress(address_of(DEFAULT_HOST, port))
+    cluster, source = place
+    assert cluster.bind is not None
+    assert cluster.index is not None
+    host, port = split_address(cluster.bind)
+    bind = address_of(host, port if port_range is None else port_range.first)
+    return OwnAddress(bind, source, (cluster.index, len(cluster.reducers)))

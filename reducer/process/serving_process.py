@@ -1,0 +1,156 @@
+"""One serving process, as its supervisor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from time import monotonic
+
+from reduction.process.launch import reducer_command
+from reduction.process.ready import ready_address
+
+from reducer.config import TLS_OPTIONS, ReducerConfig, split_address
+from reducer.process.messages import DRAIN, UNUSED, USED, siblings_line
+
+log = logging.getLogger(__name__)
+
+#: How long a process may take to listen, in seconds.
+START_S = 30.0
+#: How long a process that was started again counts as used, in seconds: its jobs come back to it.
+RETURN_S = 10.0
+
+
+class ServingProcess:
+    """Starts process `number` of a reducer, again and again, and hears what it reports.
+
+    Args:
+        config: of the whole reducer.
+        number: of this process, from 0.
+        ask_to_drain: is called when the process asks for the whole reducer to drain.
+    """
+
+    def __init__(self, config: ReducerConfig, number: int, ask_to_drain: Callable[[], None]) -> None:
+        self.number = number
+        #: Is set as soon as the process listens for the first time.
+        self.has_listened = asyncio.Event()
+        #: Whether it has ever had a job.
+        self.has_served = False
+        self._config = config
+        self._port = config.ports(number).grpc
+        self._ask_to_drain = ask_to_drain
+        self._process: Process | None = None
+        self._is_draining = False
+        self._jobs: bool | None = None
+        self._used_until = 0.0
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of gRPC. The port is known as soon as the process has listened."""
+        return self._config.address(self._port)
+
+    @property
+    def port(self) -> int:
+        """The gRPC port."""
+        return self._port
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has a job, or may get one back after a new start."""
+        return bool(self._jobs) or monotonic() < self._used_until
+
+    async def live(self, siblings: Callable[[], Awaitable[Sequence[int]]]) -> tuple[int, float | None]:
+        """Start the process and wait for its end. Return its exit code, and the seconds that it listened.
+
+        They are None if it never listened.
+
+        Args:
+            siblings: waits for the ports that the process shall tell the workers, and returns them.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        command, environment = reducer_command(Path(__file__).parents[2])
+        # A session of its own: Ctrl-C is for the supervisor.
+        self._process = process = await asyncio.create_subprocess_exec(
+            *command, *self._arguments(), stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment
+        )
+        assert process.stdout is not None
+        if self._is_draining:
+            self._order(DRAIN)
+        handing = asyncio.create_task(self._hand_over(siblings))
+        first = asyncio.create_task(process.stdout.readline())
+        # A process that ends at once does not wait for its siblings.
+        await asyncio.wait((handing, first), return_when=asyncio.FIRST_COMPLETED)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(first), START_S)
+        handing.cancel()
+        if not first.done():
+            log.error("process %d did not listen within %g s pid=%d", self.number, START_S, process.pid)
+            self.kill()
+        address = ready_address((await first).decode())
+        if address is None:
+            return await process.wait(), None
+        began_s = monotonic()
+        self._port = split_address(address)[1]
+        if self.has_listened.is_set():
+            self._used_until = began_s + RETURN_S
+        self.has_listened.set()
+        while line := (await process.stdout.readline()).decode().strip():
+            self._on_report(line)
+        code = await process.wait()
+        # Until it listens again nobody knows which jobs it has.
+        self._jobs, self._used_until = None, float("inf")
+        return code, monotonic() - began_s
+
+    def drain(self) -> None:
+        """Order the process to drain, now or when it starts."""
+        self._is_draining = True
+        self._order(DRAIN)
+
+    def release(self) -> None:
+        """Have the process end soon, as if this supervisor had ended."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _hand_over(self, siblings: Callable[[], Awaitable[Sequence[int]]]) -> None:
+        self._order(siblings_line(await siblings()))
+
+    def _order(self, line: str) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None and not process.stdin.is_closing():
+            process.stdin.write(f"{line}\n".encode())
+
+    def _on_report(self, line: str) -> None:
+        if line in (USED, UNUSED):
+            self.has_served = True
+            self._jobs = line == USED
+        elif line == DRAIN:
+            self._ask_to_drain()
+
+    def _arguments(self) -> list[str]:
+        config, ports = self._config, self._config.ports(self.number)
+        arguments = ["serve", "--bind", self.address, "--processes", "1", "--under-supervisor"]
+        arguments += ["--memory-limit", str(config.memory_limit_bytes_each)]
+        arguments += ["--drain-timeout", str(config.drain_timeout_s)]
+        arguments += ["--log-level", logging.getLevelName(logging.getLogger().level).lower()]
+        arguments += ["--log-format", config.log_format]
+        arguments += ["--insecure"] if config.insecure else []
+        arguments += ["--link", f"{config.link_mbit}M"] if config.link_mbit else []
+        paths = (config.tls_cert, config.tls_key, config.tls_ca, config.token_file)
+        for option, path in zip((*TLS_OPTIONS, "--token-file"), paths, strict=True):
+            arguments += [option, path] if path is not None else []
+        arguments += ["--data-port", str(ports.data)] if ports.data else []
+        arguments += ["--metrics-port", str(ports.metrics)] if ports.metrics else []
+        if config.exit_after_job_s is not None:
+            arguments += ["--exit-after-job", str(config.exit_after_job_s)]
+        return arguments

@@ -1,0 +1,187 @@
+"""The parent of the processes of one `reducer serve`. It never serves, so no job can make it end.
+
+Each process is a reducer of its own, with its own ports and incarnation. The first one names the
+ports of the others in its Welcome, and the workers open streams to them too. A process that ends is
+started again on the same ports, and its jobs take it back like any restarted reducer. All end when
+their stdin closes, which happens when the supervisor ends, however it ends.
+
+This module and those that it imports leave out gRPC, NumPy and protobuf, so that the supervisor
+takes little memory and the processes start soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+
+from reduction.process.ready import ready_line
+from reduction.security.tokens import read_tokens
+
+from reducer.binding import check_ports
+from reducer.config import ReducerConfig
+from reducer.process import service_manager
+from reducer.process.allowed import log_what_is_used
+from reducer.process.restarts import FAILED_STARTS_MAX, Restarts
+from reducer.process.serving_process import ServingProcess
+from reducer.process.stopping import Stopping
+from reducer.process.unused import Unused
+
+log = logging.getLogger(__name__)
+
+#: How long processes may take to end beyond the time to drain, in seconds.
+STOP_S = 5.0
+#: How often it is looked whether there are jobs, in seconds.
+LOOK_S = 0.1
+#: Exit codes of a process whose settings are wrong or whose address is taken. At the first start there
+#: is no point in trying again. Later its files and ports may only just be changing hands.
+_WRONG_SETTINGS = (2, 3)
+#: Exit code if a process does not start.
+EXIT_NO_START = 1
+
+
+async def supervise(config: ReducerConfig) -> int:
+    """Have all processes serve until SIGTERM or SIGINT, drain them, and return the exit code.
+
+    Raises:
+        BindError: an address cannot be bound.
+        ConfigError: a certificate, private key or token file cannot be used.
+    """
+    log_what_is_used(config)
+    # Each process does the same again. Here it is done once, before there are several to complain.
+    check_ports(config)
+    if config.tls is not None:
+        config.tls.read()
+    if config.token_file is not None:
+        read_tokens(config.token_file)
+    return await _Supervisor(config).run()
+
+
+class _Supervisor:
+    def __init__(self, config: ReducerConfig) -> None:
+        self._config = config
+        self._stopping = Stopping(config.drain_timeout_s, self._kill)
+        self._processes = [
+            ServingProcess(config, number, self._stopping.ask) for number in range(config.processes)
+        ]
+        self._exit_code = 0
+
+    async def run(self) -> int:
+        self._stopping.listen(stdin=self._config.stop_with_stdin)
+        keepers = [asyncio.create_task(self._keep(process)) for process in self._processes]
+        helpers = [asyncio.create_task(self._announce()), asyncio.create_task(self._end_with_the_job())]
+        asked = asyncio.create_task(self._stopping.wait())
+        # A keeper that ends by itself has met an error of ours, which is raised below.
+        await asyncio.wait((asked, *keepers), return_when=asyncio.FIRST_COMPLETED)
+        self._stopping.ask()
+        for helper in helpers:
+            helper.cancel()
+        service_manager.notify(service_manager.STOPPING)
+        log.info("draining timeout=%gs", self._stopping.drain_timeout_s)
+        for process in self._processes:
+            if self._stopping.is_orphaned:
+                process.release()
+            else:
+                process.drain()
+        await self._all_ended(keepers)
+        log.info("stopping")
+        return self._exit_code
+
+    async def _keep(self, process: ServingProcess) -> None:
+        """Start a process again whenever it ends, until all stop."""
+        restarts = Restarts()
+        while not self._stopping.is_asked:
+            try:
+                code, served_s = await process.live(partial(self._siblings_of, process))
+            except OSError as error:
+                log.error("process %d cannot be started: %s", process.number, error)
+                code, served_s = EXIT_NO_START, None
+            if self._stopping.is_asked:
+                return
+            if code in _WRONG_SETTINGS and not process.has_listened.is_set():
+                self._give_up(code)
+                self._kill()  # the others have no jobs yet
+                return
+            pause_s = restarts.after(served_s)
+            if pause_s is None:
+                log.error(
+                    "giving up: process %d ended %d times in succession before it served, at last with exit code %d; "
+                    "its own words are above",
+                    process.number,
+                    FAILED_STARTS_MAX,
+                    code,
+                )
+                self._give_up(EXIT_NO_START)
+                return
+            log.warning(
+                "process %d ended and starts again exit_code=%d pause=%gs", process.number, code, pause_s
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+
+    async def _siblings_of(self, process: ServingProcess) -> Sequence[int]:
+        """Return what the process tells the workers: the first one the ports of the others, as soon as these listen."""
+        if process.number:
+            return ()
+        others = self._processes[1:]
+        for other in others:
+            await other.has_listened.wait()
+        return [other.port for other in others]
+
+    def _give_up(self, exit_code: int) -> None:
+        self._exit_code = exit_code
+        self._stopping.ask()
+
+    async def _announce(self) -> None:
+        """Tell everybody once that the reducer serves: the first process listens after all others."""
+        first = self._processes[0]
+        await first.has_listened.wait()
+        print(ready_line(first.address), flush=True)
+        service_manager.notify(service_manager.READY)
+        log.info(
+            "serving address=%s processes=%d siblings=%s metrics=%s memory_limit=%d",
+            first.address,
+            self._config.processes,
+            [process.port for process in self._processes[1:]],
+            ",".join(self._config.metrics_urls) or "off",
+            self._config.memory_limit_bytes,
+        )
+
+    async def _end_with_the_job(self) -> None:
+        """With --exit-after-job, ask all to stop that long after the last job of any process."""
+        limit_s = self._config.exit_after_job_s
+        if limit_s is None:
+            return
+        unused = Unused(limit_s)
+        while True:
+            if unused.is_over(
+                has_served=any(process.has_served for process in self._processes),
+                jobs=sum(process.is_used for process in self._processes),
+                now_s=monotonic(),
+            ):
+                break
+            await asyncio.sleep(LOOK_S)
+        log.info("no job for %g s, as --exit-after-job says", limit_s)
+        self._stopping.ask()
+
+    async def _all_ended(self, keepers: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until all processes have drained and ended. Those that take too long are killed."""
+        ended = asyncio.Event()
+        waiting = asyncio.ensure_future(asyncio.gather(*keepers))
+        waiting.add_done_callback(lambda _: ended.set())
+        await self._stopping.drain(ended)
+        for process in self._processes:
+            process.release()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), STOP_S)
+        if not waiting.done():
+            log.warning("killed processes that did not end in time")
+            self._kill()
+        await waiting
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()

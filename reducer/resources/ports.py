@@ -1,0 +1,81 @@
+"""Which ports the processes of one `reducer serve` take; process i is counted from 0.
+
+                    gRPC            data           metrics
+without an option   free ones       free ones      none
+--bind HOST:P       P for i = 0
+--data-port P                       P + i
+--metrics-port P                                   P + i
+--port-range A-B    A + 2i          A + 2i + 1     with --metrics-port 0: B - i
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from reduction.errors import ConfigError
+
+LAST_PORT = 65535
+_RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of one process. 0 stands for a free one."""
+
+    grpc: int
+    data: int
+    #: None without metrics.
+    metrics: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """Ports from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+    @classmethod
+    def of(cls, text: str) -> PortRange:
+        """Return the range of a text such as 2222-2289.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        match = _RANGE.fullmatch(text)
+        if match is None or not 0 < int(match[1]) <= int(match[2]) <= LAST_PORT:
+            raise ConfigError(
+                f"--port-range {text}: write FIRST-LAST, such as 50051-50066, with ports of 1 to {LAST_PORT}"
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    def ports(self, number: int, metrics_port: int | None) -> Ports:
+        """Return the ports of one process; `metrics_port` is that option."""
+        grpc = self.first + 2 * number
+        metrics = metrics_port + number if metrics_port else metrics_port
+        return Ports(grpc, grpc + 1, self.last - number if metrics == 0 else metrics)
+
+    def check(self, processes: int, metrics_port: int | None) -> None:
+        """Return if the range has room for all processes.
+
+        Raises:
+            ConfigError: it has not, or the ports of --metrics-port are among those of the others.
+        """
+        each = 3 if metrics_port == 0 else 2
+        needed, there = processes * each, self.last - self.first + 1
+        if needed > there:
+            hint = f", or set --processes to {there // each} or less" if there >= each else ""
+            raise ConfigError(
+                f"--port-range {self}: {processes} processes take {needed} ports, and it has {there}: "
+                f"let it have {needed}{hint}"
+            )
+        if metrics_port and metrics_port < self.first + needed and self.first < metrics_port + processes:
+            raise ConfigError(
+                f"--metrics-port {metrics_port}: {processes} processes take the ports from {metrics_port}, and with "
+                f"--port-range {self} those from {self.first} to {self.first + needed - 1} for gRPC and data: "
+                f"take another, or 0 for the last ones of the range"
+            )

@@ -1,0 +1,15 @@
+"""What a supervisor and its processes tell each other."""
+
+import pytest
+
+from reducer.process.messages import DRAIN, siblings_line, siblings_of
+
+
+@pytest.mark.parametrize("ports", [(), (50052,), (1, 65535)])
+def test_siblings(ports):
+    assert siblings_of(siblings_line(ports) + "\n") == ports
+
+
+@pytest.mark.parametrize("line", ["", "\n", DRAIN, "siblingsx 1"])
+def test_another_line(line):
+    assert siblings_of(line) is None

@@ -48,7 +48,5 @@ if __name__ == "__main__":
     parser.add_argument("--training", required=True)
     parser.add_argument("--reducer", required=True)
     arguments = parser.parse_args()
-    aiplatform.init(
-        project=arguments.project, location=arguments.location, staging_bucket=arguments.bucket
-    )
+    aiplatform.init(project=arguments.project, location=arguments.location, staging_bucket=arguments.bucket)
     submit(arguments.training, arguments.reducer)

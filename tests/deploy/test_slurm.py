@@ -52,6 +52,7 @@ def test_a_heterogeneous_job_trains(slurm: Slurm, script: Path, tmp_path: Path) 
     assert slurm.jobs() == []
 
 
+@pytest.mark.full
 def test_a_training_that_fails_at_once_ends_the_job(slurm: Slurm, script: Path) -> None:
     code, output = slurm.batch(script, "no-such-script.py", **commands())
     assert code != 0, output

@@ -9,11 +9,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from reduction.process.ready import NotReady, wait_until_ready
 from support.processes.children import environment
 
 ROOT = Path(__file__).parents[2]
@@ -67,3 +70,22 @@ def checked_settings(words: list[str], **variables: str) -> dict[str, str]:
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr, done.stderr
     return dict(line.split(" = ", 1) for line in done.stdout.splitlines())
+
+
+@contextmanager
+def serving(
+    command: Sequence[str], log: Path, environ: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a reducer's command; yield the process and the address where it listens. Killed at the end."""
+    with (
+        log.open("a") as stderr,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environ
+        ) as process,
+    ):
+        try:
+            yield process, wait_until_ready(process, TIMEOUT_S)
+        except NotReady as error:
+            pytest.fail(f"{error}:\n{log.read_text()}")
+        finally:
+            process.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -16,14 +16,24 @@ TIMEOUT_S = 60.0
 
 
 class Summing:
-    """The ranks, as a context manager. `reducers` is "-" to let them look for themselves."""
+    """The ranks, as a context manager.
 
-    def __init__(self, folder: Path, reducers: str, ranks: int = 2, **variables: str) -> None:
+    Args:
+        folder: for what they write.
+        reducers: what they are given, "-" to let them look for themselves.
+        ranks: how many there are.
+        prefix: words before their commands.
+        variables: what their environment has too.
+    """
+
+    def __init__(
+        self, folder: Path, reducers: str, ranks: int = 2, prefix: Sequence[str] = (), **variables: str
+    ) -> None:
         self._folder = folder
         self._logs = [folder / f"rank-{rank}.log" for rank in range(ranks)]
         self._ranks = []
         for rank, path in enumerate(self._logs):
-            command = [sys.executable, str(SCRIPT), reducers, str(rank), str(ranks), str(folder)]
+            command = [*prefix, sys.executable, str(SCRIPT), reducers, str(rank), str(ranks), str(folder)]
             with path.open("w") as log:
                 self._ranks.append(
                     subprocess.Popen(command, stdout=log, stderr=log, env=environment(**variables))

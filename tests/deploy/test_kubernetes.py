@@ -90,6 +90,30 @@ def test_selectors_find_the_pods() -> None:
     assert {end["port"] for end in objects["ServiceMonitor"]["spec"]["endpoints"]} <= ports
 
 
+def test_a_training_is_let_in_and_looks_for_the_pods_that_there_are(tmp_path: Any) -> None:
+    service, job = documents("kubernetes/training.yaml")
+    validate([service, job], tmp_path)
+    [stateful_set] = documents("kubernetes/base/statefulset.yaml")
+    [policy] = documents("kubernetes/base/network-policy.yaml")
+    template = job["spec"]["template"]
+    pod, [container] = template["spec"], template["spec"]["containers"]
+    assert (
+        policy["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
+        == template["metadata"]["labels"]
+    )
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    name, subdomain = stateful_set["metadata"]["name"], stateful_set["spec"]["serviceName"]
+    pods = [f"{name}-{n}.{subdomain}:50051" for n in range(stateful_set["spec"]["replicas"])]
+    assert list(expand(variables["REDUCTION_REDUCERS"])) == pods
+    assert f"--master-addr={job['metadata']['name']}-0.{pod['subdomain']}" in container["command"]
+    assert f"--nnodes={job['spec']['completions']}" in container["command"]
+    assert pod["subdomain"] == service["metadata"]["name"]
+    [mount] = container["volumeMounts"]
+    assert variables["REDUCTION_TOKEN_FILE"] == f"{mount['mountPath']}/tokens"
+    theirs = stateful_set["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"]
+    assert pod["volumes"][0]["secret"]["secretName"] == theirs
+
+
 def test_the_stateful_set_starts_a_reducer(tmp_path: Any) -> None:
     [stateful_set] = documents("kubernetes/base/statefulset.yaml")
     pod = stateful_set["spec"]["template"]["spec"]
@@ -137,6 +161,15 @@ def without_default_protocols(value: Any) -> Any:
             if (key, each) != ("protocol", "TCP")
         }
     return [without_default_protocols(each) for each in value] if isinstance(value, list) else value
+
+
+def test_the_train_job_is_what_the_models_know() -> None:
+    [document] = documents("kubernetes/trainjob.yaml")
+    assert (
+        in_tools(ROUND_TRIP, "kubeflow_trainer_api", given=["TrainerV1alpha1TrainJob", document]) == document
+    )
+    [runtime] = documents("kubernetes/trainer-runtime.yaml")
+    assert document["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
 
 
 def test_the_models_drop_what_they_do_not_know() -> None:

@@ -75,7 +75,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("image")
     if not has(BASE):
         make_base(folder)
-    options = [f"--file={DOCKERFILE}", f"--build-arg=BASE={BASE}", f"--tag={IMAGE}", "--layers"]
+    options = [
+        f"--file={DOCKERFILE}",
+        f"--ignorefile={DOCKERFILE}.dockerignore",
+        f"--build-arg=BASE={BASE}",
+        f"--tag={IMAGE}",
+        "--layers",
+    ]
     buildah("bud", *options, *pip_settings(folder), str(ROOT), timeout_s=BUILD_S)
     return IMAGE
 

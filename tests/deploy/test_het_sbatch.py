@@ -16,7 +16,10 @@ SCRIPT = ROOT / "deploy/slurm/het.sbatch"
 TRAINING = ROOT / "tests/support/training/train_script.py"
 lacks = missing()
 
-pytestmark = pytest.mark.skipif(lacks is not None, reason=f"a Slurm needs {lacks}")
+pytestmark = [
+    pytest.mark.skipif(lacks is not None, reason=f"a Slurm needs {lacks}"),
+    pytest.mark.timeout(400),
+]
 
 
 @pytest.fixture(scope="module")

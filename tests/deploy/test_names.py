@@ -18,7 +18,8 @@ from support.processes.children import environment
 from support.processes.summing import Summing
 
 lacks = missing()
-pytestmark = pytest.mark.skipif(lacks is not None, reason=f"{lacks}")
+# A busy machine is no failure: each of these starts half a dozen processes, two of them with torch.
+pytestmark = [pytest.mark.skipif(lacks is not None, reason=f"{lacks}"), pytest.mark.timeout(300)]
 
 DOMAIN = "training.svc.cluster.local"
 SEARCH = (DOMAIN, "svc.cluster.local", "cluster.local")

@@ -24,7 +24,7 @@ from benchmarks.lab.hosts import NETNS
 from benchmarks.lab.network import Network, NetworkUnavailable, check_network
 from benchmarks.lab.traffic import link_of
 
-START_S = 30.0
+START_S = 60.0
 LINK_MBIT = 1000.0
 TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "mungekey", "unshare", "nsenter", "setpriv")
 
@@ -88,7 +88,7 @@ class Slurm:
             raise
 
     def batch(
-        self, script: Path, *arguments: str, timeout_s: float = 90.0, **variables: str
+        self, script: Path, *arguments: str, timeout_s: float = 200.0, **variables: str
     ) -> tuple[int, str]:
         """Run a job script to its end; return its exit code and what it printed.
 

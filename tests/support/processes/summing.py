@@ -12,7 +12,7 @@ from types import TracebackType
 from support.processes.children import environment
 
 SCRIPT = Path(__file__).parents[1] / "training/sum_until_told.py"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 100.0
 
 
 class Summing:

@@ -13,7 +13,7 @@ RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 # A gigabyte of frameworks, which nothing else needs.
 FRAMEWORKS := $(CURDIR)/.venv-frameworks
-# Another one of tools that look at what is in deploy/, and of two clouds' libraries.
+# Another one, as large, of tools that look at what is in deploy/ and of two clouds' libraries.
 DEPLOY := $(CURDIR)/.venv-deploy
 STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 

@@ -124,6 +124,7 @@ def vertex(tmp_path: Path) -> Iterator[tuple[Names, dict[str, str]]]:
         yield names, {"CLUSTER_SPEC": json.dumps(spec)}
 
 
+@pytest.mark.full
 def test_the_reducers_of_the_vertex_job(vertex: tuple[Names, dict[str, str]], tmp_path: Path) -> None:
     names, variables = vertex
     [job] = documents("vertex/job.yaml")

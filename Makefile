@@ -13,6 +13,8 @@ RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 # A gigabyte of frameworks, which nothing else needs.
 FRAMEWORKS := $(CURDIR)/.venv-frameworks
+# Another one, as large, of tools that look at what is in deploy/ and of two clouds' libraries.
+DEPLOY := $(CURDIR)/.venv-deploy
 STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 
 # What tests/unit must cover to the last branch. Folders: to find a package inside worker_plugin coverage would
@@ -23,7 +25,7 @@ COVERED := --cov=proto/reduction --cov=reducer/core --cov=worker_plugin/core
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-network test test-torch test-integrations check docs bench clean
+.PHONY: help install demo demo-network test test-torch test-integrations deploy-check check docs bench clean
 
 help: ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -50,6 +52,11 @@ test-integrations: ## Train with Lightning, Accelerate, Transformers, Ray, Spark
 		'.[lightning,accelerate,transformers,ray,torchft]' hypothesis pytest pytest-timeout \
 		pillow pyspark 'pandas<3' pyarrow tensorboard webdataset
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks tests/examples/test_ladder.py $(ARGS)
+
+deploy-check: $(STAMP) ## Test all of deploy/: build the image, run a Slurm, ask schemas; what Debian lacks is skipped.
+	$(DEPLOY)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip install --quiet -r tests/deploy/requirements.txt
+	$(BIN)/pytest tests/deploy --full -rs $(ARGS)
 
 check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, imports, schema, documents.
 	$(BIN)/ruff format --check .

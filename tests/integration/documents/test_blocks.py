@@ -27,6 +27,8 @@ RUN = ("python", "sh", "console")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ADDRESSES = re.compile(r"(?:10\.0\.0\.[56]|127\.0\.0\.1):50051")
 
+#: Pages whose blocks are all run or checked elsewhere.
+PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
 #: Blocks of Python that are run elsewhere, by page and first line.
 PYTHON_ELSEWHERE = {
     ("docs/integrations.md", "import lightning"): "tests/frameworks",
@@ -69,6 +71,8 @@ class Block(NamedTuple):
 def blocks() -> list[Block]:
     found = []
     for page in PAGES:
+        if page in PAGES_ELSEWHERE:
+            continue
         for language, text in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
             if language in RUN:
                 found.append(Block(page, language, text))
@@ -174,3 +178,4 @@ def test_every_entry_is_of_a_block_that_is_there() -> None:
     assert set(PYTHON_ELSEWHERE) <= {(block.page, block.first) for block in PYTHON}
     unused = [one for one in ELSEWHERE if not any(command.startswith(one) for _, command in COMMANDS)]
     assert unused == []
+    assert set(PAGES_ELSEWHERE) <= set(PAGES)

@@ -78,6 +78,13 @@ REDUCER_CONTROL_BYTES_MAX = 2 * MIB
 FRAME_FIELDS_MAX = 64
 #: Jobs in the answer of a Status call. gRPC lets that answer have no more than 4 MiB.
 STATUS_JOBS_MAX = 1 << 16
+#: Events that a reducer remembers, and names in the answer of a Status call. They are for people who
+#: look every second or two.
+EVENTS_MAX = 64
+#: The text of an event is cut to this length, because it is a line of a screen.
+EVENT_CHARS_MAX = 200
+#: The job of an event. A title is the name of the job and its process group.
+EVENT_JOB_BYTES_MAX = JOB_NAME_BYTES_MAX + GROUP_BYTES_MAX + 16
 
 # ---- a reducer's calls and connections ----
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from reduction.model import JobStatus, Presence, ReducerStatus
+from reduction.model import EventKind, JobStatus, Presence, ReducerStatus
 
 #: A rank is a straggler if it is the last to push at least this share of the chunks. With two ranks
 #: the share must be larger, because chance alone makes each of them last half of the time.
@@ -255,6 +255,8 @@ def _process_json(process: Process, rates: Rates | None) -> dict[str, Any]:
     for job in answer["jobs"]:
         for peer in job["peers"]:
             peer["presence"] = Presence(peer["presence"]).name.lower()
+    for event in answer["events"]:
+        event["kind"] = EventKind(event["kind"]).name.lower()
     return start | _rates_json(rates) | answer
 
 

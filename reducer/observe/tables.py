@@ -109,6 +109,8 @@ def _properties(job: JobStatus) -> Iterator[tuple[str, str]]:
     names = [f"{peer.rank} {peer.host} {peer.presence.name.lower()}" for peer in job.peers]
     more = [f"and {len(names) - RANKS_MAX} more"] if len(names) > RANKS_MAX else []
     yield "ranks", ", ".join(names[:RANKS_MAX] + more)
+    planes = job.planes
+    yield "streams", f"{planes.shared} in shared memory, {planes.tcp} on tcp, {planes.grpc} on grpc"
     yield "epoch", f"{job.epoch}{'' if job.started else ' (starting)'}"
     yield "collectives held by all", str(job.minimum)
     yield "chunks that wait", str(job.open_slots)

@@ -6,7 +6,7 @@ Exit codes:
     1     an error inside
     2     wrong usage, settings or files
     3     an address could not be bound
-    4     `status` got no answer, or was refused
+    4     `status` or `top --once` got no answer, or was refused
     any   `run` ends with the exit code of its command
     130   a second signal cut the draining short
 """
@@ -20,6 +20,7 @@ from reducer.commands.plan import plan
 from reducer.commands.run import run
 from reducer.commands.serve import serve
 from reducer.commands.status import status
+from reducer.commands.top import top
 from reducer.commands.trace import trace
 
 
@@ -33,4 +34,5 @@ main.add_command(plan)
 main.add_command(run)
 main.add_command(serve)
 main.add_command(status)
+main.add_command(top)
 main.add_command(trace)

@@ -66,7 +66,7 @@ def _processes(summary: Summary) -> Table:
         table.add_row(
             process.address,
             process.state,
-            _duration(status.uptime_seconds),
+            duration_text(status.uptime_seconds),
             *_rates(summary.rates.get(process.address)),
             size_text(status.memory_reserved_bytes),
             size_text(status.memory_limit_bytes),
@@ -135,7 +135,8 @@ def _rates(rates: Rates | None) -> tuple[str, str]:
     return f"{rates.received / (1 << 20):.1f}", f"{rates.sent / (1 << 20):.1f}"
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """Return a time in the largest unit that gives at least 2."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

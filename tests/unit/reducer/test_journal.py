@@ -261,7 +261,8 @@ def test_a_failure_is_told_in_one_short_printable_line(scene):
     streams = scene.run()
     streams[0].reject(MalformedFrame("\x1b[2J" + "x" * 1000))
     [failed] = [event for event in scene.engine.status().events if event.kind is EventKind.FAILED]
-    assert failed.text.startswith("rank 0,1: MalformedFrame: ") and "?[2J" in failed.text
+    assert failed.text.startswith("rank 0,1: MalformedFrame: ")
+    assert "?[2J" in failed.text
     assert len(failed.text) == EVENT_CHARS_MAX
 
 
@@ -281,5 +282,6 @@ def test_only_the_latest_events_are_kept(scene):
             stream.send(Goodbye(0, 0))
     events = scene.engine.status().events
     assert len(events) == EVENTS_MAX
-    assert events[-1].number == 120 and events[0].number == 120 - EVENTS_MAX + 1
+    assert events[-1].number == 120
+    assert events[0].number == 120 - EVENTS_MAX + 1
     assert wire.status_from_wire(wire.status_to_wire(scene.engine.status())).events == events

@@ -29,6 +29,8 @@ class ReducerConfig:
     data_port: int = 0
     #: Port for Prometheus on the same host, None for no metrics.
     metrics_port: int | None = None
+    #: Whether that port also has the page, which shows names of jobs and hosts to everybody.
+    page: bool = False
     #: Processes that serve.
     processes: int = field(default_factory=default_processes)
     #: Most bytes that all jobs together may reserve in all processes.
@@ -60,6 +62,8 @@ class ReducerConfig:
             raise ConfigError(f"--data-port {self.data_port}: must be 0 to 65535")
         if self.metrics_port is not None and not 0 < self.metrics_port <= 65535:
             raise ConfigError(f"--metrics-port {self.metrics_port}: must be 1 to 65535")
+        if self.page and self.metrics_port is None:
+            raise ConfigError("--page: the page is on the metrics port, so set --metrics-port too")
         if not 1 <= self.processes <= PROCESSES_MAX:
             raise ConfigError(f"--processes {self.processes}: must be 1 to {PROCESSES_MAX}")
         if self.memory_limit_bytes < self.processes:
@@ -105,6 +109,11 @@ class ReducerConfig:
         if first is None:
             return ()
         return tuple(f"http://{self.address(first + number)}/metrics" for number in range(self.processes))
+
+    @property
+    def own_host(self) -> str:
+        """A host at which other processes of this machine reach `bind`."""
+        return "localhost" if self.host in ("0.0.0.0", "::") else self.host
 
     @property
     def host(self) -> str:

@@ -59,6 +59,11 @@ EXIT_BIND = 3
     "from i = 0, each about itself.",
 )
 @click.option(
+    "--page",
+    is_flag=True,
+    help="Also serve a page for browsers there, at /, with all jobs, this reducer and events; see SECURITY.md.",
+)
+@click.option(
     "--memory-limit",
     type=size,
     metavar="SIZE",
@@ -129,6 +134,7 @@ def serve(
     bind: str,
     data_port: int,
     metrics_port: int | None,
+    page: bool,
     memory_limit: int | None,
     processes: int | None,
     tls_cert: str | None,
@@ -176,6 +182,7 @@ def serve(
             bind=bind,
             data_port=data_port,
             metrics_port=metrics_port,
+            page=page,
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,

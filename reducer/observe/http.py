@@ -3,6 +3,7 @@
 /livez    200 while the event loop answers
 /readyz   200 from the ready line on until the process drains or stops
 /metrics  for Prometheus
+/         with --page: what `reducer top` shows (`reducer/observe/page/routes.py`)
 
 The names and codes of the first two are those of Kubernetes
 (https://kubernetes.io/docs/reference/using-api/health-checks/). A new page is a new line in `_routes`.
@@ -37,6 +38,8 @@ class Answer:
     text: str
     content_type: str = "text/plain; charset=utf-8"
     status: HTTPStatus = HTTPStatus.OK
+    #: Beside the type and the length.
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 #: Makes the answer anew for each request.
@@ -61,8 +64,8 @@ class Health:
         return "starting, draining or stopping" if readiness and not self.is_serving else None
 
 
-def serve_http(engine: Engine, health: Health, host: str, port: int) -> None:
-    """Serve from a daemon thread, and each request from one of its own.
+def serve_http(engine: Engine, health: Health, host: str, port: int, pages: Mapping[str, Page] = {}) -> None:
+    """Serve from a daemon thread, and each request from one of its own. `pages` are served too.
 
     Raises:
         OSError: the port cannot be bound.
@@ -78,7 +81,7 @@ def serve_http(engine: Engine, health: Health, host: str, port: int) -> None:
     class Server(_Server):
         address_family = family
 
-    server = make_server(host, port, application(_routes(metrics, health)), Server, _Quiet)
+    server = make_server(host, port, application({**_routes(metrics, health), **pages}), Server, _Quiet)
     threading.Thread(target=server.serve_forever, name="reducer-http", daemon=True).start()
 
 
@@ -108,7 +111,7 @@ def application(routes: Mapping[str, Page]) -> WSGIApplication:
         else:
             found = page()
         data = found.text.encode()
-        headers = [("Content-Type", found.content_type), ("Content-Length", str(len(data)))]
+        headers = [("Content-Type", found.content_type), ("Content-Length", str(len(data))), *found.headers]
         start_response(f"{found.status.value} {found.status.phrase}", headers)
         return [data]
 

@@ -65,6 +65,8 @@ class Browser:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def open(self, url: str) -> None:
         """Load a page."""

@@ -140,7 +140,7 @@ function roundUp(value) {
 }
 
 function lines(timeline, name) {
-  if (name === "busiest") return [["c0", timeline.busiest]];
+  if (name === "busiest") return [["c5", timeline.busiest]];
   return timeline.jobs.map((job, index) => [`c${index}`, job[name]]);
 }
 

@@ -30,6 +30,7 @@ _ADDRESSES = re.compile(r"(?:10\.0\.0\.[56]|127\.0\.0\.1):50051")
 #: Blocks of Python that are run elsewhere, by page and first line.
 PYTHON_ELSEWHERE = {
     ("docs/integrations.md", "import lightning"): "tests/frameworks",
+    ("docs/operating.md", "from torch.distributed.debug import start_debug_server"): "tests/frameworks",
     ("docs/integrations.md", "from ray.train import ScalingConfig"): "tests/frameworks",
     ("docs/integrations.md", "from datetime import timedelta"): "tests/frameworks",
     (

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.browser import Browser
+from support.network.certificates import Authority
 from support.processes.children import environment
 from support.training.checked import train_until_told
 
@@ -141,21 +142,43 @@ def test_without_page_there_is_none(serve, free_port):
             urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10)
 
 
-@pytest.mark.parametrize("guard", ["tokens", "wildcard"])
-def test_all_processes_are_there_with_tokens_and_wildcards(serve, free_port, until, tmp_path, guard):
+@pytest.mark.parametrize(
+    ("guard", "bind", "state"),
+    [
+        ("insecure", "0.0.0.0:0", "serving"),
+        ("tokens", "0.0.0.0:0", "serving"),
+        ("localhost", "0.0.0.0:0", "serving"),  # names of certificates
+        ("127.0.0.1", "127.0.0.1:0", "serving"),
+        ("elsewhere.example", "127.0.0.1:0", "1 of 2"),
+    ],
+)
+def test_all_processes_are_there_whatever_guards_them(serve, free_port, until, tmp_path, guard, bind, state):
     port = free_port()
-    options = ["--insecure"]
-    if guard == "tokens":
-        file = tmp_path / "tokens"
-        file.write_text("*:secret-of-the-token-file\n")
-        file.chmod(0o600)
+    file = tmp_path / "tokens"
+    file.write_text("*:secret-of-the-token-file\n")
+    file.chmod(0o600)
+    if guard == "insecure":
+        options = ["--insecure"]
+    elif guard == "tokens":
         options = ["--token-file", str(file)]
-    serve_with_page(serve, port, *options, bind="0.0.0.0:0")
+    else:
+        tls = Authority(tmp_path).files(guard)
+        options = [
+            "--tls-cert",
+            tls.cert,
+            "--tls-key",
+            tls.key,
+            "--tls-ca",
+            tls.ca,
+            "--token-file",
+            str(file),
+        ]
+    serve_with_page(serve, port, *options, bind=bind)
     until(lambda: _is_served(port), "the first look")
     [host] = until(
         lambda: [row for row in status_at(port)["hosts"] if row["cores"] is not None], "two looks", 30
     )
-    assert (host["state"], host["processes"], host["reason"]) == ("serving", 2, "")
+    assert (host["state"], host["processes"], bool(host["reason"])) == (state, 2, state != "serving"), host
     assert "secret" not in json.dumps(status_at(port))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.processes.children import environment
+from support.processes.reducers import looked_at
 from support.training.checked import train_until_told
 
 
@@ -165,6 +166,24 @@ def test_once_is_for_pipes(ranks, serve, free_port, job):
     ended = subprocess.run(top("--once", silent), capture_output=True, text=True, timeout=60)
     assert ended.returncode == 4
     assert f"no answer from {silent}" in ended.stderr
+
+
+def test_the_status_tells_planes_processor_time_and_events(ranks, serve, job, plane):
+    reducer = serve()
+    call = ranks.begin(2, train_until_told, [reducer.address], job, {})
+    call.hear(0)
+    call.hear(0)
+    [process] = looked_at(reducer.address)["processes"]
+    call.tell(0, 1)
+    call.answers()
+    where = "shared" if plane == "auto" else plane
+    assert process["jobs"][0]["planes"] == {"grpc": 0, "tcp": 0, "shared": 0} | {where: 2}
+    assert process["cpu_seconds"] > 0.1
+    assert 10 << 20 < process["resident_bytes"] < 10 << 30
+    assert [event["kind"] for event in process["events"]] == ["joined", "joined", "epoch"]
+    [after] = looked_at(reducer.address)["processes"]
+    assert after["events"][-1]["kind"] == "ended"
+    assert after["cpu_seconds"] > process["cpu_seconds"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from reduction.model import EventKind, ReducerStatus
 
@@ -48,13 +48,19 @@ class Entry:
         """The process, or how many there are."""
         return self.addresses[0] if len(self.addresses) == 1 else f"{len(self.addresses)} processes"
 
-    def is_same(self, other: Entry) -> bool:
-        """Whether another process tells of the same."""
-        return (
-            (self.kind, self.job, self.text) == (other.kind, other.job, other.text)
-            and abs(self.at_s - other.at_s) <= SAME_S
-            and other.addresses[0] not in self.addresses
-        )
+
+@dataclass(slots=True)
+class _Growing:
+    """An entry that more processes may tell of."""
+
+    at_s: float
+    what: tuple[str, str, str]
+    #: The keys are addresses, in the order in which they came.
+    addresses: dict[str, None]
+
+    def is_same(self, at_s: float, address: str) -> bool:
+        """Whether another process tells of the same, if it says the same."""
+        return abs(self.at_s - at_s) <= SAME_S and address not in self.addresses
 
 
 def short(reason: str) -> str:
@@ -66,27 +72,37 @@ class Feed:
     """Collects the events of all looks."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        #: Sorted by time.
+        self._entries: list[_Growing] = []
+        #: The same entries by what they say, because there may be thousands of processes.
+        self._by_what: dict[tuple[str, str, str], list[_Growing]] = {}
         #: The number of the latest event of each incarnation, the process that was seen last at the end.
         self._taken: OrderedDict[bytes, int] = OrderedDict()
         #: Whether each address answered the look before.
         self._answered: dict[str, bool] = {}
 
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The latest ENTRIES_MAX, oldest first."""
+        return tuple(Entry(one.at_s, *one.what, tuple(one.addresses)) for one in self._entries)
+
     def take(self, processes: Sequence[Process], now_s: float) -> None:
         """Add what has happened since the look before."""
         answered = {process.address: process.status is not None for process in processes}
         for process in processes:
+            did_answer = self._answered.get(process.address, True)
             if process.status is None:
-                if self._answered.get(process.address, True):
-                    self._add(
-                        Entry(now_s, SILENT, "", f"no answer: {short(process.reason)}", (process.address,))
-                    )
+                if did_answer:
+                    self._add(now_s, (SILENT, "", f"no answer: {short(process.reason)}"), process.address)
                 continue
-            if not self._answered.get(process.address, True):
-                self._add(Entry(now_s, BACK, "", "answers again", (process.address,)))
+            if not did_answer:
+                self._add(now_s, (BACK, "", "answers again"), process.address)
             self._take(process.address, process.status, now_s)
         self._answered = answered
-        self.entries = sorted(self.entries, key=lambda entry: entry.at_s)[-ENTRIES_MAX:]
+        self._entries = sorted(self._entries, key=lambda entry: entry.at_s)[-ENTRIES_MAX:]
+        self._by_what = {}
+        for entry in self._entries:
+            self._by_what.setdefault(entry.what, []).append(entry)
 
     def _take(self, address: str, status: ReducerStatus, now_s: float) -> None:
         taken = self._taken.get(status.incarnation, 0)
@@ -96,17 +112,19 @@ class Feed:
             taken = event.number
             age_s = status.uptime_seconds - event.at_s
             at_s = now_s - age_s if 0 <= age_s <= AGE_MAX_S else now_s
-            kind = EventKind(event.kind).name.lower()
-            self._add(Entry(at_s, kind, event.job, event.text, (address,)))
+            self._add(at_s, (EventKind(event.kind).name.lower(), event.job, event.text), address)
         self._taken[status.incarnation] = taken
         self._taken.move_to_end(status.incarnation)
         while len(self._taken) > PROCESSES_REMEMBERED_MAX:
             self._taken.popitem(last=False)
 
-    def _add(self, entry: Entry) -> None:
-        for index in range(len(self.entries) - 1, -1, -1):
-            known = self.entries[index]
-            if known.is_same(entry):
-                self.entries[index] = replace(known, addresses=(*known.addresses, *entry.addresses))
-                return
-        self.entries.append(entry)
+    def _add(self, at_s: float, what: tuple[str, str, str], address: str) -> None:
+        alike = self._by_what.setdefault(what, [])
+        # The newest first: what happened long ago is not what another process tells of now.
+        known = next((entry for entry in reversed(alike) if entry.is_same(at_s, address)), None)
+        if known is not None:
+            known.addresses[address] = None
+            return
+        entry = _Growing(at_s, what, {address: None})
+        self._entries.append(entry)
+        alike.append(entry)

@@ -101,29 +101,25 @@ class Watcher:
             now_s,
             tuple(map(_job_row, summary.jobs)),
             tuple(_host_row(group, summary, cores) for group in groups(processes)),
-            tuple(self._feed.entries),
+            self._feed.entries,
         )
 
 
 def groups(processes: Sequence[Process]) -> list[list[Process]]:
     """Return the processes of each `reducer serve`, the first one of each first."""
     found: list[list[Process]] = []
+    #: The group of each sibling that a process has named.
+    homes: dict[str, list[Process]] = {}
     for process in processes:
-        home = next((group for group in found if _is_sibling(process, group[0])), None)
-        if home is None:
-            found.append([process])
-        else:
+        home = homes.get(process.address)
+        if home is not None:
             home.append(process)
+            continue
+        found.append(group := [process])
+        if process.status is not None:
+            host = process.address.rpartition(":")[0]
+            homes |= {f"{host}:{port}": group for port in process.status.siblings}
     return found
-
-
-def _is_sibling(process: Process, first: Process) -> bool:
-    host, _, port = process.address.rpartition(":")
-    return (
-        first.status is not None
-        and host == first.address.rpartition(":")[0]
-        and port in map(str, first.status.siblings)
-    )
 
 
 def _cores(processes: Sequence[Process], before: Sequence[Process]) -> dict[str, float]:

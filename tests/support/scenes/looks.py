@@ -62,7 +62,7 @@ def process(*jobs: JobStatus, address: str = "10.0.0.1:50051", life: int = 1, **
         "memory_limit_bytes": 1 << 34,
         "resident_bytes": 61 * MIB,
     }
-    status = ReducerStatus(incarnation=bytes([life]) * 16, jobs=jobs, events=events, **defaults | values)
+    status = ReducerStatus(incarnation=life.to_bytes(16), jobs=jobs, events=events, **defaults | values)
     return Process(address, status)
 
 

@@ -103,3 +103,13 @@ def test_only_the_latest_are_kept(monkeypatch):
     assert len(feed.entries) == ENTRIES_MAX
     assert feed.entries[-1].job == f"job-7-{EVENTS_MAX}"
     assert len(feed._taken) == 2
+
+
+def test_thousands_of_processes_are_taken_at_once():
+    # Each event is compared with those that say the same, not with all.
+    events = [(n, 10.0, "JOINED", "job", f"rank {n} of 64 joined") for n in range(1, EVENTS_MAX + 1)]
+    crowd = [process(address=f"host-{number}:1", life=number + 1, events=events) for number in range(2000)]
+    feed = Feed()
+    feed.take(crowd, 1000.0)
+    assert {entry.where for entry in feed.entries} == {"2000 processes"}
+    assert len(feed.entries) == EVENTS_MAX

@@ -87,7 +87,7 @@ def table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
 def page() -> str:
     """Return the whole page."""
     parts = [INTRODUCTION, table(("argument", "variable", "default", "meaning"), worker_rows()), REDUCER]
-    for name in ("serve", "status", "drain", "plan", "trace"):
+    for name in ("serve", "status", "top", "drain", "plan", "trace"):
         command = main.commands[name]
         parts += [f"### reducer {name}\n", table(("option", "meaning"), option_rows(command))]
     return "\n".join(parts)

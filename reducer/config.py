@@ -32,6 +32,8 @@ class ReducerConfig:
     metrics_port: int | None = None
     #: Where all ports of all processes are (`reducer.resources.ports`); None if nowhere in particular.
     port_range: PortRange | None = None
+    #: Whether that port also has the page, which shows names of jobs and hosts to everybody.
+    page: bool = False
     #: Processes that serve.
     processes: int = field(default_factory=default_processes)
     #: Most bytes that all jobs together may reserve in all processes.
@@ -60,6 +62,8 @@ class ReducerConfig:
     def __post_init__(self) -> None:
         host, port = split_address(self.bind)
         self._check_ports(port)
+        if self.page and self.metrics_port is None:
+            raise ConfigError("--page: the page is on the metrics port, so set --metrics-port too")
         if not 1 <= self.processes <= PROCESSES_MAX:
             raise ConfigError(f"--processes {self.processes}: must be 1 to {PROCESSES_MAX}")
         if self.memory_limit_bytes < self.processes:
@@ -142,6 +146,11 @@ class ReducerConfig:
         """URLs of the metrics of each process. Empty without metrics."""
         ports = [self.ports(number).metrics for number in range(self.processes)]
         return tuple(f"http://{self.address(port)}/metrics" for port in ports if port is not None)
+
+    @property
+    def own_host(self) -> str:
+        """A host at which other processes of this machine reach `bind`."""
+        return "localhost" if self.host in ("0.0.0.0", "::") else self.host
 
     @property
     def host(self) -> str:

@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 from reduction import __version__
@@ -26,6 +26,7 @@ from reduction.model import (
     JobStatus,
     Join,
     Place,
+    Planes,
     Push,
     ReduceOp,
     ReducerStatus,
@@ -42,6 +43,7 @@ from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, T
 from reducer.core.jobs import Jobs
 from reducer.core.lobby import Lobby
 from reducer.journal import Journal
+from reducer.resources import usage
 from reducer.resources.buffers import BufferPool, is_leased
 
 log = logging.getLogger(__name__)
@@ -83,6 +85,8 @@ class Engine:
         self._clock = clock
         self._started_at = clock()
         self._sinks: dict[int, Sink] = {}
+        #: Streams that have left the gRPC plane, and whether they share memory.
+        self._moved: dict[int, bool] = {}
         self._accumulators: dict[SlotKey, Array] = {}
         #: First contributions that have to be copied. They wait for the second ones, so that both are
         #: read once.
@@ -107,6 +111,7 @@ class Engine:
 
     def drain(self) -> None:
         """Take no new jobs and ask the present ones to leave."""
+        self._journal.on_drain()
         self._handle(Drain())
 
     def close(self) -> None:
@@ -138,6 +143,7 @@ class Engine:
                 last=job.stragglers.last(),
                 waits=job.stragglers.times(),
                 group=job.group,
+                planes=self._planes([view.stream for view in job.ranks.values() if view.stream is not None]),
             )
             for job in self.jobs.by_name.values()
         )
@@ -149,7 +155,15 @@ class Engine:
             memory_reserved_bytes=self.jobs.memory_reserved_bytes,
             memory_limit_bytes=self.jobs.memory_limit_bytes,
             jobs=statuses,
+            cpu_seconds=usage.cpu_seconds(),
+            resident_bytes=usage.resident_bytes(),
+            events=self._journal.events,
         )
+
+    def _planes(self, streams: Collection[int]) -> Planes:
+        shared = sum(self._moved.get(stream, False) for stream in streams)
+        moved = sum(stream in self._moved for stream in streams)
+        return Planes(grpc=len(streams) - moved, tcp=moved - shared, shared=shared)
 
     # ---- for EngineStream ----
 
@@ -194,8 +208,14 @@ class Engine:
         """Return the job and the rank of a stream that is not over, for the log."""
         return self._journal.label(stream)
 
+    def note_moved(self, stream: int, *, shares_memory: bool) -> None:
+        """Record that a stream has moved to the data port, and whether its rank shares memory."""
+        if stream in self._sinks:
+            self._moved[stream] = shares_memory
+
     def lose(self, stream: int, reason: str) -> None:
         """Record that a stream is over although the reducer has not ended it."""
+        self._moved.pop(stream, None)
         sink = self._sinks.pop(stream, None)
         if sink is not None:
             self._journal.on_lost(stream, reason)
@@ -243,6 +263,7 @@ class Engine:
                 if error is not None:
                     self.errors[type(error).__name__] += 1
                 self._journal.on_close(stream, error)
+                self._moved.pop(stream, None)
                 if (sink := self._sinks.pop(stream, None)) is not None:
                     sink.on_closed(error)
             case Discard(slot):
@@ -336,6 +357,10 @@ class EngineStream:
     def close(self, reason: str = "its call ended") -> None:
         """End the stream; see `ReducerStream.close`. `reason` goes into the log."""
         self._engine.lose(self._number, reason)
+
+    def note_moved(self, *, shares_memory: bool) -> None:
+        """Record that the stream has moved to the data port, and whether its rank shares memory."""
+        self._engine.note_moved(self._number, shares_memory=shares_memory)
 
     @property
     def label(self) -> str:

@@ -11,7 +11,8 @@
     job ended job=J ranks=3 received_bytes=... sent_bytes=... seconds=...
 
 A refusal is logged once in REPEAT_S: for one job, rank and error, and for one host and reason of
-a call. The journal decides nothing. The engine tells it what happens.
+a call. What is said about jobs that are attached, and every new epoch, is also kept as an event for
+the Status call. The journal decides nothing. The engine tells it what happens.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from reduction.errors import ReductionError
-from reduction.model import Join, job_title
+from reduction.model import Event, EventKind, Join, job_title
 
 from reducer.core.job import Job
+from reducer.recent import RecentEvents
 from reducer.repeats import Repeats
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,8 @@ class _Life:
     job: Job
     since: float
     is_started: bool = False
+    #: The epoch that started last.
+    epoch: int = 0
 
 
 class Journal:
@@ -59,6 +63,7 @@ class Journal:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self._recent = RecentEvents(clock)
         self._callers: dict[int, _Caller] = {}
         self._lives: dict[int, _Life] = {}
         self._closes: list[tuple[int, ReductionError]] = []
@@ -68,6 +73,11 @@ class Journal:
         self._call_repeats = Repeats(
             lambda key, times: log.warning("refused again call %s times=%d", key, times)
         )
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The latest events, oldest first."""
+        return self._recent.all()
 
     def introduce(self, stream: int, join: Join) -> None:
         """Record which job and rank a stream names. Nothing has been decided about it yet."""
@@ -85,10 +95,21 @@ class Journal:
         caller.is_attached = True
         self._lives.setdefault(job.id, _Life(job, self._clock()))
         log.info("join job=%s rank=%d/%d host=%s", caller.job, caller.rank, job.world_size, caller.host)
+        self._recent.add(
+            EventKind.JOINED, caller.job, f"rank {caller.rank} of {job.world_size} joined from {caller.host}"
+        )
 
     def on_start(self, job: Job) -> None:
-        """Log that all ranks of a job are there, unless that has happened before."""
+        """Log that all ranks of a job are there, unless that has happened before.
+
+        The engine says so for each rank that is told of the epoch's start.
+        """
         life = self._lives.setdefault(job.id, _Life(job, self._clock()))
+        if job.epoch != life.epoch:
+            life.epoch = job.epoch
+            self._recent.add(
+                EventKind.EPOCH, job.title, f"epoch {job.epoch} started with {job.world_size} ranks"
+            )
         if not life.is_started:
             life.is_started, life.since = True, self._clock()
             log.info("job started job=%s ranks=%d", job.title, job.world_size)
@@ -105,6 +126,13 @@ class Journal:
         caller = self._callers.pop(stream, None)
         if caller is not None and caller.is_attached:
             log.info("lost job=%s rank=%d host=%s reason=%s", caller.job, caller.rank, caller.host, reason)
+            self._recent.add(
+                EventKind.LOST, caller.job, f"rank {caller.rank} on {caller.host} lost: {reason}"
+            )
+
+    def on_drain(self) -> None:
+        """Record that the reducer takes no more jobs. The process logs that itself."""
+        self._recent.add(EventKind.DRAINING, "", "draining: its jobs are asked to leave")
 
     def on_refused_call(self, peer: str, error: ReductionError) -> None:
         """Log that a call was refused before its Join.
@@ -158,6 +186,7 @@ class Journal:
         key = f"job={callers[0].job} rank={','.join(ranks)} error={kind}"
         if any(caller.is_attached for caller in callers):
             log.warning("closed stream %s reason=%s", key, error)
+            self._recent.add(EventKind.FAILED, callers[0].job, f"rank {','.join(ranks)}: {kind}: {error}")
         elif self._repeats.admits(key, self._clock()):
             log.warning("refused %s reason=%s", key, error)
 
@@ -167,6 +196,7 @@ class Journal:
         if not life.is_started:
             there = f"{len(job.ranks)}/{job.world_size}"
             log.info("job ended before it started job=%s ranks=%s seconds=%.1f", job.title, there, seconds)
+            self._recent.add(EventKind.ENDED, job.title, f"ended before it started, with {there} ranks")
             return
         log.info(
             "job ended job=%s ranks=%d received_bytes=%d sent_bytes=%d seconds=%.1f",
@@ -176,3 +206,4 @@ class Journal:
             job.sent_bytes,
             seconds,
         )
+        self._recent.add(EventKind.ENDED, job.title, f"ended after {seconds:.0f} s")

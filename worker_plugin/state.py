@@ -17,6 +17,7 @@ from reduction.errors import ClosedError, ConfigError, ReductionError, WorkerFai
 from reduction.layout import fingerprint
 from reduction.limits import NUMEL_MAX
 from reduction.model import DType, ReduceOp
+from reduction.timeline.record import Record
 from torch._C._distributed_c10d import GradBucket
 from torch.autograd.profiler import record_function
 from torch.distributed.distributed_c10d import ProcessGroup, Store
@@ -290,6 +291,17 @@ class ReductionState:
                 error = communicator.error
                 record = communicator.recorder.record("" if error is None else str(error), begin)
                 recorder.write(record, directory)
+
+    def record(self) -> Record | None:
+        """Return how far the latest 1024 collectives have come; what `trace` writes, but of any moment.
+
+        It is always kept. None before the first collective, and in a forked child. From any thread.
+        """
+        communicator = self._communicator if self._pid == os.getpid() else None
+        if communicator is None or communicator.recorder is None:
+            return None
+        error = communicator.error
+        return communicator.recorder.record("" if error is None else str(error))
 
     # ---- elastic jobs ----
 

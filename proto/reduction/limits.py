@@ -80,6 +80,13 @@ FRAME_FIELDS_MAX = 64
 STATUS_JOBS_MAX = 1 << 16
 #: Seconds that a reducer may be told to drain, a week.
 DRAIN_S_MAX = 604_800
+#: Events that a reducer remembers, and names in the answer of a Status call. They are for people who
+#: look every second or two.
+EVENTS_MAX = 64
+#: The text of an event is cut to this length, because it is a line of a screen.
+EVENT_CHARS_MAX = 200
+#: The job of an event. A title is the name of the job and its process group.
+EVENT_JOB_BYTES_MAX = JOB_NAME_BYTES_MAX + GROUP_BYTES_MAX + 16
 
 # ---- a reducer's calls and connections ----
 

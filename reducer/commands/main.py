@@ -6,7 +6,7 @@ Exit codes:
     1     an error inside, or a serving process that ends again and again before it serves
     2     wrong usage, settings or files
     3     an address could not be bound
-    4     `status` or `drain` got no answer, or was refused
+    4     `status`, `top --once` or `drain` got no answer, or was refused
     5     a reducer that `drain` waits for has not ended in time
     any   `run` ends with the exit code of its command
     130   a second signal cut the draining short
@@ -22,6 +22,7 @@ from reducer.commands.plan import plan
 from reducer.commands.run import run
 from reducer.commands.serve import serve
 from reducer.commands.status import status
+from reducer.commands.top import top
 from reducer.commands.trace import trace
 
 
@@ -36,4 +37,5 @@ main.add_command(plan)
 main.add_command(run)
 main.add_command(serve)
 main.add_command(status)
+main.add_command(top)
 main.add_command(trace)

@@ -70,6 +70,11 @@ EXIT_BIND = 3
     "with --metrics-port 0 metrics at LAST - i.",
 )
 @click.option(
+    "--page",
+    is_flag=True,
+    help="Also serve a page for browsers there, at /, with all jobs, this reducer and events; see SECURITY.md.",
+)
+@click.option(
     "--memory-limit",
     type=size,
     metavar="SIZE",
@@ -143,6 +148,7 @@ def serve(
     data_port: int,
     metrics_port: int | None,
     port_range: str | None,
+    page: bool,
     memory_limit: int | None,
     processes: int | None,
     tls_cert: str | None,
@@ -185,6 +191,7 @@ def serve(
             data_port=data_port,
             metrics_port=metrics_port,
             port_range=ports,
+            page=page,
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from reduction.model import JobStatus, Presence, ReducerStatus
+from reduction.model import EventKind, JobStatus, Presence, ReducerStatus
 
 #: A rank is a straggler if it is the last to push at least this share of the chunks. With two ranks
 #: the share must be larger, because chance alone makes each of them last half of the time.
@@ -114,8 +114,11 @@ class JobSummary:
         return total(part.rates for part in self.parts)
 
     @property
-    def straggler(self) -> tuple[int, float, float] | None:
-        """The rank that others wait for, its share of the chunks, and their average wait."""
+    def latest(self) -> tuple[int, float, float] | None:
+        """The rank that was most often the last, its share of the chunks, and their average wait.
+
+        None as long as there are too few chunks.
+        """
         counts, waits = self._last()
         chunks = sum(counts.values())
         if chunks < CHUNKS_MIN:
@@ -124,7 +127,14 @@ class JobSummary:
         if chunks < CHUNKS_MIN:
             return None
         rank = max(counts, key=lambda number: counts[number])
-        share, wait_s = counts[rank] / chunks, waits[rank] / counts[rank]
+        return rank, counts[rank] / chunks, waits[rank] / counts[rank]
+
+    @property
+    def straggler(self) -> tuple[int, float, float] | None:
+        """The same, if the others really wait for that rank. None if nobody is a straggler."""
+        if self.latest is None:
+            return None
+        rank, share, wait_s = self.latest
         world_size = self.now[0].world_size
         least = STRAGGLER_SHARE_OF_TWO if world_size == 2 else STRAGGLER_SHARE
         is_straggler = world_size > 1 and share >= least and wait_s >= STRAGGLER_WAIT_S
@@ -143,8 +153,11 @@ class JobSummary:
         if (straggler := self.straggler) is None:
             return "no straggler" if self.has_chunks else f"fewer than {CHUNKS_MIN} chunks: too early to tell"
         rank, share, wait_s = straggler
-        host = next((peer.host for job in self.now for peer in job.peers if peer.rank == rank), "?")
-        return f"rank {rank} ({host}) is last {share * 100:.0f} % of the time, by {wait_s * 1e3:.1f} ms"
+        return f"rank {rank} ({self.host_of(rank)}) is last {share * 100:.0f} % of the time, by {wait_s * 1e3:.1f} ms"
+
+    def host_of(self, rank: int) -> str:
+        """Return the host of a rank, a question mark if it is not known."""
+        return next((peer.host for job in self.now for peer in job.peers if peer.rank == rank), "?")
 
     @property
     def has_chunks(self) -> bool:
@@ -255,6 +268,8 @@ def _process_json(process: Process, rates: Rates | None) -> dict[str, Any]:
     for job in answer["jobs"]:
         for peer in job["peers"]:
             peer["presence"] = Presence(peer["presence"]).name.lower()
+    for event in answer["events"]:
+        event["kind"] = EventKind(event["kind"]).name.lower()
     return start | _rates_json(rates) | answer
 
 

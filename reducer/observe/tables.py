@@ -66,7 +66,7 @@ def _processes(summary: Summary) -> Table:
         table.add_row(
             process.address,
             process.state,
-            _duration(status.uptime_seconds),
+            duration_text(status.uptime_seconds),
             *_rates(summary.rates.get(process.address)),
             size_text(status.memory_reserved_bytes),
             size_text(status.memory_limit_bytes),
@@ -109,6 +109,8 @@ def _properties(job: JobStatus) -> Iterator[tuple[str, str]]:
     names = [f"{peer.rank} {peer.host} {peer.presence.name.lower()}" for peer in job.peers]
     more = [f"and {len(names) - RANKS_MAX} more"] if len(names) > RANKS_MAX else []
     yield "ranks", ", ".join(names[:RANKS_MAX] + more)
+    planes = job.planes
+    yield "streams", f"{planes.shared} in shared memory, {planes.tcp} on tcp, {planes.grpc} on grpc"
     yield "epoch", f"{job.epoch}{'' if job.started else ' (starting)'}"
     yield "collectives held by all", str(job.minimum)
     yield "chunks that wait", str(job.open_slots)
@@ -133,7 +135,8 @@ def _rates(rates: Rates | None) -> tuple[str, str]:
     return f"{rates.received / (1 << 20):.1f}", f"{rates.sent / (1 << 20):.1f}"
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """Return a time in the largest unit that gives at least 2."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from reduction.model import Place
 from reduction.process import descriptors
@@ -13,10 +14,13 @@ from reduction.process.place import own_host
 from reduction.process.ready import ready_line
 
 from reducer.binding import check_ports, naming
-from reducer.config import ReducerConfig
+from reducer.config import ReducerConfig, address_of
 from reducer.credentials import LOOK_S, Certificates, Tokens
 from reducer.engine import TICK_S, Engine
-from reducer.observe.http import Health, serve_http
+from reducer.observe.http import Health, Page, serve_http
+from reducer.observe.page.routes import routes
+from reducer.observe.page.sampler import Sampler, look_at_all
+from reducer.observe.status import StatusAccess
 from reducer.process import service_manager
 from reducer.process.allowed import log_what_is_used
 from reducer.process.stopping import Stopping
@@ -45,8 +49,10 @@ async def serve(config: ReducerConfig) -> None:
     place = Place(own_host(), config.link_mbit)
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each, place=place)
     health = Health(asyncio.get_running_loop())
+    sampler = Sampler() if config.page else None
+    pages = {} if sampler is None else routes(sampler)
     check_ports(config)
-    data_port = _listen_beside(config, engine, health, with_data_port=certificates is None)
+    data_port = _listen_beside(config, engine, health, pages, with_data_port=certificates is None)
     server = GrpcServer(
         engine,
         data_port,
@@ -72,6 +78,10 @@ async def serve(config: ReducerConfig) -> None:
         service_manager.notify(service_manager.READY)
     else:
         supervisor.report(ready_line(config.address(port)))
+    if sampler is not None:
+        others = [address_of(config.own_host, sibling) for sibling in siblings]
+        access = StatusAccess(config.tls, None if tokens is None else tokens.table)
+        sampler.start(partial(look_at_all, engine, health.loop, config.address(port), others, access))
     log.info(
         "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
         config.address(port),
@@ -102,9 +112,21 @@ async def serve(config: ReducerConfig) -> None:
 
 
 def _listen_beside(
-    config: ReducerConfig, engine: Engine, health: Health, *, with_data_port: bool
+    config: ReducerConfig,
+    engine: Engine,
+    health: Health,
+    pages: Mapping[str, Page],
+    *,
+    with_data_port: bool,
 ) -> DataPort | None:
     """Bind the ports for metrics and data. With TLS there is no data port: it is not encrypted.
+
+    Args:
+        config: which ports.
+        engine: takes what comes to the data port.
+        health: of this process.
+        pages: more paths of the metrics port.
+        with_data_port: whether to bind the second one.
 
     Raises:
         BindError: one of them cannot be bound.
@@ -112,7 +134,7 @@ def _listen_beside(
     ports = config.ports()
     if ports.metrics is not None:
         with naming(f"--metrics-port {ports.metrics}"):
-            serve_http(engine, health, config.host, ports.metrics)
+            serve_http(engine, health, config.host, ports.metrics, pages)
     if not with_data_port:
         return None
     data_port = DataPort()

@@ -217,6 +217,7 @@ class Outbox:
         self._data = DataSession(
             sock, self._engine.pool, self._encoder.header, self._stream.send, self._on_data_end
         )
+        self._stream.note_moved(shares_memory=sock.family == socket.AF_UNIX)
         if self._has_sent_moved:
             self._data.connection.start()
 

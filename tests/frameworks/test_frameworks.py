@@ -125,3 +125,20 @@ def test_torchft(script: Script, reducer: Reducer, way: str) -> None:
     )
     assert "same weights: True" in said
     assert received_bytes(reducer) > 0
+
+
+@needs("torch.distributed.debug")
+@needs("tabulate")
+@needs("requests")
+def test_torchs_debug_server(script: Script, reducer: Reducer) -> None:
+    """Its page names the state of all ranks, and the collective that waits for a rank."""
+    said = script("debug_server_script.py", REDUCTION_REDUCERS=reducer.address)
+    name = "&lt;b&gt;job&lt;/b&gt;"
+    for rank in range(2):
+        assert f"rank {rank}: &lt;ReductionState: job &#39;{name}&#39;, rank {rank} of 2, open&gt;" in said
+    assert "<b>job" not in "".join(re.findall("<pre>.*?</pre>", said, re.DOTALL))
+    assert re.search(r"  mean of \d+ collectives: [\d.]+ ms = ", said)
+    waits = r"  rank 0 \(.*\) has 1 without a result, the oldest is 3: SUM of 7 x float32: 0 of 28 bytes not pushed"
+    assert re.search(rf"{waits}, no result from {re.escape(reducer.address)}", said), said
+    assert "menu: True" in said
+    assert "later: False" in said

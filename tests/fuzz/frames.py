@@ -18,6 +18,8 @@ from reduction.model import (
     Configuration,
     Configure,
     DType,
+    Event,
+    EventKind,
     Goodbye,
     Hello,
     JobStatus,
@@ -31,6 +33,7 @@ from reduction.model import (
     Peer,
     Peers,
     Place,
+    Planes,
     Presence,
     Push,
     ReduceOp,
@@ -169,9 +172,13 @@ STATUS = ReducerStatus(
             6,
             (LastRank(1, 3, 0.5),),
             WaitTimes(0.1, 0.2, 0.3, 0.4),
+            planes=Planes(1, 1, 1),
         ),
     ),
     siblings=(50053,),
+    cpu_seconds=0.5,
+    resident_bytes=1 << 26,
+    events=(Event(1, 0.5, EventKind.LOST, "left", "rank 1 on host lost: gone"),),
 )
 
 

@@ -114,6 +114,7 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     stubs = ("reduction.proto", "reduction_pb2.py", "reduction_pb2.pyi")
     assert {f"reduction/v1/{stub}" for stub in stubs} <= names
+    assert {f"reducer/observe/page/page.{kind}" for kind in ("html", "css", "js")} <= names
     assert f"{info}/licenses/LICENSE" in names
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
     fields = message_from_string(text)

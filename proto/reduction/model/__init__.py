@@ -34,7 +34,15 @@ from reduction.model.job import (
     job_title,
 )
 from reduction.model.lobby import LobbyEntry, LobbyRequest
-from reduction.model.status import JobStatus, LastRank, ReducerStatus, WaitTimes
+from reduction.model.status import (
+    Event,
+    EventKind,
+    JobStatus,
+    LastRank,
+    Planes,
+    ReducerStatus,
+    WaitTimes,
+)
 from reduction.model.wire_sizes import FORMATS, DType, Format, ReduceOp
 
 __all__ = [
@@ -47,6 +55,8 @@ __all__ = [
     "Configuration",
     "Configure",
     "DType",
+    "Event",
+    "EventKind",
     "Format",
     "Goodbye",
     "Hello",
@@ -61,6 +71,7 @@ __all__ = [
     "Peer",
     "Peers",
     "Place",
+    "Planes",
     "Presence",
     "Push",
     "ReduceOp",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from reduction.model.job import Peer, job_title
@@ -27,6 +28,42 @@ class WaitTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Planes:
+    """How many streams are on which data plane."""
+
+    grpc: int = 0
+    tcp: int = 0
+    #: Memory that the rank shares with the reducer.
+    shared: int = 0
+
+
+class EventKind(enum.IntEnum):
+    """What happened at a reducer; the numbers are those of the schema."""
+
+    JOINED = 1
+    EPOCH = 2
+    LOST = 3
+    FAILED = 4
+    ENDED = 5
+    DRAINING = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at a reducer process, for people who watch it."""
+
+    #: Counts the events of the process, from 1.
+    number: int
+    #: The uptime of the process when it happened, in seconds.
+    at_s: float
+    kind: EventKind
+    #: Title of the job. Empty if the event concerns the whole process.
+    job: str
+    #: What happened, printable.
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """One job as a reducer sees it."""
 
@@ -49,6 +86,8 @@ class JobStatus:
     waits: WaitTimes = WaitTimes()
     #: The ranks of the process group, as in `Join`.
     group: str = ""
+    #: Of the streams of the ranks that are present.
+    planes: Planes = Planes()
 
     @property
     def title(self) -> str:
@@ -69,3 +108,9 @@ class ReducerStatus:
     jobs: tuple[JobStatus, ...]
     #: gRPC ports of the other processes of the same `reducer serve`.
     siblings: tuple[int, ...] = ()
+    #: Processor time that the process has used, in user and system mode.
+    cpu_seconds: float = 0.0
+    #: Its resident memory, with what it shares with ranks. 0 if it is not known.
+    resident_bytes: int = 0
+    #: The latest events, oldest first.
+    events: tuple[Event, ...] = ()

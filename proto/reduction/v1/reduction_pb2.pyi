@@ -60,6 +60,16 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DTYPE_INT8_BLOCK: _ClassVar[DType]
     DTYPE_FP8_BLOCK: _ClassVar[DType]
     DTYPE_TOPK: _ClassVar[DType]
+
+class EventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EVENT_KIND_UNSPECIFIED: _ClassVar[EventKind]
+    EVENT_KIND_JOINED: _ClassVar[EventKind]
+    EVENT_KIND_EPOCH: _ClassVar[EventKind]
+    EVENT_KIND_LOST: _ClassVar[EventKind]
+    EVENT_KIND_FAILED: _ClassVar[EventKind]
+    EVENT_KIND_ENDED: _ClassVar[EventKind]
+    EVENT_KIND_DRAINING: _ClassVar[EventKind]
 PRESENCE_UNSPECIFIED: Presence
 PRESENCE_PRESENT: Presence
 PRESENCE_LOST: Presence
@@ -102,6 +112,13 @@ DTYPE_BOOL: DType
 DTYPE_INT8_BLOCK: DType
 DTYPE_FP8_BLOCK: DType
 DTYPE_TOPK: DType
+EVENT_KIND_UNSPECIFIED: EventKind
+EVENT_KIND_JOINED: EventKind
+EVENT_KIND_EPOCH: EventKind
+EVENT_KIND_LOST: EventKind
+EVENT_KIND_FAILED: EventKind
+EVENT_KIND_ENDED: EventKind
+EVENT_KIND_DRAINING: EventKind
 
 class WorkerFrame(_message.Message):
     __slots__ = ("join", "hello", "push", "ack", "goodbye", "abort", "moved")
@@ -360,7 +377,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("version", "incarnation", "uptime_seconds", "draining", "memory_reserved_bytes", "memory_limit_bytes", "jobs", "siblings")
+    __slots__ = ("version", "incarnation", "uptime_seconds", "draining", "memory_reserved_bytes", "memory_limit_bytes", "jobs", "siblings", "cpu_seconds", "resident_bytes", "events")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +386,9 @@ class StatusResponse(_message.Message):
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     SIBLINGS_FIELD_NUMBER: _ClassVar[int]
+    CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     incarnation: bytes
     uptime_seconds: float
@@ -377,10 +397,27 @@ class StatusResponse(_message.Message):
     memory_limit_bytes: int
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     siblings: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., siblings: _Optional[_Iterable[int]] = ...) -> None: ...
+    cpu_seconds: float
+    resident_bytes: int
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., siblings: _Optional[_Iterable[int]] = ..., cpu_seconds: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("number", "at_s", "kind", "job", "text")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    AT_S_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    at_s: float
+    kind: EventKind
+    job: str
+    text: str
+    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., kind: _Optional[_Union[EventKind, str]] = ..., job: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes", "under_way_bytes", "last", "waits", "group")
+    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes", "under_way_bytes", "last", "waits", "group", "planes")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -397,6 +434,7 @@ class JobStatus(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    PLANES_FIELD_NUMBER: _ClassVar[int]
     job: str
     world_size: int
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
@@ -413,7 +451,18 @@ class JobStatus(_message.Message):
     last: _containers.RepeatedCompositeFieldContainer[LastRank]
     waits: Waits
     group: str
-    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., under_way_bytes: _Optional[int] = ..., last: _Optional[_Iterable[_Union[LastRank, _Mapping]]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., group: _Optional[str] = ...) -> None: ...
+    planes: Planes
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., under_way_bytes: _Optional[int] = ..., last: _Optional[_Iterable[_Union[LastRank, _Mapping]]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., group: _Optional[str] = ..., planes: _Optional[_Union[Planes, _Mapping]] = ...) -> None: ...
+
+class Planes(_message.Message):
+    __slots__ = ("grpc", "tcp", "shared")
+    GRPC_FIELD_NUMBER: _ClassVar[int]
+    TCP_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    grpc: int
+    tcp: int
+    shared: int
+    def __init__(self, grpc: _Optional[int] = ..., tcp: _Optional[int] = ..., shared: _Optional[int] = ...) -> None: ...
 
 class LastRank(_message.Message):
     __slots__ = ("rank", "chunks", "waited_s")

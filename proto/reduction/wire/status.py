@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from reduction import model
-from reduction.limits import STATUS_JOBS_MAX
+from reduction.limits import EVENT_CHARS_MAX, EVENT_JOB_BYTES_MAX, EVENTS_MAX, STATUS_JOBS_MAX
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire.fields import parse, peer_from_pb, peer_to_pb, require
+from reduction.wire.fields import enum_member, parse, peer_from_pb, peer_to_pb, require, require_printable
 
 
 def status_to_wire(status: model.ReducerStatus) -> bytes:
@@ -30,6 +32,7 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
                 p50_s=job.waits.p50_s, p90_s=job.waits.p90_s, p99_s=job.waits.p99_s, max_s=job.waits.max_s
             ),
             group=job.group,
+            planes=pb.Planes(grpc=job.planes.grpc, tcp=job.planes.tcp, shared=job.planes.shared),
         )
         for job in status.jobs
     ]
@@ -42,6 +45,9 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
         memory_limit_bytes=status.memory_limit_bytes,
         jobs=jobs,
         siblings=status.siblings,
+        cpu_seconds=status.cpu_seconds,
+        resident_bytes=status.resident_bytes,
+        events=map(_event_to_pb, status.events),
     ).SerializeToString()
 
 
@@ -53,6 +59,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
     """
     status = parse(pb.StatusResponse, data)
     require("number of StatusResponse.jobs", len(status.jobs), 0, STATUS_JOBS_MAX)
+    require("number of StatusResponse.events", len(status.events), 0, EVENTS_MAX)
     jobs = (
         model.JobStatus(
             job=job.job,
@@ -71,6 +78,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
             last=tuple(model.LastRank(one.rank, one.chunks, one.waited_s) for one in job.last),
             waits=model.WaitTimes(job.waits.p50_s, job.waits.p90_s, job.waits.p99_s, job.waits.max_s),
             group=job.group,
+            planes=model.Planes(job.planes.grpc, job.planes.tcp, job.planes.shared),
         )
         for job in status.jobs
     )
@@ -83,4 +91,26 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
         memory_limit_bytes=status.memory_limit_bytes,
         jobs=tuple(jobs),
         siblings=tuple(status.siblings),
+        cpu_seconds=status.cpu_seconds,
+        resident_bytes=status.resident_bytes,
+        events=tuple(map(_event_from_pb, status.events)),
     )
+
+
+def _event_to_pb(event: model.Event) -> pb.Event:
+    return pb.Event(
+        number=event.number,
+        at_s=event.at_s,
+        kind=cast(pb.EventKind, event.kind),
+        job=event.job,
+        text=event.text,
+    )
+
+
+def _event_from_pb(event: pb.Event) -> model.Event:
+    require("length of Event.job", len(event.job.encode()), 0, EVENT_JOB_BYTES_MAX)
+    require("length of Event.text", len(event.text), 0, EVENT_CHARS_MAX)
+    require_printable("Event.job", event.job)
+    require_printable("Event.text", event.text)
+    kind = enum_member("Event.kind", model.EventKind, event.kind)
+    return model.Event(event.number, event.at_s, kind, event.job, event.text)

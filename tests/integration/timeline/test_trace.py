@@ -79,7 +79,35 @@ def without_a_directory(rank, reducers, job, path):
     return type(error).__name__, texts
 
 
+def recorded(rank, reducers, job):
+    """Return what the record says before the first collective, after it, while one is open, and after the error."""
+    with rank.state(reducers, job, close_timeout_s=0.5) as state:
+        records = [state.record()]
+        rank.wait(state.all_reduce(torch.ones(5)))
+        records.append(state.record())
+        if rank.number:
+            rank.hear()
+            state.fail(ValueError("out of data"))
+        else:
+            future = state.all_reduce(torch.ones(5))
+            records.append(state.record())
+            rank.tell("issued")
+            rank.error_of(lambda: rank.wait(future))
+            records.append(state.record())
+    return [record and ([span.done is not None for span in record.spans], record.error) for record in records]
+
+
 # ---- tests ----
+
+
+def test_the_record_of_any_moment(fresh_ranks, serve, job):
+    call = fresh_ranks().begin(2, recorded, [serve().address], job, group=False)
+    assert call.hear(0) == "issued"
+    call.tell(1, "fail")
+    before, after, while_open, failed = call.answers()[0]
+    assert (before, after, while_open) == (None, ([True], ""), ([True, False], ""))
+    assert failed[0] == [True, False]
+    assert "out of data" in failed[1]
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])

@@ -3,8 +3,21 @@
 import logging
 
 import pytest
+from reduction import wire
 from reduction.errors import MalformedFrame, Unauthenticated
-from reduction.model import Collective, Configuration, DType, Goodbye, Hello, Join, Member, Push, ReduceOp
+from reduction.limits import EVENT_CHARS_MAX, EVENTS_MAX
+from reduction.model import (
+    Collective,
+    Configuration,
+    DType,
+    EventKind,
+    Goodbye,
+    Hello,
+    Join,
+    Member,
+    Push,
+    ReduceOp,
+)
 
 from reducer.engine import Engine
 from reducer.repeats import KEYS_MAX, REPEAT_S
@@ -210,3 +223,65 @@ def test_refused_calls_do_not_displace_what_is_known_of_jobs(scene):
     scene.lines()
     scene.join(0, life=b"2")
     assert scene.lines() == [], "the refusal of this rank is still remembered"
+
+
+# ---- events, which the Status call tells ----
+
+
+def told(scene):
+    return [(event.kind.name, event.job, event.text) for event in scene.engine.status().events]
+
+
+def test_the_life_of_a_job_is_told(scene):
+    streams = scene.run()
+    scene.now = 3.0
+    streams[1].close("reset by peer")
+    streams[1] = scene.join(1)
+    scene.hello(streams, 2)
+    scene.now = 7.0
+    scene.engine.drain()
+    for stream in streams:
+        stream.send(Goodbye(0, 0))
+    assert told(scene) == [
+        ("JOINED", "job", "rank 0 of 2 joined from host-0"),
+        ("JOINED", "job", "rank 1 of 2 joined from host-1"),
+        ("EPOCH", "job", "epoch 1 started with 2 ranks"),
+        ("LOST", "job", "rank 1 on host-1 lost: reset by peer"),
+        ("JOINED", "job", "rank 1 of 2 joined from host-1"),
+        ("EPOCH", "job", "epoch 2 started with 2 ranks"),
+        ("DRAINING", "", "draining: its jobs are asked to leave"),
+        ("ENDED", "job", "ended after 7 s"),
+    ]
+    events = scene.engine.status().events
+    assert [event.number for event in events] == list(range(1, 9))
+    assert [event.at_s for event in events] == [0.0] * 3 + [3.0] * 3 + [7.0] * 2
+
+
+def test_a_failure_is_told_in_one_short_printable_line(scene):
+    streams = scene.run()
+    streams[0].reject(MalformedFrame("\x1b[2J" + "x" * 1000))
+    [failed] = [event for event in scene.engine.status().events if event.kind is EventKind.FAILED]
+    assert failed.text.startswith("rank 0,1: MalformedFrame: ")
+    assert "?[2J" in failed.text
+    assert len(failed.text) == EVENT_CHARS_MAX
+
+
+def test_a_refused_rank_is_told_to_nobody(scene):
+    # A stranger could otherwise push out all other events.
+    scene.run()
+    before = told(scene)
+    for _ in range(3):
+        scene.join(1, life=b"2")
+    assert told(scene) == before
+
+
+def test_only_the_latest_events_are_kept(scene):
+    for number in range(40):
+        streams = [scene.join(rank, job=f"job-{number}") for rank in range(2)]
+        for stream in streams:
+            stream.send(Goodbye(0, 0))
+    events = scene.engine.status().events
+    assert len(events) == EVENTS_MAX
+    assert events[-1].number == 120
+    assert events[0].number == 120 - EVENTS_MAX + 1
+    assert wire.status_from_wire(wire.status_to_wire(scene.engine.status())).events == events

@@ -149,6 +149,16 @@ JOBS = st.builds(
     last=st.lists(st.builds(model.LastRank, rank=U32, chunks=U64, waited_s=SECONDS), max_size=3).map(tuple),
     waits=st.builds(model.WaitTimes, p50_s=SECONDS, p90_s=SECONDS, p99_s=SECONDS, max_s=SECONDS),
     group=st.text(max_size=20),
+    planes=st.builds(model.Planes, grpc=U32, tcp=U32, shared=U32),
+)
+PRINTABLE = st.text(max_size=20).filter(str.isprintable)
+EVENTS = st.builds(
+    model.Event,
+    number=U64,
+    at_s=SECONDS,
+    kind=st.sampled_from(model.EventKind),
+    job=PRINTABLE,
+    text=PRINTABLE,
 )
 STATUSES = st.builds(
     model.ReducerStatus,
@@ -159,6 +169,9 @@ STATUSES = st.builds(
     memory_reserved_bytes=U64,
     memory_limit_bytes=U64,
     jobs=st.lists(JOBS, max_size=2).map(tuple),
+    cpu_seconds=SECONDS,
+    resident_bytes=U64,
+    events=st.lists(EVENTS, max_size=2).map(tuple),
 )
 
 

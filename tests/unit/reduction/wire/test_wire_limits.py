@@ -306,6 +306,32 @@ def test_no_reducer_drains_for_so_long(timeout_s):
         wire.drain_from_wire(wire.drain_to_wire(timeout_s))
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"kind": 99}, "Event.kind is 99; this version knows"),
+        ({"kind": 0}, "Event.kind is 0; this version knows"),
+        ({"text": "t" * (limits.EVENT_CHARS_MAX + 1)}, "length of Event.text is 201, allowed are 0 to 200"),
+        ({"job": "j" * (limits.EVENT_JOB_BYTES_MAX + 1)}, "length of Event.job is 317, allowed are 0 to 316"),
+        ({"text": "\x1b[2J"}, "Event.text is .* cannot be printed"),
+        ({"job": "a\nb"}, "Event.job is .* cannot be printed"),
+    ],
+)
+def test_an_event_is_one_short_line(fields, text):
+    event = pb.Event(**{"number": 1, "kind": 1, "job": "job", "text": "text"} | fields)
+    with pytest.raises(MalformedFrame, match=text):
+        wire.status_from_wire(pb.StatusResponse(events=[event]).SerializeToString())
+
+
+def test_a_status_has_a_limited_number_of_events():
+    event = pb.Event(kind=1)
+    answer = pb.StatusResponse(events=[event] * limits.EVENTS_MAX)
+    assert len(wire.status_from_wire(answer.SerializeToString()).events) == limits.EVENTS_MAX
+    answer.events.add(kind=1)
+    with pytest.raises(MalformedFrame, match=r"number of StatusResponse\.events is 65, allowed are 0 to 64"):
+        wire.status_from_wire(answer.SerializeToString())
+
+
 def framed(inside):
     """Return a WorkerFrame of a Push with these bytes inside."""
     return b"\x1a" + varint(len(inside)) + inside

@@ -1,0 +1,87 @@
+"""`reducer top` shows what reducers do, as it happens."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+import click
+from reduction.discovery.cluster import DEFAULT_PORT
+from reduction.errors import ConfigError, ReducerUnavailable
+
+from reducer.commands.options import security_options
+from reducer.commands.status import EXIT_NO_ANSWER
+from reducer.config import DEFAULT_HOST, TLS_OPTIONS, complete_address
+
+#: Seconds between two looks if none are given.
+INTERVAL_S = 1.0
+
+
+@click.command(short_help="Watch what reducers do, as it happens.")
+@click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)
+@click.option("--once", is_flag=True, help="Print one view and end; so it is where stdout is no terminal.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=INTERVAL_S,
+    metavar="SECONDS",
+    help="Look again every so many seconds.",
+)
+@security_options
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=2.0,
+    metavar="SECONDS",
+    help="How long to wait for an answer.",
+)
+def top(
+    addresses: tuple[str, ...],
+    once: bool,
+    interval: float,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+    token_file: str | None,
+    timeout: float,
+) -> None:
+    """Watch the reducers at each ADDRESS: their CPU, memory and rates, their jobs, and events.
+
+    ADDRESS is as for `reducer status`: HOST:PORT, a bare PORT, or any text that REDUCTION_REDUCERS
+    takes. Shown are, of each job, how many sums are complete per second, the payload that comes in,
+    how long chunks wait for their last rank, which rank that is and in how many cases; of each
+    reducer, all its processes together, where 100 % of CPU is one core. `q` ends it.
+
+    A reducer that does not answer stays on the screen and is asked again. With --once the exit code
+    is then 4, as that of `reducer status`.
+    """
+    # gRPC would write of failed connections into the screen.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from reduction.discovery.resolve import resolve
+    from reduction.discovery.schemes import check_texts
+    from reduction.security.tls import tls_files
+
+    from reducer.observe.live.terminal import run, show_once
+    from reducer.observe.status import StatusAccess, look
+
+    try:
+        texts = tuple(dict.fromkeys(map(complete_address, addresses))) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
+        check_texts(texts)
+        found, _ = resolve(texts, timeout, timeout)
+        access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
+        look_again = partial(look, found, timeout, access)
+        if not once and sys.stdout.isatty():
+            run(look_again, interval)
+            return
+        processes = show_once(look_again)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    except ReducerUnavailable as error:  # a DNS name without addresses
+        click.echo(f"reducer: {error}", err=True)
+        sys.exit(EXIT_NO_ANSWER)
+    silent = [process for process in processes if process.status is None]
+    for process in silent:
+        click.echo(f"reducer: no answer from {process.address}: {process.reason}", err=True)
+    if any(process.is_given for process in silent):
+        sys.exit(EXIT_NO_ANSWER)

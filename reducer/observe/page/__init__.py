@@ -1,0 +1,1 @@
+"""The page of `reducer serve --page`: what `reducer top` shows, for browsers."""

@@ -1,0 +1,22 @@
+"""What this process uses of its machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_STATM = Path("/proc/self/statm")
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of this process in user and system mode, over all of its threads."""
+    return time.process_time()
+
+
+def resident_bytes(statm: Path = _STATM) -> int:
+    """Return the resident memory of this process, with what it shares. 0 where there is no /proc."""
+    try:
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,103 @@
+"""Chromium without a window, driven by WebDriver (https://www.w3.org/TR/webdriver2/) without a library."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+#: How long one command may take, in seconds.
+COMMAND_S = 60.0
+_WITHOUT_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Browser:
+    """A browser with one page. Skips the test if there is none on this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
+        if driver is None or chromium is None:
+            pytest.skip(f"{'chromedriver' if driver is None else 'chromium'} is not installed")
+        self._process = subprocess.Popen(
+            [driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._url = ""
+        try:
+            assert self._process.stdout is not None
+            for line in self._process.stdout:
+                if (found := re.search(r"started successfully on port (\d+)", line)) is not None:
+                    self._url = f"http://127.0.0.1:{found[1]}/session"
+                    break
+            options = {"binary": chromium, "args": [*FLAGS, f"--user-data-dir={directory / 'chromium'}"]}
+            wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            started = self._post("", capabilities={"alwaysMatch": wanted})
+            self._url += f"/{started['sessionId']}"
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the browser."""
+        if self._url.count("/") > 3:  # there is a session
+            with contextlib.suppress(OSError):
+                self._request("DELETE", "")
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def open(self, url: str) -> None:
+        """Load a page."""
+        self._post("/url", url=url)
+
+    def run(self, script: str) -> Any:
+        """Return what the body of a JavaScript function returns."""
+        return self._post("/execute/sync", script=script, args=[])
+
+    def show(self, width: int, height: int, scheme: str) -> None:
+        """Give the page a size, as on a phone if it is narrow, and the colour scheme light or dark."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._devtools("Emulation.setDeviceMetricsOverride", metrics)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._devtools("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    def picture(self) -> bytes:
+        """Return what can be seen, as PNG."""
+        return base64.b64decode(self._request("GET", "/screenshot"))
+
+    def complaints(self) -> list[str]:
+        """Take the messages of the console since the last call: errors of scripts, loading and policies."""
+        return [entry["message"] for entry in self._post("/se/log", type="browser")]
+
+    def _devtools(self, command: str, parameters: dict[str, Any]) -> None:
+        self._post("/goog/cdp/execute", cmd=command, params=parameters)
+
+    def _post(self, path: str, **body: Any) -> Any:
+        return self._request("POST", path, json.dumps(body).encode())
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
+        request = urllib.request.Request(self._url + path, body, method=method)
+        with _WITHOUT_PROXIES.open(request, timeout=COMMAND_S) as response:
+            return json.load(response)["value"]

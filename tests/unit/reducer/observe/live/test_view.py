@@ -1,0 +1,98 @@
+"""Rows of jobs and hosts, compared with the look before."""
+
+import pytest
+from reduction.model import Planes, WaitTimes
+from support.scenes.looks import MIB, job, process, silent
+
+from reducer.observe.live.view import Watcher
+
+A, SIBLING, B = "10.0.0.1:50051", "10.0.0.1:41001", "10.0.0.2:50051"
+
+
+def looks(*pairs):
+    """Return the view after the last of some looks, a second apart."""
+    watcher = Watcher()
+    for number, processes in enumerate(pairs):
+        view = watcher.take(processes, 1000.0 + number)
+    return view
+
+
+def test_siblings_are_one_row_and_their_processor_time_is_added():
+    before = [
+        process(siblings=(41001,), cpu_seconds=1.0, uptime_seconds=10.0),
+        process(address=SIBLING, life=2, cpu_seconds=5.0, uptime_seconds=10.0),
+        process(address=B, life=3, cpu_seconds=1.0, uptime_seconds=10.0),
+    ]
+    after = [
+        process(siblings=(41001,), cpu_seconds=1.5, uptime_seconds=12.0),
+        process(address=SIBLING, life=2, cpu_seconds=7.0, uptime_seconds=12.0),
+        process(address=B, life=3, cpu_seconds=1.0, uptime_seconds=12.0),
+    ]
+    first, second = looks(before, after).hosts
+    assert (first.address, first.processes, first.cores, first.busiest) == (A, 2, 1.25, 1.0)
+    assert (second.address, second.processes, second.cores) == (B, 1, 0.0)
+    assert first.reserved_bytes == 2 * second.reserved_bytes == 10 * MIB
+    assert first.resident_bytes == 122 * MIB
+
+
+def test_a_sibling_named_by_its_own_address_is_folded_in_too():
+    [row] = looks([process(siblings=(41001,)), process(address=SIBLING, life=2)]).hosts
+    assert row.processes == 2
+
+
+def test_a_host_that_answers_in_part_says_so():
+    [row] = looks([process(siblings=(41001,)), silent(SIBLING, "refused")]).hosts
+    assert (row.state, row.reason) == ("1 of 2", "refused")
+    [row] = looks([silent(A, "timed out")]).hosts
+    assert (row.state, row.reason, row.cores) == ("no answer", "timed out", None)
+
+
+def test_a_restarted_process_has_no_rates_yet():
+    [row] = looks([process(cpu_seconds=50.0)], [process(life=2, uptime_seconds=1.0)]).hosts
+    assert (row.cores, row.received_per_s) == (None, None)
+
+
+def test_sums_per_second_are_those_of_the_job_and_bytes_those_of_all_reducers():
+    def look(minimum, received, up):
+        return [
+            process(job(minimum=minimum, received=received), uptime_seconds=up),
+            # This one has heard of fewer acknowledgements.
+            process(job(minimum=minimum // 2, received=received), address=B, life=2, uptime_seconds=up),
+        ]
+
+    [row] = looks(look(0, 0, 10.0), look(24, 4 * MIB, 12.0)).jobs
+    assert (row.collectives_per_s, row.received_per_s, row.sent_per_s) == (12.0, 4 * MIB, 4 * MIB)
+    [row] = looks(look(0, 0, 10.0)).jobs
+    assert (row.collectives_per_s, row.received_per_s) == (None, None)
+
+
+def test_waits_are_those_of_the_slowest_process():
+    slow = job(waits=WaitTimes(0.5, 0.6, 0.7, 0.8))
+    [row] = looks([process(job()), process(slow, address=B, life=2)]).jobs
+    assert (row.wait_p50_s, row.wait_p99_s) == (0.5, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("last", "share", "is_straggler"),
+    [([(0, 20, 1.0), (2, 80, 8.0)], 0.8, True), ([(0, 45, 1.0), (2, 55, 1.0)], 0.55, False)],
+)
+def test_the_rank_that_is_waited_for(last, share, is_straggler):
+    [row] = looks([process(job(last=last))]).jobs
+    assert row.waited_for is not None
+    assert (row.waited_for.rank, row.waited_for.host) == (2, "host-2")
+    assert (row.waited_for.share, row.waited_for.is_straggler) == (share, is_straggler)
+
+
+def test_too_few_chunks_name_nobody():
+    [row] = looks([process(job(last=[(2, 15, 9.0)]))]).jobs
+    assert row.waited_for is None
+
+
+@pytest.mark.parametrize(
+    ("planes", "text"),
+    [(Planes(tcp=3), "tcp"), (Planes(grpc=1, shared=2), "shared+grpc"), (Planes(), "")],
+)
+def test_planes(planes, text):
+    view = looks([process(job(planes=planes))])
+    assert view.jobs[0].plane == text
+    assert view.hosts[0].streams == planes.grpc + planes.tcp + planes.shared

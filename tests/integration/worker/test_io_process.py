@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import logging
 import multiprocessing
 import os
 import signal
+import socket
+import subprocess
 import time
 import weakref
 from functools import partial
@@ -17,10 +20,13 @@ import pytest
 import torch
 from reduction.errors import ClosedError, ConfigError, WorkerFailed, WorkerLost
 from reduction.model import DType, ReduceOp
+from reduction.process.launch import io_process_command
 from support.expected.lossy import AVG, assert_same, fold
+from support.processes.children import START_S
 from support.processes.ranks import Died
 from torch.utils.data import DataLoader, TensorDataset
 
+import worker_plugin
 from worker_plugin import ReductionState
 from worker_plugin.communicator import Request
 from worker_plugin.tensors.encoding import ParameterSlice
@@ -220,3 +226,25 @@ def test_a_dropped_state_leaves_nothing_and_other_devices_are_refused(ranks, red
         assert type(refusal) is ConfigError
         assert "io_process is for tensors on the CPU, and this one is on meta" in str(refusal)
         assert is_free
+
+
+def test_it_imports_nothing_of_the_users_and_ends_with_its_channel(tmp_path, monkeypatch):
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        for name in ("grpc", "numpy", "torch", "uvloop", "worker_plugin"):
+            (tmp_path / folder / f"{name}.py").write_text("raise SystemExit(7)\n")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'here'}{os.pathsep}{tmp_path / 'there'}")
+    command, environment = io_process_command(Path(worker_plugin.__file__).parents[1])
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
+    with process:
+        try:
+            with ours:
+                ours.settimeout(START_S)
+                ours.send(json.dumps(["event", "Broke", ["WorkerFailed", "a cause"]]).encode())
+                assert json.loads(ours.recv(1000)) == ["failed", ["WorkerFailed", "a cause"]]
+            assert process.wait(WAIT_S) == 0
+        finally:
+            process.kill()

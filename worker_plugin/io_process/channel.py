@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 
-#: The most bytes of a message. Linux allows a little less than twice this without a privilege (net.core.wmem_default).
+#: The most bytes of a message. The kernel takes no message that is larger than the socket's buffer for sending.
 MESSAGE_BYTES_MAX = 128 * 1024
 
 _DESCRIPTOR = struct.Struct("i")
@@ -54,6 +54,7 @@ class Channel:
         on_end: Callable[[Exception | None], None],
     ) -> None:
         sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES_MAX)
         self._socket = sock
         self._loop = loop
         #: None after the end: they belong to an object that refers to this one, a cycle.

@@ -133,8 +133,8 @@ class PluginConfig:
         False,
         Switch(),
         "Whether connections and protocol are in a process of their own, for training loops whose Python code keeps "
-        "the interpreter busy; 1 or 0 in the environment. For tensors on the CPU, without `local_group`. Each rank "
-        "may choose for itself.",
+        "the interpreter busy; 1 or 0 in the environment. For tensors on the CPU, without `local_group` and `elastic`. "
+        "Each rank may choose for itself.",
     )
     local_group: int | str | None = setting(
         None,
@@ -252,6 +252,8 @@ class PluginConfig:
             raise ConfigError(
                 f"io_process is set, which does not go together with local_group={self.local_group!r}: leave one out"
             )
+        if self.elastic:
+            raise ConfigError("io_process is set, which does not go together with elastic: leave one out")
         if not is_possible():
             raise ConfigError(
                 "io_process is set, which needs memory that processes share (memfd_create, Linux): leave it out"

@@ -272,6 +272,11 @@ def test_an_io_process_and_a_local_group_exclude_each_other(local_group):
     assert build({"local_group": 1}, {"REDUCTION_IO_PROCESS": "1"}).io_process
 
 
+def test_an_io_process_and_an_elastic_job_exclude_each_other():
+    with pytest.raises(ConfigError, match=r"io_process is set, .* elastic"):
+        build({"io_process": True, "elastic": True, "rank": 0, "world_size": 2}, {})
+
+
 def test_an_io_process_is_refused_where_memory_cannot_be_shared(monkeypatch):
     monkeypatch.setattr(config, "is_possible", lambda: False)
     with pytest.raises(ConfigError, match="memfd_create"):

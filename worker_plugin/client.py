@@ -17,10 +17,11 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from reduction.errors import (
     ClosedError,
+    ConfigError,
     JobBusy,
     LocalProtocolError,
     ReductionError,
@@ -32,16 +33,17 @@ from reduction.transports.shared import OwnMemory, is_possible
 
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
-from worker_plugin.core.events import Broke, Close, Connect, FellBack, Leave, NoFallback
+from worker_plugin.core.events import Broke, Close, Connect, Leave, NoFallback
 from worker_plugin.core.flow import pace
-from worker_plugin.core.rank import Identity, RankCore
+from worker_plugin.core.rank import Identity
 from worker_plugin.discovery import announcement
 from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.milestone import Milestone
 from worker_plugin.discovery.rank_group import RankGroup
 from worker_plugin.discovery.rendezvous import Rendezvous
 from worker_plugin.discovery.waiting_for_ranks import Discovery
-from worker_plugin.driver import Driver
+from worker_plugin.driver import Driver, Start
+from worker_plugin.io_process.remote import RemoteDriver
 from worker_plugin.process import fork, log_setup
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
@@ -110,10 +112,11 @@ class Client:
         #: Where the job meets; after a fallback there is a second one.
         self._meeting_points: list[MeetingPoint] = []
         self._loop = io_loop()
-        memory = OwnMemory()
-        self._staging = Staging(ArenaPool.of(memory), self._on_arriving)
+        memory = OwnMemory(is_lent=config.io_process)
         self.recorder = Recorder(config.trace)
-        self._driver = Driver(self, self._staging, self.recorder, config.transport, memory)
+        self._staging = Staging(ArenaPool.of(memory), self._on_arriving)
+        driver = RemoteDriver if config.io_process else Driver
+        self._driver: Driver | RemoteDriver = driver(self, self._staging, self.recorder, memory)
         fork.register(self)
         _clients.add(self)
         self._discovery = Discovery(target=self._discover, name="reduction-discovery", daemon=True)
@@ -124,6 +127,10 @@ class Client:
     def submit(self, request: Request) -> Future:
         """Issue the next collective; see `Communicator.submit`."""
         tensor = request.tensor
+        if self._config.io_process and tensor.device.type != "cpu":
+            raise ConfigError(
+                f"io_process is for tensors on the CPU, and this one is on {tensor.device}: leave the setting out"
+            )
         future = make_future(tensor)
         ready = gpu.written(tensor)
         dtype, numel, encoding = encoding_of(
@@ -137,7 +144,7 @@ class Client:
             transfer = Transfer(self._issued, collective, tensor, encoding, future, progress, ready)
             self._issued += 1
             if not self._staging.download(transfer):
-                self._loop.call_soon_threadsafe(self._driver.issue, transfer)
+                self._driver.take(transfer)
         return future
 
     @property
@@ -183,18 +190,18 @@ class Client:
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.DescriptorOwner`."""
-        descriptors = self._driver.links.descriptors
+        addresses, descriptors = self._driver.inherited()
         for meeting_point in self._meeting_points:
             for reducer in meeting_point.own_reducers:
                 descriptors += reducer.descriptors
-        return self._driver.links.addresses, descriptors
+        return addresses, descriptors
 
     # ---- the download and discovery threads ----
 
     def _on_arriving(self, transfer: Transfer) -> None:
         with self._lock:
             if not self._ended:
-                self._loop.call_soon_threadsafe(self._driver.issue, transfer)
+                self._driver.take(transfer)
                 return
         fail(transfer.future, self.final)
 
@@ -230,8 +237,7 @@ class Client:
             threading.Thread(target=meeting_point.stop, name="reduction-fallback", daemon=True).start()
         else:
             self._meeting_points.append(meeting_point)
-            self._driver.links.private[meeting_point.addresses[0]] = meeting_point.access
-            self._driver.handle(FellBack(meeting_point.addresses[0]))
+            self._driver.fell_back(meeting_point.addresses[0], meeting_point.access)
 
     async def _live(self, meeting_point: MeetingPoint | ReductionError) -> None:
         try:
@@ -260,14 +266,13 @@ class Client:
     async def _serve(self, meeting_point: MeetingPoint) -> None:
         config, wire = self._config, self._config.wire
         dtype = None if wire is None else wire.dtype
-        self._driver.links.access = meeting_point.access
         private = dict.fromkeys(meeting_point.colocated, meeting_point.colocated_access)
-        self._driver.links.private.update(private)
-        if meeting_point.access.tls is not None and self._driver.links.transport == "auto":
-            self._driver.links.transport = "grpc"
+        transport = config.transport
+        if meeting_point.access.tls is not None and transport == "auto":
+            transport = "grpc"
             text = "with TLS everything goes over gRPC: the TCP data plane, which costs less CPU, is not encrypted"
             log.warning("job %s rank %d: %s", meeting_point.job, self._rank, text)
-        target = pace.GRPC if self._driver.links.transport == "grpc" else pace.TCP
+        target = pace.GRPC if transport == "grpc" else pace.TCP
         identity = Identity(
             job=meeting_point.job,
             group=self._group,
@@ -293,19 +298,18 @@ class Client:
         )
         self._identity = identity
         self.recorder.describe(identity.job, identity.rank, identity.world_size)
-        core = RankCore(identity, meeting_point.addresses, meeting_point.dns_addresses)
-        await self._driver.run(core, meeting_point.dns_names)
+        addresses = meeting_point.addresses, meeting_point.dns_addresses, meeting_point.dns_names
+        await self._driver.run(Start(identity, *addresses, transport, meeting_point.access, private))
 
     @property
     def final(self) -> ReductionError:
         """The error of collectives that come after the end; see `DriverOwner.final`."""
         return self._final or ClosedError(CLOSED)
 
-    def on_started(self, reducers: tuple[str, ...]) -> None:
+    def on_started(self, reducers: tuple[str, ...], planes: Sequence[str]) -> None:
         """Let `connect` return, and say once which job, ranks, reducers and planes there are."""
         if self._rank == 0 and self._announced_ranks:
             is_private = self._meeting_points[0].embedded is not None
-            planes = self._driver.links.planes
             text = announcement.line(
                 self.job or "?",
                 self._announced_ranks,

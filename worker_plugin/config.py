@@ -19,6 +19,7 @@ from reduction.process.place import link_mbit
 from reduction.process.variables import nearest
 from reduction.rails import SUFFIX_BYTES_MAX, is_rail
 from reduction.security.tls import TlsFiles, tls_files
+from reduction.transports.shared import is_possible
 
 from worker_plugin.settings.environment import warn_of_unknown
 from worker_plugin.settings.kinds import (
@@ -128,6 +129,13 @@ class PluginConfig:
         "Whether every push and result carries a CRC-32C; 1 or 0 in the environment. One whose checksum "
         "is wrong is sent again. Rank 0's value counts.",
     )
+    io_process: bool = setting(
+        False,
+        Switch(),
+        "Whether connections and protocol are in a process of their own, for training loops whose Python code keeps "
+        "the interpreter busy; 1 or 0 in the environment. For tensors on the CPU, without `local_group` and `elastic`. "
+        "Each rank may choose for itself.",
+    )
     local_group: int | str | None = setting(
         None,
         LocalGroup(),
@@ -213,6 +221,9 @@ class PluginConfig:
                 "transport is 'tcp', which TLS does not cover: use 'auto' or 'grpc' with tls_cert"
             )
 
+        if self.io_process:
+            self._check_io_process()
+
     @property
     def wire(self) -> WireFormat | None:
         """The meaning of `wire_dtype`. None: every tensor travels in its own dtype."""
@@ -235,6 +246,18 @@ class PluginConfig:
             quarter = self.credit_bytes // 4 // limits.CHUNK_BYTES_MULTIPLE * limits.CHUNK_BYTES_MULTIPLE
             return min(max(quarter, limits.CHUNK_BYTES_MIN), limits.CHUNK_BYTES_MAX)
         return self.chunk_bytes
+
+    def _check_io_process(self) -> None:
+        if self.local_group not in (None, 1):
+            raise ConfigError(
+                f"io_process is set, which does not go together with local_group={self.local_group!r}: leave one out"
+            )
+        if self.elastic:
+            raise ConfigError("io_process is set, which does not go together with elastic: leave one out")
+        if not is_possible():
+            raise ConfigError(
+                "io_process is set, which needs memory that processes share (memfd_create, Linux): leave it out"
+            )
 
     def _check_job(self, job: str) -> None:
         # Each rail adds a suffix to the name. Whether "auto" will make rails is not known yet.
@@ -295,6 +318,7 @@ class Settings(TypedDict, total=False):
     chunk_bytes: int | str | None
     credit_bytes: int | str | None
     checksums: bool | None
+    io_process: bool | None
     local_group: int | str | None
     elastic: bool | None
     min_workers: int | str | None

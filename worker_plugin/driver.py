@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from reduction.errors import DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
@@ -31,18 +32,53 @@ from worker_plugin.core.actions import (
     Shut,
     Store,
 )
-from worker_plugin.core.events import Broke, Event, Found, Issued, Received, StreamLost, Tick
-from worker_plugin.core.rank import RankCore
+from worker_plugin.core.events import Broke, Event, FellBack, Found, Issued, Received, StreamLost, Tick
+from worker_plugin.core.rank import Identity, RankCore
 from worker_plugin.discovery.addresses import look_up
-from worker_plugin.tensors.staging import Staging
+from worker_plugin.process.io_loop import io_loop
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Recorder
 from worker_plugin.transports.links import Links
+from worker_plugin.transports.security import Access
 
 log = logging.getLogger(__name__)
 
 #: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
 TICK_S = 0.04
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a driver needs in order to begin, once the ranks have met."""
+
+    identity: Identity
+    addresses: tuple[str, ...]
+    #: Those of the addresses that came from DNS names, and these names.
+    dns_addresses: tuple[str, ...]
+    dns_names: tuple[str, ...]
+    transport: str
+    #: What reducers are shown, and by address what certain reducers are shown instead.
+    access: Access
+    private: Mapping[str, Access]
+
+
+class Copies(Protocol):
+    """Copies between tensors and the memory of collectives; see `Staging`. Called on the loop's thread."""
+
+    def begin(self, transfer: Transfer) -> None:
+        """Prepare a transfer whose tensor is on the CPU, so that it can be pushed."""
+
+    def prepare_result(self, transfer: Transfer) -> None:
+        """See to it that the transfer has memory for the result."""
+
+    def deliver(self, transfer: Transfer) -> None:
+        """Copy the result, which is whole, to the tensor, and complete the future."""
+
+    def release(self, transfer: Transfer) -> None:
+        """Take the contribution's memory back."""
+
+    def fail(self, transfer: Transfer, error: Exception) -> None:
+        """Complete the future with an error, unless it is complete."""
 
 
 class DriverOwner(Protocol):
@@ -52,8 +88,8 @@ class DriverOwner(Protocol):
     def final(self) -> ReductionError:
         """The error of collectives that come after the end."""
 
-    def on_started(self, reducers: tuple[str, ...]) -> None:
-        """Take note that all ranks and these reducers have met."""
+    def on_started(self, reducers: tuple[str, ...], planes: Sequence[str]) -> None:
+        """Take note that all ranks and these reducers have met, and over which planes."""
 
     def on_failed(self, error: ReductionError) -> ReductionError:
         """Take note of the error that ended the communicator, and return the one that futures get."""
@@ -69,22 +105,20 @@ class Driver:
         owner: is told of the start and of failures, until `release`.
         staging: copies between tensors and the memory of collectives.
         recorder: keeps when what happened.
-        transport: the setting.
         memory: where contributions lie, if reducers on this host may read them there.
     """
 
     def __init__(
         self,
         owner: DriverOwner,
-        staging: Staging,
+        staging: Copies,
         recorder: Recorder,
-        transport: str,
         memory: OwnMemory | None = None,
     ) -> None:
         self._owner = owner
         self._staging = staging
         self._recorder = recorder
-        self.links = Links(transport, memory)
+        self.links = Links("auto", memory)
         self._core: RankCore | None = None
         #: Events that came before there was a core.
         self._early: list[Event] = []
@@ -103,10 +137,17 @@ class Driver:
         """Whether the communicator has ended."""
         return self._over.is_set()
 
-    async def run(self, core: RankCore, dns_names: Sequence[str]) -> None:
+    def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
+        """See `fork.DescriptorOwner`."""
+        return self.links.addresses, self.links.descriptors
+
+    async def run(self, start: Start) -> None:
         """Drive the core until the communicator has ended, and all streams with it."""
-        self._core = core
-        self._dns_names = dns_names
+        self.links.transport = start.transport
+        self.links.access = start.access
+        self.links.private.update(start.private)
+        self._core = RankCore(start.identity, start.addresses, start.dns_addresses)
+        self._dns_names = start.dns_names
         early, self._early = self._early, []
         for event in early:
             self.handle(event)
@@ -121,6 +162,10 @@ class Driver:
         """Free the contributions that other ranks might still have needed. Nothing is issued after this."""
         self._transfers.clear()
         del self._owner  # it refers to this object: a cycle
+
+    def take(self, transfer: Transfer) -> None:
+        """Have a collective issued, after those that were taken before. Any thread."""
+        io_loop().call_soon_threadsafe(self.issue, transfer)
 
     def issue(self, transfer: Transfer) -> None:
         """Take a collective whose turn has come: hand it to the core, or complete it with the error."""
@@ -166,6 +211,11 @@ class Driver:
                     Broke(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
                 )
 
+    def fell_back(self, address: str, access: Access) -> None:
+        """Go on at a reducer that rank 0 has started, after `DriverOwner.fall_back`."""
+        self.links.private[address] = access
+        self.handle(FellBack(address))
+
     def receive(self, link: int, frame: ReducerFrame) -> None:
         """Hand a frame to the core, unless its checksum says that it was damaged on the way."""
         if isinstance(frame, Result) and self._has_checksums():
@@ -203,7 +253,7 @@ class Driver:
             case Send(link, frame):
                 self.links.send(link, frame)
             case Open(link, address, join):
-                self._recorder.addresses[link] = address
+                self._recorder.on_open(link, address)
                 self.links.open(link, address, join, self)
             case Shut(link):
                 self.links.shut(link)
@@ -216,7 +266,7 @@ class Driver:
             case LookUp():
                 self.links.run(self._look_up())
             case Began(reducers):
-                self._owner.on_started(reducers)
+                self._owner.on_started(reducers, self.links.planes)
             case Closed():
                 self._over.set()
             case Log(level, text):

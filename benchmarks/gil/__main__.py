@@ -25,7 +25,8 @@ from benchmarks.gil.rows import HEAD, Measured, Rounds, cells, idle_cells, row
 from benchmarks.lab import environment
 from benchmarks.lab.cluster import Cluster, Shape, running
 from benchmarks.lab.ending import ending_well
-from benchmarks.lab.ranks import TRANSPORTS
+from benchmarks.lab.ranks import OURS
+from benchmarks.lab.traffic import Link
 from benchmarks.method.paired import LEAD_S
 from benchmarks.method.table import markdown
 
@@ -33,7 +34,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 #: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
-CONTENDERS = (*TRANSPORTS, "ring")
+CONTENDERS = ("tcp", "tcp-io-process", "grpc", "ring")
 
 #: Wanted seconds of a turn.
 TURN_S = 1.0
@@ -58,16 +59,23 @@ class Settings:
     rounds: int
     #: Seconds for sys.setswitchinterval in the ranks; None for Python's default.
     switch_s: float | None
+    #: Names of lab.ranks.OURS, or "ring".
+    contenders: tuple[str, ...] = CONTENDERS
+    #: Mbit/s of each host's link, each way; None: all processes share loopback.
+    rate_mbit: float | None = None
+    #: Whether main threads sleep with the GIL instead of computing.
+    is_asleep: bool = False
 
 
 def measure(cluster: Cluster, settings: Settings) -> tuple[list[list[Turn]], dict[str, Measured]]:
     """Return the turns with nothing in flight, and those of each contender."""
     ranks = cluster.ranks
     numel = settings.size_bytes // 4
-    ranks.load(BusyMain, numel, COUNT_MAX, settings.depth, settings.switch_s)
+    ranks.load(BusyMain, numel, COUNT_MAX, settings.depth, settings.switch_s, settings.is_asleep)
     # The number of collectives of a turn follows from the previous turn, since contenders differ a
     # hundredfold.
-    counts = {(name, spins): COUNT_MIN for name in CONTENDERS for spins in (True, False)}
+    names = settings.contenders
+    counts = {(name, spins): COUNT_MIN for name in names for spins in (True, False)}
 
     def fly(name: str, spins: bool) -> list[Turn]:
         count = counts[name, spins]
@@ -80,12 +88,12 @@ def measure(cluster: Cluster, settings: Settings) -> tuple[list[list[Turn]], dic
         return turns
 
     idle: list[list[Turn]] = []
-    measured = {name: Measured() for name in CONTENDERS}
+    measured = {name: Measured() for name in names}
     deadline = time.monotonic() + BUDGET_S
     for round_ in range(WARMUP_ROUNDS + settings.rounds):
         if round_ == WARMUP_ROUNDS:
             idle.clear()
-            measured = {name: Measured() for name in CONTENDERS}
+            measured = {name: Measured() for name in names}
         elif round_ >= WARMUP_ROUNDS + ROUNDS_MIN and time.monotonic() > deadline:
             break
         idle.append(ranks.call("idle", time.perf_counter() + LEAD_S, TURN_S))
@@ -99,8 +107,9 @@ def main() -> None:
     settings, path = _arguments()
     # Slow ranks are intended here. Warnings about them would hide the table.
     os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
-    shape = Shape(workers=settings.workers, reducers=settings.reducers)
-    with ending_well("gil"), running(shape) as cluster:
+    link = None if settings.rate_mbit is None else Link(rate_mbit=settings.rate_mbit)
+    shape = Shape(workers=settings.workers, reducers=settings.reducers, link=link)
+    with ending_well("gil"), running(shape, with_goodput=False) as cluster:
         idle, measured = measure(cluster, settings)
     rows = [row(name, idle, kept) for name, kept in measured.items()]
     described = environment.describe()
@@ -138,11 +147,25 @@ def _arguments() -> tuple[Settings, Path]:
     parser.add_argument(
         "--switch-ms", type=float, help="sys.setswitchinterval of the ranks; Python's own is 5"
     )
+    parser.add_argument(
+        "--contenders",
+        default=",".join(CONTENDERS),
+        help=f"of {', '.join((*OURS, 'ring'))} (%(default)s)",
+    )
+    parser.add_argument("--rate", type=float, help="Mbit/s of every link, each way, as root; else loopback")
+    parser.add_argument(
+        "--asleep",
+        action="store_true",
+        help="main threads keep the GIL asleep, for machines with fewer cores than processes",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="turns of each that count (%(default)s)")
     parser.add_argument("--json", type=Path, default=RESULTS / "gil.json", help="where to write every turn")
     given = parser.parse_args()
     if min(given.workers, given.reducers, given.size_mib, given.depth) < 1 or given.rounds < 2:
         parser.error("all numbers must be at least 1, --rounds at least 2")
+    contenders = tuple(given.contenders.split(","))
+    if unknown := [name for name in contenders if name not in (*OURS, "ring")]:
+        parser.error(f"unknown contenders: {', '.join(unknown)}")
     settings = Settings(
         workers=given.workers,
         reducers=given.reducers,
@@ -150,6 +173,9 @@ def _arguments() -> tuple[Settings, Path]:
         depth=given.depth,
         rounds=given.rounds,
         switch_s=None if given.switch_ms is None else given.switch_ms / 1e3,
+        contenders=contenders,
+        rate_mbit=given.rate,
+        is_asleep=given.asleep,
     )
     return settings, given.json
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from collections import deque
@@ -18,6 +19,10 @@ from benchmarks.loads.all_reduce import AllReduce
 #: Number of additions after which the main thread checks the collectives. They take about 50 us, a
 #: hundredth of the interval after which a thread must hand over the GIL (sys.getswitchinterval).
 ADDITIONS = 1000
+#: Microseconds that a loop takes instead if the main thread sleeps.
+LOOP_US = 50
+#: The C library, called without giving the GIL away.
+_WITH_GIL = ctypes.PyDLL(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +48,13 @@ class Turn:
 class BusyMain(AllReduce):
     """Up to `count` tensors of `numel` float32 each, at most `depth` of them in flight."""
 
-    def __init__(self, rank: Rank, numel: int, count: int, depth: int, switch_s: float | None) -> None:
+    def __init__(
+        self, rank: Rank, numel: int, count: int, depth: int, switch_s: float | None, is_asleep: bool
+    ) -> None:
         super().__init__(rank, numel, count)
         self._all = self._tensors
         self._depth = depth
+        self._keep_busy = _keep_gil if is_asleep else _compute
         if switch_s is not None:
             sys.setswitchinterval(switch_s)
 
@@ -57,7 +65,7 @@ class BusyMain(AllReduce):
     def idle(self, start_at: float, seconds: float) -> Turn:
         """Compute, with nothing in flight."""
         clock = _Clock(start_at)
-        loops = _compute(lambda: time.perf_counter() >= start_at + seconds)
+        loops = self._keep_busy(lambda: time.perf_counter() >= start_at + seconds)
         return clock.turn(loops, 0)
 
     def fly(self, contender: str, spins: bool, start_at: float) -> Turn:
@@ -71,7 +79,7 @@ class BusyMain(AllReduce):
             while queued and len(in_flight) < self._depth:
                 in_flight.append(issue(queued.popleft()))
             if spins:
-                loops += _compute(in_flight[0].done)
+                loops += self._keep_busy(in_flight[0].done)
             in_flight.popleft().wait()
         return clock.turn(loops, sum(tensor.nbytes for tensor in self._tensors))
 
@@ -79,6 +87,15 @@ class BusyMain(AllReduce):
         if contender == "ring":
             return lambda tensor: dist.all_reduce(tensor, async_op=True).get_future()
         return self._rank.states[contender].all_reduce
+
+
+def _keep_gil(is_over: Callable[[], bool]) -> int:
+    """Sleep with the GIL until `is_over` returns true, as if another core computed; return the number of loops."""
+    loops = 0
+    while not is_over():
+        _WITH_GIL.usleep(LOOP_US)
+        loops += 1
+    return loops
 
 
 def _compute(is_over: Callable[[], bool]) -> int:

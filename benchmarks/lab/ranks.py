@@ -42,7 +42,10 @@ OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "tcp": (ReductionState, {"transport": "tcp"}),
     # Nothing is set: memory is shared with reducers on the same host.
     "default": (ReductionState, {}),
-    # The same by a process group of the backend "reduction".
+    # The first two with their I/O in a process of its own.
+    "tcp-io-process": (ReductionState, {"transport": "tcp", "io_process": True}),
+    "default-io-process": (ReductionState, {"io_process": True}),
+    # The default by a process group of the backend "reduction".
     "group": (GroupState, {}),
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),

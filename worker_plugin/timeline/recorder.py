@@ -120,6 +120,10 @@ class Recorder:
         self._collectives.append(progress)
         return progress
 
+    def on_open(self, link: int, address: str) -> None:
+        """Take note which reducer a link leads to. Loop thread."""
+        self.addresses[link] = address
+
     def note(self, text: str) -> None:
         """Keep a line of the log. Loop thread."""
         self._notes.append(Note(time.monotonic(), text))

@@ -33,13 +33,12 @@ def access_of(config: PluginConfig, job: str) -> Access:
     Raises:
         ConfigError: a file cannot be used, or has no token for the job.
     """
-    tls, credentials = _certificates(config)
     token = None
     if config.token_file is not None:
         token = read_tokens(config.token_file).of(job)
         if token is None:
             raise ConfigError(f"token_file {config.token_file} has no line for job {job!r}, and none for '*'")
-    return Access(tls, credentials, to_metadata(token))
+    return with_certificates(config.tls, to_metadata(token))
 
 
 def private_access(token: str, config: PluginConfig | None = None) -> Access:
@@ -52,12 +51,16 @@ def private_access(token: str, config: PluginConfig | None = None) -> Access:
     Raises:
         ConfigError: a file of the settings cannot be used.
     """
-    tls, credentials = (None, None) if config is None else _certificates(config)
-    return Access(tls, credentials, to_metadata(token))
+    return with_certificates(None if config is None else config.tls, to_metadata(token))
 
 
-def _certificates(config: PluginConfig) -> tuple[TlsFiles | None, grpc.ChannelCredentials | None]:
-    if config.tls is None:
-        return None, None
-    key, cert, ca = config.tls.read()
-    return config.tls, grpc.ssl_channel_credentials(ca, key, cert)
+def with_certificates(tls: TlsFiles | None, metadata: tuple[tuple[str, str], ...]) -> Access:
+    """Return the certificates of these files, if there are any, and what is sent with each call. It may block.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    if tls is None:
+        return Access(metadata=metadata)
+    key, cert, ca = tls.read()
+    return Access(tls, grpc.ssl_channel_credentials(ca, key, cert), metadata)

@@ -1,4 +1,4 @@
-"""How either side starts a reducer process, with our code and the installed packages.
+"""How we start processes of our own, reducers and the I/O processes of ranks, with our code and the installed packages.
 
 `python -m reducer` would import from the working directory first, and PYTHONPATH comes before the
 installed packages: a user's `click.py` or `grpc.py` would run in our process, or end it. So the
@@ -30,15 +30,32 @@ def reducer_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str
     Args:
         folder: the folder that has the package `reducer`.
     """
+    return _command(folder, os.path.join("reducer", "__main__.py"), ("NOTIFY_SOCKET",), SETTINGS_PREFIX)
+
+
+def io_process_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command of a rank's I/O process, and its environment.
+
+    Args:
+        folder: the folder that has the package `worker_plugin`.
+    """
+    # The variable would have the process change its own torch, too.
+    return _command(folder, os.path.join("worker_plugin", "io_process", "__main__.py"), ("REDUCTION_AUTO",))
+
+
+def _command(
+    folder: str | os.PathLike[str], path: str, dropped: Sequence[str], prefix: str | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return a command that runs a file by its path in a folder, and our environment without some variables."""
     ours = [str(Path(__file__).resolve().parents[2]), os.path.abspath(folder)]
     handed = _entries(os.environ.get(VARIABLE, "")) + _entries(os.environ.get("PYTHONPATH", ""))
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "NOTIFY_SOCKET") and not name.startswith(SETTINGS_PREFIX)
+        if name not in ("PYTHONPATH", *dropped) and not (prefix and name.startswith(prefix))
     }
     environment[VARIABLE] = os.pathsep.join(dict.fromkeys(ours + handed))
-    return [sys.executable, "-P", os.path.join(ours[1], "reducer", "__main__.py")], environment
+    return [sys.executable, "-P", os.path.join(ours[1], path)], environment
 
 
 def start_reducer(

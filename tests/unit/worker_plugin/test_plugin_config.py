@@ -7,6 +7,7 @@ from reduction import limits
 from reduction.errors import ConfigError
 from reduction.security.tls import TlsFiles
 
+from worker_plugin import config
 from worker_plugin.config import PluginConfig, build
 
 
@@ -27,6 +28,7 @@ def test_defaults_are_the_documented_ones():
         "chunk_bytes": None,
         "credit_bytes": None,
         "checksums": False,
+        "io_process": False,
         "local_group": None,
         "colocated": None,
         "colocated_host": None,
@@ -261,3 +263,21 @@ def test_values_at_the_edge_pass():
 )
 def test_splitting_addresses(value, addresses):
     assert build({"reducers": value}, {}).reducers == addresses
+
+
+@pytest.mark.parametrize("local_group", [4, "auto"])
+def test_an_io_process_and_a_local_group_exclude_each_other(local_group):
+    with pytest.raises(ConfigError, match=r"io_process is set, .* local_group="):
+        build({"io_process": True, "local_group": local_group}, {})
+    assert build({"local_group": 1}, {"REDUCTION_IO_PROCESS": "1"}).io_process
+
+
+def test_an_io_process_and_an_elastic_job_exclude_each_other():
+    with pytest.raises(ConfigError, match=r"io_process is set, .* elastic"):
+        build({"io_process": True, "elastic": True, "rank": 0, "world_size": 2}, {})
+
+
+def test_an_io_process_is_refused_where_memory_cannot_be_shared(monkeypatch):
+    monkeypatch.setattr(config, "is_possible", lambda: False)
+    with pytest.raises(ConfigError, match="memfd_create"):
+        build({"io_process": True}, {})

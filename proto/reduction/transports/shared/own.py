@@ -2,8 +2,9 @@
 
 It consists of regions, which are anonymous files (memfd_create(2)). A region's size never changes, and
 nobody but this process can write to it: both are sealed (fcntl(2), F_ADD_SEALS), and the kernel keeps
-to that whatever the peer does. Small buffers are cut from regions of SLAB_BYTES. A region ends when
-nothing refers to any of its buffers.
+to that whatever the peer does. Regions that are lent to a helper of this process can be written to by
+the helper as well, which then seals them against everybody else. Small buffers are cut from regions of
+SLAB_BYTES. A region ends when nothing refers to any of its buffers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ OWN_REGIONS_MAX = 256
 _ALIGNMENT = 64
 # From linux/fcntl.h; Python's fcntl module does not have the last one before 3.13.
 _F_ADD_SEALS = 1033
-_SEALS = 0x0001 | 0x0002 | 0x0004 | 0x0010  # SEAL, SHRINK, GROW, FUTURE_WRITE
+_SEALS_SIZE = 0x0002 | 0x0004  # SHRINK, GROW
+_SEALS_ALL = _SEALS_SIZE | 0x0001 | 0x0010  # SEAL, FUTURE_WRITE
 
 
 def is_possible() -> bool:
@@ -45,21 +47,24 @@ def is_possible() -> bool:
 class Region:
     """One anonymous file and its mapping in this process. The descriptor is open as long as the object lives."""
 
-    def __init__(self, number: int, nbytes: int) -> None:
-        """Make a region.
+    def __init__(self, number: int, descriptor: int, *, is_lent: bool = False) -> None:
+        """Map and seal an anonymous file, which belongs to this object from here on.
+
+        Args:
+            number: never used again by the same `OwnMemory`.
+            descriptor: of the file.
+            is_lent: whether another process may still map it in order to write to it, and seals it then.
 
         Raises:
             OSError: the system does not allow it, or has no memory.
         """
-        #: Never used again by the same `OwnMemory`.
         self.number = number
-        self.nbytes = nbytes
-        self.descriptor = os.memfd_create("reduction", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.descriptor = descriptor
         try:
-            os.ftruncate(self.descriptor, nbytes)
-            self._mapping = mmap.mmap(self.descriptor, nbytes)
+            self.nbytes = os.fstat(descriptor).st_size
+            self._mapping = mmap.mmap(descriptor, self.nbytes)
             # After the mapping: no later one may be written to, not even by this process.
-            fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS_SIZE if is_lent else _SEALS_ALL)
         except BaseException:
             os.close(self.descriptor)
             raise
@@ -71,11 +76,17 @@ class Region:
 
 
 class OwnMemory:
-    """The regions of this process. Any thread."""
+    """The regions of this process. Any thread.
 
-    def __init__(self) -> None:
+    Args:
+        is_lent: whether they are for a helper of this process, which `adopt`s them. Then they are wanted
+            at once.
+    """
+
+    def __init__(self, *, is_lent: bool = False) -> None:
+        self._is_lent = is_lent
         #: Whether anybody wants to read what is allocated. Until then ordinary memory does.
-        self.is_wanted = False
+        self.is_wanted = is_lent
         #: Why the system has refused to make a region; empty if it has not.
         self.refusal = ""
         #: Grows when a region has ended.
@@ -105,6 +116,16 @@ class OwnMemory:
                 self.is_wanted = False
                 self.refusal = str(error)
         return np.empty(nbytes, np.uint8)
+
+    def adopt(self, descriptor: int) -> Buffer:
+        """Return all bytes of a region that the process which this one helps has lent, and let nobody else write to it.
+
+        The descriptor belongs to the region from here on.
+
+        Raises:
+            OSError: the system does not allow it.
+        """
+        return self._add(descriptor)
 
     def close(self) -> None:
         """Make no more regions. Those that exist end with their buffers."""
@@ -140,7 +161,16 @@ class OwnMemory:
             return buffer
 
     def _make(self, nbytes: int) -> Buffer:
-        region = Region(next(self._numbers), nbytes)
+        descriptor = os.memfd_create("reduction", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, nbytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return self._add(descriptor)
+
+    def _add(self, descriptor: int) -> Buffer:
+        region = Region(next(self._numbers), descriptor, is_lent=self._is_lent)
         # A numpy array cannot refer to the region, so this one keeps it: every buffer that is cut from
         # the array refers to it, and not to what is below.
         whole = region.array().view(_Whole)

@@ -59,9 +59,9 @@ class Alone:
         return future
 
 
-def busy(state: Alone) -> BusyMain:
+def busy(state: Alone, *, is_asleep: bool = False) -> BusyMain:
     rank = Rank(0, 1, torch.device("cpu"), {"tcp": state})  # type: ignore[dict-item]
-    load = BusyMain(rank, 64, 6, 2, None)
+    load = BusyMain(rank, 64, 6, 2, None, is_asleep)
     load.take(4)
     load.prepare()
     return load
@@ -76,6 +76,14 @@ def test_a_turn_reduces_all_tensors_and_computes_meanwhile(spins: bool) -> None:
     assert done.tensor_bytes == 4 * 64 * 4
     assert (done.loops > 0) is spins
     assert state.most_in_flight == 2
+
+
+def test_a_main_thread_may_keep_the_gil_asleep() -> None:
+    load = busy(Alone(), is_asleep=True)
+    done = load.fly("tcp", True, 0.0)
+    load.verify()
+    assert done.loops > 0
+    assert done.cpu_s < done.seconds
 
 
 def test_a_wrong_sum_is_found() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import reduction
-from reduction.process.launch import VARIABLE, reducer_command, start_reducer
+from reduction.process.launch import VARIABLE, io_process_command, reducer_command, start_reducer
 
 SHARED = str(Path(reduction.__file__).parents[1])
 
@@ -32,6 +32,16 @@ def started_with(folder="/opt/ours"):
 
 def test_by_default_only_our_folders():
     assert started_with() == [SHARED, "/opt/ours"]
+
+
+def test_an_io_process_is_started_alike_and_does_not_change_its_torch(monkeypatch):
+    monkeypatch.setenv("REDUCTION_AUTO", "ddp")
+    monkeypatch.setenv("REDUCER_BIND", "kept: it is no setting of this process")
+    command, environment = io_process_command("/opt/ours")
+    assert command == [sys.executable, "-P", "/opt/ours/worker_plugin/io_process/__main__.py"]
+    assert environment[VARIABLE].split(os.pathsep) == [SHARED, "/opt/ours"]
+    assert "REDUCTION_AUTO" not in environment
+    assert "REDUCER_BIND" in environment
 
 
 def test_one_folder_is_named_once():

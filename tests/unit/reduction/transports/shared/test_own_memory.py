@@ -163,3 +163,31 @@ def test_after_the_end_nothing_is_kept(memory):
     gc.collect()
     assert not memory.has(number)
     assert place(memory, memory.allocate(10)) is None
+
+
+def test_a_lent_region_is_written_to_by_both_and_by_nobody_else_once_it_is_adopted():
+    lender, helper = OwnMemory(is_lent=True), OwnMemory()
+    lent = lender.allocate(SLAB_BYTES)
+    region, offset = place(lender, lent)
+    assert offset == 0
+    adopted = helper.adopt(os.dup(region.descriptor))
+    lent[10], adopted[20] = 1, 2
+    assert (adopted[10], lent[20]) == (1, 2)
+    with pytest.raises(PermissionError):
+        mmap.mmap(region.descriptor, SLAB_BYTES)
+    found, offset = place(helper, adopted[100:])
+    assert (found.nbytes, offset) == (SLAB_BYTES, 100)
+    peer = PeerMemory()
+    peer.add(1, os.dup(found.descriptor))
+    assert peer.view(1, 20, 1)[0] == 2
+    with pytest.raises(PermissionError):
+        os.ftruncate(found.descriptor, 0)
+
+
+def test_what_is_no_memory_cannot_be_adopted(tmp_path):
+    (tmp_path / "file").write_bytes(b"12345678")
+    descriptor = os.open(tmp_path / "file", os.O_RDWR)
+    with pytest.raises(OSError):  # noqa: PT011  it has no seals
+        OwnMemory().adopt(descriptor)
+    with pytest.raises(OSError):  # noqa: PT011  it was closed
+        os.fstat(descriptor)

@@ -1,0 +1,161 @@
+"""Messages between a rank's process and its I/O process: JSON arrays, each whole, with at most one descriptor.
+
+They go over a pair of UNIX sockets of type SOCK_SEQPACKET (unix(7)), which keeps the borders of
+messages and ends when either process does. Both ends run this project's code of the same version, in
+processes of one user, so what arrives is not checked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+#: The most bytes of a message. The kernel takes no message that is larger than the socket's buffer for sending.
+MESSAGE_BYTES_MAX = 128 * 1024
+
+_DESCRIPTOR = struct.Struct("i")
+
+
+class Described(Protocol):
+    """What has a descriptor that is open as long as the object lives."""
+
+    @property
+    def descriptor(self) -> int:
+        """Its number."""
+
+
+class Channel:
+    """One end. `send` may be called by any thread; the callbacks run on the loop's.
+
+    Args:
+        sock: of type SOCK_SEQPACKET; it belongs to this object from here on.
+        loop: the running one.
+        on_message: takes a message and the descriptor that came with it, -1 if none did. The
+            descriptor belongs to the callee.
+        on_end: nothing comes any more, because the other end is gone, or because of an error that
+            `on_message` has raised.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        on_message: Callable[[list[Any], int], None],
+        on_end: Callable[[Exception | None], None],
+    ) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES_MAX)
+        self._socket = sock
+        self._loop = loop
+        #: None after the end: they belong to an object that refers to this one, a cycle.
+        self._callbacks: tuple[Callable[[list[Any], int], None], Callable[[Exception | None], None]] | None
+        self._callbacks = on_message, on_end
+        self._lock = threading.Lock()
+        #: What the kernel has not taken yet, with what must live until then.
+        self._waiting: deque[tuple[bytes, Described | None]] = deque()
+        self._is_closed = False
+        self._descriptor = sock.fileno()
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The socket's, as long as it is open."""
+        return [] if self._is_closed else [self._descriptor]
+
+    def start(self) -> None:
+        """Begin to receive. Loop thread."""
+        if not self._is_closed:
+            self._loop.add_reader(self._descriptor, self._receive)
+
+    def send(self, *message: Any, described: Described | None = None) -> None:
+        """Send a message, after all earlier ones. It never blocks; after the end it does nothing.
+
+        Raises:
+            ValueError: the message is too long.
+        """
+        data = json.dumps(message).encode()
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise ValueError(
+                f"a message of {len(data)} bytes to or from an I/O process, {MESSAGE_BYTES_MAX} are allowed"
+            )
+        with self._lock:
+            if self._is_closed:
+                return
+            self._waiting.append((data, described))
+            if len(self._waiting) == 1 and not self._flush():
+                self._loop.call_soon_threadsafe(self._wait_to_send)
+
+    def close(self) -> None:
+        """End it, after what the kernel has taken. Idempotent. Loop thread."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._waiting.clear()
+        self._callbacks = None
+        self._loop.remove_reader(self._descriptor)
+        self._loop.remove_writer(self._descriptor)
+        self._socket.close()
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the kernel has taken everything."""
+        return not self._waiting
+
+    def _flush(self) -> bool:
+        """Send what waits; return whether that was everything."""
+        while self._waiting:
+            data, described = self._waiting[0]
+            try:
+                if described is None:
+                    self._socket.send(data)
+                else:
+                    socket.send_fds(self._socket, [data], [described.descriptor])
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:  # the other end is gone; `_receive` sees that too
+                self._waiting.clear()
+                return True
+            self._waiting.popleft()
+        return True
+
+    def _wait_to_send(self) -> None:
+        if not self._is_closed:
+            self._loop.add_writer(self._descriptor, self._go_on_sending)
+
+    def _go_on_sending(self) -> None:
+        with self._lock:
+            if self._flush():
+                self._loop.remove_writer(self._descriptor)
+
+    def _receive(self) -> None:
+        data, descriptor = b"", -1
+        with suppress(OSError):  # the other end is gone, which the kernel also says by an empty message
+            try:
+                data, ancillary, _, _ = self._socket.recvmsg(
+                    MESSAGE_BYTES_MAX, socket.CMSG_LEN(_DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC
+                )
+            except (BlockingIOError, InterruptedError):
+                return
+            descriptor = _DESCRIPTOR.unpack(ancillary[0][2])[0] if ancillary else -1
+        assert self._callbacks is not None
+        on_message, on_end = self._callbacks
+        failure: Exception | None = None
+        try:
+            if data:
+                on_message(json.loads(data), descriptor)
+                return
+        except Exception as error:  # a bug of ours, or no descriptors are left
+            log.exception("a message between a rank and its I/O process could not be handled")
+            failure = error
+        self.close()
+        on_end(failure)

@@ -1,0 +1,238 @@
+"""The I/O process: the driver, the core and the streams of one rank, whose tensors are in another process.
+
+It ends when the channel on its stdin ends, however the rank's process ends. It never encodes or decodes:
+contributions come encoded, and results stay encoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import uvloop
+from numpy.typing import NDArray
+from reduction.codecs import BLOCK_CODECS
+from reduction.errors import ClosedError, ReductionError
+from reduction.model import Collective
+from reduction.transports.shared import OwnMemory
+
+from worker_plugin.communicator import CLOSED
+from worker_plugin.driver import Driver
+from worker_plugin.io_process import messages
+from worker_plugin.io_process.channel import Channel
+from worker_plugin.process import log_setup
+from worker_plugin.tensors.encoding import Encoding
+from worker_plugin.tensors.futures import make_future
+from worker_plugin.tensors.transfer import Transfer
+from worker_plugin.timeline.recorder import Recorder
+
+#: Seconds between two looks whether the rank's process has taken the last messages, and how often.
+_FLUSH_S, _FLUSH_TIMES = 0.01, 200
+#: Seconds for which the rank does not hear that a contribution's memory is free, if no result comes.
+_RELEASE_S = 0.02
+#: Stands for the tensor of a collective, which is in the rank's process.
+_NO_TENSOR = torch.empty(0, dtype=torch.uint8)
+
+
+class Encoded(Encoding):
+    """A contribution that is encoded already.
+
+    Args:
+        collective: which is not empty.
+        contribution_bytes: how many bytes the whole contribution has.
+    """
+
+    def __init__(self, collective: Collective, contribution_bytes: int) -> None:
+        super().__init__(_NO_TENSOR)
+        self._format = collective.dtype.format
+        self._codec = BLOCK_CODECS.get(collective.dtype)
+        self._block_bytes = contribution_bytes // max(1, self._format.blocks(collective.nbytes))
+
+    def where(self, start: int, stop: int) -> tuple[int, int]:
+        """See `Encoding.where`."""
+        return self._format.blocks(start) * self._block_bytes, self._format.blocks(stop) * self._block_bytes
+
+    def encode(self, start: int, stop: int, out: memoryview) -> None:
+        """Leave everything as it is."""
+
+    def store(self, start: int, stop: int, payload: memoryview, out: NDArray[np.uint8]) -> None:
+        """See `Encoding.store`."""
+        if self._codec is None:
+            super().store(start, stop, payload, out)
+        else:
+            begin, end = self._format.result_bytes(start), self._format.result_bytes(stop)
+            self._codec.expand(payload, out[begin:end])
+
+
+class _RemoteRecorder(Recorder):
+    """Hands over what the rank's recorder keeps of no certain collective."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(None)
+        self._channel = channel
+
+    def on_open(self, link: int, address: str) -> None:
+        """See `Recorder.on_open`."""
+        super().on_open(link, address)
+        self._channel.send("opened", link, address)
+
+    def note(self, text: str) -> None:
+        """See `Recorder.note`."""
+        self._channel.send("note", text[: messages.TEXT_MAX])
+
+
+class _RemoteLog(logging.Handler):
+    """Hands over lines of the log, so that they reach the handlers of the training script."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        try:
+            text = self.format(record)[: messages.TEXT_MAX]
+            self._channel.send("log", record.name, record.levelno, text)
+        except Exception:
+            self.handleError(record)
+
+
+class IoProcess:
+    """The other end of a `RemoteDriver`, and owner and copying threads of the driver, in the driver's eyes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.channel = Channel(sock, self._loop, self._on_message, self._on_end)
+        self._memory = OwnMemory()
+        #: The rank's memory, by the numbers that it calls its regions.
+        self._regions: dict[int, NDArray[np.uint8]] = {}
+        #: The collectives that the rank is to hear of, because they are released.
+        self._released: list[int] = []
+        self._recorder = _RemoteRecorder(self.channel)
+        self._driver = Driver(self, self, self._recorder, self._memory)
+        self._begun: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+
+    async def run(self) -> None:
+        """Do what the rank wants, until its communicator has ended."""
+        self.channel.start()
+        begun = await self._begun
+        try:
+            start = messages.start_from_json(begun)
+        except ReductionError as error:
+            self._driver.end(error)
+        else:
+            await self._driver.run(start)
+        self.channel.send("over")
+        for _ in range(_FLUSH_TIMES):
+            if self.channel.is_flushed:
+                return
+            await asyncio.sleep(_FLUSH_S)
+
+    # ---- messages ----
+
+    def _on_message(self, message: list[Any], descriptor: int) -> None:
+        match message:
+            case ["issue", seq, collective, contribution, result]:
+                self._issue(seq, messages.collective_from_json(collective), contribution, result)
+            case ["region", number]:
+                self._regions[number] = self._memory.adopt(descriptor)
+            case ["forget", number]:
+                del self._regions[number]
+            case ["event", *event]:
+                self._driver.handle(messages.event_from_json(event))
+            case ["fell_back", address, access]:
+                self._driver.fell_back(address, messages.access_from_json(access))
+            case ["begin", start]:
+                self._begun.set_result(start)
+            case _:
+                raise ValueError(f"unknown message {message}")
+
+    def _on_end(self, error: Exception | None) -> None:
+        # The rank's process has ended or given up. The connections end with this process.
+        os._exit(0 if error is None else 1)
+
+    def _issue(self, seq: int, collective: Collective, contribution: list[int], result: list[int]) -> None:
+        progress = self._recorder.begin(seq, collective)
+        encoding = Encoded(collective, contribution[2])
+        transfer = Transfer(seq, collective, _NO_TENSOR, encoding, make_future(_NO_TENSOR), progress, None)
+        transfer.own(self._bytes(*contribution))
+        transfer.take_result(self._bytes(*result))
+        self._driver.issue(transfer)
+
+    def _bytes(self, region: int, offset: int, nbytes: int) -> torch.Tensor:
+        if not nbytes:
+            return _NO_TENSOR
+        return torch.from_numpy(self._regions[region][offset : offset + nbytes])
+
+    # ---- as `Copies`, for the driver ----
+
+    def begin(self, transfer: Transfer) -> None:
+        """Leave the contribution as the rank has made it."""
+
+    def prepare_result(self, transfer: Transfer) -> None:
+        """Leave the memory for the result, which the rank has chosen."""
+
+    def deliver(self, transfer: Transfer) -> None:
+        """Let the rank copy the result."""
+        released, self._released = self._released, []
+        self.channel.send("whole", transfer.seq, messages.progress_to_json(transfer.progress), released)
+
+    def release(self, transfer: Transfer) -> None:
+        """Let the rank use the contribution's memory again."""
+        # Each message costs the rank's process a turn with its GIL, so this waits a little for a result
+        # to go with.
+        self._released.append(transfer.seq)
+        if len(self._released) == 1:
+            self._loop.call_later(_RELEASE_S, self._tell_released)
+
+    def fail(self, transfer: Transfer, error: Exception) -> None:
+        """Tell the rank how far the collective had come. It fails it because of `on_failed`."""
+        self.channel.send("unfinished", transfer.seq, messages.progress_to_json(transfer.progress))
+
+    def _tell_released(self) -> None:
+        if self._released:
+            self.channel.send("released", self._released)
+            self._released = []
+
+    # ---- as `DriverOwner` ----
+
+    @property
+    def final(self) -> ReductionError:
+        """See `DriverOwner.final`."""
+        return ClosedError(CLOSED)
+
+    def on_started(self, reducers: tuple[str, ...], planes: Sequence[str]) -> None:
+        """See `DriverOwner.on_started`."""
+        self.channel.send("began", reducers, planes)
+
+    def on_failed(self, error: ReductionError) -> ReductionError:
+        """See `DriverOwner.on_failed`."""
+        self.channel.send("failed", messages.error_to_json(error))
+        return error
+
+    def fall_back(self) -> None:
+        """See `DriverOwner.fall_back`."""
+        self.channel.send("fall_back")
+
+
+async def _main() -> None:
+    io_process = IoProcess(socket.socket(fileno=os.dup(sys.stdin.fileno())))
+    handler = _RemoteLog(io_process.channel)
+    for name in log_setup.NAMES:
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger(name).propagate = False
+    await io_process.run()
+
+
+def main() -> None:
+    """Run the I/O process of a rank, whose channel is stdin."""
+    uvloop.run(_main())
+    os._exit(0)  # everything was said, and threads of gRPC need not be waited for

@@ -36,7 +36,7 @@ net.spare.requires_grad = "UNUSED" in os.environ
 model = DistributedDataParallel(net, find_unused_parameters=True)
 optimizer = torch.optim.Adam(net.parameters(), 0.01)
 attach(model, state)
-data = torch.randn(997, 8, generator=torch.Generator().manual_seed(1))
+data = torch.randn(50_000, 8, generator=torch.Generator().manual_seed(1))
 sampler = ElasticSampler(len(data), 4)
 changes: list[object] = []
 state.on_change(lambda before, after: changes.append([before, after]))

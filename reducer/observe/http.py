@@ -2,9 +2,10 @@
 
 /livez    200 while the event loop answers
 /readyz   200 from the ready line on until the process drains or stops
-/metrics  for Prometheus; so is every other path
+/metrics  for Prometheus
 
-The names and codes are those of Kubernetes (https://kubernetes.io/docs/reference/using-api/health-checks/).
+The names and codes of the first two are those of Kubernetes
+(https://kubernetes.io/docs/reference/using-api/health-checks/). A new page is a new line in `_routes`.
 """
 
 from __future__ import annotations
@@ -12,19 +13,34 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from reducer.engine import Engine
 from reducer.observe.metrics import ANSWER_S, EngineCollector
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is at a path."""
+
+    text: str
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+#: Makes the answer anew for each request.
+Page = Callable[[], Answer]
 
 
 class Health:
@@ -53,24 +69,48 @@ def serve_http(engine: Engine, health: Health, host: str, port: int) -> None:
     """
     registry = CollectorRegistry()
     registry.register(EngineCollector(engine, health.loop))
+
+    def metrics() -> Answer:
+        return Answer(generate_latest(registry).decode(), CONTENT_TYPE_LATEST)
+
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
 
     class Server(_Server):
         address_family = family
 
-    server = make_server(host, port, _application(make_wsgi_app(registry), health), Server, _Quiet)
+    server = make_server(host, port, application(_routes(metrics, health)), Server, _Quiet)
     threading.Thread(target=server.serve_forever, name="reducer-http", daemon=True).start()
 
 
-def _application(metrics: WSGIApplication, health: Health) -> WSGIApplication:
+def _routes(metrics: Page, health: Health) -> dict[str, Page]:
+    """Return what answers at each path. Pages are called on threads of the HTTP port."""
+    return {
+        "/livez": lambda: _probe(health, readiness=False),
+        "/readyz": lambda: _probe(health, readiness=True),
+        "/metrics": metrics,
+    }
+
+
+def _probe(health: Health, *, readiness: bool) -> Answer:
+    trouble = health.trouble(readiness=readiness)
+    return Answer(
+        f"{trouble or 'ok'}\n", status=HTTPStatus.OK if trouble is None else HTTPStatus.SERVICE_UNAVAILABLE
+    )
+
+
+def application(routes: Mapping[str, Page]) -> WSGIApplication:
+    """Return what answers requests for these paths, and 404 with a list of them for others."""
+
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
-        if path not in ("/livez", "/readyz"):
-            return metrics(environ, start_response)
-        trouble = health.trouble(readiness=path == "/readyz")
-        status = "200 OK" if trouble is None else "503 Service Unavailable"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [f"{trouble or 'ok'}\n".encode()]
+        page = routes.get(environ["PATH_INFO"])
+        if page is None:
+            found = Answer(f"there are {', '.join(routes)}\n", status=HTTPStatus.NOT_FOUND)
+        else:
+            found = page()
+        data = found.text.encode()
+        headers = [("Content-Type", found.content_type), ("Content-Length", str(len(data)))]
+        start_response(f"{found.status.value} {found.status.phrase}", headers)
+        return [data]
 
     return answer
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
+from http import HTTPStatus
 
 import pytest
 
 from reducer.observe import http
-from reducer.observe.http import Health
+from reducer.observe.http import Answer, Health, application
 
 
 @pytest.fixture
@@ -43,3 +44,24 @@ def test_a_loop_that_has_ended_is_not_alive():
     loop = asyncio.new_event_loop()
     loop.close()
     assert Health(loop).trouble(readiness=False) == "the event loop has ended"
+
+
+def asked(routes, path):
+    """Return the status line, the headers and the text of an application's answer."""
+    begun = []
+    body = b"".join(
+        application(routes)({"PATH_INFO": path}, lambda status, headers: begun.append((status, headers)))
+    )
+    [(status, headers)] = begun
+    return status, dict(headers), body.decode()
+
+
+def test_each_path_has_its_page_and_others_are_answered_with_the_paths_that_there_are():
+    routes = {"/a": lambda: Answer("é"), "/b": lambda: Answer("<p>", "text/html", HTTPStatus.GONE)}
+    assert asked(routes, "/a") == (
+        "200 OK",
+        {"Content-Type": "text/plain; charset=utf-8", "Content-Length": "2"},
+        "é",
+    )
+    assert asked(routes, "/b") == ("410 Gone", {"Content-Type": "text/html", "Content-Length": "3"}, "<p>")
+    assert asked(routes, "/c")[::2] == ("404 Not Found", "there are /a, /b\n")

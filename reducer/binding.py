@@ -86,8 +86,7 @@ def check_ports_of_siblings(config: ReducerConfig) -> None:
     Raises:
         BindError: one is taken.
     """
-    for option, first in (("--data-port", config.data_port), ("--metrics-port", config.metrics_port)):
-        for number in range(1, config.processes if first else 1):
-            with naming(f"{option} {first}, of which process {number} serves {first} + {number}"):
-                assert first is not None
-                check_address(config.host, first + number)
+    first = config.data_port
+    for number in range(1, config.processes if first else 1):
+        with naming(f"--data-port {first}, of which process {number} serves {first} + {number}"):
+            check_address(config.host, first + number)

@@ -27,8 +27,11 @@ class ReducerConfig:
     bind: str
     #: Port of the TCP data plane on the same host; 0 picks a free one.
     data_port: int = 0
-    #: Port for Prometheus on the same host, None for no metrics.
+    #: Port for Prometheus on the same host, None for no metrics. It answers for all processes.
     metrics_port: int | None = None
+    #: Number of this process, and the descriptor of the listening socket where the first process asks
+    #: for its metrics. None in the first process, and without metrics.
+    metrics_of_sibling: tuple[int, int] | None = None
     #: Processes that serve.
     processes: int = field(default_factory=default_processes)
     #: Most bytes that all jobs together may reserve in all processes.
@@ -66,12 +69,12 @@ class ReducerConfig:
             raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
         if self.exit_after_job_s is not None and not 0 <= self.exit_after_job_s < float("inf"):
             raise ConfigError(f"--exit-after-job {self.exit_after_job_s:g}: must be 0 or more seconds")
-        for option, first in (("--data-port", self.data_port), ("--metrics-port", self.metrics_port)):
-            if first and first + self.processes - 1 > 65535:
-                raise ConfigError(
-                    f"{option} {first}: {self.processes} processes take the ports up to {first + self.processes - 1}, "
-                    f"and 65535 is the last"
-                )
+        last = self.data_port + self.processes - 1
+        if self.data_port and last > 65535:
+            raise ConfigError(
+                f"--data-port {self.data_port}: {self.processes} processes take the ports up to {last}, "
+                f"and 65535 is the last"
+            )
         if self.tls is not None and self.data_port:
             raise ConfigError(
                 f"--data-port {self.data_port}: the TCP data plane is not encrypted, and off with TLS; leave it out"
@@ -99,12 +102,9 @@ class ReducerConfig:
         return address_of(self.host, port)
 
     @property
-    def metrics_urls(self) -> tuple[str, ...]:
-        """URLs of the metrics of each process. Empty without metrics."""
-        first = self.metrics_port
-        if first is None:
-            return ()
-        return tuple(f"http://{self.address(first + number)}/metrics" for number in range(self.processes))
+    def metrics_url(self) -> str | None:
+        """URL of the metrics of all processes. None without metrics."""
+        return None if self.metrics_port is None else f"http://{self.address(self.metrics_port)}/metrics"
 
     @property
     def host(self) -> str:

@@ -55,8 +55,7 @@ EXIT_BIND = 3
     "--metrics-port",
     type=int,
     metavar="PORT",
-    help="Serve /metrics for Prometheus, /livez and /readyz over HTTP on the same host: process i serves PORT + i, "
-    "from i = 0, each about itself.",
+    help="Serve /metrics for Prometheus, of all processes, and /livez and /readyz over HTTP on the same host.",
 )
 @click.option(
     "--memory-limit",
@@ -123,6 +122,7 @@ EXIT_BIND = 3
 @click.option(
     "--stop-with-stdin", is_flag=True, hidden=True, allow_from_autoenv=False, help="Stop when stdin closes."
 )
+@click.option("--metrics-of-sibling", type=int, nargs=2, hidden=True, allow_from_autoenv=False)
 @click.pass_context
 def serve(
     context: click.Context,
@@ -143,6 +143,7 @@ def serve(
     log_format: str,
     check: bool,
     stop_with_stdin: bool,
+    metrics_of_sibling: tuple[int, int] | None,
 ) -> None:
     """Run one reducer until SIGTERM or Ctrl-C; a second one ends it at once, with all its processes.
 
@@ -183,6 +184,7 @@ def serve(
             insecure=insecure,
             link_mbit=0 if link is None else link_mbit("--link", link),
             stop_with_stdin=stop_with_stdin,
+            metrics_of_sibling=metrics_of_sibling,
             drain_timeout_s=drain_timeout,
             exit_after_job_s=exit_after_job,
             log_format=log_format,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Sequence
 
@@ -16,7 +17,10 @@ from reducer.binding import BindError, check_address, check_ports_of_siblings, n
 from reducer.config import ReducerConfig
 from reducer.credentials import LOOK_S, Certificates, Tokens
 from reducer.engine import TICK_S, Engine
+from reducer.observe.exposition import Exposition, of_all
+from reducer.observe.gathering import answer
 from reducer.observe.http import Health, serve_http
+from reducer.observe.metrics import EngineCollector, Sources
 from reducer.process import service_manager
 from reducer.process.siblings import Siblings
 from reducer.process.stopping import Stopping
@@ -44,13 +48,21 @@ async def serve(config: ReducerConfig) -> None:
     siblings = Siblings(config)
     health = Health(asyncio.get_running_loop())
     try:
-        data_port = _listen_beside(config, engine, health, with_data_port=certificates is None)
+        # With TLS there is no data port: it is not encrypted.
+        data_port = None if certificates is not None else _listen_for_data(config, engine)
         server = GrpcServer(
             engine,
             data_port,
             credentials=None if certificates is None else certificates.credentials,
             tokens=None if tokens is None else tokens.table,
         )
+        sources = Sources(
+            engine=engine,
+            paths=server.paths,
+            certificate_expiry=lambda: {} if certificates is None else certificates.expiry,
+            link_bytes_per_s=config.link_mbit * 1e6 / 8,
+        )
+        _show(config, sources, health, siblings)
         with naming(f"--bind {config.bind}"):
             port = server.bind(config.bind)
         check_ports_of_siblings(config)
@@ -75,7 +87,7 @@ async def serve(config: ReducerConfig) -> None:
         "off" if certificates is None else "on",
         "off" if tokens is None else "on",
         siblings.ports,
-        ",".join(config.metrics_urls) or "off",
+        config.metrics_url or "off",
         config.memory_limit_bytes_each,
     )
     try:
@@ -97,25 +109,38 @@ async def serve(config: ReducerConfig) -> None:
         engine.close()
 
 
-def _listen_beside(
-    config: ReducerConfig, engine: Engine, health: Health, *, with_data_port: bool
-) -> DataPort | None:
-    """Bind the ports for metrics and data. With TLS there is no data port: it is not encrypted.
+def _listen_for_data(config: ReducerConfig, engine: Engine) -> DataPort:
+    """Bind the port for data.
 
     Raises:
-        BindError: one of them cannot be bound.
+        BindError: it cannot be bound.
     """
-    if config.metrics_port is not None:
-        with naming(f"--metrics-port {config.metrics_port}"):
-            check_address(config.host, config.metrics_port)
-            serve_http(engine, health, config.host, config.metrics_port)
-    if not with_data_port:
-        return None
     data_port = DataPort()
     with naming(f"--data-port {config.data_port}"):
         check_address(config.host, config.data_port)
         data_port.start(config.host, config.data_port, engine.jobs.incarnation)
     return data_port
+
+
+def _show(config: ReducerConfig, sources: Sources, health: Health, siblings: Siblings) -> None:
+    """Serve the HTTP port, or give the first process the metrics of this one; nothing without metrics.
+
+    Raises:
+        BindError: the port cannot be bound.
+    """
+    number, descriptor = config.metrics_of_sibling or (0, None)
+    exposition = Exposition(EngineCollector(sources, health.loop), number)
+    if descriptor is not None:
+        answer(socket.socket(fileno=descriptor), exposition.text)
+    elif config.metrics_port is not None:
+        with naming(f"--metrics-port {config.metrics_port}"):
+            check_address(config.host, config.metrics_port)
+            serve_http(
+                health,
+                lambda: of_all([exposition.text(), *siblings.metrics()]),
+                config.host,
+                config.metrics_port,
+            )
 
 
 def _say_what_we_use(config: ReducerConfig) -> None:

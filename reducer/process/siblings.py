@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from reduction.process.launch import reducer_command
 from reduction.process.ready import ready_address
 
 from reducer.config import TLS_OPTIONS, ReducerConfig
+from reducer.observe.gathering import ask, listener
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class Siblings:
         self._processes: dict[int, Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._is_draining = False
+        #: What brings the metrics of each sibling, in order.
+        self._listeners: list[socket.socket] = []
 
     async def start(self) -> None:
         """Start all siblings and wait until they listen.
@@ -47,6 +51,8 @@ class Siblings:
             OSError: one of them does not listen. Its log is on stderr.
         """
         numbers = range(1, self._config.processes)
+        if self._config.metrics_port is not None:
+            self._listeners = [listener() for _ in numbers]
         self.ports = list(await asyncio.gather(*(self._start(number, 0) for number in numbers)))
         self._keepers = [asyncio.create_task(self._keep(number)) for number in numbers]
 
@@ -74,6 +80,15 @@ class Siblings:
         for process in self._running:
             log.warning("killed a sibling that did not end pid=%d", process.pid)
             process.kill()
+        for each in self._listeners:
+            each.close()
+
+    def metrics(self) -> list[str | None]:
+        """Return the metrics of each sibling in order, None of one that does not answer. From any thread."""
+        present = [number for number, process in self._processes.items() if process.returncode is None]
+        there = [number for number, _ in enumerate(self._listeners, 1) if number in present]
+        answers = dict(zip(there, ask([self._listeners[number - 1] for number in there]), strict=True))
+        return [answers.get(number) for number, _ in enumerate(self._listeners, 1)]
 
     def kill(self) -> None:
         """End all siblings at once."""
@@ -99,10 +114,11 @@ class Siblings:
         for option, path in zip((*TLS_OPTIONS, "--token-file"), paths, strict=True):
             command += [option, path] if path is not None else []
         command += ["--data-port", str(config.data_port + number)] if config.data_port else []
-        command += ["--metrics-port", str(config.metrics_port + number)] if config.metrics_port else []
+        descriptors = [self._listeners[number - 1].fileno()] if self._listeners else []
+        command += ["--metrics-of-sibling", str(number), *map(str, descriptors)] if descriptors else []
         # A session of its own: Ctrl-C is for the first process, which passes it on as SIGTERM.
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment
+            *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment, pass_fds=descriptors
         )
         self._processes[number] = process
         assert process.stdout is not None

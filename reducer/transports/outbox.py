@@ -21,7 +21,7 @@ from reduction.limits import CHUNK_BYTES_MAX, DATA_KEY_S, UNREAD_CONTROL_BYTES_M
 from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.transports import tcp
 
-from reducer.engine import Engine
+from reducer.engine import ON_SHARED_MEMORY, ON_TCP, Engine, Owner
 from reducer.transports.tcp_server import DataPort, DataSession
 
 #: How often the outbox checks whether reports that it held back can be sent, in seconds.
@@ -70,6 +70,8 @@ class Outbox:
         self._siblings = siblings
         self._key = b""
         self._data: DataSession | None = None
+        #: Whose the stream was when it moved.
+        self._owner: Owner | None = None
         #: Whether the worker sends nothing more on the call.
         self._has_sent_moved = False
         #: Runs out if the worker has moved, and its connection does not come.
@@ -98,6 +100,14 @@ class Outbox:
     def label(self) -> str:
         """The job and the rank of a stream that is not over, for the log."""
         return self._stream.label
+
+    @property
+    def path(self) -> tuple[Owner, tcp.PathState] | None:
+        """The path to the worker's host, None if the stream is on no TCP connection that is open."""
+        if self._owner is None or self._data is None or self._data.connection.is_closed:
+            return None
+        state = self._data.connection.path
+        return (self._owner, state) if state.rtt_s else None
 
     # ---- from the worker ----
 
@@ -214,6 +224,10 @@ class Outbox:
             return
         self._stop_waiting()
         self._queue(wire.reducer_frame_to_wire(Moved()))
+        is_local = sock.family == socket.AF_UNIX
+        self._owner = self._stream.move(ON_SHARED_MEMORY if is_local else ON_TCP)
+        if self._owner is not None and not is_local:
+            self._owner.totals.add_retransmits(self._owner.host, 0)  # so that the host has a series
         self._data = DataSession(
             sock, self._engine.pool, self._encoder.header, self._stream.send, self._on_data_end
         )
@@ -232,6 +246,10 @@ class Outbox:
     def _on_data_end(self, error: Exception | None) -> None:
         if isinstance(error, ReductionError):
             self.reject(error)
+        if self._owner is not None and self._data is not None:
+            retransmits = self._data.connection.path.retransmits
+            if retransmits:
+                self._owner.totals.add_retransmits(self._owner.host, retransmits)
         self._stream.close(
             "its data connection ended" if error is None else f"a data connection broke: {error}"
         )

@@ -75,17 +75,16 @@ def test_a_bare_port_is_on_the_loopback_address(given, address):
     assert complete_address(given) == address
 
 
-def test_where_the_metrics_of_each_process_are():
-    config = ReducerConfig(bind="[::1]:0", metrics_port=9102, processes=2)
-    assert config.metrics_urls == ("http://[::1]:9102/metrics", "http://[::1]:9103/metrics")
-    assert ReducerConfig(bind="127.0.0.1:0").metrics_urls == ()
+def test_where_the_metrics_of_all_processes_are():
+    config = ReducerConfig(bind="[::1]:0", metrics_port=65535, processes=2)
+    assert config.metrics_url == "http://[::1]:65535/metrics"
+    assert ReducerConfig(bind="127.0.0.1:0").metrics_url is None
 
 
-@pytest.mark.parametrize("option", ["data_port", "metrics_port"])
-def test_the_ports_of_all_processes_must_exist(option):
-    ReducerConfig(bind="127.0.0.1:0", processes=4, **{option: 65532})
-    with pytest.raises(ConfigError, match="4 processes take the ports up to 65536"):
-        ReducerConfig(bind="127.0.0.1:0", processes=4, **{option: 65533})
+def test_the_ports_of_all_processes_must_exist():
+    ReducerConfig(bind="127.0.0.1:0", processes=4, data_port=65532)
+    with pytest.raises(ConfigError, match="--data-port 65533: 4 processes take the ports up to 65536"):
+        ReducerConfig(bind="127.0.0.1:0", processes=4, data_port=65533)
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1:0", "127.9.9.9:65535", "localhost:1", "[::1]:0"])

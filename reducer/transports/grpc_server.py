@@ -38,17 +38,16 @@ from reduction.limits import (
     WORKER_CONTROL_BYTES_MAX,
 )
 from reduction.security.tokens import TokenTable
-from reduction.transports import tcp
 from reduction.v1 import reduction_pb2 as pb
 
 from reducer.binding import check_address
 from reducer.config import split_address
-from reducer.engine import Engine, Owner
+from reducer.engine import Engine
 from reducer.resources.heap import Heap
 from reducer.security import check_call, check_join, check_status
 from reducer.transports.lobby_calls import LobbyCalls
 from reducer.transports.open_services import open_services
-from reducer.transports.outbox import Encoder, Outbox
+from reducer.transports.outbox import Encoder, Outbox, Path
 from reducer.transports.tcp_server import DataPort
 from reducer.transports.turns import Turns
 
@@ -224,9 +223,9 @@ class GrpcServer:
             outbox.drop(ReducerUnavailable("the reducer has stopped"))
         await self._server.stop(grace_s)
 
-    def paths(self) -> list[tuple[Owner, tcp.PathState]]:
+    def paths(self) -> list[Path]:
         """Return the paths to workers whose data come by TCP. Only for the loop's thread."""
-        return [path for outbox in self._outboxes if (path := outbox.path) is not None]
+        return [path for outbox in self._outboxes if (path := outbox.path()) is not None]
 
     async def _status(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Answer without reading the request, which is empty."""

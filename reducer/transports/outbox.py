@@ -14,6 +14,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from reduction import wire
 from reduction.errors import OutOfOrder, ReductionError
@@ -26,6 +27,16 @@ from reducer.transports.tcp_server import DataPort, DataSession
 
 #: How often the outbox checks whether reports that it held back can be sent, in seconds.
 NEWS_S = 0.05
+
+
+class Path(NamedTuple):
+    """What the kernel knows of the TCP connection to a worker."""
+
+    owner: Owner
+    #: The smoothed round trip, in seconds.
+    rtt_s: float
+    #: Packets that were lost and sent again.
+    retransmits: int
 
 
 class Encoder:
@@ -72,6 +83,8 @@ class Outbox:
         self._data: DataSession | None = None
         #: Whose the stream was when it moved.
         self._owner: Owner | None = None
+        #: Packets that its connection lost, when somebody asked last.
+        self._packets_lost = 0
         #: Whether the worker sends nothing more on the call.
         self._has_sent_moved = False
         #: Runs out if the worker has moved, and its connection does not come.
@@ -101,13 +114,16 @@ class Outbox:
         """The job and the rank of a stream that is not over, for the log."""
         return self._stream.label
 
-    @property
-    def path(self) -> tuple[Owner, tcp.PathState] | None:
-        """The path to the worker's host, None if the stream is on no TCP connection that is open."""
+    def path(self) -> Path | None:
+        """Return the path to the worker's host, None if the stream is on no TCP connection that is open."""
         if self._owner is None or self._data is None or self._data.connection.is_closed:
             return None
         state = self._data.connection.path
-        return (self._owner, state) if state.rtt_s else None
+        if not state.rtt_s:
+            return None
+        # The kernel learns later that a packet was sent again in vain, but a counter must not fall.
+        self._packets_lost = max(self._packets_lost, state.packets_lost)
+        return Path(self._owner, state.rtt_s, self._packets_lost)
 
     # ---- from the worker ----
 
@@ -247,9 +263,9 @@ class Outbox:
         if isinstance(error, ReductionError):
             self.reject(error)
         if self._owner is not None and self._data is not None:
-            retransmits = self._data.connection.path.retransmits
-            if retransmits:
-                self._owner.totals.add_retransmits(self._owner.host, retransmits)
+            lost = max(self._packets_lost, self._data.connection.packets_lost)
+            if lost:
+                self._owner.totals.add_retransmits(self._owner.host, lost)
         self._stream.close(
             "its data connection ended" if error is None else f"a data connection broke: {error}"
         )

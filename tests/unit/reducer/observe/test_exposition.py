@@ -7,7 +7,6 @@ import time
 import pytest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
-from reduction.transports.tcp import PathState
 
 from reducer.core.totals import OTHER, JobLabel, JobTotals, Traffic
 from reducer.engine import Engine, Owner
@@ -15,6 +14,7 @@ from reducer.observe import gathering, metrics
 from reducer.observe.exposition import Exposition, merge, of_all
 from reducer.observe.gathering import answer, ask, listener
 from reducer.observe.metrics import EngineCollector, Sources
+from reducer.transports.outbox import Path
 
 
 @pytest.fixture
@@ -94,10 +94,10 @@ def test_what_has_ended_and_what_is_live_add_up_by_host(engine, loop):
     totals.add_retransmits("a", 5)
     strangers = Owner(JobLabel("forgotten", ""), "a", totals)
     paths = [
-        (Owner(label, "a", totals), PathState(0.25, 2)),
-        (Owner(label, "a", totals), PathState(0.5, 1)),
-        (Owner(label, "b", totals), PathState(0.125, 9)),  # one too many to have a series
-        (strangers, PathState(0.125, 9)),
+        Path(Owner(label, "a", totals), 0.25, 2),
+        Path(Owner(label, "a", totals), 0.5, 1),
+        Path(Owner(label, "b", totals), 0.125, 9),  # one too many to have a series
+        Path(strangers, 0.125, 9),
     ]
     samples = exposed(engine, loop, paths=lambda: paths)
     of = {
@@ -130,6 +130,7 @@ def test_a_loop_that_does_not_answer_is_an_error(engine, loop, monkeypatch):
     with pytest.raises(TimeoutError):
         exposed(engine, loop)
     may_go_on.set()
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
 
 
 # ---- several processes ----

@@ -268,7 +268,6 @@ class Jobs:
     def _make(self, join: Join) -> Job:
         credit_bytes = self._grant(join)
         self._job_count += 1
-        live = {job.label for job in self.by_name.values()}
         job = Job(
             id=self._job_count,
             name=join.job,
@@ -279,7 +278,7 @@ class Jobs:
             incarnation=self.incarnation,
             local_size=join.local_size,
             place=self.place,
-            totals=self.totals.of(job_label(join.job, join.group), live),
+            totals=self.totals.begin(job_label(join.job, join.group)),
         )
         self.by_name[join.job, join.group] = job
         return job
@@ -314,7 +313,7 @@ class Jobs:
                 self.failures.popitem(last=False)
         self.streams = {old: owner for old, owner in self.streams.items() if owner[0] is not job}
         del self.by_name[job.name, job.group]
-        self.totals.jobs["failed"] += 1
+        self.totals.end(job.totals, "failed")
         return job.fail(error)
 
     def _forget_if_deserted(self, job: Job) -> list[Action]:
@@ -322,5 +321,5 @@ class Jobs:
         if not job.is_deserted:
             return []
         del self.by_name[job.name, job.group]
-        self.totals.jobs["ended" if job.has_ended else "lost"] += 1
+        self.totals.end(job.totals, "ended" if job.has_ended else "lost")
         return job.discard_slots()

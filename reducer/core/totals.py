@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -49,6 +48,8 @@ class Traffic:
 class JobTotals:
     """The counters of one label."""
 
+    #: Jobs that are there.
+    live_jobs: int = 0
     #: Collectives whose results every rank holds.
     collectives: int = 0
     epochs: int = 0
@@ -108,16 +109,22 @@ class Totals:
         #: Joins by their result.
         self.joins: Counter[str] = Counter(admitted=0, refused=0)
 
-    def of(self, label: JobLabel, live: Container[JobLabel]) -> JobTotals:
-        """Return the counters of a label; new ones if it has none.
+    def begin(self, label: JobLabel) -> JobTotals:
+        """Return the counters of a job that begins.
 
-        Beyond JOB_TOTALS_MAX labels those that were begun first are forgotten, unless they are live.
+        Beyond JOB_TOTALS_MAX labels those that were begun first are forgotten, unless a job of
+        theirs is there.
         """
         totals = self.by_label.get(label)
         if totals is None:
-            if len(self.by_label) >= JOB_TOTALS_MAX:
-                oldest = next((old for old in self.by_label if old not in live), None)
-                if oldest is not None:
-                    del self.by_label[oldest]
+            excess = max(0, len(self.by_label) + 1 - JOB_TOTALS_MAX)
+            for old in [old for old, each in self.by_label.items() if not each.live_jobs][:excess]:
+                del self.by_label[old]
             totals = self.by_label[label] = JobTotals()
+        totals.live_jobs += 1
         return totals
+
+    def end(self, totals: JobTotals, outcome: str) -> None:
+        """Record that a job is over: "ended", "failed" or "lost"."""
+        totals.live_jobs -= 1
+        self.jobs[outcome] += 1

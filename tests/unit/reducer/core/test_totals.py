@@ -82,20 +82,27 @@ def test_a_copy_does_not_change():
     assert sum(copy.chunk_waits.counts) == sum(copy.chunk_reduces.counts) == 0
 
 
-def test_the_labels_that_are_forgotten_are_the_oldest_that_are_not_live():
-    totals, live = Totals(), {JobLabel("0", "")}
-    for number in range(JOB_TOTALS_MAX + 1):
-        totals.of(JobLabel(str(number), ""), live)
-    assert len(totals.by_label) == JOB_TOTALS_MAX
-    assert [label.job for label in totals.by_label][:2] == ["0", "2"]
-
-
-def test_live_labels_are_never_forgotten():
+def test_the_labels_that_are_forgotten_are_the_oldest_without_a_job():
     totals = Totals()
-    live = {JobLabel(str(number), "") for number in range(JOB_TOTALS_MAX)}
-    for label in [*live, JobLabel("new", "")]:
-        totals.of(label, live)
-    assert len(totals.by_label) == JOB_TOTALS_MAX + 1
+    labels = [JobLabel(str(number), "") for number in range(JOB_TOTALS_MAX + 1)]
+    for label in labels:
+        begun = totals.begin(label)
+        if label != labels[0]:
+            totals.end(begun, "ended")
+    assert list(totals.by_label) == [labels[0], *labels[2:]]
+    assert totals.jobs["ended"] == JOB_TOTALS_MAX
+
+
+def test_labels_with_a_job_are_kept_and_forgotten_later():
+    totals = Totals()
+    labels = [JobLabel(str(number), "") for number in range(JOB_TOTALS_MAX + 5)]
+    begun = [totals.begin(label) for label in labels]
+    assert totals.begin(labels[0]) is begun[0]
+    assert list(totals.by_label) == labels
+    for one in [*begun, begun[0]]:
+        totals.end(one, "ended")
+    totals.begin(JobLabel("new", ""))
+    assert list(totals.by_label) == [*labels[6:], JobLabel("new", "")]
 
 
 # ---- of all jobs of a reducer ----

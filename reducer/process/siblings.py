@@ -85,7 +85,9 @@ class Siblings:
 
     def metrics(self) -> list[str | None]:
         """Return the metrics of each sibling in order, None of one that does not answer. From any thread."""
-        present = [number for number, process in self._processes.items() if process.returncode is None]
+        # A copy, because the event loop's thread may be starting one.
+        processes = list(self._processes.items())
+        present = [number for number, process in processes if process.returncode is None]
         there = [number for number, _ in enumerate(self._listeners, 1) if number in present]
         answers = dict(zip(there, ask([self._listeners[number - 1] for number in there]), strict=True))
         return [answers.get(number) for number, _ in enumerate(self._listeners, 1)]

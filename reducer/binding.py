@@ -101,13 +101,8 @@ def _options(config: ReducerConfig, number: int) -> tuple[str, str, str]:
     if config.port_range is not None:
         of = f"--port-range {config.port_range}, of which process {number} serves"
         ports = config.ports(number)
-        own = f"{metrics}, of which process {number} serves {ports.metrics}"
-        last = own if config.metrics_port else f"{of} {ports.metrics} for metrics"
+        last = metrics if config.metrics_port else f"{of} {ports.metrics} for metrics"
         return f"{of} {ports.grpc} for gRPC", f"{of} {ports.data} for data", last
     if number == 0:
         return f"--bind {config.bind}", data, metrics
-    return (
-        "--processes",
-        f"{data}, of which process {number} serves {config.data_port} + {number}",
-        f"{metrics}, of which process {number} serves {config.metrics_port} + {number}",
-    )
+    return "--processes", f"{data}, of which process {number} serves {config.data_port} + {number}", metrics

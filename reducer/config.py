@@ -28,8 +28,12 @@ class ReducerConfig:
     bind: str
     #: Port of the TCP data plane on the same host; 0 picks a free one.
     data_port: int = 0
-    #: Port for Prometheus on the same host, None for no metrics; 0 takes the last ones of `port_range`.
+    #: Port for Prometheus on the same host, None for no metrics; 0 takes the last one of `port_range`. It
+    #: answers for all processes.
     metrics_port: int | None = None
+    #: Number of this process, and the name by which the processes of one reducer find the others'
+    #: metrics (`reducer.observe.gathering`). None for a process that is alone, and without metrics.
+    metrics_socket: tuple[int, str] | None = None
     #: Where all ports of all processes are (`reducer.resources.ports`); None if nowhere in particular.
     port_range: PortRange | None = None
     #: Whether that port also has the page, which shows names of jobs and hosts to everybody.
@@ -98,12 +102,12 @@ class ReducerConfig:
         if self.metrics_port is not None and not least <= self.metrics_port <= LAST_PORT:
             hint = ", or 0 with --port-range" if self.metrics_port == 0 else ""
             raise ConfigError(f"--metrics-port {self.metrics_port}: must be {least} to {LAST_PORT}{hint}")
-        for option, first in (("--data-port", self.data_port), ("--metrics-port", self.metrics_port)):
-            if first and first + self.processes - 1 > LAST_PORT:
-                raise ConfigError(
-                    f"{option} {first}: {self.processes} processes take the ports up to {first + self.processes - 1}, "
-                    f"and {LAST_PORT} is the last"
-                )
+        last = self.data_port + self.processes - 1
+        if self.data_port and last > LAST_PORT:
+            raise ConfigError(
+                f"--data-port {self.data_port}: {self.processes} processes take the ports up to {last}, and "
+                f"{LAST_PORT} is the last"
+            )
         if self.port_range is None:
             return
         if self.data_port:
@@ -138,14 +142,14 @@ class ReducerConfig:
         return Ports(
             split_address(self.bind)[1] if number == 0 else 0,
             self.data_port + number if self.data_port else 0,
-            None if self.metrics_port is None else self.metrics_port + number,
+            self.metrics_port if number == 0 else None,
         )
 
     @property
-    def metrics_urls(self) -> tuple[str, ...]:
-        """URLs of the metrics of each process. Empty without metrics."""
-        ports = [self.ports(number).metrics for number in range(self.processes)]
-        return tuple(f"http://{self.address(port)}/metrics" for port in ports if port is not None)
+    def metrics_url(self) -> str | None:
+        """URL of the metrics of all processes. None without metrics."""
+        port = self.ports().metrics
+        return None if port is None else f"http://{self.address(port)}/metrics"
 
     @property
     def own_host(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import grpc
 from reduction.errors import ConfigError
+from reduction.security.expiry import expires_at
 from reduction.security.tls import TlsFiles
 from reduction.security.tokens import TokenTable, read_tokens
 
@@ -29,6 +30,8 @@ class Certificates:
             ConfigError: one cannot be used.
         """
         self._files = files
+        #: When the first certificate of each file expires, in seconds since 1970.
+        self.expiry: dict[str, float] = {}
         self._lock = threading.Lock()
         self._renewed: grpc.ServerCertificateConfiguration | None = None
         self._watch = _Watch((files.cert, files.key, files.ca), self._renew)
@@ -44,6 +47,7 @@ class Certificates:
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         key, cert, ca = self._files.read()
+        self.expiry = {"own": expires_at(cert, self._files.cert), "ca": expires_at(ca, self._files.ca)}
         return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
 
     def _renew(self) -> None:

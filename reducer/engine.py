@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import numpy as np
 from reduction import __version__
@@ -40,8 +41,10 @@ from reduction.wire import checksum
 
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
+from reducer.core.histogram import Histogram
 from reducer.core.jobs import Jobs
 from reducer.core.lobby import Lobby
+from reducer.core.totals import JobLabel, JobTotals, Traffic
 from reducer.journal import Journal
 from reducer.resources import usage
 from reducer.resources.buffers import BufferPool, is_leased
@@ -50,11 +53,25 @@ log = logging.getLogger(__name__)
 
 #: How often time passes for the core, in seconds.
 TICK_S = 0.04
+#: The time of one chunk in so many is measured, because a look at the clock costs as much as all
+#: other counting. It is a prime, so that it is not always the same chunk of a collective.
+MEASURED_CHUNKS = 13
+#: Data planes of a stream, as the metrics name them.
+ON_GRPC, ON_TCP, ON_SHARED_MEMORY = "grpc", "tcp", "shared_memory"
 #: Events that mean nothing once their stream is over. A tuple, because `Received | Rejected` in the
 #: hot path would create a union for every frame.
 _OF_STREAMS = (Received, Rejected)
 #: Frames that get a line in the log.
 _LOGGED = (Welcome, Start)
+
+
+class Owner(NamedTuple):
+    """Whose a stream is."""
+
+    label: JobLabel
+    #: The name of the worker's host.
+    host: str
+    totals: JobTotals
 
 
 class Engine:
@@ -71,22 +88,23 @@ class Engine:
         self.jobs = Jobs(incarnation=incarnation, memory_limit_bytes=memory_limit_bytes, place=place)
         #: The transport tells it of its calls.
         self.lobby = Lobby()
-        #: Payload bytes of the pushes of all jobs since the start.
-        self.received_bytes = 0
-        #: Payload bytes of the results of all jobs since the start.
-        self.sent_bytes = 0
         #: Chunks published for all jobs since the start.
         self.chunks = 0
         self.errors: Counter[str] = Counter()
+        #: How much later than it should `tick` was called.
+        self.loop_lag = Histogram()
         #: Whether a rank of some job has been welcomed since the start.
         self.has_served = False
         #: Transports receive payloads into buffers of this pool.
         self.pool = BufferPool()
         self._clock = clock
         self._started_at = clock()
+        self._ticked_at: float | None = None
         self._sinks: dict[int, Sink] = {}
         #: Streams that have left the gRPC plane, and whether they share memory.
         self._moved: dict[int, bool] = {}
+        #: What counts the bytes of each stream that has joined.
+        self._traffic: dict[int, Traffic] = {}
         self._accumulators: dict[SlotKey, Array] = {}
         #: First contributions that have to be copied. They wait for the second ones, so that both are
         #: read once.
@@ -103,6 +121,10 @@ class Engine:
 
     def tick(self) -> None:
         """Let time pass. The caller does this every TICK_S."""
+        now = self._clock()
+        if self._ticked_at is not None:
+            self.loop_lag.add(max(0.0, now - self._ticked_at - TICK_S))
+        self._ticked_at = now
         self._handle(Tick())
         self._journal.tick()
         self.lobby.forget(self._clock())
@@ -175,7 +197,8 @@ class Engine:
             case Push(payload=payload):
                 if not self._is_sound(stream, frame):
                     return
-                self.received_bytes += payload.nbytes
+                if (traffic := self._traffic.get(stream)) is not None:
+                    traffic.received_bytes += payload.nbytes
             # A Join of another version has not been checked, so the journal must not keep it.
             case Join() if frame.protocol == PROTOCOL_VERSION:
                 self._journal.introduce(stream, frame)
@@ -208,15 +231,19 @@ class Engine:
         """Return the job and the rank of a stream that is not over, for the log."""
         return self._journal.label(stream)
 
-    def note_moved(self, stream: int, *, shares_memory: bool) -> None:
-        """Record that a stream has moved to the data port, and whether its rank shares memory."""
-        if stream in self._sinks:
-            self._moved[stream] = shares_memory
+    def move(self, stream: int, plane: str) -> Owner | None:
+        """Count the bytes of a stream on another data plane; return whose it is, None if it is over."""
+        owner = self.jobs.streams.get(stream)
+        if owner is None or stream not in self._sinks:
+            return None
+        job, rank = owner
+        self._moved[stream] = plane == ON_SHARED_MEMORY
+        self._traffic[stream] = job.totals.on_plane(plane)
+        return Owner(job.label, job.ranks[rank].host, job.totals)
 
     def lose(self, stream: int, reason: str) -> None:
         """Record that a stream is over although the reducer has not ended it."""
-        self._moved.pop(stream, None)
-        sink = self._sinks.pop(stream, None)
+        sink = self._forget(stream)
         if sink is not None:
             self._journal.on_lost(stream, reason)
             self._handle(Lost(stream))
@@ -232,8 +259,9 @@ class Engine:
             event = self._events[0]
             try:
                 if not isinstance(event, _OF_STREAMS) or event.stream in self._sinks:
-                    for action in self.jobs.handle(event, self._clock()):
-                        self._perform(action)
+                    now = self._clock()
+                    for action in self.jobs.handle(event, now):
+                        self._perform(action, now)
             except Exception:  # a bug of the reducer must cost one job, not all
                 log.exception("event failed event=%s", type(event).__name__)
                 self._contain(event)
@@ -248,12 +276,17 @@ class Engine:
                 Rejected(event.stream, ReductionError("internal error of the reducer; see its log"))
             )
 
-    def _perform(self, action: Action) -> None:
+    def _forget(self, stream: int) -> Sink | None:
+        self._moved.pop(stream, None)
+        self._traffic.pop(stream, None)
+        return self._sinks.pop(stream, None)
+
+    def _perform(self, action: Action, now: float) -> None:
         match action:
             case Fold(slot, collective, payloads, layout_bytes):
                 self._fold(slot, collective, payloads, layout_bytes)
             case Publish():
-                self._publish(action)
+                self._publish(action, now)
             case Send(stream, frame):
                 if isinstance(frame, _LOGGED):
                     self._note(stream, frame)
@@ -263,8 +296,7 @@ class Engine:
                 if error is not None:
                     self.errors[type(error).__name__] += 1
                 self._journal.on_close(stream, error)
-                self._moved.pop(stream, None)
-                if (sink := self._sinks.pop(stream, None)) is not None:
+                if (sink := self._forget(stream)) is not None:
                     sink.on_closed(error)
             case Discard(slot):
                 self._accumulators.pop(slot, None)
@@ -279,6 +311,7 @@ class Engine:
         owner = self.jobs.streams.get(stream)
         if owner is not None and isinstance(frame, Welcome):
             self.has_served = True
+            self.move(stream, ON_GRPC)
             self._journal.on_welcome(stream, owner[0])
         elif owner is not None:
             self._journal.on_start(owner[0])
@@ -316,7 +349,7 @@ class Engine:
         self._accumulators[slot] = accumulator
         return accumulator, left
 
-    def _publish(self, action: Publish) -> None:
+    def _publish(self, action: Publish, now: float) -> None:
         collective = action.collective
         codec = CODECS[collective.dtype]
         if action.slot in self._firsts:  # of a job with one rank
@@ -330,9 +363,11 @@ class Engine:
         result = Result(*fields, checksum.of_result(*fields) if action.has_checksum else None)
         for stream in action.streams:
             if (sink := self._sinks.get(stream)) is not None:
-                sink.on_frame(result)
-                self.sent_bytes += payload.nbytes
+                self._traffic[stream].sent_bytes += payload.nbytes
                 self.jobs.note_sent(stream, payload.nbytes)
+                sink.on_frame(result)
+        if not self.chunks % MEASURED_CHUNKS and action.streams:
+            self.jobs.note_reduced(action.streams[0], self._clock() - now)
         self.chunks += 1
 
 
@@ -354,13 +389,13 @@ class EngineStream:
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")
         self._engine.reject(self._number, error)
 
+    def move(self, plane: str) -> Owner | None:
+        """Say over which data plane frames come and go from now on; see `Engine.move`."""
+        return self._engine.move(self._number, plane)
+
     def close(self, reason: str = "its call ended") -> None:
         """End the stream; see `ReducerStream.close`. `reason` goes into the log."""
         self._engine.lose(self._number, reason)
-
-    def note_moved(self, *, shares_memory: bool) -> None:
-        """Record that the stream has moved to the data port, and whether its rank shares memory."""
-        self._engine.note_moved(self._number, shares_memory=shares_memory)
 
     @property
     def label(self) -> str:

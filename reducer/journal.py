@@ -8,7 +8,9 @@
     refused again job=J rank=1 error=E times=17        how often that line was left out
     refused a call error=E reason=...                  a call ended before its Join
     refused again call host=H error=E ... times=17     how often that line was left out
-    job ended job=J ranks=3 received_bytes=... sent_bytes=... seconds=...
+    job ended job=J ranks=3 received_bytes=... sent_bytes=... seconds=... last_rank=1 last_share=0.93
+
+The last line names the rank that was the last to push most often, and for which share of the chunks.
 
 A refusal is logged once in REPEAT_S: for one job, rank and error, and for one host and reason of
 a call. What is said about jobs that are attached, and every new epoch, is also kept as an event for
@@ -199,11 +201,21 @@ class Journal:
             self._recent.add(EventKind.ENDED, job.title, f"ended before it started, with {there} ranks")
             return
         log.info(
-            "job ended job=%s ranks=%d received_bytes=%d sent_bytes=%d seconds=%.1f",
+            "job ended job=%s ranks=%d received_bytes=%d sent_bytes=%d seconds=%.1f%s",
             job.title,
             job.world_size,
             job.received_bytes,
             job.sent_bytes,
             seconds,
+            _slowest(job),
         )
         self._recent.add(EventKind.ENDED, job.title, f"ended after {seconds:.0f} s")
+
+
+def _slowest(job: Job) -> str:
+    last = job.stragglers.last()
+    if not last:
+        return ""
+    rank = max(last, key=lambda one: one.chunks)
+    share = rank.chunks / sum(one.chunks for one in last)
+    return f" last_rank={rank.rank} last_share={share:.2f}"

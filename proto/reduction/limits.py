@@ -144,6 +144,11 @@ SIBLINGS_MAX = PROCESSES_MAX - 1
 JOB_FIXED_BYTES = MIB
 #: A reducer remembers the latest failed jobs, for ranks that were away when it happened.
 FAILURES_MAX = 64
+#: Training jobs whose counters a reducer keeps for its metrics; those that are over go first.
+JOB_TOTALS_MAX = 16
+#: Ranks of a job, and hosts of a job, that have series of their own in a reducer's metrics.
+RANK_TOTALS_MAX = 16
+HOST_TOTALS_MAX = 64
 #: Control frames that a stream may leave unread, beside its results.
 UNREAD_CONTROL_BYTES_MAX = MIB
 #: While a stream has left more than this unread, reports of who is there wait. Only the newest of

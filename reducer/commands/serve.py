@@ -60,14 +60,14 @@ EXIT_BIND = 3
     "--metrics-port",
     type=int,
     metavar="PORT",
-    help="Serve /metrics for Prometheus, /livez and /readyz over HTTP on the same host: process i serves PORT + i, "
-    "from i = 0, each about itself. With --port-range, 0 takes its last ports.",
+    help="Serve /metrics for Prometheus, of all processes, and /livez and /readyz over HTTP on the same host. With "
+    "--port-range, 0 takes its last port.",
 )
 @click.option(
     "--port-range",
     metavar="FIRST-LAST",
     help="Take all ports from here: process i, from i = 0, serves gRPC at FIRST + 2i, data at FIRST + 2i + 1, and "
-    "with --metrics-port 0 metrics at LAST - i.",
+    "with --metrics-port 0 there are metrics at LAST.",
 )
 @click.option(
     "--page",
@@ -141,6 +141,7 @@ EXIT_BIND = 3
     "--stop-with-stdin", is_flag=True, hidden=True, allow_from_autoenv=False, help="Stop when stdin closes."
 )
 @click.option("--under-supervisor", is_flag=True, hidden=True, allow_from_autoenv=False)
+@click.option("--metrics-socket", nargs=2, type=(int, str), hidden=True, allow_from_autoenv=False)
 @click.pass_context
 def serve(
     context: click.Context,
@@ -164,6 +165,7 @@ def serve(
     check: bool,
     stop_with_stdin: bool,
     under_supervisor: bool,
+    metrics_socket: tuple[int, str] | None,
 ) -> None:
     """Run one reducer until SIGTERM, Ctrl-C or `reducer drain`; a second signal ends all its processes at once.
 
@@ -200,6 +202,7 @@ def serve(
             link_mbit=0 if link is None else link_mbit("--link", link),
             stop_with_stdin=stop_with_stdin,
             under_supervisor=under_supervisor,
+            metrics_socket=metrics_socket,
             drain_timeout_s=drain_timeout,
             exit_after_job_s=exit_after_job,
             log_format=log_format,

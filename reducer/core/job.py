@@ -65,6 +65,7 @@ from reduction.model import (
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
 from reducer.core.slot import Slot, check_chunk
 from reducer.core.stragglers import Stragglers
+from reducer.core.totals import JobLabel, JobTotals, job_label
 
 
 class JobFailed(Exception):
@@ -135,12 +136,22 @@ class Job:
     received_bytes: int = 0
     #: Payload bytes of all results.
     sent_bytes: int = 0
-    stragglers: Stragglers = field(default_factory=Stragglers)
+    #: The counters of all jobs of this name.
+    totals: JobTotals = field(default_factory=JobTotals)
+    stragglers: Stragglers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stragglers = Stragglers(self.totals)
 
     @property
     def title(self) -> str:
         """The name of the job in messages."""
         return job_title(self.name, self.group)
+
+    @property
+    def label(self) -> JobLabel:
+        """What its counters are kept for."""
+        return job_label(self.name, self.group)
 
     # ---- streams come and go ----
 
@@ -244,6 +255,7 @@ class Job:
         self.index = index
         self.has_checksums = configuration.checksums
         self.epoch = configuration.epoch
+        self.totals.epochs += 1
         self.is_started = False
         self.hellos.clear()
         for view in self.ranks.values():
@@ -295,9 +307,12 @@ class Job:
         key = SlotKey(self.id, push.seq, push.chunk)
         if payloads:
             actions.append(Fold(key, push.collective, payloads, layout_bytes))
-        if slot.is_complete:
+        missing = slot.missing
+        if missing == 1:
+            self.stragglers.wait_for(slot.folded, now)
+        elif not missing:
             del self.slots[push.seq, push.chunk]
-            self.stragglers.note(rank, now - slot.opened_at)
+            self.stragglers.note(rank, now - slot.opened_at, now)
             for view in self.ranks.values():
                 view.outstanding -= cost
             self.minimum_due = None
@@ -347,6 +362,7 @@ class Job:
     def on_tick(self, now: float) -> list[Action]:
         """Send the minimum if no Result has carried it, and report whom the ranks wait for."""
         actions: list[Action] = []
+        self.stragglers.settle(now)
         news, text = self._news(now)
         if news is not None:
             actions += [Send(stream, news) for stream in self._streams()]
@@ -389,6 +405,7 @@ class Job:
         """Free all accumulators."""
         discards: list[Action] = [Discard(SlotKey(self.id, seq, chunk)) for seq, chunk in self.slots]
         self.slots.clear()
+        self.stragglers.forget()
         return discards
 
     def blame(self, rank: int, text: str) -> str:
@@ -407,9 +424,20 @@ class Job:
         return self.stream_of(rank) is not None
 
     @property
+    def present_ranks(self) -> int:
+        """How many ranks have a stream to this reducer."""
+        return sum(view.stream is not None for view in self.ranks.values())
+
+    @property
     def is_deserted(self) -> bool:
         """Whether no rank has a stream to this reducer."""
-        return not any(view.stream is not None for view in self.ranks.values())
+        return not self.present_ranks
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every rank has left with a Goodbye."""
+        presences = [view.presence for view in self.ranks.values()]
+        return len(presences) == self.world_size and all(presence is Presence.LEFT for presence in presences)
 
     @property
     def needs_this_reducer(self) -> bool:
@@ -432,6 +460,7 @@ class Job:
         least = min(view.held for view in self.ranks.values())
         if least <= self.minimum:
             return False
+        self.totals.collectives += least - self.minimum
         self.minimum = least
         return True
 

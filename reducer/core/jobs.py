@@ -42,6 +42,7 @@ from reduction.model import NOWHERE, PROTOCOL_VERSION, Abort, DType, Join, Place
 from reducer.core.actions import Action, Close, Send
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.job import Job, JobFailed
+from reducer.core.totals import Totals, job_label
 
 _DTYPES = frozenset(map(int, DType))
 
@@ -88,6 +89,8 @@ class Jobs:
         self.streams: dict[int, tuple[Job, int]] = {}
         #: Why instances of jobs failed, by job name and instance. Ranks that come late are told.
         self.failures: OrderedDict[tuple[str, bytes], ReductionError] = OrderedDict()
+        #: What has happened since the start.
+        self.totals = Totals()
         self._job_count = 0
 
     @property
@@ -105,6 +108,17 @@ class Jobs:
         owner = self.streams.get(stream)
         if owner is not None:
             owner[0].sent_bytes += nbytes
+
+    def note_reduced(self, stream: int, seconds: float) -> None:
+        """Count how long a chunk took from its last push until its result was handed to all streams.
+
+        Args:
+            stream: one of those that the result went to.
+            seconds: how long it took.
+        """
+        owner = self.streams.get(stream)
+        if owner is not None:
+            owner[0].totals.chunk_reduces.add(seconds)
 
     def handle(self, event: ReducerEvent, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
@@ -128,9 +142,11 @@ class Jobs:
                     stream, OutOfOrder(f"the first frame of a stream is a Join, not a {type(frame).__name__}")
                 )
             try:
-                return self._on_join(stream, frame)
+                actions = self._on_join(stream, frame)
             except ReductionError as error:
-                return self._refuse(stream, error)
+                actions = self._refuse(stream, error)
+            self.totals.joins["admitted" if stream in self.streams else "refused"] += 1
+            return actions
         job, rank = self.streams[stream]
         try:
             actions = job.on_frame(rank, frame, now)
@@ -262,6 +278,7 @@ class Jobs:
             incarnation=self.incarnation,
             local_size=join.local_size,
             place=self.place,
+            totals=self.totals.begin(job_label(join.job, join.group)),
         )
         self.by_name[join.job, join.group] = job
         return job
@@ -296,6 +313,7 @@ class Jobs:
                 self.failures.popitem(last=False)
         self.streams = {old: owner for old, owner in self.streams.items() if owner[0] is not job}
         del self.by_name[job.name, job.group]
+        self.totals.end(job.totals, "failed")
         return job.fail(error)
 
     def _forget_if_deserted(self, job: Job) -> list[Action]:
@@ -303,4 +321,5 @@ class Jobs:
         if not job.is_deserted:
             return []
         del self.by_name[job.name, job.group]
+        self.totals.end(job.totals, "ended" if job.has_ended else "lost")
         return job.discard_slots()

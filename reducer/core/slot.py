@@ -50,9 +50,9 @@ class Slot:
         self.kept: dict[int, memoryview] = {}
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every rank's contribution is in the accumulator."""
-        return self.folded == self.world_size
+    def missing(self) -> int:
+        """How many contributions are missing. If it is one, it is that of the rank `folded`."""
+        return self.world_size - self.folded - len(self.kept)
 
     def expects(self, collective: Collective, nbytes: int) -> bool:
         """Whether a contribution looks like the first one, whose chunk was checked."""

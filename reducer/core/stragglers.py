@@ -1,4 +1,10 @@
-"""Which ranks the others wait for: reports while they wait, and statistics afterwards."""
+"""Which ranks the others wait for: reports while they wait, and statistics afterwards.
+
+There are two measures of a rank's lateness. `last` adds up the waits of all chunks that the rank
+completed, so that ten chunks that wait at once for one second count ten seconds. JobTotals counts
+the wall-clock time in which at least one chunk waited for this rank and for no other, which is at
+most the time that has passed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ from reduction.limits import WAITING_RANKS_MAX
 from reduction.model import LastRank, Peer, Waiting, WaitTimes
 
 from reducer.core.slot import Slot
+from reducer.core.totals import JobTotals
 
 #: The percentiles are those of the latest chunks, at most this many.
 LATEST = 1024
@@ -23,7 +30,11 @@ WARN_S = 5.0
 class Stragglers:
     """The waits of one job. All times are in seconds, from a chunk's first push to its last."""
 
-    def __init__(self) -> None:
+    def __init__(self, totals: JobTotals) -> None:
+        self._totals = totals
+        #: How many chunks wait for this rank and for no other, and since when that time has not been
+        #: counted. Ranks without such chunks are left out.
+        self._waits_for: dict[int, tuple[int, float]] = {}
         self._news_due = 0.0
         #: The last collective that the operator was warned of.
         self._warned_seq: int | None = None
@@ -33,8 +44,34 @@ class Stragglers:
         self._seconds: dict[int, float] = {}
         self._latest: deque[float] = deque(maxlen=LATEST)
 
-    def note(self, rank: int, waited_s: float) -> None:
+    def wait_for(self, rank: int, now: float) -> None:
+        """Record that a chunk waits for this rank and for no other, from now on."""
+        chunks, since = self._waits_for.get(rank, (0, now))
+        self._waits_for[rank] = chunks + 1, since
+
+    def settle(self, now: float) -> None:
+        """Count the time of waits that go on, so that they show before they end."""
+        for rank, (chunks, since) in self._waits_for.items():
+            self._count(rank, now - since)
+            self._waits_for[rank] = chunks, now
+
+    def forget(self) -> None:
+        """End all waits, because their chunks are dropped. What `settle` has not counted is lost."""
+        self._waits_for.clear()
+
+    def _count(self, rank: int, waited_s: float) -> None:
+        seconds = self._totals.straggler_s
+        seconds[rank] = seconds.get(rank, 0.0) + waited_s
+
+    def note(self, rank: int, waited_s: float, now: float) -> None:
         """Record that a chunk is complete, and that `rank` was the last to push it."""
+        chunks, since = self._waits_for.get(rank, (0, now))
+        if chunks > 1:
+            self._waits_for[rank] = chunks - 1, since
+        elif chunks:
+            self._count(rank, now - since)
+            del self._waits_for[rank]
+        self._totals.chunk_waits.add(waited_s)
         self._chunks[rank] = self._chunks.get(rank, 0) + 1
         self._seconds[rank] = self._seconds.get(rank, 0.0) + waited_s
         self._latest.append(waited_s)

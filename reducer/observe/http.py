@@ -22,10 +22,9 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from reducer.engine import Engine
-from reducer.observe.metrics import ANSWER_S, EngineCollector
+from reducer.observe.metrics import ANSWER_S
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -64,34 +63,46 @@ class Health:
         return "starting, draining or stopping" if readiness and not self.is_serving else None
 
 
-def serve_http(engine: Engine, health: Health, host: str, port: int, pages: Mapping[str, Page] = {}) -> None:
-    """Serve from a daemon thread, and each request from one of its own. `pages` are served too.
+def serve_http(
+    health: Health, metrics: Callable[[], str], host: str, port: int, pages: Mapping[str, Page] = {}
+) -> None:
+    """Serve from a daemon thread, and each request from one of its own.
+
+    Args:
+        health: of this process.
+        metrics: returns what Prometheus reads. Called on threads of the HTTP port.
+        host: address to listen at.
+        port: to listen at.
+        pages: more of them, by path.
 
     Raises:
         OSError: the port cannot be bound.
     """
-    registry = CollectorRegistry()
-    registry.register(EngineCollector(engine, health.loop))
-
-    def metrics() -> Answer:
-        return Answer(generate_latest(registry).decode(), CONTENT_TYPE_LATEST)
-
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
 
     class Server(_Server):
         address_family = family
 
-    server = make_server(host, port, application({**_routes(metrics, health), **pages}), Server, _Quiet)
+    routes = {**_routes(metrics, health), **pages}
+    server = make_server(host, port, application(routes), Server, _Quiet)
     threading.Thread(target=server.serve_forever, name="reducer-http", daemon=True).start()
 
 
-def _routes(metrics: Page, health: Health) -> dict[str, Page]:
+def _routes(metrics: Callable[[], str], health: Health) -> dict[str, Page]:
     """Return what answers at each path. Pages are called on threads of the HTTP port."""
     return {
         "/livez": lambda: _probe(health, readiness=False),
         "/readyz": lambda: _probe(health, readiness=True),
-        "/metrics": metrics,
+        "/metrics": lambda: _metrics(metrics),
     }
+
+
+def _metrics(metrics: Callable[[], str]) -> Answer:
+    try:
+        return Answer(metrics(), CONTENT_TYPE_PLAIN_0_0_4)
+    except FutureTimeoutError:
+        text = f"the event loop has not answered for {ANSWER_S:g} s\n"
+        return Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _probe(health: Health, *, readiness: bool) -> Answer:

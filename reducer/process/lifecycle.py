@@ -17,7 +17,10 @@ from reducer.binding import check_ports, naming
 from reducer.config import ReducerConfig, address_of
 from reducer.credentials import LOOK_S, Certificates, Tokens
 from reducer.engine import TICK_S, Engine
+from reducer.observe.exposition import Exposition, of_all
+from reducer.observe.gathering import answer, ask, listener, socket_name
 from reducer.observe.http import Health, Page, serve_http
+from reducer.observe.metrics import EngineCollector, Sources
 from reducer.observe.page.routes import routes
 from reducer.observe.page.sampler import Sampler, look_at_all
 from reducer.observe.status import StatusAccess
@@ -50,9 +53,9 @@ async def serve(config: ReducerConfig) -> None:
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each, place=place)
     health = Health(asyncio.get_running_loop())
     sampler = Sampler() if config.page else None
-    pages = {} if sampler is None else routes(sampler)
     check_ports(config)
-    data_port = _listen_beside(config, engine, health, pages, with_data_port=certificates is None)
+    # With TLS there is no data port: it is not encrypted.
+    data_port = None if certificates is not None else _listen_for_data(config, engine)
     server = GrpcServer(
         engine,
         data_port,
@@ -60,15 +63,23 @@ async def serve(config: ReducerConfig) -> None:
         tokens=None if tokens is None else tokens.table,
         drain=Drain(stopping.ask if supervisor is None else supervisor.ask_to_drain, config.drain_timeout_s),
     )
+    sources = Sources(
+        engine=engine,
+        paths=server.paths,
+        certificate_expiry=lambda: {} if certificates is None else certificates.expiry,
+        link_bytes_per_s=config.link_mbit * 1e6 / 8,
+    )
+    #: Ports of the other processes, known when these serve.
+    siblings: list[int] = []
+    _show(config, sources, health, siblings, {} if sampler is None else routes(sampler))
     with naming(f"--bind {config.bind}"):
         port = server.bind(config.bind)
     tasks = [asyncio.create_task(_look([one for one in (certificates, tokens) if one is not None]))]
-    siblings: tuple[int, ...] = ()
     if supervisor is None:
         stopping.listen(stdin=config.stop_with_stdin)
     else:
         tasks.append(asyncio.create_task(supervisor.obey()))
-        siblings = await supervisor.siblings()
+        siblings += await supervisor.siblings()
     await server.start(siblings)
     unneeded = asyncio.Event()
     tasks.append(asyncio.create_task(_tick(engine, unneeded, config, stopping, supervisor)))
@@ -88,8 +99,8 @@ async def serve(config: ReducerConfig) -> None:
         "off" if data_port is None else data_port.port,
         "off" if certificates is None else "on",
         "off" if tokens is None else "on",
-        list(siblings),
-        ",".join(config.metrics_urls) or "off",
+        siblings,
+        config.metrics_url or "off",
         config.memory_limit_bytes_each,
     )
     try:
@@ -111,15 +122,8 @@ async def serve(config: ReducerConfig) -> None:
         engine.close()
 
 
-def _listen_beside(
-    config: ReducerConfig,
-    engine: Engine,
-    health: Health,
-    pages: Mapping[str, Page],
-    *,
-    with_data_port: bool,
-) -> DataPort | None:
-    """Bind the ports for metrics and data. With TLS there is no data port: it is not encrypted.
+def _listen_for_data(config: ReducerConfig, engine: Engine) -> DataPort:
+    """Bind the port for data.
 
     Args:
         config: which ports.
@@ -129,18 +133,42 @@ def _listen_beside(
         with_data_port: whether to bind the second one.
 
     Raises:
-        BindError: one of them cannot be bound.
+        BindError: it cannot be bound.
     """
-    ports = config.ports()
-    if ports.metrics is not None:
-        with naming(f"--metrics-port {ports.metrics}"):
-            serve_http(engine, health, config.host, ports.metrics, pages)
-    if not with_data_port:
-        return None
-    data_port = DataPort()
-    with naming(f"--data-port {ports.data}"):
-        data_port.start(config.host, ports.data, engine.jobs.incarnation)
+    data_port, port = DataPort(), config.ports().data
+    with naming(f"--data-port {port}"):
+        data_port.start(config.host, port, engine.jobs.incarnation)
     return data_port
+
+
+def _show(
+    config: ReducerConfig,
+    sources: Sources,
+    health: Health,
+    siblings: Sequence[int],
+    pages: Mapping[str, Page],
+) -> None:
+    """Serve the HTTP port, or give the first process the metrics of this one; nothing without metrics.
+
+    Raises:
+        BindError: the port cannot be bound.
+    """
+    number, name = config.metrics_socket or (0, "")
+    exposition = Exposition(EngineCollector(sources, health.loop), number)
+    if number:
+        with naming("--metrics-socket"):
+            answer(listener(socket_name(name, number)), exposition.text)
+        return
+    port = config.ports().metrics
+    if port is None:
+        return
+
+    def of_all_processes() -> str:
+        others = ask([socket_name(name, other) for other in range(1, len(siblings) + 1)])
+        return of_all([exposition.text(), *others])
+
+    with naming(f"--metrics-port {port}"):
+        serve_http(health, of_all_processes, config.host, port, pages)
 
 
 async def _look(files: Sequence[Certificates | Tokens]) -> None:

@@ -30,16 +30,20 @@ class ServingProcess:
     Args:
         config: of the whole reducer.
         number: of this process, from 0.
+        name: by which the processes find each other's metrics.
         ask_to_drain: is called when the process asks for the whole reducer to drain.
     """
 
-    def __init__(self, config: ReducerConfig, number: int, ask_to_drain: Callable[[], None]) -> None:
+    def __init__(
+        self, config: ReducerConfig, number: int, name: str, ask_to_drain: Callable[[], None]
+    ) -> None:
         self.number = number
         #: Is set as soon as the process listens for the first time.
         self.has_listened = asyncio.Event()
         #: Whether it has ever had a job.
         self.has_served = False
         self._config = config
+        self._name = name
         self._port = config.ports(number).grpc
         self._ask_to_drain = ask_to_drain
         self._process: Process | None = None
@@ -151,6 +155,9 @@ class ServingProcess:
             arguments += [option, path] if path is not None else []
         arguments += ["--data-port", str(ports.data)] if ports.data else []
         arguments += ["--metrics-port", str(ports.metrics)] if ports.metrics else []
+        arguments += ["--page"] if config.page and self.number == 0 else []
+        if config.metrics_port is not None:
+            arguments += ["--metrics-socket", str(self.number), self._name]
         if config.exit_after_job_s is not None:
             arguments += ["--exit-after-job", str(config.exit_after_job_s)]
         return arguments

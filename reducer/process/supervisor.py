@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Sequence
 from functools import partial
 from time import monotonic
@@ -64,8 +65,10 @@ class _Supervisor:
     def __init__(self, config: ReducerConfig) -> None:
         self._config = config
         self._stopping = Stopping(config.drain_timeout_s, self._kill)
+        # A name that nobody else knows before: it is how the first process finds the others' metrics.
+        name = secrets.token_hex(16)
         self._processes = [
-            ServingProcess(config, number, self._stopping.ask) for number in range(config.processes)
+            ServingProcess(config, number, name, self._stopping.ask) for number in range(config.processes)
         ]
         self._exit_code = 0
 
@@ -146,7 +149,7 @@ class _Supervisor:
             first.address,
             self._config.processes,
             [process.port for process in self._processes[1:]],
-            ",".join(self._config.metrics_urls) or "off",
+            self._config.metrics_url or "off",
             self._config.memory_limit_bytes,
         )
 

@@ -4,8 +4,8 @@
 without an option   free ones       free ones      none
 --bind HOST:P       P for i = 0
 --data-port P                       P + i
---metrics-port P                                   P + i
---port-range A-B    A + 2i          A + 2i + 1     with --metrics-port 0: B - i
+--metrics-port P                                   P for i = 0, which answers for all
+--port-range A-B    A + 2i          A + 2i + 1     with --metrics-port 0: B for i = 0
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Ports:
 
     grpc: int
     data: int
-    #: None without metrics.
+    #: None without metrics, and for processes after the first.
     metrics: int | None
 
 
@@ -56,8 +56,8 @@ class PortRange:
     def ports(self, number: int, metrics_port: int | None) -> Ports:
         """Return the ports of one process; `metrics_port` is that option."""
         grpc = self.first + 2 * number
-        metrics = metrics_port + number if metrics_port else metrics_port
-        return Ports(grpc, grpc + 1, self.last - number if metrics == 0 else metrics)
+        metrics = (self.last if metrics_port == 0 else metrics_port) if number == 0 else None
+        return Ports(grpc, grpc + 1, metrics)
 
     def check(self, processes: int, metrics_port: int | None) -> None:
         """Return if the range has room for all processes.
@@ -65,17 +65,17 @@ class PortRange:
         Raises:
             ConfigError: it has not, or the ports of --metrics-port are among those of the others.
         """
-        each = 3 if metrics_port == 0 else 2
-        needed, there = processes * each, self.last - self.first + 1
+        of_metrics = int(metrics_port == 0)
+        needed, there = 2 * processes + of_metrics, self.last - self.first + 1
         if needed > there:
-            hint = f", or set --processes to {there // each} or less" if there >= each else ""
+            fewer = (there - of_metrics) // 2
+            hint = f", or set --processes to {fewer} or less" if fewer else ""
             raise ConfigError(
                 f"--port-range {self}: {processes} processes take {needed} ports, and it has {there}: "
                 f"let it have {needed}{hint}"
             )
-        if metrics_port and metrics_port < self.first + needed and self.first < metrics_port + processes:
+        if metrics_port and self.first <= metrics_port < self.first + needed:
             raise ConfigError(
-                f"--metrics-port {metrics_port}: {processes} processes take the ports from {metrics_port}, and with "
-                f"--port-range {self} those from {self.first} to {self.first + needed - 1} for gRPC and data: "
-                f"take another, or 0 for the last ones of the range"
+                f"--metrics-port {metrics_port}: with --port-range {self} the ports from {self.first} to "
+                f"{self.first + needed - 1} are for gRPC and data: take another, or 0 for the last one of the range"
             )

@@ -47,7 +47,7 @@ from reducer.resources.heap import Heap
 from reducer.security import check_call, check_drain, check_join, check_status
 from reducer.transports.lobby_calls import LobbyCalls
 from reducer.transports.open_services import open_services
-from reducer.transports.outbox import Encoder, Outbox
+from reducer.transports.outbox import Encoder, Outbox, Path
 from reducer.transports.tcp_server import DataPort
 from reducer.transports.turns import Turns
 
@@ -237,6 +237,10 @@ class GrpcServer:
         for outbox in list(self._outboxes):
             outbox.drop(ReducerUnavailable("the reducer has stopped"))
         await self._server.stop(grace_s)
+
+    def paths(self) -> list[Path]:
+        """Return the paths to workers whose data come by TCP. Only for the loop's thread."""
+        return [path for outbox in self._outboxes if (path := outbox.path()) is not None]
 
     async def _status(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Answer without reading the request, which is empty."""

@@ -14,6 +14,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from reduction import wire
 from reduction.errors import OutOfOrder, ReductionError
@@ -21,11 +22,21 @@ from reduction.limits import CHUNK_BYTES_MAX, DATA_KEY_S, UNREAD_CONTROL_BYTES_M
 from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.transports import tcp
 
-from reducer.engine import Engine
+from reducer.engine import ON_SHARED_MEMORY, ON_TCP, Engine, Owner
 from reducer.transports.tcp_server import DataPort, DataSession
 
 #: How often the outbox checks whether reports that it held back can be sent, in seconds.
 NEWS_S = 0.05
+
+
+class Path(NamedTuple):
+    """What the kernel knows of the TCP connection to a worker."""
+
+    owner: Owner
+    #: The smoothed round trip, in seconds.
+    rtt_s: float
+    #: Packets that were lost and sent again.
+    retransmits: int
 
 
 class Encoder:
@@ -70,6 +81,10 @@ class Outbox:
         self._siblings = siblings
         self._key = b""
         self._data: DataSession | None = None
+        #: Whose the stream was when it moved.
+        self._owner: Owner | None = None
+        #: Packets that its connection lost, when somebody asked last.
+        self._packets_lost = 0
         #: Whether the worker sends nothing more on the call.
         self._has_sent_moved = False
         #: Runs out if the worker has moved, and its connection does not come.
@@ -98,6 +113,17 @@ class Outbox:
     def label(self) -> str:
         """The job and the rank of a stream that is not over, for the log."""
         return self._stream.label
+
+    def path(self) -> Path | None:
+        """Return the path to the worker's host, None if the stream is on no TCP connection that is open."""
+        if self._owner is None or self._data is None or self._data.connection.is_closed:
+            return None
+        state = self._data.connection.path
+        if not state.rtt_s:
+            return None
+        # The kernel learns later that a packet was sent again in vain, but a counter must not fall.
+        self._packets_lost = max(self._packets_lost, state.packets_lost)
+        return Path(self._owner, state.rtt_s, self._packets_lost)
 
     # ---- from the worker ----
 
@@ -214,10 +240,13 @@ class Outbox:
             return
         self._stop_waiting()
         self._queue(wire.reducer_frame_to_wire(Moved()))
+        is_local = sock.family == socket.AF_UNIX
+        self._owner = self._stream.move(ON_SHARED_MEMORY if is_local else ON_TCP)
+        if self._owner is not None and not is_local:
+            self._owner.totals.add_retransmits(self._owner.host, 0)  # so that the host has a series
         self._data = DataSession(
             sock, self._engine.pool, self._encoder.header, self._stream.send, self._on_data_end
         )
-        self._stream.note_moved(shares_memory=sock.family == socket.AF_UNIX)
         if self._has_sent_moved:
             self._data.connection.start()
 
@@ -233,6 +262,10 @@ class Outbox:
     def _on_data_end(self, error: Exception | None) -> None:
         if isinstance(error, ReductionError):
             self.reject(error)
+        if self._owner is not None and self._data is not None:
+            lost = max(self._packets_lost, self._data.connection.packets_lost)
+            if lost:
+                self._owner.totals.add_retransmits(self._owner.host, lost)
         self._stream.close(
             "its data connection ended" if error is None else f"a data connection broke: {error}"
         )

@@ -46,6 +46,11 @@ CHUNK = 1024
 P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT
 
 
+def received_bytes(place):
+    """Return the payload bytes that have come for the present jobs of a place's reducer."""
+    return sum(job.received_bytes for job in place.engine.status().jobs)
+
+
 class Recorder:
     """A `Sink` that keeps what came, for a test that waits. Payloads may come anywhere."""
 

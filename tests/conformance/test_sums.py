@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conformance.places import G, L, P
+from conformance.places import G, L, P, received_bytes
 from reduction.model import Ack, Configure, DType, Goodbye, Minimum, ReduceOp, Start
 
 
@@ -26,7 +26,7 @@ async def test_the_bits_do_not_depend_on_the_order_of_arrival(place, order):
     values = [np.float32([2.0**24]), np.float32([1.0]), np.float32([1.0])]
     for count, rank in enumerate(order, 1):
         workers[rank].push(values[rank])
-        await place.until(lambda arrived=4 * count: place.engine.received_bytes == arrived)
+        await place.until(lambda arrived=4 * count: received_bytes(place) == arrived)
     results = [await worker.result() for worker in workers]
     assert [result.tolist() for result in results] == [[2.0**24]] * 3
 

@@ -7,7 +7,7 @@ import socket
 import grpc
 import numpy as np
 import pytest
-from conformance.places import CHUNK, DataConnection, G, L, P, cut_off_a_deaf_rank
+from conformance.places import CHUNK, DataConnection, G, L, P, cut_off_a_deaf_rank, received_bytes
 from reduction import limits, wire
 from reduction.errors import MalformedFrame, ReducerUnavailable
 from reduction.model import (
@@ -567,7 +567,7 @@ async def test_an_abort_and_all_before_it_arrive_before_the_end(tcp_place):
             worker.push(np.ones(MIB // 4, np.float32), seq, numel=MIB)
         # Or the other rank's error comes before this one's pushes, and there is no result.
         await tcp_place.eventually(
-            lambda least=(worker.rank + 1) * 2 * MIB: tcp_place.engine.received_bytes >= least
+            lambda least=(worker.rank + 1) * 2 * MIB: received_bytes(tcp_place) >= least
         )
     one.push(np.ones(3, np.float32), 2, numel=4)
     assert (await one.result(0)).sum() == MIB // 2

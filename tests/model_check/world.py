@@ -27,6 +27,7 @@ from reducer.core import actions as ra
 from reducer.core import events as re
 from reducer.core.jobs import Jobs
 from reducer.core.stragglers import Stragglers
+from reducer.core.totals import JobTotals, Totals
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
 from worker_plugin.core.rank import Identity, RankCore, State
@@ -201,9 +202,11 @@ class World:
                 _forget_times(box.core)
             else:
                 actions = self._perform_on_reducer(box, actions)
+                box.core.totals = Totals()  # statistics of the past decide nothing
                 for job in box.core.by_name.values():
                     job.minimum_due = None if job.minimum_due is None else 0.0
-                    job.stragglers = Stragglers()  # statistics of the past decide nothing
+                    job.totals = JobTotals()
+                    job.stragglers = Stragglers(job.totals)
             known = self._memory[key] = (self._number(box), actions)
         return known
 

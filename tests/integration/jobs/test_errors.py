@@ -511,11 +511,13 @@ def test_data_port_in_use(serve, free_port):
 
 def test_a_port_of_another_process_is_in_use(serve, free_port):
     port = free_port()
-    serve("--metrics-port", str(port))
-    arguments = ("--bind", "0", "--processes", "2", "--metrics-port", str(port - 1))
+    serve("--data-port", str(port))
+    arguments = ("--bind", "0", "--processes", "2", "--data-port", str(port - 1))
     ended = reducer_command("serve", *arguments)
     assert (ended.returncode, ended.stdout) == (3, "")
-    wanted = f"--metrics-port {port - 1}, of which process 1 serves {port - 1} + 1: cannot listen on 127.0.0.1:{port}"
+    wanted = (
+        f"--data-port {port - 1}, of which process 1 serves {port - 1} + 1: cannot listen on 127.0.0.1:{port}"
+    )
     assert f"{wanted}: Address already in use" in ended.stderr
 
 

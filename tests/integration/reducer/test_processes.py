@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 import urllib.request
@@ -16,6 +17,8 @@ import torch
 import torch.distributed as dist
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+from reduction import __version__
 from support.network.channels import NO_PROXY
 from support.processes.children import state_of
 from support.processes.reducers import reducer_command, status_of
@@ -270,28 +273,44 @@ def test_status_table_and_json(ranks, serve):
         assert text in table.replace("\n", " "), f"{text!r} is not in:\n{table}"
 
 
-def test_metrics(ranks, serve, free_port, job):
+def test_metrics(ranks, serve, free_port, job, plane):
     port = free_port()
     reducer = serve("--metrics-port", str(port))
     call = ranks.begin(2, hold, [reducer.address], job, group=False)
     assert [call.hear(0), call.hear(1)] == ["there", "there"]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
+        text = answer.read().decode()
     call.tell(0, "done")
     call.tell(1, "done")
     call.answers()
-    samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert all(name.startswith("reducer_") for name in samples), samples
-    assert float(samples["reducer_received_bytes_total"]) == 2 * 2 * 5_000 * 4
-    assert float(samples["reducer_sent_bytes_total"]) == 2 * 2 * 5_000 * 4
-    assert float(samples["reducer_chunks_total"]) == 2 * 5
-    assert (
-        sum(float(value) for name, value in samples.items() if name.startswith("reducer_waited_seconds")) > 0
+    samples = {
+        (one.name, *sorted(value for label, value in one.labels.items() if label != "process")): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if one.labels["process"] == "0"
+    }
+    plane = {"tcp": "tcp", "grpc": "grpc", "auto": "shared_memory"}[plane]
+    of_plane = tuple(sorted(("", job, plane)))
+    assert samples["reducer_received_bytes_total", *of_plane] == 2 * 2 * 5_000 * 4
+    assert samples["reducer_sent_bytes_total", *of_plane] == 2 * 2 * 5_000 * 4
+    assert samples["reducer_chunks_total", "", job] == 2 * 5
+    assert samples["reducer_epochs_total", "", job] == 1
+    assert samples["reducer_chunk_wait_seconds_count", "", job] == 2 * 5
+    assert samples["reducer_chunk_reduce_seconds_count", "", job] == 1  # of some chunks
+    assert samples["reducer_job_ranks", "", job] == samples["reducer_job_world_size", "", job] == 2
+    waited = [value for (name, *_), value in samples.items() if name == "reducer_straggler_seconds_total"]
+    assert waited
+    assert all(0 < value < 60 for value in waited)
+    assert (("reducer_link_rtt_seconds", *sorted(("", job, socket.gethostname()))) in samples) == (
+        plane == "tcp"
     )
-    assert float(samples["reducer_streams"]) == 2
-    assert float(samples["reducer_jobs"]) == 1
-    assert float(samples["reducer_draining"]) == 0
-    assert float(samples["reducer_memory_limit_bytes"]) == default_memory_limit()
+    assert samples["reducer_joins_total", "admitted"] == samples["reducer_streams",] == 2
+    assert samples["reducer_live_jobs",] == 1
+    assert samples["reducer_draining",] == 0
+    assert samples["reducer_memory_limit_bytes",] == default_memory_limit()
+    assert ("reducer_loop_lag_seconds_count",) in samples
+    assert samples["process_cpu_seconds_total",] > 0
+    assert any(name == "reducer_build_info" and __version__ in values for name, *values in samples)
 
 
 def test_health_and_reflection(serve):

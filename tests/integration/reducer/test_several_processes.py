@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from reduction.process.ready import wait_until_ready
-from support.processes.children import environment
+from support.processes.children import children_of, environment
 from support.processes.reducers import looked_at, reducer_command, status_of
 from support.training.checked import train_until_told
 
@@ -142,14 +144,40 @@ def test_the_former_name_of_the_option(serve):
     assert len(status_of(serve("--workers", "2").address)["siblings"]) == 1
 
 
-def test_the_log_names_where_the_metrics_are(serve, free_port, until):
+def lines_of(url: str, name: str) -> list[str]:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return re.findall(rf"^{name}.*$", answer.read().decode(), re.MULTILINE)
+
+
+def processes_up(url: str) -> list[str]:
+    return lines_of(url, "reducer_process_up")
+
+
+def starts(url: str) -> list[str]:
+    return lines_of(url, "process_start_time_seconds")
+
+
+def test_one_port_answers_for_the_metrics_of_all_processes(ranks, serve, free_port, job, until):
     port = free_port()
-    reducer = serve("--processes", "2", "--metrics-port", str(port))
-    urls = [f"http://127.0.0.1:{port + number}/metrics" for number in range(2)]
-    until(lambda: f"metrics={','.join(urls)} " in reducer.log.text, "the line")
-    for url in urls:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            assert b"reducer_jobs" in answer.read()
+    reducer = serve("--processes", "3", "--metrics-port", str(port))
+    url = f"http://127.0.0.1:{port}/metrics"
+    until(lambda: f"metrics={url} " in reducer.log.text, "the line")
+    call = ranks.begin(2, train_until_told, [reducer.address], job, {"chunk_bytes": 4096})
+    call.hear(0)
+    call.hear(0)
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        families = {one.name: one.samples for one in text_string_to_metric_families(answer.read().decode())}
+    up = [f'reducer_process_up{{process="{number}"}} 1.0' for number in range(3)]
+    assert processes_up(url) == up
+    chunks = {one.labels["process"]: one for one in families["reducer_chunks"]}
+    assert set(chunks) == {"0", "1", "2"}
+    assert all(one.labels["training_job"] == job and one.value > 0 for one in chunks.values())
+    begun = starts(url)
+    os.kill(children_of(reducer.pid)[-1], signal.SIGKILL)
+    until(lambda: len(starts(url)) == 3 and starts(url) != begun, "the metrics of the process that came back")
+    assert processes_up(url) == up
+    call.tell(0, 1)
+    call.answers()
 
 
 def test_an_address_that_is_taken_is_named(three, serve):

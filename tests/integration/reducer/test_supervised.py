@@ -41,7 +41,7 @@ def test_probes(ranks, serve, free_port, job, until):
     reducer.process.terminate()
     until(lambda: answer(port, "/readyz") == (503, "starting, draining or stopping\n"), "503")
     assert answer(port, "/livez") == (200, "ok\n")
-    assert "reducer_draining 1.0" in answer(port, "/metrics")[1]
+    assert 'reducer_draining{process="0"} 1.0' in answer(port, "/metrics")[1]
     call.tell(0, "done")
     call.tell(1, "done")
     call.answers()

@@ -2,9 +2,11 @@
 
 import logging
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import trustme
 from reduction.errors import ConfigError
 from support.network.certificates import Authority
 
@@ -85,3 +87,21 @@ def test_certificates_wait_until_all_their_files_are_new(tmp_path, caplog):
 def test_at_the_start_the_files_must_be_good(tmp_path):
     with pytest.raises(ConfigError):
         Tokens(str(tmp_path / "none"))
+
+
+def test_when_the_certificates_expire_follows_their_files(tmp_path):
+    authority = Authority(tmp_path)
+    files = authority.files("localhost")
+    certificates = Certificates(files)
+    before = dict(certificates.expiry)
+    assert set(before) == {"own", "ca"}
+    made = trustme.CA()
+    Path(files.ca).write_bytes(Path(files.ca).read_bytes() + short_lived(made))
+    certificates.look()
+    assert certificates.expiry == {"own": before["own"], "ca": 1_900_000_000.0}
+
+
+def short_lived(authority):
+    """Return a PEM certificate that expires in 2030."""
+    when = datetime.fromtimestamp(1_900_000_000, UTC)
+    return authority.issue_cert("h", not_after=when).cert_chain_pems[0].bytes()

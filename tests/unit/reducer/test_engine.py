@@ -22,7 +22,8 @@ from reduction.model import (
     Welcome,
 )
 
-from reducer.engine import Engine
+from reducer.core.totals import JobLabel, Traffic
+from reducer.engine import MEASURED_CHUNKS, ON_TCP, TICK_S, Engine
 
 KIB = 1024
 SUM = Collective(ReduceOp.SUM, DType.BFLOAT16, 2, 7)
@@ -89,7 +90,8 @@ def test_results_are_counted_by_payload_and_rank():
     for stream in streams:
         stream.send(push())
     assert [sink.frames for sink in sinks] == [[(0, bytes.fromhex("40404040"))]] * 3  # threes
-    assert (engine.received_bytes, engine.sent_bytes, engine.chunks) == (12, 12, 1)
+    assert engine.jobs.totals.by_label[JobLabel("job", "")].traffic == {"grpc": Traffic(12, 12)}
+    assert engine.chunks == 1
 
 
 def test_events_from_within_a_sink_wait_for_their_turn():
@@ -127,7 +129,7 @@ def test_frames_for_a_stream_that_is_over_are_dropped():
     stream.reject(MalformedFrame("late"))
     stream.close()
     assert (sink.frames, sink.ends) == ([], [None])
-    assert engine.received_bytes == 0
+    assert engine.jobs.totals.by_label[JobLabel("job", "")].traffic == {"grpc": Traffic()}
 
 
 def test_a_join_that_waited_behind_its_streams_end_joins_nothing():
@@ -414,3 +416,58 @@ def test_an_operator_is_warned_of_a_stall(caplog):
     now[0] = 6.0
     engine.tick()
     assert "has waited 6 s for rank 0 (h)" in caplog.text
+
+
+# ---- what is counted ----
+
+
+class Clock:
+    """Each look at it takes a quarter of a second."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 0.25
+        return self.now
+
+
+def totals_of(engine):
+    return engine.jobs.totals.by_label[JobLabel("job", "")]
+
+
+def test_bytes_are_counted_on_the_plane_that_they_come_and_go_over():
+    engine = make_engine()
+    _, streams = running(engine, 2)
+    owner = streams[1].move(ON_TCP)
+    assert (owner.label, owner.host, owner.totals) == (JobLabel("job", ""), "h", totals_of(engine))
+    for stream in streams:
+        stream.send(push())
+    assert totals_of(engine).traffic == {"grpc": Traffic(4, 4), "tcp": Traffic(4, 4)}
+
+
+def test_a_stream_that_is_over_moves_nowhere():
+    engine = make_engine()
+    _, (stream,) = running(engine)
+    stream.close()
+    assert stream.move(ON_TCP) is None
+
+
+def test_the_time_of_some_chunks_is_measured_with_one_look_at_the_clock():
+    engine = Engine(memory_limit_bytes=1 << 30, clock=Clock())
+    _, streams = running(engine)
+    for seq in range(MEASURED_CHUNKS + 1):
+        streams[0].send(push(seq))
+    reduces = totals_of(engine).chunk_reduces
+    assert (sum(reduces.counts), reduces.sum_s) == (2, 0.5)
+
+
+def test_a_late_tick_counts_as_lag_of_the_loop():
+    now = 10.0
+    engine = Engine(memory_limit_bytes=1 << 30, clock=lambda: now)
+    for pause_s in (TICK_S, TICK_S + 1.0, TICK_S / 2):
+        engine.tick()
+        now += pause_s
+    engine.tick()
+    assert sum(engine.loop_lag.counts) == 3
+    assert engine.loop_lag.sum_s == pytest.approx(1.0)

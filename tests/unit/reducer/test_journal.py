@@ -1,6 +1,7 @@
 """The reducer's log: a line for each event, with the job and the rank that it concerns."""
 
 import logging
+import re
 
 import pytest
 from reduction import wire
@@ -89,7 +90,25 @@ def test_a_job_from_its_first_rank_to_its_last(scene):
     scene.now = 37.5
     for stream in streams:
         stream.send(Goodbye(1, 1))
-    assert scene.lines() == ["job ended job=job ranks=2 received_bytes=16 sent_bytes=16 seconds=36.5"]
+    assert scene.lines() == [
+        "job ended job=job ranks=2 received_bytes=16 sent_bytes=16 seconds=36.5 last_rank=1 last_share=1.00"
+    ]
+
+
+def test_the_end_names_the_rank_that_was_waited_for_most_often(scene):
+    streams = scene.run()
+    for seq, order in enumerate([(0, 1), (1, 0), (0, 1), (0, 1)]):
+        for rank in order:
+            streams[rank].send(Push(1, seq, 0, SUM, seq, memoryview(bytes(8))))
+    for stream in streams:
+        stream.send(Goodbye(4, 4))
+    assert scene.lines()[-1].endswith(" last_rank=1 last_share=0.75")
+
+
+def test_a_job_without_a_chunk_names_nobody(scene):
+    for stream in scene.run():
+        stream.send(Goodbye(0, 0))
+    assert re.fullmatch(r"job ended job=job ranks=2 .* seconds=0\.0", scene.lines()[-1])
 
 
 def test_a_job_that_never_starts(scene):

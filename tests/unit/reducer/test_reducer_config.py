@@ -76,17 +76,16 @@ def test_a_bare_port_is_on_the_loopback_address(given, address):
     assert complete_address(given) == address
 
 
-def test_where_the_metrics_of_each_process_are():
-    config = ReducerConfig(bind="[::1]:0", metrics_port=9102, processes=2)
-    assert config.metrics_urls == ("http://[::1]:9102/metrics", "http://[::1]:9103/metrics")
-    assert ReducerConfig(bind="127.0.0.1:0").metrics_urls == ()
+def test_where_the_metrics_of_all_processes_are():
+    config = ReducerConfig(bind="[::1]:0", metrics_port=65535, processes=2)
+    assert config.metrics_url == "http://[::1]:65535/metrics"
+    assert ReducerConfig(bind="127.0.0.1:0").metrics_url is None
 
 
-@pytest.mark.parametrize("option", ["data_port", "metrics_port"])
-def test_the_ports_of_all_processes_must_exist(option):
-    ReducerConfig(bind="127.0.0.1:0", processes=4, **{option: 65532})
-    with pytest.raises(ConfigError, match="4 processes take the ports up to 65536"):
-        ReducerConfig(bind="127.0.0.1:0", processes=4, **{option: 65533})
+def test_the_ports_of_all_processes_must_exist():
+    ReducerConfig(bind="127.0.0.1:0", processes=4, data_port=65532)
+    with pytest.raises(ConfigError, match="--data-port 65533: 4 processes take the ports up to 65536"):
+        ReducerConfig(bind="127.0.0.1:0", processes=4, data_port=65533)
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1:0", "127.9.9.9:65535", "localhost:1", "[::1]:0"])
@@ -167,14 +166,14 @@ def test_ports_of_a_range():
     config = in_range(metrics_port=0)
     assert [config.ports(number) for number in range(3)] == [
         Ports(7000, 7001, 7019),
-        Ports(7002, 7003, 7018),
-        Ports(7004, 7005, 7017),
+        Ports(7002, 7003, None),
+        Ports(7004, 7005, None),
     ]
-    assert config.metrics_urls == tuple(f"http://127.0.0.1:{port}/metrics" for port in (7019, 7018, 7017))
+    assert config.metrics_url == "http://127.0.0.1:7019/metrics"
 
 
 def test_metrics_beside_a_range_and_none():
-    assert in_range(metrics_port=9102).ports(1) == Ports(7002, 7003, 9103)
+    assert in_range(metrics_port=9102).ports(0) == Ports(7000, 7001, 9102)
     assert in_range().ports(2) == Ports(7004, 7005, None)
 
 
@@ -184,6 +183,6 @@ def test_with_tls_there_is_no_data_port():
 
 def test_ports_without_a_range():
     config = ReducerConfig(bind="127.0.0.1:7000", data_port=8000, metrics_port=9000, processes=2)
-    assert [config.ports(number) for number in range(2)] == [Ports(7000, 8000, 9000), Ports(0, 8001, 9001)]
+    assert [config.ports(number) for number in range(2)] == [Ports(7000, 8000, 9000), Ports(0, 8001, None)]
     free = ReducerConfig(bind="127.0.0.1:0", processes=2)
     assert [free.ports(number) for number in range(2)] == [Ports(0, 0, None)] * 2

@@ -27,6 +27,7 @@ from reduction.transports.tcp.socket_options import (
     KEEPALIVE_S,
     TCP_DELACK_MAX_US,
     TCP_RTO_MIN_US,
+    PathState,
     prepare,
     receive_exactly,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "Connection",
     "Handler",
     "Header",
+    "PathState",
     "check_payload",
     "control_header",
     "control_payload",

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, cast
 from reduction.errors import MalformedFrame, ReductionError
 from reduction.limits import DESCRIPTORS_WAITING_MAX
 from reduction.transports.tcp.messages import HEADER_BYTES, Header, parse_header
-from reduction.transports.tcp.socket_options import packets_lost
+from reduction.transports.tcp.socket_options import PathState, path_state
 
 #: A connection receives at most this many messages before the event loop serves others.
 MESSAGES_PER_WAKE = 8
@@ -73,6 +73,7 @@ class Connection:
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, handler: Handler) -> None:
         self.queued_bytes = 0
         self.is_closed = False
+        self._last_path = PathState()
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
@@ -95,7 +96,12 @@ class Connection:
     @property
     def packets_lost(self) -> int:
         """Packets that were lost on their way to the peer, as far as the kernel knows; 0 where it does not tell."""
-        return packets_lost(self._socket)
+        return self.path.packets_lost
+
+    @property
+    def path(self) -> PathState:
+        """What the kernel knows of the path to the peer; of a closed connection, what it knew last."""
+        return self._last_path if self.is_closed else path_state(self._socket)
 
     def fileno(self) -> int:
         """Return the socket's descriptor, -1 when it is closed."""
@@ -148,6 +154,7 @@ class Connection:
         """Close at once, whatever is queued. Idempotent."""
         if self.is_closed:
             return
+        self._last_path = self.path
         self.is_closed = True
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)

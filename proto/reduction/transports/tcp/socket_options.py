@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import sys
+from typing import NamedTuple
 
 #: After this many seconds of silence the kernel sends a probe.
 KEEPALIVE_S = 30
@@ -20,10 +21,8 @@ TCP_RTO_MIN_US, TCP_DELACK_MAX_US = 45, 46
 #: Retransmissions for Datacenter Communication", SIGCOMM 2009); our receivers delay it by less. The
 #: retransmission time still follows the path's round trip: only its lower bound changes.
 _LINUX_OPTIONS = {TCP_RTO_MIN_US: 20_000, TCP_DELACK_MAX_US: 5_000} if sys.platform == "linux" else {}
-#: The fields tcpi_total_retrans and tcpi_dsack_dups of struct tcp_info. If the peer is busy, TCP
-#: retransmits the tail of a burst although nothing was lost (one in 200 chunks, n=8 on two cores).
-#: The peer then reports a duplicate, which is subtracted.
-_TCP_INFO = struct.Struct("=100xI112xI")
+#: The fields tcpi_rtt, tcpi_total_retrans and tcpi_dsack_dups of struct tcp_info.
+_TCP_INFO = struct.Struct("=68xI28xI112xI")
 
 
 def prepare(sock: socket.socket) -> None:
@@ -60,10 +59,28 @@ async def receive_exactly(
     return data
 
 
-def packets_lost(sock: socket.socket) -> int:
-    """Return the packets lost on their way to the peer, as far as the kernel knows; 0 where it does not tell."""
+class PathState(NamedTuple):
+    """What the kernel knows of the path to a peer. It does not tell of UNIX sockets, nor outside Linux."""
+
+    #: The smoothed round trip, in seconds; 0 if the kernel does not tell.
+    rtt_s: float = 0.0
+    #: Packets that were sent again.
+    retransmits: int = 0
+    #: Of these, what the peer had received already.
+    duplicates: int = 0
+
+    @property
+    def packets_lost(self) -> int:
+        """Packets that were lost on their way to the peer, as far as the kernel knows."""
+        # If the peer is busy, TCP retransmits the tail of a burst although nothing was lost (one in
+        # 200 chunks, n=8 on two cores). The peer then reports a duplicate.
+        return max(0, self.retransmits - self.duplicates)
+
+
+def path_state(sock: socket.socket) -> PathState:
+    """Ask the kernel for the state of a socket's path; zeros where it does not tell."""
     with contextlib.suppress(AttributeError, OSError, struct.error):
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        sent_again, seen_twice = _TCP_INFO.unpack(info)
-        return int(max(0, sent_again - seen_twice))
-    return 0
+        rtt_us, retransmits, duplicates = _TCP_INFO.unpack(info)
+        return PathState(rtt_us / 1e6, retransmits, duplicates)
+    return PathState()

@@ -90,6 +90,34 @@ def test_who_was_last_is_counted():
     assert [(one.rank, one.chunks, one.waited_s) for one in job.stragglers.last()] == [(1, 1, 2.0)]
 
 
+def test_the_time_counts_in_which_one_rank_alone_was_missing():
+    scene = running(3)
+    for rank, now in [(2, 1.0), (0, 1.5), (1, 3.0)]:
+        scene.push(rank, now=now)
+    (job,) = scene.jobs.by_name.values()
+    assert job.totals.straggler_s == {1: 1.5}
+    assert (sum(job.totals.chunk_waits.counts), job.totals.chunk_waits.sum_s) == (1, 2.0)
+
+
+def test_a_wait_shows_while_it_lasts_and_ends_with_the_epoch():
+    scene = running(2)
+    scene.push(0, now=1.0)
+    tick(scene, 1.4)
+    (job,) = scene.jobs.by_name.values()
+    assert job.totals.straggler_s == {1: pytest.approx(0.4)}
+    scene.receive(0, Hello(configuration(2), 0), now=1.5)
+    tick(scene, 9.0)
+    assert job.totals.straggler_s == {1: pytest.approx(0.4)}
+    assert job.totals.epochs == 2
+
+
+def test_nobody_waits_in_a_job_with_one_rank():
+    scene = running(1)
+    scene.push(0, now=1.0)
+    (job,) = scene.jobs.by_name.values()
+    assert (job.totals.straggler_s, sum(job.totals.chunk_waits.counts)) == ({}, 1)
+
+
 def test_an_epoch_that_does_not_start_names_who_said_no_hello():
     scene = Scene(3)
     scene.receive(1, Hello(configuration(), 0), now=10.0)

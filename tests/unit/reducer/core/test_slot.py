@@ -19,9 +19,9 @@ def payload(rank):
 def test_rank_0_first_is_folded_at_once():
     slot = Slot(SUM3, 12, 12, first_rank=0, world_size=2)
     assert slot.on_push(0, SUM3, payload(0)) == (payload(0),)
-    assert not slot.is_complete
+    assert slot.missing
     assert slot.on_push(1, SUM3, payload(1)) == (payload(1),)
-    assert slot.is_complete
+    assert not slot.missing
 
 
 def test_higher_ranks_wait_for_lower_ones():
@@ -47,13 +47,13 @@ def test_the_fold_order_does_not_depend_on_the_arrival_order(order):
     slot = Slot(SUM3, 12, 12, order[0], 4)
     folded = [view[0] for rank in order for view in slot.on_push(rank, SUM3, payload(rank))]
     assert folded == [0, 1, 2, 3]
-    assert slot.is_complete
+    assert not slot.missing
 
 
 def test_world_size_1_is_complete_with_its_only_push():
     slot = Slot(SUM3, 12, 12, 0, 1)
     assert slot.on_push(0, SUM3, payload(0)) == (payload(0),)
-    assert slot.is_complete
+    assert not slot.missing
 
 
 def test_has_knows_folded_and_kept_ranks():

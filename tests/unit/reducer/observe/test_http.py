@@ -7,7 +7,7 @@ from http import HTTPStatus
 import pytest
 
 from reducer.observe import http
-from reducer.observe.http import Answer, Health, application
+from reducer.observe.http import Answer, Health, _routes, application
 
 
 @pytest.fixture
@@ -65,3 +65,20 @@ def test_each_path_has_its_page_and_others_are_answered_with_the_paths_that_ther
     )
     assert asked(routes, "/b") == ("410 Gone", {"Content-Type": "text/html", "Content-Length": "3"}, "<p>")
     assert asked(routes, "/c")[::2] == ("404 Not Found", "there are /a, /b\n")
+
+
+def test_metrics_of_a_loop_that_does_not_answer():
+    def late():
+        raise TimeoutError
+
+    routes = _routes(late, Health(None))
+    assert asked(routes, "/metrics")[::2] == (
+        "503 Service Unavailable",
+        "the event loop has not answered for 5 s\n",
+    )
+
+
+def test_metrics_are_in_the_text_format_of_prometheus():
+    status, headers, text = asked(_routes(lambda: "a 1.0\n", Health(None)), "/metrics")
+    assert (status, text) == ("200 OK", "a 1.0\n")
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")

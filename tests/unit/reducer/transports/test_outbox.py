@@ -1,11 +1,17 @@
 """What waits for a peer that reads slowly: reports of who is there do not pile up, and none is lost."""
 
 import asyncio
+import socket
 
 from reduction import wire
 from reduction.limits import UNREAD_NEWS_BYTES
-from reduction.model import Peer, Peers, Presence, Result, Start, Welcome
+from reduction.model import Join, Peer, Peers, Presence, Result, Start, Welcome
+from reduction.transports import tcp
+from reduction.transports.tcp import PathState
 
+from reducer.core.totals import JobLabel
+from reducer.engine import Engine as RealEngine
+from reducer.engine import Owner
 from reducer.transports import outbox
 from reducer.transports.outbox import Encoder, Outbox
 
@@ -125,3 +131,53 @@ def test_results_that_nobody_reads_still_end_a_stream():
         assert "bytes wait unread, the limit is" in str(stream.rejected[0])
 
     run(test)
+
+
+# ---- the path to the worker's host ----
+
+
+def moved(engine, pair):
+    """Return the outbox of a rank whose stream has moved to one end of a pair of sockets."""
+    box = Outbox(engine, Encoder(), None)
+    box.receive(Join("job", b"job".ljust(16), 0, 1, bytes(16), "host", 0, 1 << 16))
+    pair[0].setblocking(False)
+    box._move(pair[0])
+    return box
+
+
+def test_losses_are_counted_for_the_host_and_never_fall(monkeypatch):
+    known = [PathState(0.25, 5, 0), PathState(0.5, 6, 3), PathState(0.5, 9, 2)]
+    monkeypatch.setattr(tcp.Connection, "path", property(lambda _: known[0]))
+
+    async def test():
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            pair = socket.create_connection(server.getsockname()), server.accept()[0]
+        engine = RealEngine(memory_limit_bytes=1 << 30)
+        box = moved(engine, pair)
+        [totals] = engine.jobs.totals.by_label.values()
+        assert totals.retransmits == {"host": 0}, "the host has a series from the start"
+        assert box.path() == (Owner(JobLabel("job", ""), "host", totals), 0.25, 5)
+        del known[0]
+        assert box.path()[1:] == (0.5, 5)
+        del known[0]
+        box.drop()
+        assert box.path() is None
+        assert totals.retransmits == {"host": 7}
+        pair[1].close()
+
+    asyncio.run(test())
+
+
+def test_within_a_host_there_is_no_path():
+    async def test():
+        pair = socket.socketpair()
+        engine = RealEngine(memory_limit_bytes=1 << 30)
+        box = moved(engine, pair)
+        [totals] = engine.jobs.totals.by_label.values()
+        assert box.path() is None
+        assert set(totals.traffic) == {"grpc", "shared_memory"}
+        box.drop()
+        assert totals.retransmits == {}
+        pair[1].close()
+
+    asyncio.run(test())

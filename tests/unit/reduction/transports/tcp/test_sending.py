@@ -299,3 +299,14 @@ def test_nothing_is_lost_on_the_way_to_this_process(make):
             assert connection.packets_lost == 0
 
     run(test())
+
+
+def test_the_path_is_known_until_the_connection_is_closed_and_then_remembered():
+    async def test():
+        with connected(tcp_pair) as (connection, _, _):
+            assert 0 < connection.path.rtt_s < 60
+            assert connection.path[1:] == (0, 0)
+            connection.close()
+            assert connection.path.rtt_s > 0
+
+    run(test())

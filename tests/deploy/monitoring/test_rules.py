@@ -1,0 +1,36 @@
+"""`deploy/prometheus`: the configuration, and cases in which each alert comes or does not."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from deploy.monitoring.conftest import DEPLOY
+
+FOLDER = DEPLOY / "prometheus"
+RULES = yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"][0]["rules"]
+
+
+def test_the_configuration(promtool):
+    assert "SUCCESS" in promtool("check", "config", str(FOLDER / "prometheus.yml"))
+    assert f"SUCCESS: {len(RULES)} rules found" in promtool("check", "rules", str(FOLDER / "rules.yml"))
+
+
+def test_the_alerts_come_when_they_should(promtool):
+    assert "SUCCESS" in promtool("test", "rules", str(FOLDER / "rules_test.yml"))
+
+
+def test_each_alert_has_cases():
+    cases = [
+        case
+        for test in yaml.safe_load((FOLDER / "rules_test.yml").read_text())["tests"]
+        for case in test["alert_rule_test"]
+    ]
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == {rule["alert"] for rule in RULES}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_each_alert_is_explained(rule):
+    page = (DEPLOY.parent / "docs/monitoring.md").read_text()
+    assert f"`{rule['alert']}`" in page
+    assert set(rule["annotations"]) == {"summary", "description"}
+    assert rule["labels"]["severity"] in ("warning", "critical")

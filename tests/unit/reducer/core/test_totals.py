@@ -1,0 +1,167 @@
+"""Counters that outlive the jobs."""
+
+from itertools import pairwise
+
+import pytest
+from reduction.limits import HOST_TOTALS_MAX, JOB_TOTALS_MAX, RANK_TOTALS_MAX
+from reduction.model import Abort, Goodbye
+from support.scenes.jobs_scene import NEW, join, make_jobs, receive, running
+
+from reducer.core.events import Lost, Received
+from reducer.core.histogram import BOUNDS, Histogram
+from reducer.core.totals import OTHER, JobLabel, JobTotals, Totals, Traffic, job_label
+
+UUID = "0fca4d5e-8f0a-4a5b-9d3c-2f1e0d9c8b7a"
+
+
+def test_the_buckets_double_from_one_millisecond_to_a_minute():
+    assert (BOUNDS[0], len(BOUNDS)) == (0.001, 17)
+    assert BOUNDS[-1] == pytest.approx(65.536)
+    assert all(after == pytest.approx(2 * before) for before, after in pairwise(BOUNDS))
+
+
+def test_a_bound_belongs_to_its_bucket_and_what_is_longer_to_the_next():
+    histogram = Histogram()
+    for seconds in (0.0, 0.001, 0.0011, BOUNDS[-1], 1000.0):
+        histogram.add(seconds)
+    assert (histogram.counts[:2], histogram.counts[-2:]) == ([2, 1], [1, 1])
+    assert sum(histogram.counts) == 5
+    assert histogram.sum_s == pytest.approx(1000.0021 + BOUNDS[-1])
+
+
+@pytest.mark.parametrize(
+    ("job", "label"),
+    [("resnet", "resnet"), (f"run-{UUID}", ""), (f"run-{UUID}@3", "@3"), ("run-7", "run-7")],
+)
+def test_jobs_that_the_user_gave_no_name_have_none(job, label):
+    assert job_label(job, "0,2") == JobLabel(label, "0,2")
+
+
+def test_the_ranks_with_the_most_seconds_are_named():
+    totals = JobTotals(straggler_s={rank: float(rank) for rank in range(RANK_TOTALS_MAX)})
+    assert totals.worst() == [(str(rank), float(rank)) for rank in reversed(range(RANK_TOTALS_MAX))]
+    totals.straggler_s |= {100: 100.0, 101: 0.25}
+    assert totals.worst()[0] == ("100", 100.0)
+    assert totals.worst()[-1] == (OTHER, 0.25)
+
+
+def test_the_seconds_of_the_others_never_fall():
+    totals = JobTotals(straggler_s=dict.fromkeys(range(RANK_TOTALS_MAX), 5.0) | {50: 4.0, 51: 3.0})
+    assert totals.worst()[-1] == (OTHER, 7.0)
+    totals.straggler_s[50] = 6.0  # now it has a name
+    assert totals.worst()[0] == ("50", 6.0)
+    assert totals.worst()[-1] == (OTHER, 8.0)
+    totals.straggler_s[51] = 20.0
+    assert totals.worst()[-1] == (OTHER, 10.0)
+    for rank in range(4):
+        totals.straggler_s[rank] = 5.5
+    assert totals.worst()[-1] == (OTHER, 10.0)
+
+
+def test_hosts_beyond_the_limit_count_as_one():
+    totals = JobTotals()
+    for host in range(HOST_TOTALS_MAX + 2):
+        totals.add_retransmits(f"h{host}", 3)
+    totals.add_retransmits("h0", 1)
+    assert len(totals.retransmits) == HOST_TOTALS_MAX + 1
+    assert (totals.retransmits["h0"], totals.retransmits[OTHER]) == (4, 6)
+
+
+def test_a_copy_does_not_change():
+    totals = JobTotals(straggler_s={1: 1.0}, collectives=4)
+    totals.on_plane("tcp").received_bytes = 7
+    totals.add_retransmits("h", 1)
+    copy = totals.copy()
+    totals.on_plane("tcp").received_bytes = 8
+    totals.add_retransmits("h", 1)
+    totals.chunk_waits.add(1.0)
+    totals.chunk_reduces.add(1.0)
+    totals.straggler_s[1] = 2.0
+    assert (copy.traffic, copy.retransmits) == ({"tcp": Traffic(7, 0)}, {"h": 1})
+    assert (copy.straggler_s, copy.collectives) == ({1: 1.0}, 4)
+    assert sum(copy.chunk_waits.counts) == sum(copy.chunk_reduces.counts) == 0
+
+
+def test_the_labels_that_are_forgotten_are_the_oldest_without_a_job():
+    totals = Totals()
+    labels = [JobLabel(str(number), "") for number in range(JOB_TOTALS_MAX + 1)]
+    for label in labels:
+        begun = totals.begin(label)
+        if label != labels[0]:
+            totals.end(begun, "ended")
+    assert list(totals.by_label) == [labels[0], *labels[2:]]
+    assert totals.jobs["ended"] == JOB_TOTALS_MAX
+
+
+def test_labels_with_a_job_are_kept_and_forgotten_later():
+    totals = Totals()
+    labels = [JobLabel(str(number), "") for number in range(JOB_TOTALS_MAX + 5)]
+    begun = [totals.begin(label) for label in labels]
+    assert totals.begin(labels[0]) is begun[0]
+    assert list(totals.by_label) == labels
+    for one in [*begun, begun[0]]:
+        totals.end(one, "ended")
+    totals.begin(JobLabel("new", ""))
+    assert list(totals.by_label) == [*labels[6:], JobLabel("new", "")]
+
+
+# ---- of all jobs of a reducer ----
+
+
+def test_a_job_that_begins_again_goes_on_with_its_counters():
+    jobs = make_jobs()
+    running(jobs)
+    receive(jobs, 20, join(0, life=1, instance=NEW))  # refused: the old rank 0 is live
+    for stream in (10, 11):
+        jobs.handle(Lost(stream), 0.0)
+    running(jobs, instance=NEW, first_stream=20)
+    assert list(jobs.totals.by_label) == [JobLabel("job", "")]
+    assert jobs.totals.by_label[JobLabel("job", "")].epochs == 2
+    assert jobs.totals.joins == {"admitted": 4, "refused": 1}
+    assert jobs.totals.jobs == {"ended": 0, "failed": 0, "lost": 1}
+
+
+def test_a_job_that_ends_with_an_error_has_failed():
+    jobs = make_jobs()
+    running(jobs)
+    receive(jobs, 10, Abort(14, "why"))
+    assert jobs.totals.jobs == {"ended": 0, "failed": 1, "lost": 0}
+
+
+def test_a_job_has_ended_when_every_rank_has_said_goodbye():
+    jobs = make_jobs()
+    running(jobs)
+    for stream in (10, 11):
+        receive(jobs, stream, Goodbye(0, 0))
+    assert jobs.totals.jobs == {"ended": 1, "failed": 0, "lost": 0}
+
+
+@pytest.mark.parametrize("last", [Lost(11), None])
+def test_a_job_is_lost_when_a_rank_went_without_goodbye(last):
+    jobs = make_jobs()
+    running(jobs)
+    jobs.handle(Lost(10), 0.0)
+    jobs.handle(last or Received(11, Goodbye(0, 0)), 0.0)
+    assert jobs.totals.jobs == {"ended": 0, "failed": 0, "lost": 1}
+
+
+def test_a_job_that_never_had_all_ranks_is_lost():
+    jobs = make_jobs()
+    receive(jobs, 10, join(0))
+    receive(jobs, 10, Goodbye(0, 0))
+    assert jobs.totals.jobs == {"ended": 0, "failed": 0, "lost": 1}
+
+
+def test_only_joins_are_counted_as_such():
+    jobs = make_jobs()
+    receive(jobs, 10, Goodbye(0, 0))
+    assert jobs.totals.joins == {"admitted": 0, "refused": 0}
+
+
+def test_how_long_a_chunk_took_is_counted_for_its_job():
+    jobs = make_jobs()
+    running(jobs)
+    jobs.note_reduced(10, 0.5)
+    jobs.note_reduced(99, 0.5)  # nobody's any more
+    reduces = jobs.totals.by_label[JobLabel("job", "")].chunk_reduces
+    assert (sum(reduces.counts), reduces.sum_s) == (1, 0.5)

@@ -1,0 +1,218 @@
+"""What Prometheus reads: of one process, and of all of them together."""
+
+import asyncio
+import secrets
+import threading
+import time
+
+import pytest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
+
+from reducer.core.totals import OTHER, JobLabel, JobTotals, Traffic
+from reducer.engine import Engine, Owner
+from reducer.observe import gathering, metrics
+from reducer.observe.exposition import Exposition, merge, of_all
+from reducer.observe.gathering import answer, ask, listener, socket_name
+from reducer.observe.metrics import EngineCollector, Sources
+from reducer.transports.outbox import Path
+
+
+@pytest.fixture
+def loop():
+    """An event loop that runs on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture
+def engine():
+    return Engine(memory_limit_bytes=1 << 30)
+
+
+def samples_of(text):
+    """Return the values of all series by name and by labels, apart from `process`."""
+    return {
+        (
+            one.name,
+            *(f"{key}={value}" for key, value in sorted(one.labels.items()) if key != "process"),
+        ): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+
+
+def exposed(engine, loop, **sources):
+    return samples_of(
+        Exposition(
+            EngineCollector(Sources(engine=engine, **{"paths": list} | sources), loop), number=3
+        ).text()
+    )
+
+
+def job_totals(engine, job, **values):
+    totals = engine.jobs.totals.by_label[JobLabel(job, "")] = JobTotals(**values)
+    return totals
+
+
+def test_every_series_says_which_process_it_is_of(engine, loop):
+    job_totals(engine, "j", traffic={"tcp": Traffic(1, 2)})
+    text = Exposition(EngineCollector(Sources(engine=engine, paths=list), loop), number=3).text()
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    assert {one.labels["process"] for one in samples} == {"3"}
+    assert {one.name.partition("_")[0] for one in samples} == {"reducer", "process", "python"}
+
+
+def test_the_counters_of_a_job(engine, loop):
+    totals = job_totals(
+        engine, "j", collectives=4, epochs=2, straggler_s={7: 1.5}, traffic={"tcp": Traffic(10, 20)}
+    )
+    for seconds in (0.0015, 0.003, 100.0):
+        totals.chunk_waits.add(seconds)
+    samples, job = exposed(engine, loop), ("group=", "training_job=j")
+    assert samples["reducer_received_bytes_total", "group=", "plane=tcp", "training_job=j"] == 10
+    assert samples["reducer_sent_bytes_total", "group=", "plane=tcp", "training_job=j"] == 20
+    assert samples["reducer_straggler_seconds_total", "group=", "rank=7", "training_job=j"] == 1.5
+    assert samples["reducer_collectives_total", *job] == 4
+    assert samples["reducer_epochs_total", *job] == 2
+    assert samples["reducer_chunks_total", *job] == samples["reducer_chunk_wait_seconds_count", *job] == 3
+    assert samples["reducer_chunk_wait_seconds_sum", *job] == pytest.approx(100.0045)
+    buckets = [
+        samples["reducer_chunk_wait_seconds_bucket", "group=", f"le={bound}", "training_job=j"]
+        for bound in ("0.001", "0.002", "0.004", "65.536", "+Inf")
+    ]
+    assert buckets == [0, 1, 2, 2, 3]
+
+
+def test_what_has_ended_and_what_is_live_add_up_by_host(engine, loop):
+    label = JobLabel("j", "")
+    totals = job_totals(engine, "j")
+    totals.add_retransmits("a", 5)
+    strangers = Owner(JobLabel("forgotten", ""), "a", totals)
+    paths = [
+        Path(Owner(label, "a", totals), 0.25, 2),
+        Path(Owner(label, "a", totals), 0.5, 1),
+        Path(Owner(label, "b", totals), 0.125, 9),  # one too many to have a series
+        Path(strangers, 0.125, 9),
+    ]
+    samples = exposed(engine, loop, paths=lambda: paths)
+    of = {
+        (job, host): ("group=", f"host={host}", f"training_job={job}")
+        for job, host in [("j", "a"), ("j", OTHER)]
+    }
+    assert samples["reducer_link_retransmits_total", *of["j", "a"]] == 8
+    assert samples["reducer_link_rtt_seconds", *of["j", "a"]] == 0.5
+    assert samples["reducer_link_retransmits_total", *of["j", OTHER]] == 9
+
+
+def test_what_is_known_of_the_machine(engine, loop):
+    samples = exposed(engine, loop, certificate_expiry=lambda: {"own": 12.0}, link_bytes_per_s=125e6)
+    assert samples["reducer_certificate_expiry_timestamp_seconds", "certificate=own"] == 12.0
+    assert samples["reducer_link_rate_bytes_per_second",] == 125e6
+    assert not any(name.startswith("reducer_link_rate") for name, *_ in exposed(engine, loop))
+
+
+def test_a_process_whose_loop_has_ended_says_what_it_is(engine):
+    ended = asyncio.new_event_loop()
+    ended.close()
+    names = {name for name, *_ in exposed(engine, ended) if name.startswith("reducer_")}
+    assert names == {"reducer_build_info"}
+
+
+def test_a_loop_that_does_not_answer_is_an_error(engine, loop, monkeypatch):
+    monkeypatch.setattr(metrics, "ANSWER_S", 0.05)
+    may_go_on = threading.Event()
+    loop.call_soon_threadsafe(may_go_on.wait)
+    with pytest.raises(TimeoutError):
+        exposed(engine, loop)
+    may_go_on.set()
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+
+
+# ---- several processes ----
+
+ONE = (
+    '# HELP a_total A\n# TYPE a_total counter\na_total{process="0"} 1.0\n# HELP b B\n# TYPE b gauge\nb 1.0\n'
+)
+TWO = "# HELP b B\n# TYPE b gauge\nb 2.0\nb 3.0\n# HELP c C\n# TYPE c gauge\n# HELP a_total A\n# TYPE a_total counter\n"
+
+
+def test_each_metric_is_in_one_place():
+    assert merge([ONE, TWO]) == (
+        '# HELP a_total A\n# TYPE a_total counter\na_total{process="0"} 1.0\n'
+        "# HELP b B\n# TYPE b gauge\nb 1.0\nb 2.0\nb 3.0\n# HELP c C\n# TYPE c gauge\n"
+    )
+    assert merge([]) == ""
+
+
+def test_a_label_that_looks_like_a_head_is_none():
+    family = CounterMetricFamily("a", "A", labels=["job"])
+    family.add_metric(["\n# HELP b B\n"], 1)
+
+    class Collector:
+        def collect(self):
+            yield family
+
+    text = Exposition(Collector(), 0).text()
+    assert merge([text]) == text
+
+
+def test_who_has_answered():
+    text = of_all([ONE, None, TWO])
+    assert text.endswith(
+        "# HELP reducer_process_up 1 if a process has answered with its metrics\n# TYPE reducer_process_up gauge\n"
+        'reducer_process_up{process="0"} 1.0\nreducer_process_up{process="1"} 0.0\n'
+        'reducer_process_up{process="2"} 1.0\n'
+    )
+    assert text.startswith(merge([ONE, TWO]))
+
+
+@pytest.fixture
+def names():
+    """Three names at which somebody listens; `names.sockets` are the sockets."""
+    name = secrets.token_hex(8)
+
+    class Names(list):
+        sockets: list
+
+    made = Names(socket_name(name, number) for number in range(3))
+    made.sockets = [listener(one) for one in made]
+    yield made
+    for each in made.sockets:
+        each.close()
+
+
+def test_all_processes_are_asked_and_long_answers_are_whole(names, monkeypatch):
+    monkeypatch.setattr(gathering, "ANSWER_S", 0.5)
+    answer(names.sockets[0], lambda: "a" * 1_000_000)
+    answer(names.sockets[2], lambda: "é")
+    begun = time.monotonic()
+    assert ask(names) == ["a" * 1_000_000, None, "é"]
+    assert time.monotonic() - begun >= 0.5, "the second one had its time"
+    assert ask([names[2]]) == ["é"]
+
+
+def test_a_process_that_cannot_answer_once_answers_the_next_time(names, caplog):
+    answers = iter([RuntimeError("broken"), "text"])
+
+    def text():
+        one = next(answers)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    answer(names.sockets[0], text)
+    assert ask(names[:1]) == [None]
+    assert ask(names[:1]) == ["text"]
+    assert "cannot tell the first process my metrics reason=RuntimeError('broken')" in caplog.text
+
+
+def test_a_name_at_which_nobody_listens_and_one_that_is_taken(names):
+    assert ask([socket_name("nobody", 1)]) == [None]
+    with pytest.raises(OSError, match="Address already in use"):
+        listener(names[0])

@@ -7,6 +7,7 @@ Exit codes:
     2     wrong usage, settings or files
     3     an address could not be bound
     4     `status` got no answer, or was refused
+    0-2   `doctor`: good, slow, broken
     any   `run` ends with the exit code of its command
     130   a second signal cut the draining short
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import click
 from reduction import __version__
 
+from reducer.commands.doctor import doctor
 from reducer.commands.plan import plan
 from reducer.commands.run import run
 from reducer.commands.serve import serve
@@ -29,6 +31,7 @@ def main() -> None:
     """Sum gradients for PyTorch data-parallel training."""
 
 
+main.add_command(doctor)
 main.add_command(plan)
 main.add_command(run)
 main.add_command(serve)

@@ -1,0 +1,62 @@
+"""The doctor of all ranks, on the hosts of a shaped network: one process per worker's host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from support.processes.children import environment
+
+from benchmarks.lab.hosts import Host
+
+#: A doctor ends by itself long before; so many seconds mean that it hangs.
+LIMIT_S = 110.0
+PORT = 29_611
+
+
+class Doctors:
+    """`python -m worker_plugin.doctor`, as torchrun starts it, one for each host."""
+
+    def __init__(self, hosts: Sequence[Host], reducers: Sequence[str], *options: str, **more: str) -> None:
+        self.processes = []
+        for rank, host in enumerate(hosts):
+            variables = {
+                "RANK": f"{rank}",
+                "WORLD_SIZE": f"{len(hosts)}",
+                "MASTER_ADDR": hosts[0].address,
+                "MASTER_PORT": f"{PORT}",
+                "REDUCTION_REDUCERS": ",".join(reducers),
+            }
+            env = environment(**variables, **more)
+            del env["GLOO_SOCKET_IFNAME"]  # the doctor finds it
+            command = [*host.prefix, sys.executable, "-m", "worker_plugin.doctor", *options]
+            self.processes.append(
+                subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+                )
+            )
+
+    def answer(self) -> tuple[int, str, str]:
+        """Return rank 0's exit code and output, and everybody's stderr."""
+        try:
+            outputs = [process.communicate(timeout=LIMIT_S) for process in self.processes]
+        finally:
+            self.kill()
+        return self.processes[0].returncode, outputs[0][0], "".join(err for _, err in outputs)
+
+    def document(self) -> dict[str, Any]:
+        """Return what rank 0 says with --json."""
+        code, output, errors = self.answer()
+        assert output, errors
+        document = json.loads(output)
+        assert code == {"note": 0, "slow": 1, "broken": 2}[document["verdict"]]
+        return document
+
+    def kill(self) -> None:
+        """Leave nothing behind."""
+        for process in self.processes:
+            process.kill()
+            process.wait(10)

@@ -25,8 +25,8 @@ import torch
 import torch.distributed as dist
 from reduction.discovery.platform import Named
 from reduction.errors import ConfigError, ReductionError
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.config import PluginConfig, build
 from worker_plugin.discovery import colocated
@@ -90,14 +90,18 @@ def main() -> None:
     except ConfigError as error:
         sys.exit(f"doctor: {error}")
     try:
-        store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=COME_S)))
-    except (ValueError, dist.DistError) as error:
-        sys.exit(f"doctor: the ranks cannot meet: {error}")
+        store, rank, ranks = _store(arguments.wait)
+    except (KeyError, ValueError) as error:
+        sys.exit(
+            f"doctor: the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are for torchrun to set: {error}"
+        )
+    except dist.DistError as error:
+        sys.exit(f"doctor: no connection to rank 0's host within {arguments.wait:g} s: {error}")
     meeting = Meeting(PrefixStore("reduction-doctor", store), rank, ranks, socket.gethostname())
     findings = Findings()
     try:
-        meeting.meet(socket.gethostname(), COME_S)
-        _examine(meeting, findings, named, config, settings, arguments)
+        meeting.meet(socket.gethostname(), arguments.wait)
+        _examine(meeting, store, findings, named, config, settings, arguments)
     except MeetingFailed as error:
         findings.failure = str(error)
     except (ReductionError, LookFailed, RuntimeError) as error:
@@ -116,6 +120,7 @@ def main() -> None:
 
 def _examine(
     meeting: Meeting,
+    store: Store,
     findings: Findings,
     named: Named,
     config: PluginConfig,
@@ -134,7 +139,7 @@ def _examine(
     own = look(named.texts, job, config)
     own["workers"][0]["source"] = named.source
     findings.looks = meeting.exchange(own, LOOK_S, "a look at the reducers")
-    _connect_gloo(meeting, own)
+    _connect_gloo(meeting, own, store)
     clock_s, error_s = offset_to_rank_0(meeting.rank, meeting.ranks)
     for facts, (offset, error) in zip(
         findings.looks, meeting.exchange((clock_s, error_s), GLOO_S, "comparing clocks"), strict=True
@@ -168,13 +173,42 @@ def _usable(looks: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -
     return usable, ""
 
 
-def _connect_gloo(meeting: Meeting, own: Mapping[str, Any]) -> None:
+def _store(wait_s: float) -> tuple[Store, int, int]:
+    """Return the launcher's store, our rank and the number of ranks.
+
+    `torch.distributed.rendezvous` would wait for all ranks, and not say which one is missing.
+
+    Raises:
+        KeyError: a variable is missing.
+        ValueError: one is no number.
+        DistError: there is no connection.
+    """
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    is_master = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        ranks,
+        is_master,
+        timeout=timedelta(seconds=wait_s),
+        wait_for_workers=False,
+    )
+    return store, rank, ranks
+
+
+def _connect_gloo(meeting: Meeting, own: Mapping[str, Any], store: Store) -> None:
     """Make the default process group, over the interface that leads to the reducers."""
     paths = [reducer["path"] for reducer in own["workers"][0]["reducers"] if reducer["path"]]
     interface = next((path["interface"] for path in paths if path["interface"]), "")
     if interface:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=GLOO_S))
+    dist.init_process_group(
+        "gloo",
+        store=PrefixStore("reduction-doctor-gloo", store),
+        rank=meeting.rank,
+        world_size=meeting.ranks,
+        timeout=timedelta(seconds=GLOO_S),
+    )
 
 
 def _last_word(findings: Findings, options: Sequence[str]) -> int:
@@ -209,6 +243,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--no-rates", action="store_true", help="measure no bandwidth")
     parser.add_argument(
         "--anyway", action="store_true", help="measure although jobs are running, and slow them"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=COME_S, metavar="SECONDS", help="how long ranks may take to come"
     )
     for name in JUDGED:
         parser.add_argument(f"--{name}", help=f"as for `reducer doctor --{name}`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,28 +15,44 @@ from benchmarks.lab.hosts import Host
 
 #: A doctor ends by itself long before; so many seconds mean that it hangs.
 LIMIT_S = 110.0
-PORT = 29_611
 
 
 class Doctors:
-    """`python -m worker_plugin.doctor`, as torchrun starts it, one for each host."""
+    """`python -m worker_plugin.doctor`, as torchrun starts it, one for each host.
 
-    def __init__(self, hosts: Sequence[Host], reducers: Sequence[str], *options: str, **more: str) -> None:
+    `reducers` are the same for all, or a list for each.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        reducers: Sequence[str] | Sequence[Sequence[str]],
+        *options: str,
+        **more: str,
+    ) -> None:
         self.processes = []
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
         for rank, host in enumerate(hosts):
+            named = reducers[rank] if not isinstance(reducers[0], str) else reducers
             variables = {
                 "RANK": f"{rank}",
                 "WORLD_SIZE": f"{len(hosts)}",
                 "MASTER_ADDR": hosts[0].address,
-                "MASTER_PORT": f"{PORT}",
-                "REDUCTION_REDUCERS": ",".join(reducers),
+                "MASTER_PORT": f"{port}",
+                "REDUCTION_REDUCERS": ",".join(named),
             }
             env = environment(**variables, **more)
             del env["GLOO_SOCKET_IFNAME"]  # the doctor finds it
             command = [*host.prefix, sys.executable, "-m", "worker_plugin.doctor", *options]
             self.processes.append(
                 subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=env,
                 )
             )
 

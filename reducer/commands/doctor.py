@@ -126,7 +126,7 @@ def doctor(
             texts, source = _named(addresses)
             measured = examine(texts, source, visit, with_rates=not no_rates, anyway=anyway)
     except ReducerUnavailable as error:  # a DNS name without addresses
-        click.echo(f"BROKEN addresses: {error}\n\nit does not work", err=True)
+        click.echo(f"BROKEN addresses: {error}", err=True)
         sys.exit(2)
     except (ConfigError, ReductionError) as error:
         raise click.UsageError(str(error)) from None

@@ -45,7 +45,8 @@ def look(texts: Sequence[str], job: str, config: PluginConfig) -> dict[str, Any]
     except subprocess.TimeoutExpired:
         raise LookFailed(f"looking at the reducers took more than {LOOK_S:g} s") from None
     except (ValueError, KeyError):
-        raise LookFailed(done.stderr.strip().removeprefix("Usage: ") or "no answer") from None
+        said = done.stderr.strip().splitlines() or ["no answer"]
+        raise LookFailed(said[-1].removeprefix("Error: ")) from None
     return facts
 
 

@@ -159,8 +159,8 @@ def test_a_reducer_that_stops_while_it_is_measured(serve, stopped, until):
     reducer = serve()
     command = [sys.executable, "-m", "reducer", "doctor", reducer.address, "--timeout", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as running:
-        until(lambda: "received_bytes" in reducer.log.text, "the look")
-        until(lambda: status_of(reducer.address)["jobs"], "the measurement")
+        # The first time it only looks.
+        until(lambda: reducer.log.text.count("join job=doctor-") == 2, "the measurement", 40.0)
         stopped(reducer.pid)
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 2
@@ -172,7 +172,7 @@ def test_a_reducer_that_stops_while_it_is_measured(serve, stopped, until):
 
 def test_a_live_job_is_not_disturbed(ranks, serve, job):
     reducer = serve()
-    call = ranks.begin(2, train_until_told, [reducer.address], job)
+    call = ranks.begin(2, train_until_told, [reducer.address], job, {})
     steps = call.hear(0)
     code, output = doctor(reducer.address)
     assert code == 1

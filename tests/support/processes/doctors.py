@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -58,11 +59,15 @@ class Doctors:
 
     def answer(self) -> tuple[int, str, str]:
         """Return rank 0's exit code and output, and everybody's stderr."""
+        first, *others = self.processes
         try:
-            outputs = [process.communicate(timeout=LIMIT_S) for process in self.processes]
+            output, errors = first.communicate(timeout=LIMIT_S)
+            for process in others:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # it may be stopped
+                    errors += process.communicate(timeout=10)[1]
         finally:
             self.kill()
-        return self.processes[0].returncode, outputs[0][0], "".join(err for _, err in outputs)
+        return first.returncode, output, errors
 
     def document(self) -> dict[str, Any]:
         """Return what rank 0 says with --json."""
@@ -77,3 +82,6 @@ class Doctors:
         for process in self.processes:
             process.kill()
             process.wait(10)
+            for pipe in (process.stdout, process.stderr):
+                assert pipe is not None
+                pipe.close()

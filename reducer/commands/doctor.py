@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from reduction.discovery.cluster import DEFAULT_PORT
@@ -18,6 +18,9 @@ from reducer.commands.options import security_options
 from reducer.commands.plan import WORKERS_MAX, count
 from reducer.config import DEFAULT_HOST, TLS_OPTIONS, complete_address
 from reducer.resources.sizes import size
+
+if TYPE_CHECKING:
+    from reducer.doctor.facts import Facts
 
 #: Environment variable of the workers that names reducers.
 VARIABLE = "REDUCTION_REDUCERS"
@@ -119,6 +122,7 @@ def doctor(
         if facts is not None:
             document = _document(facts)
             measured = from_json(Facts, document.get("facts", document))
+            _check_ranks(measured)
         else:
             access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
             visit = Visit(access=access, job=job or f"{JOB_PREFIX}{secrets.token_hex(4)}", timeout_s=timeout)
@@ -177,6 +181,15 @@ def _named(addresses: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
         texts, source = (f"{DEFAULT_HOST}:{DEFAULT_PORT}",), "the default"
     check_texts(texts)
     return texts, source
+
+
+def _check_ranks(facts: Facts) -> None:
+    ranks = {worker.rank for worker in facts.workers}
+    strangers = {rate.rank for rate in (*facts.alone, *facts.incast, *facts.together, *facts.ring)} - ranks
+    if not ranks or strangers:
+        raise ConfigError(
+            f"--facts: they have workers {sorted(ranks)}, and rates of ranks {sorted(strangers)} beside"
+        )
 
 
 def _finding(finding: Any) -> dict[str, Any]:

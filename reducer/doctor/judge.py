@@ -7,7 +7,8 @@ broken before what is slow, and of the slow ones the one that costs the largest 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from reducer.doctor.bandwidth import SLOW_PART, bandwidth
 from reducer.doctor.facts import Facts, Host, Reducer, Worker
@@ -25,6 +26,8 @@ THROTTLED_PART = 0.05
 BUSY_PART = 0.75
 #: Memory that a reducer needs for a job with all its credit, by rank: contribution and result.
 MEMORY_PER_RANK = 2 * (4 << 20)
+#: A finding that is the same in several places names so many of them.
+PLACES_MAX = 4
 #: Descriptors beside two for each reducer process.
 DESCRIPTORS = 64
 
@@ -39,7 +42,19 @@ def judge(facts: Facts) -> list[Finding]:
         *_cpu(facts),
         *_limits(facts),
     ]
-    return sorted(found, key=lambda finding: (-finding.level, -finding.cost))
+    return sorted(_merged(found), key=lambda finding: (-finding.level, -finding.cost))
+
+
+def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the findings; those that say the same of several places are one."""
+    alike: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in found:
+        alike.setdefault((finding.level, finding.check, finding.what, finding.fix), []).append(finding)
+    for group in alike.values():
+        places = [finding.where for finding in group]
+        more = f" and {len(places) - PLACES_MAX} more" if len(places) > PLACES_MAX else ""
+        worst = max(group, key=lambda finding: finding.cost)
+        yield replace(worst, where=", ".join(places[:PLACES_MAX]) + more)
 
 
 # ---- the checks ----

@@ -11,7 +11,7 @@ import click
 from reducer.doctor.facts import Facts, Path, Rate, Worker
 from reducer.doctor.findings import Finding, Level, best_by, first, mbit, verdict
 from reducer.doctor.model import Forecast
-from reducer.planner.table import print_advice
+from reducer.planner.table import milliseconds, print_advice
 from reducer.resources.sizes import size_text
 
 COLUMNS = 80
@@ -77,19 +77,18 @@ def last_words(findings: Sequence[Finding], forecast: Forecast | None) -> list[s
     if worst is not None:
         cost = ""
         if worst.check == "bandwidth" and forecast is not None and forecast.slowest_costs_s > 0:
-            cost = f"; the slowest link costs {forecast.slowest_costs_s * 1e3:.3g} ms of each step"
+            cost = f"; the slowest link costs {milliseconds(forecast.slowest_costs_s)} ms of each step"
         lines += _wrapped(f"fix first: {worst.where}: {worst.fix}{cost}", indent=11)
     return lines
 
 
 def _measured_now(forecast: Forecast) -> list[str]:
-    if forecast.now is None:
-        return []
     now = forecast.now
-    return _wrapped(
-        f"with what is there now, by the rate of all to all: sums {now.communication_s * 1e3:.3g} ms, of them "
-        f"exposed {now.exposed_s * 1e3:.3g} ms, step {now.total_s * 1e3:.3g} ms"
-    )
+    if now is None:
+        return []
+    sums, exposed, step = map(milliseconds, (now.communication_s, now.exposed_s, now.total_s))
+    text = f"sums {sums} ms, of them exposed {exposed} ms, step {step} ms"
+    return _wrapped(f"with what is there now, by the rate of all to all: {text}")
 
 
 def _path_lines(workers: Sequence[Worker]) -> Iterator[str]:

@@ -150,11 +150,12 @@ def shape_of(workers: int, reducers: int, rate: float) -> Shape:
     return Shape(workers=workers, reducers=reducers, link=Link(rate_mbit=rate))
 
 
+#: Workers, reducers and the rate of links. `DdpStep` compares exact gradients, so workers are powers of two.
 SHAPES = [
-    shape_of(3, 2, 30),
+    shape_of(2, 2, 30),
     *(
         pytest.param(shape_of(*numbers), marks=pytest.mark.full)
-        for numbers in [(2, 2, 30), (3, 3, 30), (4, 2, 30), (4, 4, 30), (4, 4, 60)]
+        for numbers in [(2, 1, 30), (4, 2, 30), (4, 4, 30), (4, 4, 60)]
     ),
 ]
 

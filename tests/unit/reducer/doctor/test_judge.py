@@ -216,6 +216,13 @@ def test_descriptors_and_buffers():
 # ---- which one first ----
 
 
+def test_what_is_the_same_in_several_places_is_said_once():
+    facts = healthy(6, 2)
+    facts = replace(facts, workers=[worker(rank, host={"is_optimized": False}) for rank in range(6)])
+    found = only(facts, Level.NOTE)
+    assert found.where == "rank 0 (host-0), rank 1 (host-1), rank 2 (host-2), rank 3 (host-3) and 2 more"
+
+
 def test_what_is_broken_comes_before_what_is_slow_and_then_what_costs_most():
     facts = healthy(4, 4)
     facts = replace(facts, alone=slower(facts.alone, 0.3, rank=2))

@@ -84,4 +84,4 @@ def test_what_the_slowest_link_costs(capsys):
     assert predicted.slowest_costs_s == pytest.approx(1e9 / RATE, rel=0.01)
     text = report(facts, capsys, MODEL)
     assert "fix first: the link of rank 1 (host-1)" in text
-    assert "the slowest link costs 1e+04 ms of each step" in text
+    assert "the slowest link costs 10000 ms of each step" in text

@@ -51,7 +51,8 @@ def summary(facts: Facts) -> Iterator[str]:
     }
     who = f"{len(facts.workers)} workers" if len(facts.workers) > 1 else lowest.host.name
     yield from _line(
-        "addresses", f"{who}, {len(given)} reducers ({len(processes)} processes) of {lowest.source}"
+        "addresses",
+        f"{who}, {_count(len(given), 'reducer')} ({_count(len(processes), 'process', 'es')}) of {lowest.source}",
     )
     planes = sorted(
         {reducer.plane for worker in facts.workers for reducer in worker.reducers if reducer.plane}
@@ -62,6 +63,10 @@ def summary(facts: Facts) -> Iterator[str]:
     yield from _rate_lines(facts)
     yield from _cpu_lines(facts.workers)
     yield from _limit_lines(facts.workers)
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def described(finding: Finding) -> list[str]:

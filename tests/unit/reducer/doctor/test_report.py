@@ -33,6 +33,7 @@ def test_a_healthy_cluster(capsys):
     assert "all workers to one reducer: 800 Mbit/s" in text
     assert "all to all, as in a step: 400 Mbit/s" in text
     assert text.endswith("good: nothing to mend")
+    assert "host-0, 1 reducer (1 process) of dns" in report(healthy(1, 1), capsys)
 
 
 def test_long_names_are_wrapped(capsys):

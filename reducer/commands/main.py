@@ -8,6 +8,7 @@ Exit codes:
     3     an address could not be bound
     4     `status`, `top --once` or `drain` got no answer, or was refused
     5     a reducer that `drain` waits for has not ended in time
+    0-2   `doctor`: good, slow, broken
     any   `run` ends with the exit code of its command
     130   a second signal cut the draining short
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 import click
 from reduction import __version__
 
+from reducer.commands.doctor import doctor
 from reducer.commands.drain import drain
 from reducer.commands.plan import plan
 from reducer.commands.run import run
@@ -32,6 +34,7 @@ def main() -> None:
     """Sum gradients for PyTorch data-parallel training."""
 
 
+main.add_command(doctor)
 main.add_command(drain)
 main.add_command(plan)
 main.add_command(run)

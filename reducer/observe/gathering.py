@@ -37,8 +37,12 @@ def listener(name: str) -> socket.socket:
         OSError: somebody else does.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.bind(name)
-    made.listen()
+    try:
+        made.bind(name)
+        made.listen()
+    except OSError:
+        made.close()
+        raise
     return made
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import grpc
 from reduction import wire
-from reduction.errors import MalformedFrame
+from reduction.errors import ConfigError, MalformedFrame
 from reduction.model import ReducerStatus
 from reduction.security.tls import TlsFiles
 from reduction.security.tls_refusal import why_refused
@@ -44,6 +44,17 @@ class StatusAccess:
         """
         return cls(tls, None if token_file is None else read_tokens(token_file))
 
+    def metadata_of(self, job: str) -> tuple[tuple[str, str], ...]:
+        """Return what a rank of this job shows.
+
+        Raises:
+            ConfigError: the token file has no line for the job.
+        """
+        token = None if self.tokens is None else self.tokens.of(job)
+        if self.tokens is not None and token is None:
+            raise ConfigError(f"the token file has no line for job {job!r}, and none for '*'")
+        return to_metadata(token)
+
 
 def fetch(address: str, timeout_s: float, access: StatusAccess) -> ReducerStatus:
     """Return the answer of the reducer at HOST:PORT.
@@ -64,7 +75,7 @@ def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> b
         ConfigError: a certificate or private key cannot be used.
     """
     metadata = to_metadata(None if access.tokens is None else access.tokens.of_any_job())
-    with _channel(address, access.tls) as channel:
+    with channel_to(address, access.tls) as channel:
         function: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/{method}")
         try:
             return function(b"", timeout=timeout_s, metadata=metadata)
@@ -74,7 +85,12 @@ def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> b
             raise NoAnswer(reason or detail) from None
 
 
-def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
+def channel_to(address: str, tls: TlsFiles | None) -> grpc.Channel:
+    """Return a channel to the reducer at HOST:PORT; the caller closes it.
+
+    Raises:
+        ConfigError: a certificate or private key cannot be used.
+    """
     if tls is None:
         return grpc.insecure_channel(address, OPTIONS)
     key, cert, ca = tls.read()

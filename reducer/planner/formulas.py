@@ -106,6 +106,12 @@ def reducer_step(training: Training, reducers: int) -> Step:
     return _step(training, per_byte, once_s=LATENCY_S + training.round_trip_s)
 
 
+def measured_step(training: Training, seconds_per_byte: float) -> Step:
+    """Return the step with reducers of which it is known how long all ranks together take for a byte of gradients."""
+    per_byte = {"what was measured": seconds_per_byte}
+    return _step(training, per_byte, once_s=LATENCY_S + training.round_trip_s)
+
+
 def reducers_for_full_gain(training: Training) -> int:
     """Return the number of reducers that can take in what all workers' links carry."""
     rate = min(_bytes_per_s(training.reducer_mbit), training.reducer_cores * 1e9 / REDUCER_CPU_S_PER_GB)

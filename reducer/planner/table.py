@@ -34,11 +34,15 @@ def print_advice(training: Training, advice: Advice) -> None:
 
 def _cells(plan: Plan, *, has_cost: bool) -> list[str]:
     cells = ["ring" if plan.reducers is None else str(plan.reducers)]
-    cells += [_ms(seconds) for seconds in (plan.step.communication_s, plan.step.exposed_s, plan.step.total_s)]
+    cells += [
+        milliseconds(seconds)
+        for seconds in (plan.step.communication_s, plan.step.exposed_s, plan.step.total_s)
+    ]
     cells += [f"{plan.speedup:.2f}", plan.step.bound]
     cells += [f"{plan.cost:.2f}"] if has_cost else []
     return [*cells, "" if plan.price_limit is None else f"{max(plan.price_limit, 0):.2f}"]
 
 
-def _ms(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """Return a time in milliseconds, with three digits."""
     return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"

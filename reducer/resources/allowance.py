@@ -48,6 +48,28 @@ def cores(root: Path = Path("/")) -> float:
     return min([count, *_quotas(root)])
 
 
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Periods of the scheduler in which a cgroup with a quota wanted to run."""
+
+    all: int = 0
+    #: In which the quota stopped it.
+    throttled: int = 0
+
+
+def cpu_periods(root: Path = Path("/")) -> Periods:
+    """Return the periods so far of that cgroup of this process's that was throttled the most; zeros without a quota."""
+    most = Periods()
+    for cgroup in _cgroups(root, "cpu"):
+        for folder in cgroup.folders:
+            lines = (line.split() for line in _text(folder / "cpu.stat").splitlines())
+            stat = {words[0]: _number(words[1:]) for words in lines if words}
+            found = Periods(stat.get("nr_periods", 0), stat.get("nr_throttled", 0))
+            if (found.throttled, found.all) > (most.throttled, most.all):
+                most = found
+    return most
+
+
 def memory(root: Path = Path("/")) -> int | None:
     """Return the bytes of memory that this process may use, None if that is unknown.
 

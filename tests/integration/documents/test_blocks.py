@@ -47,6 +47,7 @@ ELSEWHERE = {
     "reducer run -- torchrun": "tests/integration/launch",
     "export REDUCTION_AUTO=ddp": "tests/integration/launch",
     "torchrun --nproc-per-node 2 examples/local_sgd.py": "tests/examples",
+    "torchrun --nnodes 4 --nproc-per-node 1": "tests/integration/doctor",
     "python examples/": "tests/examples",
     "python -m benchmarks.": "takes minutes and root; its result is kept in docs/measured",
     "REDUCTION_JOB=small REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",

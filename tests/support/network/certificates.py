@@ -1,5 +1,6 @@
 """Certificates made for a test: PEM files in its folder."""
 
+import datetime
 from pathlib import Path
 
 import trustme
@@ -16,10 +17,12 @@ class Authority:
         self.ca = str(directory / f"{name}.pem")
         self._ca.cert_pem.write_to_path(self.ca)
 
-    def files(self, *identities: str) -> TlsFiles:
+    def files(self, *identities: str, is_expired: bool = False) -> TlsFiles:
         """Return the files of a new certificate for these names or addresses."""
-        made = self._ca.issue_cert(*identities or ("worker.example",))
-        stem = f"{self._name}-{'-'.join(identities) or 'worker'}"
+        begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=30)
+        dates = {"not_before": begin, "not_after": begin + datetime.timedelta(days=1)} if is_expired else {}
+        made = self._ca.issue_cert(*identities or ("worker.example",), **dates)
+        stem = f"{self._name}-{'-'.join(identities) or 'worker'}{'-expired' * is_expired}"
         cert, key = self._directory / f"{stem}.pem", self._directory / f"{stem}.key"
         cert.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
         key.touch(0o600)

@@ -1,0 +1,206 @@
+"""`reducer doctor` says whether reducers can be used from here, how fast, and what to mend first."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+from reduction.discovery.cluster import DEFAULT_PORT
+from reduction.errors import ConfigError, ReducerUnavailable, ReductionError
+from reduction.process.place import link_mbit
+
+from reducer.commands.options import security_options
+from reducer.commands.plan import WORKERS_MAX, count
+from reducer.config import DEFAULT_HOST, TLS_OPTIONS, complete_address
+from reducer.resources.sizes import size
+
+if TYPE_CHECKING:
+    from reducer.doctor.facts import Facts
+
+#: Environment variable of the workers that names reducers.
+VARIABLE = "REDUCTION_REDUCERS"
+
+
+@click.command(short_help="Find out what is broken or slow, and what to mend first.")
+@click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print everything that was measured and found as JSON.")
+@click.option("--no-rates", is_flag=True, help="Measure no bandwidth: what is sent is a few kilobytes.")
+@click.option("--anyway", is_flag=True, help="Measure bandwidth although jobs are running, and slow them.")
+@click.option("--link", metavar="RATE", help="What this host's link should carry, such as 25G or 100M.")
+@click.option(
+    "--parameters",
+    type=count,
+    metavar="COUNT",
+    help="Of the model, such as 25.6M: predict its step as `plan` does.",
+)
+@click.option(
+    "--parameter-bytes",
+    type=click.IntRange(1, 8),
+    default=4,
+    metavar="BYTES",
+    help="Of a gradient on the wire.",
+)
+@click.option(
+    "--compute",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="SECONDS",
+    help="A step without communication.",
+)
+@click.option("--bucket", type=size, default="25M", metavar="SIZE", help="The largest buckets of DDP.")
+@click.option(
+    "--workers",
+    type=click.IntRange(2, WORKERS_MAX),
+    metavar="COUNT",
+    help="Machines that train, for the prediction.  [default: those that were measured]",
+)
+@security_options
+@click.option("--job", metavar="NAME", help="Name of the doctor's job, if tokens are for certain jobs only.")
+@click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
+@click.option(
+    "--facts",
+    type=click.File(),
+    metavar="FILE",
+    help="Measure nothing; judge what `--json` or `worker_plugin.doctor` has measured. - is stdin.",
+)
+def doctor(
+    addresses: tuple[str, ...],
+    as_json: bool,
+    no_rates: bool,
+    anyway: bool,
+    link: str | None,
+    parameters: float | None,
+    parameter_bytes: int,
+    compute: float,
+    bucket: int,
+    workers: int | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+    token_file: str | None,
+    job: str | None,
+    timeout: float,
+    facts: TextIO | None,
+) -> None:
+    """Check from a worker's host whether the reducers at each ADDRESS can be used, and how fast.
+
+    ADDRESS is as for `reducer status`, in all forms of REDUCTION_REDUCERS; without any it is what that
+    variable or the platform names. It needs no torch. For all ranks at once:
+
+    \b
+    torchrun ... -m worker_plugin.doctor
+
+    Bandwidth is measured over the real data plane, in a job of the doctor's own, for about 15 s. That
+    cannot change any sum of another job, but slows it; so it is left out where jobs are running.
+
+    Exit codes: 0 all is good; 1 it works, but something makes it slow; 2 it does not work.
+    """
+    # gRPC would report failed handshakes on stderr, beside ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from reduction.security.tls import tls_files
+
+    from reducer.doctor.examine import examine
+    from reducer.doctor.facts import Facts, from_json, to_json
+    from reducer.doctor.findings import first, verdict
+    from reducer.doctor.judge import judge
+    from reducer.doctor.model import Model, forecast
+    from reducer.doctor.reach import JOB_PREFIX, Visit
+    from reducer.doctor.text import print_report
+    from reducer.observe.status import StatusAccess
+
+    try:
+        expected = 0 if link is None else link_mbit("--link", link)
+        if timeout <= 0:
+            raise ConfigError(f"--timeout {timeout:g}: must be positive")
+        if parameters is None and (compute or workers is not None):
+            raise ConfigError("--compute and --workers are for a prediction: give --parameters too")
+        if facts is not None:
+            document = _document(facts)
+            measured = from_json(Facts, document.get("facts", document))
+            _check_ranks(measured)
+        else:
+            access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
+            visit = Visit(access=access, job=job or f"{JOB_PREFIX}{secrets.token_hex(4)}", timeout_s=timeout)
+            access.metadata_of(visit.job)  # or each reducer would be reported as broken
+            texts, source = _named(addresses)
+            measured = examine(texts, source, visit, with_rates=not no_rates, anyway=anyway)
+    except ReducerUnavailable as error:  # a DNS name without addresses
+        click.echo(f"BROKEN addresses: {error}", err=True)
+        sys.exit(2)
+    except (ConfigError, ReductionError) as error:
+        raise click.UsageError(str(error)) from None
+    if expected:
+        measured = dataclasses.replace(measured, expected_mbit=float(expected))
+    findings = judge(measured)
+    predicted = None
+    if parameters is not None:
+        model = Model(
+            workers=workers or max(2, len(measured.workers)),
+            gradient_bytes=parameters * parameter_bytes,
+            compute_s=compute,
+            bucket_bytes=max(1, bucket),
+        )
+        predicted = forecast(measured, model)
+    if as_json:
+        worst = first(findings)
+        answer = {
+            "verdict": verdict(findings).name.lower(),
+            "fix_first": None if worst is None else _finding(worst),
+            "findings": [_finding(finding) for finding in findings],
+            "forecast": None if predicted is None else dataclasses.asdict(predicted),
+            "facts": to_json(measured),
+        }
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        print_report(measured, findings, predicted)
+    sys.exit(int(verdict(findings)))
+
+
+def _named(addresses: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """Return the texts that name reducers, and who says so.
+
+    Raises:
+        ConfigError: a text is wrong, or a platform's document.
+    """
+    from reduction.discovery.platform import named_by_platform
+    from reduction.discovery.schemes import check_texts, split
+
+    if addresses:
+        texts = tuple(dict.fromkeys(map(complete_address, addresses)))
+        source = "the command line"
+    elif variable := os.environ.get(VARIABLE):
+        texts, source = tuple(split(variable)), VARIABLE
+    elif (named := named_by_platform(os.environ)) is not None:
+        texts, source = named.texts, named.source
+    else:
+        texts, source = (f"{DEFAULT_HOST}:{DEFAULT_PORT}",), "the default"
+    check_texts(texts)
+    return texts, source
+
+
+def _check_ranks(facts: Facts) -> None:
+    ranks = {worker.rank for worker in facts.workers}
+    strangers = {rate.rank for rate in (*facts.alone, *facts.incast, *facts.together, *facts.ring)} - ranks
+    if not ranks or strangers:
+        raise ConfigError(
+            f"--facts: they have workers {sorted(ranks)}, and rates of ranks {sorted(strangers)} beside"
+        )
+
+
+def _finding(finding: Any) -> dict[str, Any]:
+    return dataclasses.asdict(finding) | {"level": finding.level.name.lower()}
+
+
+def _document(file: TextIO) -> dict[str, Any]:
+    try:
+        document = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--facts {file.name}: it is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"--facts {file.name}: it is no JSON object")
+    return document

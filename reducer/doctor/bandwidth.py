@@ -1,0 +1,123 @@
+"""What the measured rates say: which link, reducer or pair is slow, and where packets are lost. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from reducer.doctor.facts import Facts, Rate
+from reducer.doctor.findings import Finding, Level, best_by, mbit, name_of
+
+#: A link, a reducer or a pair is slow if it has less than this part of the usual rate.
+SLOW_PART = 0.8
+#: The same for all together, where ranks and reducers also wait for each other and share cores.
+TOGETHER_PART = 0.6
+#: More of the bytes than this is lost only where a queue is too short or a cable is bad. TCP itself fills
+#: queues until they lose something: three workers at one reducer lost up to 2.2 % in a queue of 20 ms.
+RESENT_PART = 0.03
+
+
+def bandwidth(facts: Facts) -> Iterator[Finding]:
+    """Yield what is wrong with the rates."""
+    names = {worker.rank: name_of(worker, facts) for worker in facts.workers}
+    of_worker = best_by(facts.alone, "rank")
+    of_reducer = best_by(facts.alone, "reducer")
+    slow = set()
+    for rank, rate, most in _slower(of_worker):
+        slow.add(rank)
+        yield _slow_link(f"the link of {names[rank]}", rate, most, "other workers' links carry")
+    for reducer, rate, most in _slower(of_reducer):
+        slow.add(reducer)
+        yield _slow_link(f"the link of reducer {reducer}", rate, most, "other reducers' links carry")
+    for pair in facts.alone:
+        most = min(of_worker[pair.rank], of_reducer[pair.reducer])
+        if pair.bytes_per_s < SLOW_PART * most and not slow & {pair.rank, pair.reducer}:
+            where = f"the path from {names[pair.rank]} to {pair.reducer}"
+            yield _slow_link(where, pair.bytes_per_s, most, "both carry elsewhere")
+    if facts.expected_mbit:
+        for rank, rate in of_worker.items():
+            if rate < SLOW_PART * facts.expected_mbit * 1e6 / 8 and rank not in slow:
+                expected = facts.expected_mbit * 1e6 / 8
+                yield _slow_link(f"the link of {names[rank]}", rate, expected, "--link says")
+    yield from _losses(facts, names)
+    for reducer, rates in _by_reducer(facts.incast).items():
+        got = sum(rate.bytes_per_s for rate in rates)
+        if got < TOGETHER_PART * (alone := of_reducer.get(reducer, 0.0)):
+            yield Finding(
+                Level.SLOW,
+                "bandwidth",
+                f"reducer {reducer}",
+                f"takes in {mbit(got)} from all workers at once, and {mbit(alone)} from one",
+                "look for a short queue at its switch port, or for a lack of cores on its host",
+                1 - got / alone,
+            )
+    yield from _all_together(facts, of_worker, of_reducer)
+
+
+def _all_together(
+    facts: Facts, of_worker: dict[int, float], of_reducer: dict[str, float]
+) -> Iterator[Finding]:
+    if not facts.together or not of_worker or any(rate.resent > RESENT_PART for rate in facts.together):
+        return
+    got = min(rate.bytes_per_s for rate in facts.together)
+    possible = min(min(of_worker.values()), sum(of_reducer.values()) / len(of_worker))
+    if got < TOGETHER_PART * possible:
+        yield Finding(
+            Level.SLOW,
+            "bandwidth",
+            "all to all",
+            f"carries {mbit(got)} per worker, and the links {mbit(possible)}",
+            "look for a lack of cores on workers' and reducers' hosts, or for a switch that is too slow",
+            1 - got / possible,
+        )
+
+
+def _losses(facts: Facts, names: dict[int, str]) -> Iterator[Finding]:
+    worst: dict[int, Rate] = {}
+    for rate in (*facts.alone, *facts.incast, *facts.together):
+        if rate.resent > worst.get(rate.rank, rate).resent or rate.rank not in worst:
+            worst[rate.rank] = rate
+    for rank, rate in worst.items():
+        if rate.resent > RESENT_PART:
+            yield Finding(
+                Level.SLOW,
+                "bandwidth",
+                f"{names[rank]} to {f'reducer {rate.reducer}' if rate.reducer else 'all reducers'}",
+                f"{rate.resent:.1%} of what was sent was lost and sent again",
+                "look for a queue that is too short (switch, tc, a cloud's rate limit) or a bad cable",
+                min(0.9, 10 * rate.resent),
+            )
+
+
+def _slow_link(where: str, rate: float, most: float, than: str) -> Finding:
+    return Finding(
+        Level.SLOW,
+        "bandwidth",
+        where,
+        f"carries {mbit(rate)}, {than} {mbit(most)}",
+        "look at the cable, the card's negotiated speed, the machine's type, and other traffic",
+        1 - rate / most,
+    )
+
+
+def usual(rates: Iterable[float]) -> float:
+    """Return the usual one of some rates: the median of the upper half, of two the better one."""
+    ascending = sorted(rates)
+    return statistics.median(ascending[len(ascending) // 2 :])
+
+
+def _slower(best: dict[Any, float]) -> Iterator[tuple[Any, float, float]]:
+    """Yield the keys whose rate is lower than is usual, with that rate and the usual one."""
+    if len(best) > 1:
+        most = usual(best.values())
+        for key, rate in best.items():
+            if rate < SLOW_PART * most:
+                yield key, rate, most
+
+
+def _by_reducer(rates: Iterable[Rate]) -> dict[str, list[Rate]]:
+    found: dict[str, list[Rate]] = {}
+    for rate in rates:
+        found.setdefault(rate.reducer, []).append(rate)
+    return found

@@ -1,0 +1,60 @@
+"""All that one host can find out by itself, in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reduction.discovery.resolve import resolve
+from reduction.errors import ReductionError
+
+from reducer.doctor.facts import Facts, Rate, Worker
+from reducer.doctor.host import HostProbe
+from reducer.doctor.own_certificate import own_certificate_trouble
+from reducer.doctor.rates import measure
+from reducer.doctor.reach import Visit, look_at
+
+
+def examine(
+    texts: Sequence[str], source: str, visit: Visit, *, with_rates: bool = True, anyway: bool = False
+) -> Facts:
+    """Return what this host finds out about the reducers that these texts name.
+
+    Args:
+        texts: in any form of discovery.
+        source: who named them.
+        visit: how they are visited.
+        with_rates: whether to measure bandwidth.
+        anyway: whether to do that although they serve jobs.
+
+    Raises:
+        ConfigError: a platform's document is wrong, or a certificate cannot be used.
+        ReducerUnavailable: a DNS name has too few addresses.
+    """
+    probe = HostProbe()
+    addresses, _ = resolve(texts, visit.timeout_s, visit.timeout_s)
+    reducers = look_at(addresses, visit)
+    jobs = sorted({job for reducer in reducers for job in reducer.jobs})
+    alone: list[Rate] = []
+    together: list[Rate] = []
+    unmeasured = failure = ""
+    if not with_rates:
+        unmeasured = "--no-rates"
+    elif jobs and not anyway:
+        unmeasured = (
+            f"job {', '.join(map(repr, jobs))} is running there; --anyway measures all the same, and slows it"
+        )
+    elif any(not reducer.trouble for reducer in reducers):
+        try:
+            alone, together = measure(reducers, visit)
+        except ReductionError as error:
+            failure = str(error)
+    if visit.access.tls is not None and (trouble := own_certificate_trouble(visit.access.tls)):
+        failure = failure or f"our own certificate {visit.access.tls.cert}: {trouble}"
+    worker = Worker(
+        rank=0,
+        host=probe.host(),
+        source=source,
+        addresses=list(addresses),
+        reducers=reducers,
+    )
+    return Facts(workers=[worker], alone=alone, together=together, unmeasured=unmeasured, failure=failure)

@@ -1,0 +1,91 @@
+"""The planner's input from what was measured: a training step over these very links. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reducer.doctor.bandwidth import usual
+from reducer.doctor.facts import Facts, Rate
+from reducer.doctor.findings import best_by
+from reducer.planner.advice import Advice, advise, usual_counts
+from reducer.planner.formulas import OVERHEAD, Step, Training, measured_step, reducer_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What the user says of the training."""
+
+    workers: int
+    gradient_bytes: float
+    compute_s: float
+    bucket_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Steps over the links that were measured."""
+
+    training: Training
+    #: With the reducers that are there, by the rate of all to all; None if that was not measured by all workers.
+    now: Step | None
+    advice: Advice
+    #: Seconds that the slowest worker's link costs each step, against the usual one.
+    slowest_costs_s: float
+
+
+def forecast(facts: Facts, model: Model) -> Forecast | None:
+    """Return what the planner makes of the measured rates; None if none were measured."""
+    of_worker = best_by([*facts.alone, *facts.together], "rank")
+    if not of_worker or not min(of_worker.values()):
+        return None
+    reducers = {
+        reducer.given for worker in facts.workers for reducer in worker.reducers if not reducer.trouble
+    }
+    training = _training(facts, model, min(of_worker.values()), len(reducers))
+    whole = len(facts.together) == model.workers and all(rate.bytes_per_s for rate in facts.together)
+    now = None
+    if whole:
+        now = measured_step(training, 1 / min(rate.bytes_per_s for rate in facts.together))
+    better = _training(facts, model, usual(of_worker.values()), len(reducers))
+    costs = reducer_step(training, len(reducers)).total_s - reducer_step(better, len(reducers)).total_s
+    counts = [*usual_counts(training), len(reducers)]
+    return Forecast(training, now, advise(training, counts, None), max(0.0, costs))
+
+
+def _training(facts: Facts, model: Model, worker_rate: float, reducers: int) -> Training:
+    processes = sum(not reducer.trouble for reducer in facts.workers[0].reducers)
+    paths = [
+        reducer.path for worker in facts.workers for reducer in worker.reducers if reducer.path is not None
+    ]
+    return Training(
+        workers=model.workers,
+        gradient_bytes=model.gradient_bytes,
+        worker_mbit=_mbit(worker_rate),
+        reducer_mbit=_mbit(_reducer_rate(facts)),
+        reducer_cores=max(1, processes // max(1, reducers)),
+        compute_s=model.compute_s,
+        bucket_bytes=model.bucket_bytes,
+        round_trip_s=max((path.rtt_s for path in paths), default=0.0),
+    )
+
+
+def _reducer_rate(facts: Facts) -> float:
+    """Return what the slowest reducer takes in: from all workers at once, or from one if more was not measured."""
+    alone = best_by(facts.alone, "reducer")
+    if facts.incast:
+        sums = _sums(facts.incast)
+        return min(sums.values())
+    return min(alone.values()) if alone else min(rate.bytes_per_s for rate in facts.together)
+
+
+def _sums(rates: Sequence[Rate]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for rate in rates:
+        sums[rate.reducer] = sums.get(rate.reducer, 0.0) + rate.bytes_per_s
+    return sums
+
+
+def _mbit(bytes_per_s: float) -> float:
+    """Return the rate of a link that carries so many bytes of payload."""
+    return bytes_per_s * 8 / 1e6 * OVERHEAD

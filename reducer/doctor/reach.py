@@ -1,0 +1,142 @@
+"""Whether reducer processes can be reached and used from here, and by which way."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+
+from reduction.errors import MalformedFrame, ReductionError
+
+from reducer.config import split_address
+from reducer.doctor.facts import Path, Reducer
+from reducer.doctor.session import Session
+from reducer.observe.status import LOOKS_AT_A_TIME, NoAnswer, StatusAccess, fetch
+
+#: Jobs of doctors have such names, unless tokens ask for another.
+JOB_PREFIX = "doctor-"
+#: How long a port may take to accept a connection.
+CONNECT_S = 3.0
+#: linux/sockios.h.
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """How reducers are visited."""
+
+    access: StatusAccess
+    job: str
+    timeout_s: float
+
+
+def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:
+    """Look at the processes at these addresses, and then at their siblings."""
+    with ThreadPoolExecutor(LOOKS_AT_A_TIME) as pool:
+        given = list(pool.map(lambda address: _look(address, visit), dict.fromkeys(addresses)))
+        beside = {
+            f"{reducer.address.rpartition(':')[0]}:{port}": reducer.address
+            for reducer, ports in given
+            for port in ports
+        }
+        others = [address for address in beside if address not in addresses]
+        siblings = list(pool.map(lambda address: _look(address, visit), others))
+    found = [reducer for reducer, _ in (*given, *siblings)]
+    return [replace(reducer, given=beside.get(reducer.address, reducer.address)) for reducer in found]
+
+
+def _look(address: str, visit: Visit) -> tuple[Reducer, tuple[int, ...]]:
+    """Return what there is at an address, and the ports of its siblings."""
+    seen = Reducer(address=address, given=address)
+    if trouble := _connect(address):
+        return replace(seen, trouble=trouble), ()
+    try:
+        status = fetch(address, visit.timeout_s, visit.access)
+    except NoAnswer as error:
+        return replace(seen, trouble=_why_no_answer(str(error), visit)), ()
+    except MalformedFrame as error:
+        return replace(seen, trouble=f"its answer is none: {error}"), ()
+    seen = replace(
+        seen,
+        version=status.version,
+        is_draining=status.draining,
+        jobs=sorted({job.title for job in status.jobs if not _is_ours(job.job, job.group, visit)}),
+        free_bytes=max(0, status.memory_limit_bytes - status.memory_reserved_bytes),
+    )
+    try:
+        with contextlib.closing(Session(address, visit.access, visit.job, visit.timeout_s)) as session:
+            plane = session.plane if visit.access.tls is None else "grpc with TLS"
+            seen = replace(seen, plane=plane, why_not_tcp=session.why_not_tcp)
+            return replace(seen, path=_path(session)), status.siblings
+    except ReductionError as error:
+        return replace(seen, trouble=f"{type(error).__name__}: {error}"), status.siblings
+
+
+def _is_ours(job: str, group: str, visit: Visit) -> bool:
+    """Whether a job is a doctor's, of this run or of another host's look at the same time."""
+    return job == visit.job and group.startswith("doctor ")
+
+
+def _connect(address: str) -> str:
+    """Return why the control port does not accept a connection; empty if it does."""
+    host, port = split_address(address)
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except socket.gaierror as error:
+        return f"the name {host!r} has no address: {error.strerror}"
+    except TimeoutError:
+        return f"port {port} does not answer within {CONNECT_S:g} s: the host is away, or a firewall drops packets"
+    except ConnectionRefusedError:
+        return f"nothing listens on port {port}: no reducer runs there, or on another port"
+    except (OSError, UnicodeError) as error:
+        return f"port {port} cannot be reached: {error}"
+    return ""
+
+
+def _why_no_answer(reason: str, visit: Visit) -> str:
+    if "Deadline" in reason:
+        return (
+            f"its port accepts connections, but the process has not answered for {visit.timeout_s:g} s: it is "
+            f"stopped, hangs, or is no reducer"
+        )
+    return reason
+
+
+def _path(session: Session) -> Path:
+    answers = sorted(session.ping())
+    info, source = session.tcp_info, session.source
+    interface = interface_of(source) if source else ""
+    return Path(
+        interface=interface,
+        source=source,
+        link_mbit=link_speed(interface),
+        mss=info.mss,
+        rtt_s=info.rtt_s,
+        answer_s=answers[0],
+        answer_p99_s=answers[int(0.99 * len(answers))],
+    )
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the interface that has an IPv4 address; empty if it is not found."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has no such address
+                answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""
+
+
+def link_speed(interface: str, root: FilePath = FilePath("/")) -> int:
+    """Return the Mbit/s that a network card has negotiated; 0 if it does not say, or is a virtual one."""
+    folder = root / "sys/class/net" / interface
+    with contextlib.suppress(OSError, ValueError):
+        if interface and (folder / "device").exists():
+            return max(0, int((folder / "speed").read_text()))
+    return 0

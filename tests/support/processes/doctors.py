@@ -1,0 +1,87 @@
+"""The doctor of all ranks, on the hosts of a shaped network: one process per worker's host."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from support.processes.children import environment
+
+from benchmarks.lab.hosts import Host
+
+#: A doctor ends by itself long before; so many seconds mean that it hangs.
+LIMIT_S = 110.0
+
+
+class Doctors:
+    """`python -m worker_plugin.doctor`, as torchrun starts it, one for each host.
+
+    `reducers` are the same for all, or a list for each.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        reducers: Sequence[str] | Sequence[Sequence[str]],
+        *options: str,
+        **more: str,
+    ) -> None:
+        self.processes = []
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        for rank, host in enumerate(hosts):
+            named = reducers[rank] if not isinstance(reducers[0], str) else reducers
+            variables = {
+                "RANK": f"{rank}",
+                "WORLD_SIZE": f"{len(hosts)}",
+                "MASTER_ADDR": hosts[0].address,
+                "MASTER_PORT": f"{port}",
+                "REDUCTION_REDUCERS": ",".join(named),
+            }
+            env = environment(**variables, **more)
+            del env["GLOO_SOCKET_IFNAME"]  # the doctor finds it
+            command = [*host.prefix, sys.executable, "-m", "worker_plugin.doctor", *options]
+            self.processes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=env,
+                )
+            )
+
+    def answer(self) -> tuple[int, str, str]:
+        """Return rank 0's exit code and output, and everybody's stderr."""
+        first, *others = self.processes
+        try:
+            output, errors = first.communicate(timeout=LIMIT_S)
+            for process in others:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # it may be stopped
+                    errors += process.communicate(timeout=10)[1]
+        finally:
+            self.kill()
+        return first.returncode, output, errors
+
+    def document(self) -> dict[str, Any]:
+        """Return what rank 0 says with --json."""
+        code, output, errors = self.answer()
+        assert output, errors
+        document = json.loads(output)
+        assert code == {"note": 0, "slow": 1, "broken": 2}[document["verdict"]]
+        return document
+
+    def kill(self) -> None:
+        """Leave nothing behind."""
+        for process in self.processes:
+            process.kill()
+            process.wait(10)
+            for pipe in (process.stdout, process.stderr):
+                assert pipe is not None
+                pipe.close()

@@ -1,0 +1,76 @@
+"""`reducer doctor`: bad input is refused before anything is measured, and what was measured is judged."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from support.fakes.doctor_facts import healthy
+
+from reducer.commands.main import main
+from reducer.doctor.facts import to_json
+
+
+def run(*options, **variables):
+    return CliRunner().invoke(main, ["doctor", *options], env={"COLUMNS": "80", **variables})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["host"], "'host' is not HOST:PORT"),
+        (["vertex:"], "CLUSTER_SPEC"),
+        (["--timeout", "0"], "--timeout 0: must be positive"),
+        (["--link", "fast"], "--link is 'fast'"),
+        (["--compute", "1"], "give --parameters too"),
+        (["--workers", "4"], "give --parameters too"),
+        (["--parameters", "many"], "'many' is no number of parameters"),
+        (["--tls-cert", "x"], "--tls-key and --tls-ca are missing"),
+        (["--token-file", "/nowhere"], "the token file /nowhere cannot be read"),
+        (["--facts", "/nowhere"], "No such file"),
+    ],
+)
+def test_what_it_cannot_take(options, text):
+    result = run(*options)
+    assert result.exit_code == 2
+    assert text in " ".join(result.output.split()), result.output
+
+
+def test_a_token_of_another_job_needs_that_jobs_name(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("train:0123456789abcdef\n")
+    path.chmod(0o600)
+    result = run("127.0.0.1:1", "--token-file", str(path))
+    assert result.exit_code == 2
+    assert "the token file has no line for job 'doctor-" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"workers": []}', "no JSON", "[" * 100_000])
+def test_what_is_no_document(tmp_path, text):
+    path = tmp_path / "facts.json"
+    path.write_text(text)
+    result = run("--facts", str(path))
+    assert result.exit_code == 2
+    assert "facts" in result.output.lower()
+    assert not isinstance(result.exception, RecursionError)
+
+
+def test_exit_codes_and_json(tmp_path):
+    path = tmp_path / "facts.json"
+    for facts, code, verdict in (
+        (healthy(), 0, "note"),
+        (healthy(expected_mbit=5000.0), 1, "slow"),
+        (replace(healthy(), failure="it broke"), 2, "broken"),
+    ):
+        path.write_text(json.dumps({"facts": to_json(facts)}))
+        result = run("--facts", str(path), "--json")
+        assert result.exit_code == code
+        document = json.loads(result.output)
+        assert document["verdict"] == verdict
+        assert document["facts"] == to_json(facts)
+        assert (document["fix_first"] is None) == (code == 0)
+    path.write_text(json.dumps(to_json(healthy())))
+    result = run("--facts", str(path), "--parameters", "340M", "--compute", "0.4")
+    assert result.exit_code == 0
+    assert "x ring" in result.output
+    assert "with what is there now" in " ".join(result.output.split())

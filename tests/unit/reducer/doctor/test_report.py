@@ -1,0 +1,88 @@
+"""The report and the forecast: 80 columns, and the planner's numbers for the links that were measured."""
+
+from dataclasses import replace
+
+import pytest
+from support.fakes.doctor_facts import RATE, healthy, reducer, worker
+
+from reducer.doctor.facts import Rate
+from reducer.doctor.judge import judge
+from reducer.doctor.model import Model, forecast
+from reducer.doctor.text import print_report
+from reducer.planner.formulas import OVERHEAD
+
+MODEL = Model(workers=4, gradient_bytes=1e9, compute_s=0.0, bucket_bytes=25 << 20)
+
+
+def report(facts, capsys, model=None) -> str:
+    """Return the report in one line of words."""
+    print_report(facts, judge(facts), None if model is None else forecast(facts, model))
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 80
+    return " ".join(output.split())
+
+
+def test_a_healthy_cluster(capsys):
+    text = report(healthy(), capsys)
+    assert text.startswith(
+        "addresses 4 workers, 2 reducers (2 processes) of dns reach 2 of 2 processes can be used"
+    )
+    assert "eth0 (1000 Mbit/s), mss 1448, rtt 0.1 ms" in text
+    assert "clocks within 0.1 ms" in text
+    assert "each way 800 Mbit/s per worker, 800 Mbit/s per reducer" in text
+    assert "all workers to one reducer: 800 Mbit/s" in text
+    assert "all to all, as in a step: 400 Mbit/s" in text
+    assert text.endswith("good: nothing to mend")
+    assert "host-0, 1 reducer (1 process) of dns" in report(healthy(1, 1), capsys)
+
+
+def test_long_names_are_wrapped(capsys):
+    trouble = "its certificate is not accepted here: " + "a-very-long-name.of.a.host " * 9
+    facts = healthy(1, 1)
+    facts = replace(
+        facts, workers=[worker(0, reducers=[reducer(0, trouble=trouble, path=None)])], alone=[], together=[]
+    )
+    text = report(facts, capsys)
+    assert "BROKEN reach: 10.0.1.0:50051 from host-0 its certificate" in text
+    assert "it does not work fix first: 10.0.1.0:50051 from host-0: give both sides certificates" in text
+
+
+def test_the_ring_is_beside_all_to_all(capsys):
+    assert "Gloo's ring 640 Mbit/s" in report(
+        healthy(ring=[Rate(rank=0, reducer="", bytes_per_s=0.8 * RATE)]), capsys
+    )
+
+
+def test_the_forecast_takes_the_measured_rates():
+    predicted = forecast(healthy(4, 4), MODEL)
+    assert predicted.training.worker_mbit == pytest.approx(800 * OVERHEAD)
+    assert predicted.training.reducer_mbit == pytest.approx(800 * OVERHEAD)
+    assert predicted.now.total_s == pytest.approx(1e9 / RATE, rel=0.01)
+    assert predicted.slowest_costs_s == 0.0
+    assert {plan.reducers for plan in predicted.advice.plans} >= {None, 0, 4}
+    # Half of the reducers: all of them together take in half.
+    assert forecast(healthy(4, 2), MODEL).now.total_s == pytest.approx(2e9 / RATE, rel=0.01)
+
+
+def test_there_is_no_forecast_without_rates():
+    assert forecast(healthy(alone=[], incast=[], together=[]), MODEL) is None
+
+
+def test_one_host_cannot_say_what_all_do_now():
+    predicted = forecast(healthy(1, 2), MODEL)
+    assert predicted.now is None
+    assert predicted.training.workers == 4
+
+
+def test_what_the_slowest_link_costs(capsys):
+    facts = healthy(4, 4)
+    alone = [
+        replace(rate, bytes_per_s=rate.bytes_per_s / 2) if rate.rank == 1 else rate for rate in facts.alone
+    ]
+    together = [replace(rate, bytes_per_s=RATE / 2) for rate in facts.together]
+    facts = replace(facts, alone=alone, together=together)
+    predicted = forecast(facts, MODEL)
+    assert predicted.slowest_costs_s == pytest.approx(1e9 / RATE, rel=0.01)
+    text = report(facts, capsys, MODEL)
+    assert "fix first: the link of rank 1 (host-1)" in text
+    assert "the slowest link costs 10000 ms of each step" in text

@@ -1,0 +1,57 @@
+"""Ranks that tell each other what they have found: who is missing is named, and an error reaches everybody."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch.distributed as dist
+
+from worker_plugin.doctor.meeting import Meeting, MeetingFailed
+
+
+def meetings(count):
+    store = dist.HashStore()
+    return [Meeting(store, rank, count, f"host-{rank}") for rank in range(count)]
+
+
+def at_once(calls):
+    """Return the results of calls that wait for each other, or their errors."""
+
+    def run(call):
+        try:
+            return call()
+        except MeetingFailed as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
+
+
+def test_everybody_gets_what_everybody_brings():
+    ranks = meetings(3)
+    got = at_once([lambda rank=rank: rank.exchange({"rank": rank.rank}, 5.0, "it") for rank in ranks])
+    assert got == [[{"rank": 0}, {"rank": 1}, {"rank": 2}]] * 3
+
+
+def test_a_rank_that_does_not_come_is_named():
+    ranks = meetings(3)
+    at_once([lambda rank=rank: rank.meet(f"host-{rank.rank}", 5.0) for rank in ranks])
+    got = at_once([lambda rank=rank: rank.exchange(1, 0.2, "the next reducer") for rank in ranks[:2]])
+    text = "rank 2 (host-2) has not come to the next reducer within 0.2 s: stopped, dead, or never started"
+    assert got == [text] * 2
+
+
+def test_ranks_that_were_never_there_have_no_host():
+    [first, *_] = meetings(3)
+    with pytest.raises(MeetingFailed, match=r"rank 1, rank 2 have not come to the beginning within 0\.1 s"):
+        first.meet("host-0", 0.1)
+
+
+def test_an_error_of_one_rank_ends_the_meeting_of_all():
+    ranks = meetings(2)
+    ranks[1].fail("out of memory")
+    assert at_once([lambda: ranks[0].exchange(1, 5.0, "it")]) == ["rank 1 (host-1): out of memory"]
+
+
+def test_leaving_does_not_wait_for_ever():
+    ranks = meetings(2)
+    ranks[0].leave(0.1)

@@ -1,0 +1,256 @@
+"""Look at the reducers from all ranks at once, measure the links, and say what to mend first.
+
+    torchrun --nnodes 4 --nproc-per-node 1 ... -m worker_plugin.doctor --parameters 340M --compute 0.41
+
+Run it as you run the training, with one process per host. Reducers, certificates and tokens come from
+the variables REDUCTION_... as ever; the other variables do not count here. It takes about 30 s, and ends
+with the exit code of `reducer doctor`: 0 good, 1 it works but slowly, 2 it does not work. torchrun makes
+1 of both and adds lines of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from reduction.discovery.platform import Named
+from reduction.errors import ConfigError, ReductionError
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from worker_plugin.config import PluginConfig, build
+from worker_plugin.discovery import colocated
+from worker_plugin.discovery.addresses import configured
+from worker_plugin.doctor.clocks import offset_to_rank_0
+from worker_plugin.doctor.look import LookFailed, judge, look
+from worker_plugin.doctor.meeting import Meeting, MeetingFailed
+from worker_plugin.doctor.rates import Rates, Row
+from worker_plugin.process import log_setup
+
+#: Ranks must come within this many seconds, and their looks must be done within that many.
+COME_S, LOOK_S = 30.0, 70.0
+#: Gloo's connections and pings must be done after this many seconds.
+GLOO_S = 20.0
+#: What a doctor needs of the settings; all others are for the training.
+KEPT = ("reducers", "tls_cert", "tls_key", "tls_ca", "token_file", "job")
+#: Options that `reducer doctor` takes when it judges.
+JUDGED = ("link", "parameters", "parameter-bytes", "compute", "bucket")
+
+
+@dataclass
+class Findings:
+    """What rank 0 hands to `reducer doctor`."""
+
+    looks: list[dict[str, Any]] = field(default_factory=list)
+    alone: list[Row] = field(default_factory=list)
+    incast: list[Row] = field(default_factory=list)
+    together: list[Row] = field(default_factory=list)
+    ring: list[Row] = field(default_factory=list)
+    unmeasured: str = ""
+    failure: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return them as facts of `reducer doctor`."""
+        workers = [dict(facts["workers"][0], rank=rank) for rank, facts in enumerate(self.looks)]
+        failure = self.failure or next((facts["failure"] for facts in self.looks if facts["failure"]), "")
+        return {
+            "workers": workers,
+            "alone": self.alone,
+            "incast": self.incast,
+            "together": self.together,
+            "ring": self.ring,
+            "unmeasured": self.unmeasured,
+            "failure": failure,
+        }
+
+
+def main() -> None:
+    """Run the doctor of one rank."""
+    arguments = _arguments()
+    torch.set_num_threads(1)
+    # With a handler of ours the many short jobs do not say that they have connected.
+    logging.basicConfig(level=logging.WARNING, format=log_setup.FORMAT)
+    # It would say that one reducer alone is slower than a ring, each time when one is measured alone.
+    logging.getLogger(colocated.__name__).setLevel(logging.ERROR)
+    try:
+        config, settings = _settings(arguments.reducers)
+        named = configured(config)
+        if named is None:
+            raise ConfigError("no reducers are named: set REDUCTION_REDUCERS or pass --reducers")
+    except ConfigError as error:
+        sys.exit(f"doctor: {error}")
+    try:
+        store, rank, ranks = _store(arguments.wait)
+    except (KeyError, ValueError) as error:
+        sys.exit(
+            f"doctor: the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are for torchrun to set: {error}"
+        )
+    except dist.DistError as error:
+        sys.exit(f"doctor: no connection to rank 0's host within {arguments.wait:g} s: {error}")
+    meeting = Meeting(PrefixStore("reduction-doctor", store), rank, ranks, socket.gethostname())
+    findings = Findings()
+    try:
+        meeting.meet(socket.gethostname(), arguments.wait)
+        _examine(meeting, store, findings, named, config, settings, arguments)
+    except MeetingFailed as error:
+        findings.failure = str(error)
+    except (ReductionError, LookFailed, RuntimeError) as error:
+        meeting.fail(str(error))
+        findings.failure = str(error)
+    code = 0
+    if rank == 0:
+        options = [
+            f"--{name}={value}" for name in JUDGED if (value := getattr(arguments, name.replace("-", "_")))
+        ]
+        options += ["--json"] if arguments.json else []
+        code = _last_word(findings, options)
+    meeting.leave(5.0)
+    sys.exit(code)
+
+
+def _examine(
+    meeting: Meeting,
+    store: Store,
+    findings: Findings,
+    named: Named,
+    config: PluginConfig,
+    settings: Mapping[str, Any],
+    arguments: argparse.Namespace,
+) -> None:
+    """Measure everything, and note it as it comes.
+
+    Raises:
+        MeetingFailed: a rank is missing, or has failed.
+        ReductionError: the data plane has failed.
+        LookFailed: this rank cannot look at the reducers.
+        RuntimeError: Gloo's connections have failed.
+    """
+    job = config.job or meeting.exchange(f"doctor-{secrets.token_hex(4)}", COME_S, "the beginning")[0]
+    own = look(named.texts, job, config)
+    own["workers"][0]["source"] = named.source
+    findings.looks = meeting.exchange(own, LOOK_S, "a look at the reducers")
+    _connect_gloo(meeting, own, store)
+    clock_s, error_s = offset_to_rank_0(meeting.rank, meeting.ranks)
+    for facts, (offset, error) in zip(
+        findings.looks, meeting.exchange((clock_s, error_s), GLOO_S, "comparing clocks"), strict=True
+    ):
+        facts["workers"][0] |= {"clock_s": offset, "clock_error_s": error}
+    usable, findings.unmeasured = _usable(findings.looks, arguments)
+    if not usable or findings.unmeasured:
+        return
+    rates = Rates(meeting, job, is_exact=config.job is not None, settings=settings)
+    for rows in rates.alone(usable):
+        findings.alone += rows
+    if meeting.ranks > 1:
+        for rows in rates.incast(usable):
+            findings.incast += rows
+    findings.together = rates.together(usable)
+    if meeting.ranks > 1:
+        findings.ring = rates.ring()
+
+
+def _usable(looks: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> tuple[list[str], str]:
+    """Return the given addresses that every rank can use, and why nothing is to be measured with them."""
+    reducers = [reducer for facts in looks for reducer in facts["workers"][0]["reducers"]]
+    broken = {reducer["given"] for reducer in reducers if reducer["trouble"]}
+    usable = [address for address in looks[0]["workers"][0]["addresses"] if address not in broken]
+    jobs = sorted({job for reducer in reducers for job in reducer["jobs"]})
+    if arguments.no_rates:
+        return usable, "--no-rates"
+    if jobs and not arguments.anyway:
+        names = ", ".join(map(repr, jobs))
+        return usable, f"job {names} is running there; --anyway measures all the same, and slows it"
+    return usable, ""
+
+
+def _store(wait_s: float) -> tuple[Store, int, int]:
+    """Return the launcher's store, our rank and the number of ranks.
+
+    `torch.distributed.rendezvous` would wait for all ranks, and not say which one is missing.
+
+    Raises:
+        KeyError: a variable is missing.
+        ValueError: one is no number.
+        DistError: there is no connection.
+    """
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    is_master = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        ranks,
+        is_master,
+        timeout=timedelta(seconds=wait_s),
+        wait_for_workers=False,
+    )
+    return store, rank, ranks
+
+
+def _connect_gloo(meeting: Meeting, own: Mapping[str, Any], store: Store) -> None:
+    """Make the default process group, over the interface that leads to the reducers."""
+    paths = [reducer["path"] for reducer in own["workers"][0]["reducers"] if reducer["path"]]
+    interface = next((path["interface"] for path in paths if path["interface"]), "")
+    if interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    dist.init_process_group(
+        "gloo",
+        store=PrefixStore("reduction-doctor-gloo", store),
+        rank=meeting.rank,
+        world_size=meeting.ranks,
+        timeout=timedelta(seconds=GLOO_S),
+    )
+
+
+def _last_word(findings: Findings, options: Sequence[str]) -> int:
+    if not findings.looks:
+        print(f"BROKEN ranks: {findings.failure}\n\nit does not work", flush=True)
+        return 2
+    return judge(findings.facts(), options)
+
+
+def _settings(reducers: str | None) -> tuple[PluginConfig, dict[str, Any]]:
+    """Return the settings that count, also for the jobs; the other variables are hidden from these.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    config = build({"reducers": reducers})
+    kept = {name: getattr(config, name) for name in KEPT}
+    for name in [name for name in os.environ if name.startswith("REDUCTION_")]:
+        if name != "REDUCTION_REDUCERS":
+            del os.environ[name]
+    return build(kept), {name: kept[name] for name in KEPT if name.startswith("t")}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m worker_plugin.doctor",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--reducers", help="instead of REDUCTION_REDUCERS")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--no-rates", action="store_true", help="measure no bandwidth")
+    parser.add_argument(
+        "--anyway", action="store_true", help="measure although jobs are running, and slow them"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=COME_S, metavar="SECONDS", help="how long ranks may take to come"
+    )
+    for name in JUDGED:
+        parser.add_argument(f"--{name}", help=f"as for `reducer doctor --{name}`")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The doctor's parts that need no torch, run as a program of their own beside this rank: `reducer doctor`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reduction.process.launch import reducer_command
+
+from worker_plugin.config import PluginConfig
+
+#: Seconds until a look at the reducers must be done.
+LOOK_S = 60.0
+
+
+class LookFailed(Exception):
+    """The program did not answer; its own message is the text."""
+
+
+def look(texts: Sequence[str], job: str, config: PluginConfig) -> dict[str, Any]:
+    """Return what this host finds out about the reducers without measuring bandwidth, as JSON has it.
+
+    Raises:
+        LookFailed: a setting is wrong, or a name has no address.
+    """
+    options = [*texts, "--json", "--no-rates", "--job", job]
+    if config.tls is not None:
+        options += ["--tls-cert", config.tls.cert, "--tls-key", config.tls.key, "--tls-ca", config.tls.ca]
+    if config.token_file is not None:
+        options += ["--token-file", str(config.token_file)]
+    command, environment = reducer_command(Path(__file__).parents[2])
+    try:
+        done = subprocess.run(
+            [*command, "doctor", *options],
+            capture_output=True,
+            text=True,
+            timeout=LOOK_S,
+            env=environment,
+            check=False,
+        )
+        facts: dict[str, Any] = json.loads(done.stdout)["facts"]
+    except subprocess.TimeoutExpired:
+        raise LookFailed(f"looking at the reducers took more than {LOOK_S:g} s") from None
+    except (ValueError, KeyError):
+        said = done.stderr.strip().splitlines() or ["no answer"]
+        raise LookFailed(said[-1].removeprefix("Error: ")) from None
+    return facts
+
+
+def judge(facts: Mapping[str, Any], options: Sequence[str]) -> int:
+    """Print what is wrong, and return the exit code of `reducer doctor`."""
+    command, environment = reducer_command(Path(__file__).parents[2])
+    done = subprocess.run(
+        [*command, "doctor", "--facts", "-", *options],
+        input=json.dumps(facts),
+        text=True,
+        env=environment,
+        check=False,
+    )
+    return done.returncode

@@ -45,6 +45,7 @@ from worker_plugin.driver import Driver
 from worker_plugin.process import fork, log_setup
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
+from worker_plugin.reporting import Reporter
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.encoding import encoding_of
@@ -93,7 +94,7 @@ class Client:
         self._world_size = ranks.size
         self._group = ranks.label
         self._rendezvous = rendezvous
-        self._local_size = local_size
+        self.local_size = local_size
         if host is None:
             host = socket.gethostname() + (f", global rank {ranks.global_rank}" if ranks.label else "")
         self._host = host
@@ -287,14 +288,30 @@ class Client:
             may_fall_back=config.fallback is not None,
             checksums=config.checksums,
             wire_dtype=dtype or 0,
-            local_size=self._local_size,
+            local_size=self.local_size,
             place=Place(own_host(), config.link_mbit),
             shares_memory=config.transport == "auto" and is_possible(),
         )
         self._identity = identity
         self.recorder.describe(identity.job, identity.rank, identity.world_size)
         core = RankCore(identity, meeting_point.addresses, meeting_point.dns_addresses)
-        await self._driver.run(core, meeting_point.dns_names)
+        report = self._begin_reports(identity)
+        try:
+            await self._driver.run(core, meeting_point.dns_names)
+        finally:
+            if report is not None:
+                report.cancel()
+
+    def _begin_reports(self, identity: Identity) -> asyncio.Task[None] | None:
+        """Have rank 0 say what the setting `report_s` is about; of several rails the first one does."""
+        config = self._config
+        if self._rank or not self._announced_ranks or not config.report_s:
+            return None
+        title = job_of(identity.job)
+        reporter = Reporter(
+            self.recorder, identity.job, self._group, title, self._world_size, config.link_mbit
+        )
+        return asyncio.create_task(reporter.run(config.report_s, self._driver.links.accesses))
 
     @property
     def final(self) -> ReductionError:

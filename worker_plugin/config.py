@@ -172,6 +172,12 @@ class PluginConfig:
         "Directory into which each rank writes when its latest collectives were issued, pushed and summed, when "
         "it leaves or fails; `reducer trace` reads it.",
     )
+    report_s: float = setting(
+        60.0,
+        Seconds(may_be_never=True),
+        "Seconds between two lines of rank 0 that say how long collectives take and what to look at first, as "
+        "docs/operating.md describes. 0: none.",
+    )
     tls_cert: str | None = setting(
         None,
         FilePath(),
@@ -302,6 +308,7 @@ class Settings(TypedDict, total=False):
     colocated_host: str | None
     link: str | None
     trace: str | None
+    report_s: float | str | None
     tls_cert: str | os.PathLike[str] | None
     tls_key: str | os.PathLike[str] | None
     tls_ca: str | os.PathLike[str] | None

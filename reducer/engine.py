@@ -43,6 +43,7 @@ from reducer.core.jobs import Jobs
 from reducer.core.lobby import Lobby
 from reducer.journal import Journal
 from reducer.resources.buffers import BufferPool, is_leased
+from reducer.spans import Spans
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class Engine:
         self._events: deque[ReducerEvent] = deque()
         self._stream_count = 0
         self._journal = Journal(clock)
+        #: What `reducer serve --trace` keeps, None without it.
+        self.spans: Spans | None = None
 
     def open(self, sink: Sink) -> EngineStream:
         """Open a stream. Its sink is called from within the `send` of this or of other streams."""
@@ -162,6 +165,9 @@ class Engine:
                 if not self._is_sound(stream, frame):
                     return
                 self.received_bytes += payload.nbytes
+                if self.spans is not None and (owner := self.jobs.streams.get(stream)) is not None:
+                    job, rank = owner
+                    self.spans.on_push(job.id, job.name, job.world_size, rank, frame.seq)
             # A Join of another version has not been checked, so the journal must not keep it.
             case Join() if frame.protocol == PROTOCOL_VERSION:
                 self._journal.introduce(stream, frame)
@@ -313,6 +319,8 @@ class Engine:
                 self.sent_bytes += payload.nbytes
                 self.jobs.note_sent(stream, payload.nbytes)
         self.chunks += 1
+        if self.spans is not None:
+            self.spans.on_publish(action.slot.job, action.slot.seq, action.last_rank, action.opened_at)
 
 
 class EngineStream:

@@ -17,7 +17,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 from reduction.errors import (
     ClosedError,
@@ -52,6 +53,7 @@ from worker_plugin.tensors.encoding import encoding_of
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
+from worker_plugin.timeline import on_demand
 from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -256,7 +258,7 @@ class Client:
     def _on_end(self) -> None:
         for meeting_point in self._meeting_points:
             meeting_point.stop()
-        self.recorder.on_end(self.error)
+        self.recorder.save(self.error)
 
     async def _serve(self, meeting_point: MeetingPoint) -> None:
         config, wire = self._config, self._config.wire
@@ -295,23 +297,24 @@ class Client:
         self._identity = identity
         self.recorder.describe(identity.job, identity.rank, identity.world_size)
         core = RankCore(identity, meeting_point.addresses, meeting_point.dns_addresses)
-        report = self._begin_reports(identity)
+        tasks = [asyncio.create_task(work) for work in self._observers(identity)]
         try:
             await self._driver.run(core, meeting_point.dns_names)
         finally:
-            if report is not None:
-                report.cancel()
+            for task in tasks:
+                task.cancel()
 
-    def _begin_reports(self, identity: Identity) -> asyncio.Task[None] | None:
-        """Have rank 0 say what the setting `report_s` is about; of several rails the first one does."""
+    def _observers(self, identity: Identity) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what the settings `report_s` and `trace` ask for while the communicator lives."""
         config = self._config
-        if self._rank or not self._announced_ranks or not config.report_s:
-            return None
-        title = job_of(identity.job)
-        reporter = Reporter(
-            self.recorder, identity.job, self._group, title, self._world_size, config.link_mbit
-        )
-        return asyncio.create_task(reporter.run(config.report_s, self._driver.links.accesses))
+        if config.report_s and self._rank == 0 and self._announced_ranks:  # of several rails, the first
+            title = job_of(identity.job)
+            reporter = Reporter(
+                self.recorder, identity.job, self._group, title, self._world_size, config.link_mbit
+            )
+            yield reporter.run(config.report_s, self._driver.links.accesses)
+        if config.trace is not None:
+            yield on_demand.watch(self.recorder, config.trace)
 
     @property
     def final(self) -> ReductionError:

@@ -170,7 +170,7 @@ class PluginConfig:
         None,
         Text("a directory"),
         "Directory into which each rank writes when its latest collectives were issued, pushed and summed, when "
-        "it leaves or fails; `reducer trace` reads it.",
+        "it leaves or fails, and whenever the file `now` there is touched; `reducer trace` reads it.",
     )
     report_s: float = setting(
         60.0,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from reduction.model import JobStatus
+from reduction.timeline.parts import chunk_time
 from reduction.timeline.stragglers import last_ranks, straggler, waited_for
 
 from worker_plugin.process import log_setup
@@ -68,14 +69,18 @@ class Reporter:
         counts, waits = last_ranks((job, self._before.get(address)) for address, job in now.items())
         totals, end = self._recorder.totals, time.monotonic()
         exposed = self._recorder.exposed
+        spans = self._recorder.latest(KEPT, self._begin)
+        found = straggler(counts, waits, self._world_size) or waited_for(counts, waits)
+        if found is not None and not found.is_cause(chunk_time(span for span in spans if span.seq)):
+            found = None
         report = Report(
             job=self._title,
             seconds=end - self._begin,
             steps=totals.steps - self._steps,
             collectives=totals.collectives - self._collectives,
-            shares=shares(self._recorder.latest(KEPT, self._begin), totals, self._link_mbit),
+            shares=shares(spans, totals, self._link_mbit),
             exposed_s=None if exposed is None else exposed(),
-            straggler=straggler(counts, waits, self._world_size) or waited_for(counts, waits),
+            straggler=found,
         )
         self._before, self._begin = now, end
         self._steps, self._collectives = totals.steps, totals.collectives

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from reducer.process.siblings import Siblings
 from reducer.process.stopping import Stopping
 from reducer.process.unused import Unused
 from reducer.resources import allowance
+from reducer.spans import Spans
 from reducer.transports.grpc_server import GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 
@@ -53,6 +55,11 @@ async def serve(config: ReducerConfig) -> None:
         )
         with naming(f"--bind {config.bind}"):
             port = server.bind(config.bind)
+        if config.trace is not None:
+            engine.spans = Spans(config.trace, config.address(port))
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGUSR2, _write_trace, engine.spans, siblings
+            )
         check_ports_of_siblings(config)
         with naming("--processes"):
             await siblings.start()
@@ -95,6 +102,14 @@ async def serve(config: ReducerConfig) -> None:
             data_port.stop()
         await asyncio.gather(server.stop(0.5), siblings.stop())
         engine.close()
+        if engine.spans is not None:
+            engine.spans.write(engine.spans.records())
+
+
+def _write_trace(spans: Spans, siblings: Siblings) -> None:
+    """Write what was recorded of the jobs that are there, here and in the siblings."""
+    siblings.write_trace()
+    spans.write(spans.records())
 
 
 def _listen_beside(
@@ -159,6 +174,10 @@ async def _tick(engine: Engine, unneeded: asyncio.Event, config: ReducerConfig, 
             log.info("no job for %g s, as --exit-after-job says", config.exit_after_job_s)
             stopping.ask()
             unused = None
+        if engine.spans is not None:
+            ended = engine.spans.take_ended(job.id for job in engine.jobs.by_name.values())
+            if ended:
+                await asyncio.to_thread(engine.spans.write, ended)
         if engine.jobs.is_draining and not engine.is_needed:
             unneeded.set()
         await asyncio.sleep(TICK_S)

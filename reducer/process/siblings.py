@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
@@ -75,6 +76,12 @@ class Siblings:
             log.warning("killed a sibling that did not end pid=%d", process.pid)
             process.kill()
 
+    def write_trace(self) -> None:
+        """Have all siblings write their records, as `--trace` says."""
+        for process in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGUSR2)
+
     def kill(self) -> None:
         """End all siblings at once."""
         for process in self._running:
@@ -98,6 +105,7 @@ class Siblings:
         paths = (config.tls_cert, config.tls_key, config.tls_ca, config.token_file)
         for option, path in zip((*TLS_OPTIONS, "--token-file"), paths, strict=True):
             command += [option, path] if path is not None else []
+        command += ["--trace", config.trace] if config.trace is not None else []
         command += ["--data-port", str(config.data_port + number)] if config.data_port else []
         command += ["--metrics-port", str(config.metrics_port + number)] if config.metrics_port else []
         # A session of its own: Ctrl-C is for the first process, which passes it on as SIGTERM.

@@ -158,7 +158,7 @@ class Recorder:
         offset = time.time() - time.monotonic()
         return Record(job, rank, world_size, socket.gethostname(), loopback_id(), offset, error, spans, notes)
 
-    def on_end(self, error: Exception | None) -> None:
+    def save(self, error: Exception | None = None) -> None:
         """Write the file of the setting `trace`, if there is one; a failure to write it is only logged."""
         if self._directory is None:
             return

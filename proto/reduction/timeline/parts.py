@@ -145,6 +145,21 @@ def begun_by_own_clock(spans: Iterable[Span]) -> dict[int, Begun]:
     return found
 
 
+def chunk_time(spans: Iterable[Span]) -> float:
+    """Return the mean time from the push of a chunk to its result, in seconds; 0 if there is none.
+
+    Only the first and the last chunk of each collective at each reducer are recorded, so it is the mean
+    of these.
+    """
+    times = [
+        (lane.first_result - lane.first_push + lane.last_result - lane.last_push) / 2
+        for span in spans
+        for lane in span.lanes.values()
+        if lane.first_result is not None and lane.last_result is not None
+    ]
+    return sum(times) / len(times) if times else 0.0
+
+
 def best_rate(of_rounds: Iterable[Parts]) -> float:
     """Return the highest rate of a round's transfer in bytes/s, among those of many bytes; 0 without any."""
     of_rounds = list(of_rounds)

@@ -13,6 +13,10 @@ SHARE, SHARE_OF_TWO = 0.6, 0.75
 WAIT_S = 0.001
 #: With fewer chunks there is no verdict.
 CHUNKS_MIN = 16
+#: A straggler is why collectives take long only if chunks spend at least this share of their time
+#: waiting for it. Where many ranks share a slow link, one of them may always be last without being
+#: the reason.
+TIME_SHARE = 0.5
 
 
 class Straggler(NamedTuple):
@@ -23,6 +27,10 @@ class Straggler(NamedTuple):
     share: float
     #: How long such a chunk waits on average, in seconds.
     wait_s: float
+
+    def is_cause(self, chunk_time_s: float) -> bool:
+        """Whether it is why collectives take long, if a chunk takes so long from push to result on other ranks."""
+        return self.wait_s >= TIME_SHARE * chunk_time_s
 
 
 def straggler(counts: Mapping[int, int], waits: Mapping[int, float], world_size: int) -> Straggler | None:

@@ -1,7 +1,16 @@
 """The parts of rounds add up, and each moment is in the right one."""
 
 import pytest
-from reduction.timeline.parts import Begun, Parts, begun_by_own_clock, best_rate, ideal, parts, rounds
+from reduction.timeline.parts import (
+    Begun,
+    Parts,
+    begun_by_own_clock,
+    best_rate,
+    chunk_time,
+    ideal,
+    parts,
+    rounds,
+)
 from reduction.timeline.record import Lane, Span
 
 
@@ -90,3 +99,13 @@ def test_parts_of_rounds_are_added():
     assert (one.rounds, one.collectives, one.nbytes) == (2, 2, 2000)
     assert dict(one.ranks) == {2: 2.0, 0: 1.0}
     assert one.measured == pytest.approx(total(one))
+
+
+def test_the_time_of_a_chunk_is_that_of_the_first_and_of_the_last():
+    spans = [
+        span(1, 0.0, 0.0, 1.0, 2.0, 5.0, 5.0, first_result=1.5),
+        span(2, 0.0, 0.0, 1.0, 2.0, 5.0, 5.0),
+        span(3, 0.0, None, None, None, None, 1.0),
+    ]
+    assert chunk_time(spans) == (0.5 + 3.0) / 2
+    assert chunk_time(spans[1:]) == 0.0

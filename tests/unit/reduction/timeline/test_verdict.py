@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from reduction.timeline.clocks import offsets
-from reduction.timeline.record import Span
+from reduction.timeline.record import Lane, Span
 from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
 from reduction.timeline.verdict import verdict
 from unit.reduction.timeline.records import record, span
@@ -122,4 +122,12 @@ def test_what_is_open_and_why_it_ended_is_said():
         "rank 1 (host-one) has 1 without a result, the oldest is 6: SUM of 4 x float32: 0 of 16 bytes not pushed, "
         "no result from some chunks",
         "rank 0 (host-one) was late most often, for 1 of 1 collectives; the others waited 2000.0 ms for it each time",
+    ]
+
+
+def test_nothing_is_lost_if_all_of_the_time_is_transfer():
+    lane = Lane(1.0, 1.5, 1.2, 2.0)
+    lines = said(record(0, [Span(1, "SUM", 16, 0, 1.0, 1.0, 2.0, 2.0, {"r:1": lane})]))
+    assert lines == [
+        "mean of 1 rounds of 1 ranks: 1000.00 ms for 0.02 kB in 1.0 collectives; ideal 1000.00 ms -> 100 %"
     ]

@@ -370,7 +370,8 @@ class ReductionState:
         hierarchical mode they are those of this rank's rail, which carries 1/`local_size` of every
         tensor between the nodes; copies within the node do not count.
 
-        Since the communicator began, so until `restart`:
+        Since the communicator began, so until `restart`, and in an elastic job until the next change of
+        its workers:
 
         - `rank`, `world_size`: this rank's number, -1 if it is not known yet; ranks, 0 likewise.
         - `local_size`: ranks of a node that reduce among themselves first, 1 without `local_group`.

@@ -33,6 +33,8 @@ def test_defaults_are_the_documented_ones():
         "link": None,
         "trace": None,
         "report_s": 60.0,
+        "elastic": False,
+        "min_workers": 1,
         "tls_cert": None,
         "tls_key": None,
         "tls_ca": None,

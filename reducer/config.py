@@ -60,6 +60,8 @@ class ReducerConfig:
     drain_timeout_s: float = DRAIN_TIMEOUT_S
     #: How long this reducer stays after its last job, in seconds; None if for ever.
     exit_after_job_s: float | None = None
+    #: Directory for records of collectives, None for none.
+    trace: str | None = None
     #: How the log is written, one of LOG_FORMATS.
     log_format: str = LOG_FORMATS[0]
 

@@ -48,6 +48,7 @@ from reducer.core.totals import JobLabel, JobTotals, Traffic
 from reducer.journal import Journal
 from reducer.resources import usage
 from reducer.resources.buffers import BufferPool, is_leased
+from reducer.spans import Spans
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +113,8 @@ class Engine:
         self._events: deque[ReducerEvent] = deque()
         self._stream_count = 0
         self._journal = Journal(clock)
+        #: What `reducer serve --trace` keeps, None without it.
+        self.spans: Spans | None = None
 
     def open(self, sink: Sink) -> EngineStream:
         """Open a stream. Its sink is called from within the `send` of this or of other streams."""
@@ -199,6 +202,9 @@ class Engine:
                     return
                 if (traffic := self._traffic.get(stream)) is not None:
                     traffic.received_bytes += payload.nbytes
+                if self.spans is not None and (owner := self.jobs.streams.get(stream)) is not None:
+                    job, rank = owner
+                    self.spans.on_push(job.id, job.name, job.world_size, rank, frame.seq)
             # A Join of another version has not been checked, so the journal must not keep it.
             case Join() if frame.protocol == PROTOCOL_VERSION:
                 self._journal.introduce(stream, frame)
@@ -369,6 +375,8 @@ class Engine:
         if not self.chunks % MEASURED_CHUNKS and action.streams:
             self.jobs.note_reduced(action.streams[0], self._clock() - now)
         self.chunks += 1
+        if self.spans is not None:
+            self.spans.on_publish(action.slot.job, action.slot.seq, action.last_rank, action.opened_at)
 
 
 class EngineStream:

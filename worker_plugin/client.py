@@ -17,7 +17,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any
 
 from reduction.errors import (
     ClosedError,
@@ -47,13 +48,16 @@ from worker_plugin.io_process.remote import RemoteDriver
 from worker_plugin.process import fork, log_setup
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
+from worker_plugin.reporting import Reporter
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.encoding import encoding_of
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
+from worker_plugin.timeline import on_demand
 from worker_plugin.timeline.recorder import Recorder
+from worker_plugin.transports.security import Access
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +99,7 @@ class Client:
         self._world_size = ranks.size
         self._group = ranks.label
         self._rendezvous = rendezvous
-        self._local_size = local_size
+        self.local_size = local_size
         if host is None:
             host = socket.gethostname() + (f", global rank {ranks.global_rank}" if ranks.label else "")
         self._host = host
@@ -261,7 +265,7 @@ class Client:
     def _on_end(self) -> None:
         for meeting_point in self._meeting_points:
             meeting_point.stop()
-        self.recorder.on_end(self.error)
+        self.recorder.save(self.error)
 
     async def _serve(self, meeting_point: MeetingPoint) -> None:
         config, wire = self._config, self._config.wire
@@ -292,14 +296,38 @@ class Client:
             may_fall_back=config.fallback is not None,
             checksums=config.checksums,
             wire_dtype=dtype or 0,
-            local_size=self._local_size,
+            local_size=self.local_size,
             place=Place(own_host(), config.link_mbit),
             shares_memory=config.transport == "auto" and is_possible(),
         )
         self._identity = identity
         self.recorder.describe(identity.job, identity.rank, identity.world_size)
         addresses = meeting_point.addresses, meeting_point.dns_addresses, meeting_point.dns_names
-        await self._driver.run(Start(identity, *addresses, transport, meeting_point.access, private))
+        start = Start(identity, *addresses, transport, meeting_point.access, private)
+        tasks = [asyncio.create_task(work) for work in self._observers(start)]
+        try:
+            await self._driver.run(start)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _observers(self, start: Start) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what the settings `report_s` and `trace` ask for while the communicator lives."""
+        config, identity = self._config, start.identity
+        if config.report_s and self._rank == 0 and self._announced_ranks:  # of several rails, the first
+            title = job_of(identity.job)
+            reporter = Reporter(
+                self.recorder, identity.job, self._group, title, self._world_size, config.link_mbit
+            )
+            yield reporter.run(config.report_s, lambda: self._accesses(start))
+        if config.trace is not None:
+            yield on_demand.watch(self.recorder, config.trace)
+
+    def _accesses(self, start: Start) -> Mapping[str, Access]:
+        """Return what each reducer wants to see, by address. An I/O process does not tell of siblings."""
+        if isinstance(self._driver, Driver):
+            return self._driver.links.accesses()
+        return {address: start.private.get(address, start.access) for address in start.addresses}
 
     @property
     def final(self) -> ReductionError:

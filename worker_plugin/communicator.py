@@ -48,6 +48,10 @@ class Communicator(Protocol):
         """The job's name, once the ranks have agreed on it."""
 
     @property
+    def local_size(self) -> int:
+        """Of how many ranks of a node each contribution is the sum; 1 as long as that is not known."""
+
+    @property
     def recorder(self) -> Recorder | None:
         """What it has done lately; None as long as it does nothing."""
 

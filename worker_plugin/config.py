@@ -178,7 +178,13 @@ class PluginConfig:
         None,
         Text("a directory"),
         "Directory into which each rank writes when its latest collectives were issued, pushed and summed, when "
-        "it leaves or fails; `reducer trace` reads it.",
+        "it leaves or fails, and whenever the file `now` there is touched; `reducer trace` reads it.",
+    )
+    report_s: float = setting(
+        60.0,
+        Seconds(may_be_never=True),
+        "Seconds between two lines of rank 0 that say how long collectives take and what to look at first, as "
+        "docs/operating.md describes. 0: none.",
     )
     tls_cert: str | None = setting(
         None,
@@ -326,6 +332,7 @@ class Settings(TypedDict, total=False):
     colocated_host: str | None
     link: str | None
     trace: str | None
+    report_s: float | str | None
     tls_cert: str | os.PathLike[str] | None
     tls_key: str | os.PathLike[str] | None
     tls_ca: str | os.PathLike[str] | None

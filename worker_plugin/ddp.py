@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,6 +20,7 @@ class Modules:
     def __init__(self) -> None:
         #: By id of a parameter. The reference tells whether the id still stands for that parameter.
         self._checked: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._modules: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Whether the parameter belongs to a module that was checked."""
@@ -46,6 +47,30 @@ class Modules:
     def add(self, module: DistributedDataParallel) -> None:
         """Take note of a module that needs no check of its ranks."""
         self._checked |= {id(parameter): weakref.ref(parameter) for parameter in module.parameters()}
+        self._modules.add(module)
+
+    def exposed_s(self) -> float | None:
+        """Return how long the latest step that DDP has measured waited for collectives, of all modules in seconds.
+
+        DDP measures the first ten steps and then every 100th, unless `_set_ddp_runtime_logging_sample_rate` says
+        otherwise. None if it has measured none, or if this version of torch does not tell.
+        """
+        found = [exposed_s(module) for module in list(self._modules)]
+        known = [seconds for seconds in found if seconds is not None]
+        return sum(known) if known else None
+
+
+def exposed_s(module: DistributedDataParallel) -> float | None:
+    """Return how long a module's latest measured step waited for collectives that did not overlap, in seconds."""
+    try:
+        ask: Callable[[], Mapping[str, object]] = module._get_ddp_logging_data
+        data = ask()
+        whole, hidden = data["backward_comm_time"], data["backward_compute_comm_overlap_time"]
+    except Exception:  # the function is private: another torch may have none, or one that raises
+        return None
+    if not isinstance(whole, int) or not isinstance(hidden, int) or whole <= 0:
+        return None
+    return max(0, whole - hidden) / 1e9
 
 
 def modules_of(parameter: torch.Tensor, state: object) -> Sequence[DistributedDataParallel]:

@@ -43,6 +43,8 @@ from worker_plugin.transports.security import Access
 
 log = logging.getLogger(__name__)
 
+#: The kernel is asked for retransmits every so many ticks, that is once a second.
+RETRANSMITS_TICKS = 25
 #: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
 TICK_S = 0.04
 
@@ -128,6 +130,7 @@ class Driver:
         self._transfers: dict[int, Transfer] = {}
         #: The error of collectives that come after a failure.
         self._failure: ReductionError | None = None
+        self._ticks = 0
         #: The timer of the next tick.
         self._timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
@@ -226,8 +229,10 @@ class Driver:
                 self.links.shut(link)
                 self.lose(link, error)
                 return
-        if isinstance(frame, Result) and (transfer := self._transfers.get(frame.seq)) is not None:
-            transfer.progress.on_result(link)
+        if isinstance(frame, Result):
+            self._recorder.totals.bytes_pulled += frame.payload.nbytes
+            if (transfer := self._transfers.get(frame.seq)) is not None:
+                transfer.progress.on_result(link)
         self.handle(Received(link, frame))
 
     def lose(self, link: int, error: ReductionError | None) -> None:
@@ -266,6 +271,7 @@ class Driver:
             case LookUp():
                 self.links.run(self._look_up())
             case Began(reducers):
+                self._count_epochs()
                 self._owner.on_started(reducers, self.links.planes)
             case Closed():
                 self._over.set()
@@ -278,7 +284,18 @@ class Driver:
             # The next tick is set first: time must go on even if handling this one raises.
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
             is_asked = self._core is not None and self._core.wants_packets_lost
-            self.handle(Tick(self.links.packets_lost if is_asked else 0))
+            lost = 0
+            if is_asked or self._ticks % RETRANSMITS_TICKS == 0:
+                lost = self.links.packets_lost
+                self._recorder.totals.retransmits = max(self._recorder.totals.retransmits, lost)
+            self._ticks += 1
+            self.handle(Tick(lost if is_asked else 0))
+            self._count_epochs()
+
+    def _count_epochs(self) -> None:
+        if self._core is not None:
+            totals, epochs = self._recorder.totals, self._core.epochs
+            totals.epochs, totals.resharded, totals.reducers = epochs.number, epochs.resharded, epochs.size
 
     async def _look_up(self) -> None:
         """Tell the core which addresses the job's DNS names have now, if all of them can be looked up."""
@@ -297,6 +314,7 @@ class Driver:
         if action.is_awaited:
             self._staging.prepare_result(transfer)
             destination = transfer.destination(action.start, action.stop)
+        self._recorder.totals.bytes_pushed += payload.nbytes
         self.links.push(action.link, push, destination)
         transfer.progress.on_push(action.link, action.stop - action.start)
 
@@ -308,6 +326,7 @@ class Driver:
     def _fail(self, error: ReductionError) -> None:
         """Complete every collective that has no result with the error; every later one gets it as well."""
         self._failure = self._owner.on_failed(error)
+        self._recorder.totals.stop()
         for transfer in self._transfers.values():
             self._staging.fail(transfer, self._failure)
         self._transfers.clear()

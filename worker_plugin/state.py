@@ -40,6 +40,7 @@ from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback
 from worker_plugin.tensors.futures import Future
 from worker_plugin.timeline import recorder
+from worker_plugin.timeline.stats import numbers
 
 _SHAPE, _BUCKET = 1, 2
 #: What torch.profiler calls a collective, as it says gloo:all_reduce.
@@ -182,7 +183,13 @@ class ReductionState:
             for module in modules_of(parameters[0], self):
                 self.check_module(module)
         check_dense(bucket.buffer())
-        return self._submit(bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), parameters)
+        future = self._submit(
+            bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), parameters
+        )
+        if (kept := self._recorder) is not None:
+            kept.exposed = self._modules.exposed_s
+            kept.totals.steps += bucket.is_last()
+        return future
 
     def fail(self, error: Exception) -> ReductionError:
         """End the communicator on all ranks, because this rank cannot take part in a step; any thread.
@@ -367,6 +374,57 @@ class ReductionState:
     def members(self) -> tuple[int, ...]:
         """The ranks that take part in the present step of an elastic job; empty before its first `sync`."""
         return () if self._steps is None else self._steps.ranks
+
+    def stats(self) -> dict[str, float]:
+        """Return numbers about this rank's collectives: cheap, from any thread, for a logger of the user's.
+
+        Before the first collective, and in a process that was forked, all of them are 0. In
+        hierarchical mode they are those of this rank's rail, which carries 1/`local_size` of every
+        tensor between the nodes; copies within the node do not count.
+
+        Since the communicator began, so until `restart`, and in an elastic job until the next change of
+        its workers:
+
+        - `rank`, `world_size`: this rank's number, -1 if it is not known yet; ranks, 0 likewise.
+        - `local_size`: ranks of a node that reduce among themselves first, 1 without `local_group`.
+        - `steps`: backward passes of DDP. `collectives`: those whose result is there.
+          `in_flight`: those that are on their way.
+        - `bytes_pushed`, `bytes_pulled`: payload sent and received. `bytes_repushed`: of those sent,
+          as the tensors count them, what was sent once more after a reducer was lost or came.
+        - `epochs`: the number of the set of reducers. `resharded`: how often it got other members or
+          shares. `reducers`: processes in it.
+        - `retransmits`: packets that TCP sent again, where the kernel tells; at most a second old.
+        - `comm_s`: seconds in which at least one collective was on its way.
+
+        Of the latest 128 collectives, in seconds per *round*, a time in which at least one of them was
+        on its way, which with DDP is usually one per step:
+
+        - `round_s`, and its parts `ideal_s` + `copy_s` + `credit_s` + `ranks_s` + `transfer_s` +
+          `copy_back_s`, which docs/operating.md explains.
+        - `algbw`: bytes of tensors per second. `efficiency`: `ideal_s` / `round_s`.
+        - `rtt_s`: the shortest time from the first push of a collective to its first result.
+
+        `exposed_s`, if DDP has measured it: how long the latest step that it has measured waited for
+        collectives after its own computations. DDP measures few steps unless it is asked for more.
+        """
+        communicator = self._communicator if self._pid == os.getpid() else None
+        kept = None if communicator is None else communicator.recorder
+        config, group = self.config, self._group
+        rank, size = (config.rank, config.world_size) if group is None else (group.rank, group.size)
+        found: dict[str, float] = {
+            "rank": -1 if rank is None else rank,
+            "world_size": size or 0,
+            "local_size": 1 if communicator is None else communicator.local_size,
+            **numbers(kept or recorder.Recorder(None), config.link_mbit),
+        }
+        if (exposed := self._modules.exposed_s()) is not None:
+            found["exposed_s"] = exposed
+        return found
+
+    @property
+    def _recorder(self) -> recorder.Recorder | None:
+        communicator = self._communicator
+        return None if communicator is None else communicator.recorder
 
     # ---- life ----
 

@@ -114,6 +114,13 @@ EXIT_BIND = 3
     help="End with exit code 0 that long after the last job has left; before its first job a reducer waits for ever.",
 )
 @click.option(
+    "--trace",
+    type=click.Path(file_okay=False),
+    metavar="DIRECTORY",
+    help="Write when this reducer got and published each collective of a job, when the job ends or SIGUSR2 "
+    "comes; `reducer trace` reads it.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -160,6 +167,7 @@ def serve(
     link: str | None,
     drain_timeout: float,
     exit_after_job: float | None,
+    trace: str | None,
     log_level: str,
     log_format: str,
     check: bool,
@@ -205,6 +213,7 @@ def serve(
             metrics_socket=metrics_socket,
             drain_timeout_s=drain_timeout,
             exit_after_job_s=exit_after_job,
+            trace=trace,
             log_format=log_format,
             **{name: value for name, value in given.items() if value is not None},
         )

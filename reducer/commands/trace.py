@@ -8,9 +8,12 @@ from pathlib import Path
 
 import click
 from reduction.errors import ConfigError
+from reduction.process.place import link_mbit
 from reduction.timeline import chrome
-from reduction.timeline.clocks import offsets
+from reduction.timeline.clocks import offsets, reducer_offsets
 from reduction.timeline.record import Record, from_json
+from reduction.timeline.reducer_record import ReducerRecord
+from reduction.timeline.reducer_record import from_json as reducer_from_json
 from reduction.timeline.verdict import verdict
 
 
@@ -24,15 +27,23 @@ from reduction.timeline.verdict import verdict
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write a trace for ui.perfetto.dev or chrome://tracing, all ranks on one time line.",
 )
-def trace(paths: tuple[Path, ...], output: Path | None) -> None:
+@click.option(
+    "--link",
+    metavar="RATE",
+    help="Rate of each rank's link, such as 10G, for the ideal time.  [default: the best that its rounds show]",
+)
+def trace(paths: tuple[Path, ...], output: Path | None, link: str | None) -> None:
     """Read the records that ranks wrote into each PATH, a directory or a file, and say where their time went.
 
-    Ranks write them with REDUCTION_TRACE=DIRECTORY or `state.trace(DIRECTORY)`. Of several records of
+    Ranks write them with REDUCTION_TRACE=DIRECTORY or `state.trace(DIRECTORY)`, reducers with
+    `reducer serve --trace DIRECTORY`. Of several records of
     one rank the newest counts. Clocks of several hosts are compared by the collectives that they have
     in common; the trace says how far they may be wrong.
     """
     try:
+        rate = None if link is None else link_mbit("--link", link) * 1e6 / 8
         jobs = _newest(paths)
+        reducers = _reducers(paths)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     records = [record for job in jobs.values() for record in job]
@@ -40,10 +51,12 @@ def trace(paths: tuple[Path, ...], output: Path | None) -> None:
     for job, ranks in jobs.items():
         missing = sorted({*range(ranks[0].world_size)} - {record.rank for record in ranks})
         click.echo(f"{job}: {len(ranks)} of {ranks[0].world_size} ranks" + _listed(missing))
-        for line in verdict(ranks, [clocks[record.clock] for record in ranks]):
+        theirs = [reducer for reducer in reducers if reducer.job == job]
+        for line in verdict(ranks, [clocks[record.clock] for record in ranks], theirs, rate):
             click.echo(f"  {line}")
     if output is not None:
-        document = chrome.document(records, [clocks[record.clock] for record in records])
+        known = [clocks[record.clock] for record in records]
+        document = chrome.document(records, known, reducers, reducer_offsets(reducers, records, known))
         try:
             output.write_text(json.dumps(document), encoding="utf-8")
         except OSError as error:
@@ -67,6 +80,21 @@ def _newest(paths: tuple[Path, ...]) -> dict[str, list[Record]]:
             raise ConfigError(f"{file} cannot be read: {error}") from None
         newest[record.job][record.rank] = record
     return {job: [ranks[rank] for rank in sorted(ranks)] for job, ranks in sorted(newest.items())}
+
+
+def _reducers(paths: tuple[Path, ...]) -> list[ReducerRecord]:
+    """Return the records of reducers.
+
+    Raises:
+        ConfigError: a file is none.
+    """
+    found = []
+    for file in sorted(file for path in paths if path.is_dir() for file in path.glob("*-reducer-*.json")):
+        try:
+            found.append(reducer_from_json(file.read_text(encoding="utf-8"), str(file)))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}") from None
+    return found
 
 
 def _listed(missing: list[int]) -> str:

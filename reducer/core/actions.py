@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from reduction.errors import ReductionError
@@ -57,6 +57,9 @@ class Publish:
     streams: tuple[int, ...]
     #: Whether the Result has a checksum.
     has_checksum: bool = False
+    #: For observers: the rank that pushed the chunk last, and when the first one had pushed it.
+    last_rank: int = field(default=0, compare=False)
+    opened_at: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

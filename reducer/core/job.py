@@ -319,7 +319,17 @@ class Job:
             streams = self._audience()
             divisor = self.world_size * self.local_size
             actions.append(
-                Publish(key, push.collective, divisor, self.epoch, self.minimum, streams, self.has_checksums)
+                Publish(
+                    key,
+                    push.collective,
+                    divisor,
+                    self.epoch,
+                    self.minimum,
+                    streams,
+                    self.has_checksums,
+                    rank,
+                    slot.opened_at,
+                )
             )
         return actions
 

@@ -12,14 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from reduction.model import EventKind, JobStatus, Presence, ReducerStatus
-
-#: A rank is a straggler if it is the last to push at least this share of the chunks. With two ranks
-#: the share must be larger, because chance alone makes each of them last half of the time.
-STRAGGLER_SHARE, STRAGGLER_SHARE_OF_TWO = 0.6, 0.75
-#: A rank is a straggler only if chunks wait at least this long for it on average, in seconds.
-STRAGGLER_WAIT_S = 0.001
-#: With fewer chunks there is no verdict.
-CHUNKS_MIN = 16
+from reduction.timeline.stragglers import CHUNKS_MIN, Straggler, last_ranks, straggler
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,40 +112,40 @@ class JobSummary:
 
         None as long as there are too few chunks.
         """
-        counts, waits = self._last()
+        counts, waits = self._counts
         chunks = sum(counts.values())
-        if chunks < CHUNKS_MIN:
-            counts, waits = self._last(since_before=False)
-            chunks = sum(counts.values())
         if chunks < CHUNKS_MIN:
             return None
         rank = max(counts, key=lambda number: counts[number])
         return rank, counts[rank] / chunks, waits[rank] / counts[rank]
 
     @property
-    def straggler(self) -> tuple[int, float, float] | None:
-        """The same, if the others really wait for that rank. None if nobody is a straggler."""
-        if self.latest is None:
-            return None
-        rank, share, wait_s = self.latest
-        world_size = self.now[0].world_size
-        least = STRAGGLER_SHARE_OF_TWO if world_size == 2 else STRAGGLER_SHARE
-        is_straggler = world_size > 1 and share >= least and wait_s >= STRAGGLER_WAIT_S
-        return (rank, share, wait_s) if is_straggler else None
+    def straggler(self) -> Straggler | None:
+        """The rank that others wait for, its share of the chunks, and their average wait."""
+        counts, waits = self._counts
+        return straggler(counts, waits, self.now[0].world_size)
+
+    @property
+    def _counts(self) -> tuple[dict[int, int], dict[int, float]]:
+        """How often each rank was the last lately, or since the job's start if that is too seldom, and the waits."""
+        counts, waits = self._last()
+        if sum(counts.values()) < CHUNKS_MIN:
+            counts, waits = self._last(since_before=False)
+        return counts, waits
 
     @property
     def slowest(self) -> str:
         """The verdict for a column of the table."""
-        if (straggler := self.straggler) is not None:
-            return f"rank {straggler[0]}"
+        if (found := self.straggler) is not None:
+            return f"rank {found.rank}"
         return "no straggler" if self.has_chunks else "too early"
 
     @property
     def verdict(self) -> str:
         """The verdict as a sentence."""
-        if (straggler := self.straggler) is None:
+        if (found := self.straggler) is None:
             return "no straggler" if self.has_chunks else f"fewer than {CHUNKS_MIN} chunks: too early to tell"
-        rank, share, wait_s = straggler
+        rank, share, wait_s = found
         return f"rank {rank} ({self.host_of(rank)}) is last {share * 100:.0f} % of the time, by {wait_s * 1e3:.1f} ms"
 
     def host_of(self, rank: int) -> str:
@@ -171,19 +164,7 @@ class JobSummary:
 
     def _last(self, *, since_before: bool = True) -> tuple[dict[int, int], dict[int, float]]:
         """Return how often each rank was the last, and how long chunks waited for it."""
-        counts: dict[int, int] = {}
-        waits: dict[int, float] = {}
-        for part in self.parts:
-            before = part.before if since_before else None
-            former = {} if before is None else {entry.rank: entry for entry in before.last}
-            for entry in part.now.last:
-                chunks, waited_s = entry.chunks, entry.waited_s
-                if (old := former.get(entry.rank)) is not None:
-                    chunks, waited_s = chunks - old.chunks, waited_s - old.waited_s
-                if chunks > 0:
-                    counts[entry.rank] = counts.get(entry.rank, 0) + chunks
-                    waits[entry.rank] = waits.get(entry.rank, 0.0) + waited_s
-        return counts, waits
+        return last_ranks((part.now, part.before if since_before else None) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

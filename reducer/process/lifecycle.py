@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ from reducer.process.allowed import log_what_is_used
 from reducer.process.stopping import Stopping
 from reducer.process.under_supervisor import UnderSupervisor
 from reducer.process.unused import Unused
+from reducer.spans import Spans
 from reducer.transports.grpc_server import Drain, GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 
@@ -74,6 +76,9 @@ async def serve(config: ReducerConfig) -> None:
     _show(config, sources, health, siblings, {} if sampler is None else routes(sampler))
     with naming(f"--bind {config.bind}"):
         port = server.bind(config.bind)
+    if config.trace is not None:
+        spans = engine.spans = Spans(config.trace, config.address(port))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, lambda: spans.write(spans.records()))
     tasks = [asyncio.create_task(_look([one for one in (certificates, tokens) if one is not None]))]
     if supervisor is None:
         stopping.listen(stdin=config.stop_with_stdin)
@@ -120,6 +125,8 @@ async def serve(config: ReducerConfig) -> None:
             data_port.stop()
         await server.stop(0.5)
         engine.close()
+        if engine.spans is not None:
+            engine.spans.write(engine.spans.records())
 
 
 def _listen_for_data(config: ReducerConfig, engine: Engine) -> DataPort:
@@ -203,6 +210,10 @@ async def _tick(
             log.info("no job for %g s, as --exit-after-job says", config.exit_after_job_s)
             stopping.ask()
             unused = None
+        if engine.spans is not None:
+            ended = engine.spans.take_ended(job.id for job in engine.jobs.by_name.values())
+            if ended:
+                await asyncio.to_thread(engine.spans.write, ended)
         if engine.jobs.is_draining and not engine.is_needed:
             unneeded.set()
         await asyncio.sleep(TICK_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -120,6 +121,12 @@ class ServingProcess:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
+    def write_trace(self) -> None:
+        """Have the process write its records, as --trace says."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGUSR2)
+
     def kill(self) -> None:
         """End the process at once."""
         if self._process is not None and self._process.returncode is None:
@@ -153,6 +160,7 @@ class ServingProcess:
         paths = (config.tls_cert, config.tls_key, config.tls_ca, config.token_file)
         for option, path in zip((*TLS_OPTIONS, "--token-file"), paths, strict=True):
             arguments += [option, path] if path is not None else []
+        arguments += ["--trace", config.trace] if config.trace is not None else []
         arguments += ["--data-port", str(ports.data)] if ports.data else []
         arguments += ["--metrics-port", str(ports.metrics)] if ports.metrics else []
         arguments += ["--page"] if config.page and self.number == 0 else []

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import signal
 from collections.abc import Sequence
 from functools import partial
 from time import monotonic
@@ -74,6 +75,8 @@ class _Supervisor:
 
     async def run(self) -> int:
         self._stopping.listen(stdin=self._config.stop_with_stdin)
+        if self._config.trace is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._write_traces)
         keepers = [asyncio.create_task(self._keep(process)) for process in self._processes]
         helpers = [asyncio.create_task(self._announce()), asyncio.create_task(self._end_with_the_job())]
         asked = asyncio.create_task(self._stopping.wait())
@@ -184,6 +187,10 @@ class _Supervisor:
             log.warning("killed processes that did not end in time")
             self._kill()
         await waiting
+
+    def _write_traces(self) -> None:
+        for process in self._processes:
+            process.write_trace()
 
     def _kill(self) -> None:
         for process in self._processes:

@@ -57,6 +57,8 @@ class Epochs:
         self.roster = roster
         self.window = window
         self.configuration: Configuration | None = None
+        #: How often a configuration had other members, or other shares, than the one before.
+        self.resharded = 0
         #: Since when a stream of this epoch is known to have broken; None while all stand.
         self.broken_since: float | None = None
         #: Since when this epoch has waited for a Start of all its members; None once all have come.
@@ -70,6 +72,11 @@ class Epochs:
         return 0 if self.configuration is None else self.configuration.epoch
 
     @property
+    def size(self) -> int:
+        """How many reducers are members of the present epoch, 0 before the first."""
+        return 0 if self.configuration is None else len(self.configuration.members)
+
+    @property
     def is_calm(self) -> bool:
         """Whether an epoch has started and, as far as this rank knows, all its streams are open."""
         return self._has_started and self.broken_since is None
@@ -79,6 +86,8 @@ class Epochs:
         if self.instance and configuration.instance != self.instance:
             raise StaleInstance("a configuration of another life of this job arrived")
         self.instance = configuration.instance
+        if self.configuration is not None and configuration.members != self.configuration.members:
+            self.resharded += 1
         self.configuration = configuration
         self._convoy = Convoy(configuration, is_mixed=self._is_mixed)
         self.broken_since = None

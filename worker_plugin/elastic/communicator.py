@@ -108,6 +108,11 @@ class Elastic:
         return self._job
 
     @property
+    def local_size(self) -> int:
+        """See `Communicator.local_size`: workers of an elastic job are by themselves."""
+        return 1
+
+    @property
     def recorder(self) -> Recorder | None:
         """What the present generation has done lately."""
         return None if self._client is None else self._client.recorder

@@ -117,6 +117,11 @@ class Hierarchy:
         return None if (client := self._client) is None else client.job
 
     @property
+    def local_size(self) -> int:
+        """See `Communicator.local_size`."""
+        return 1 if (client := self._client) is None else client.local_size
+
+    @property
     def recorder(self) -> Recorder | None:
         """See `Communicator.recorder`: that of the rail, which knows nothing of exchanges within the node."""
         return None if (client := self._client) is None else client.recorder

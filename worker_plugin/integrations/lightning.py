@@ -50,19 +50,21 @@ class ReductionStrategy(DDPStrategy):
                 f"ddp_comm_hook={arguments['ddp_comm_hook']!r} cannot be used with strategy={NAME!r}, which is a hook"
             )
         self._settings: AllSettings = mine  # type: ignore[assignment]
-        self._state: ReductionState | None = None
+        #: The state that averages the gradients, such as for its `stats`; None before the training begins,
+        #: and if `REDUCTION_AUTO` has made one already.
+        self.reduction_state: ReductionState | None = None
         super().__init__(**arguments)
 
     def _register_ddp_hooks(self) -> None:
         """See DDPStrategy; it does nothing on a CPU."""
         assert isinstance(self.model, DistributedDataParallel)
         if not auto.has_attached(self.model):
-            self._state = attach(self.model, **self._settings)
+            self.reduction_state = attach(self.model, **self._settings)
 
     def teardown(self) -> None:
         """See DDPStrategy."""
-        if self._state is not None:
-            self._state.close()
+        if self.reduction_state is not None:
+            self.reduction_state.close()
         super().teardown()
 
 

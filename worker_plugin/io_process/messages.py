@@ -156,13 +156,21 @@ def start_from_json(item: dict[str, Any]) -> Start:
 
 
 def progress_to_json(progress: Progress) -> list[Any]:
-    """Return what the I/O process knows of a collective's progress."""
+    """Return what the I/O process knows of a collective's progress, and has counted until now."""
     lanes = progress.first_push, progress.last_push, progress.first_result, progress.last_result
-    return [progress.taken, progress.whole, progress.unpushed, *(list(lane.items()) for lane in lanes)]
+    counts = progress.totals.counts()
+    return [
+        progress.taken,
+        progress.whole,
+        progress.unpushed,
+        counts,
+        *(list(lane.items()) for lane in lanes),
+    ]
 
 
 def fill(progress: Progress, item: list[Any]) -> None:
     """Add what `progress_to_json` has returned. All processes of a machine have the same monotonic clock."""
-    progress.taken, progress.whole, progress.unpushed = item[:3]
-    lanes = (dict(map(tuple, lane)) for lane in item[3:])
+    progress.taken, progress.whole, progress.unpushed, counts = item[:4]
+    progress.totals.take(counts)
+    lanes = (dict(map(tuple, lane)) for lane in item[4:])
     progress.first_push, progress.last_push, progress.first_result, progress.last_result = lanes

@@ -89,10 +89,13 @@ class WholeNumber:
 class Seconds:
     """A time in seconds, more than none."""
 
+    #: Whether 0 is allowed as well, as a word for never.
+    may_be_never: bool = False
+
     @property
     def allowed(self) -> str:
         """The bounds, as messages write them."""
-        return f"more than 0 to {SECONDS_MAX:g} seconds"
+        return f"{'0, or ' if self.may_be_never else ''}more than 0 to {SECONDS_MAX:g} seconds"
 
     def parse(self, name: str, value: object) -> float:
         """Return a real number of any type, or of a text."""
@@ -105,7 +108,7 @@ class Seconds:
 
     def check(self, name: str, value: float) -> None:
         """Refuse zero, negative numbers, NaN and too long times."""
-        if not 0 < value <= SECONDS_MAX:
+        if not 0 < value <= SECONDS_MAX and not (self.may_be_never and value == 0):
             raise ConfigError(f"{name} is {value}, allowed are {self.allowed}")
 
 

@@ -115,7 +115,7 @@ class Staging:
 
     def _deliver(self, transfer: Transfer) -> None:
         def complete() -> None:
-            transfer.progress.done = time.monotonic()
+            transfer.progress.finish()
             transfer.future.set_result(transfer.tensor)
 
         try:

@@ -11,12 +11,14 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from reduction.model import Collective
 from reduction.process.place import loopback_id
 from reduction.timeline.record import Lane, Note, Record, Span
+
+from worker_plugin.timeline.totals import Totals
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +43,13 @@ class Progress:
         "last_result",
         "seq",
         "taken",
+        "totals",
         "unpushed",
         "whole",
     )
 
-    def __init__(self, seq: int, collective: Collective) -> None:
+    def __init__(self, seq: int, collective: Collective, totals: Totals) -> None:
+        self.totals = totals
         self.seq = seq
         self.collective = collective
         self.issued = time.monotonic()
@@ -61,11 +65,14 @@ class Progress:
 
     def on_push(self, link: int, nbytes: int) -> None:
         """Take note that bytes of the contribution were sent. Those that a new epoch asks for again do not count."""
+        self.totals.bytes_contributed += nbytes
         if self.unpushed > 0:
             self.unpushed -= nbytes
             self.last_push[link] = now = time.monotonic()
             if link not in self.first_push:
                 self.first_push[link] = now
+        else:
+            self.totals.bytes_repushed += nbytes
 
     def on_result(self, link: int) -> None:
         """Take note that a result has come. A new epoch brings results again that are here."""
@@ -73,6 +80,11 @@ class Progress:
             self.last_result[link] = now = time.monotonic()
             if link not in self.first_result:
                 self.first_result[link] = now
+
+    def finish(self) -> None:
+        """Take note that the result is in the tensor."""
+        self.done = now = time.monotonic()
+        self.totals.end(now)
 
     def span(self, addresses: Mapping[int, str]) -> Span:
         """Return the value of this moment, with the addresses of links."""
@@ -103,6 +115,9 @@ class Recorder:
         #: Each link's reducer. Links keep their numbers, and their reducers.
         self.addresses: dict[int, str] = {}
         self._identity = "?", 0, 0
+        self.totals = Totals()
+        #: What a step of DDP waited for collectives, as DDP has measured it; None without a module.
+        self.exposed: Callable[[], float | None] | None = None
         if directory is not None:
             self.keep_many()
 
@@ -116,13 +131,19 @@ class Recorder:
 
     def begin(self, seq: int, collective: Collective) -> Progress:
         """Return the progress of a collective that is issued now. User's thread."""
-        progress = Progress(seq, collective)
+        progress = Progress(seq, collective, self.totals)
+        self.totals.begin(progress.issued)
         self._collectives.append(progress)
         return progress
 
     def on_open(self, link: int, address: str) -> None:
         """Take note which reducer a link leads to. Loop thread."""
         self.addresses[link] = address
+
+    def latest(self, count: int, since: float = 0.0) -> tuple[Span, ...]:
+        """Return the latest collectives that were issued at a time or later, at most so many. Any thread."""
+        latest = list(self._collectives)[-count:]
+        return tuple(one.span(self.addresses) for one in latest if one.issued >= since)
 
     def note(self, text: str) -> None:
         """Keep a line of the log. Loop thread."""
@@ -141,7 +162,7 @@ class Recorder:
         offset = time.time() - time.monotonic()
         return Record(job, rank, world_size, socket.gethostname(), loopback_id(), offset, error, spans, notes)
 
-    def on_end(self, error: Exception | None) -> None:
+    def save(self, error: Exception | None = None) -> None:
         """Write the file of the setting `trace`, if there is one; a failure to write it is only logged."""
         if self._directory is None:
             return

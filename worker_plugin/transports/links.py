@@ -109,6 +109,11 @@ class Links:
         """Packets that the data connections have lost so far, where that is known."""
         return sum(stream.packets_lost for stream in self._streams.values())
 
+    def accesses(self) -> dict[str, Access]:
+        """Return what each reducer wants to see, by its address."""
+        addresses = [endpoint.address for endpoint in self._endpoints.values()]
+        return {address: self.private.get(address, self.access) for address in addresses}
+
     def open(self, link: int, address: str, join: Join, owner: LinkOwner) -> None:
         """Open a new stream and send Join on it; what still comes on the link's previous one is ignored."""
         endpoint = self._endpoints.get(link)

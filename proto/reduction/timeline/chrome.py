@@ -1,4 +1,4 @@
-"""The file that Perfetto and chrome://tracing show: Chrome's JSON trace format, with one process per rank.
+"""The file that Perfetto and chrome://tracing show: Chrome's JSON trace format, with one process per rank and reducer.
 
 The format is "Trace Event Format" by Nat Duca and Dror Gross. Its times are microseconds. The key
 baseTimeNanoseconds says when time 0 is, in nanoseconds since 1970: torch.profiler writes it as well
@@ -17,14 +17,20 @@ from typing import Any
 
 from reduction.timeline.clocks import Offset
 from reduction.timeline.record import Record, Span
+from reduction.timeline.reducer_record import ReducerRecord
 
 Event = dict[str, Any]
 #: Name, start and end.
 Slice = tuple[str, float, float]
 
 
-def document(records: Sequence[Record], offsets: Sequence[Offset]) -> dict[str, Any]:
-    """Return the trace of several ranks on the first one's clock."""
+def document(
+    records: Sequence[Record],
+    offsets: Sequence[Offset],
+    reducers: Sequence[ReducerRecord] = (),
+    reducer_offsets: Sequence[Offset] = (),
+) -> dict[str, Any]:
+    """Return the trace of several ranks and reducers on the first rank's clock."""
     starts = (
         span.issued - offset.seconds
         for record, offset in zip(records, offsets, strict=True)
@@ -42,6 +48,13 @@ def document(records: Sequence[Record], offsets: Sequence[Offset]) -> dict[str, 
         }
         for record, offset in zip(records, offsets, strict=True)
     }
+    for number, (reducer, offset) in enumerate(zip(reducers, reducer_offsets, strict=True), len(records)):
+        events += _reducer_events(number, reducer, begin + offset.seconds)
+        clocks[f"{reducer.job} reducer {reducer.address}"] = {
+            "host": reducer.host,
+            "offset_s": offset.seconds,
+            "error_s": offset.error,
+        }
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -70,6 +83,32 @@ def _rank_events(pid: int, record: Record, begin: float) -> Iterator[Event]:
             yield event | {"ph": "e", "name": name, "ts": _us(end - begin)}
     for note in record.notes:
         yield {"ph": "i", "s": "p", "name": note.text, "pid": pid, "tid": 0, "ts": _us(note.at - begin)}
+
+
+def _reducer_events(pid: int, record: ReducerRecord, begin: float) -> Iterator[Event]:
+    """Yield the events of one reducer: each collective from its first push to its last result."""
+    title = f"{record.job} reducer {record.address} ({record.host})"
+    yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}}
+    yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": 0, "args": {"name": "sums"}}
+    for span in record.spans:
+        event = {"cat": "reduction", "pid": pid, "tid": 0, "id": f"{pid}.0.sum {span.seq}"}
+        begun = max(span.begun.values(), default=span.first_push)
+        parts = [
+            (f"sum {span.seq}", span.first_push, span.published),
+            ("waiting for ranks", span.first_push, begun),
+            ("summing", begun, span.published),
+        ]
+        arguments = {
+            "seq": span.seq,
+            "chunks": span.chunks,
+            "last": {str(rank): chunks for rank, chunks in sorted(span.last.items())},
+            "cpu_ms": 1e3 * (span.cpu_at_published - span.cpu_at_first_push),
+        }
+        yield event | {"ph": "b", "name": parts[0][0], "ts": _us(parts[0][1] - begin), "args": arguments}
+        for name, start, stop in parts[1:]:
+            yield event | {"ph": "b", "name": name, "ts": _us(start - begin)}
+            yield event | {"ph": "e", "name": name, "ts": _us(max(start, stop) - begin)}
+        yield event | {"ph": "e", "name": parts[0][0], "ts": _us(max(parts[0][2], begun) - begin)}
 
 
 def _lines(span: Span, addresses: Sequence[str]) -> Iterator[tuple[int, Slice, list[Slice]]]:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reduction.timeline.record import Record
+from reduction.timeline.reducer_record import ReducerRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,39 @@ def offsets(records: Sequence[Record]) -> list[Offset]:
         if other.clock not in found:
             found[other.clock] = _offset(records, first, other)
     return [found[record.clock] for record in records]
+
+
+def reducer_offsets(
+    reducers: Sequence[ReducerRecord], records: Sequence[Record], known: Sequence[Offset]
+) -> list[Offset]:
+    """Return the offset of each reducer's clock to that of the first of the ranks' records.
+
+    A reducer gets a rank's first push after that was sent, and publishes the last sum before any rank
+    has the whole. `known` are the offsets of the ranks' records, in their order.
+    """
+    return [_reducer_offset(reducer, records, known) for reducer in reducers]
+
+
+def _reducer_offset(reducer: ReducerRecord, records: Sequence[Record], known: Sequence[Offset]) -> Offset:
+    least, most = -float("inf"), float("inf")
+    spans = {span.seq: span for span in reducer.spans}
+    for record, offset in zip(records, known, strict=True):
+        if record.clock == reducer.clock:
+            return offset
+        if record.job != reducer.job:
+            continue
+        for mine in record.spans:
+            theirs = spans.get(mine.seq)
+            if theirs is None:
+                continue
+            begun = theirs.begun.get(record.rank)
+            if begun is not None and mine.first_push is not None:
+                most = min(most, begun - mine.first_push + offset.seconds)
+            if mine.whole is not None:
+                least = max(least, theirs.published - mine.whole + offset.seconds)
+    if least == -float("inf") or most == float("inf"):
+        return Offset(records[0].unix_offset - reducer.unix_offset, None)
+    return Offset((least + most) / 2, max(0.0, (most - least) / 2))
 
 
 def _offset(records: Sequence[Record], first: Record, other: Record) -> Offset:

@@ -111,18 +111,18 @@ def from_json(text: str, source: str) -> Record:
         if found != FORMAT:
             raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")
         spans = tuple(_span(one) for one in document.pop("spans"))
-        notes = tuple(_checked(Note(**one)) for one in document.pop("notes"))
-        return _checked(Record(spans=spans, notes=notes, **document))
+        notes = tuple(checked(Note(**one)) for one in document.pop("notes"))
+        return checked(Record(spans=spans, notes=notes, **document))
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{source} is no record of a rank: {type(error).__name__}: {error}") from None
 
 
 def _span(fields: dict[str, Any]) -> Span:
-    lanes = {address: _checked(Lane(**times)) for address, times in fields.pop("lanes").items()}
-    return _checked(Span(lanes=lanes, **fields))
+    lanes = {address: checked(Lane(**times)) for address, times in fields.pop("lanes").items()}
+    return checked(Span(lanes=lanes, **fields))
 
 
-def _checked(value: _T) -> _T:
+def checked(value: _T) -> _T:
     """Return a value whose numbers, texts and times are such; raise TypeError for any other."""
     for name, kind in get_type_hints(type(value)).items():
         found = getattr(value, name)

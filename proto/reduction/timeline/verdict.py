@@ -6,17 +6,27 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from reduction.timeline.chrome import phases
 from reduction.timeline.clocks import Offset
+from reduction.timeline.loss import Loss, loss
 from reduction.timeline.record import Record
+from reduction.timeline.reducer_record import ReducerRecord
 
 #: A rank that issues a collective less than this after the one before it is not late.
 LATE_S = 0.001
+#: Causes of less than this share of the time are shown together.
+SHOWN = 0.01
+#: A cause of less than this share of the time is not worth looking at.
+WORTH_IT = 0.05
 
 
-def verdict(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterator[str]:
-    """Yield lines about the records of one job's ranks."""
-    yield from _parts(records)
+def verdict(
+    records: Sequence[Record],
+    offsets: Sequence[Offset],
+    reducers: Sequence[ReducerRecord] = (),
+    rate: float | None = None,
+) -> Iterator[str]:
+    """Yield lines about the records of one job's ranks, and its reducers' if they have any; `rate` as for `loss`."""
+    yield from _lost(loss(records, offsets, reducers, rate), records, has_reducers=bool(reducers))
     for record in records:
         name = f"rank {record.rank} ({record.host})"
         if record.error:
@@ -35,16 +45,60 @@ def verdict(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterator[st
     yield from _stragglers(records, offsets)
 
 
-def _parts(records: Sequence[Record]) -> Iterator[str]:
-    """Yield how long a collective took and the parts of that. The first one does not count: it waits for the start."""
-    times: dict[str, float] = defaultdict(float)
-    done = [span for record in records for span in record.spans if span.done is not None and span.seq]
-    for span in done:
-        for name, start, stop in phases(span):
-            times[name] += stop - start
-    if done:
-        parts = ", ".join(f"{name} {1e3 * seconds / len(done):.2f}" for name, seconds in times.items())
-        yield f"mean of {len(done)} collectives: {1e3 * sum(times.values()) / len(done):.2f} ms = {parts}"
+def _lost(found: Loss, records: Sequence[Record], *, has_reducers: bool) -> Iterator[str]:
+    """Yield how long a round took, what the bytes take at best, and what the rest was lost to."""
+    count, measured = found.parts.rounds, found.parts.measured
+    if not count or not measured:
+        return
+    per_rank = max(1, len(records))
+    yield (
+        f"mean of {count} rounds of {per_rank} ranks: {_ms(measured / count)} for "
+        f"{_size(found.parts.nbytes / count)} in {found.parts.collectives / count:.1f} collectives; "
+        f"ideal {_ms(found.ideal / count)} -> {100 * found.ideal / measured:.0f} %"
+    )
+    lost = sorted(_named(found, records, has_reducers).items(), key=lambda pair: -pair[1])
+    shown = [f"{_ms(seconds / count)} {name}" for name, seconds in lost if seconds >= SHOWN * measured]
+    rest = sum(seconds for _, seconds in lost if seconds < SHOWN * measured)
+    if rest > 0:
+        shown.append(f"{_ms(rest / count)} other")
+    if shown:
+        yield f"lost {_ms((measured - found.ideal) / count)}: {', '.join(shown)}"
+    if found.straggler is not None:
+        rank, share, wait_s = found.straggler
+        yield (
+            f"-> rank {rank} was last for {100 * share:.0f} % of the chunks, by {_ms(wait_s)}: look at its data "
+            f"loader and its link"
+        )
+    elif lost and lost[0][1] >= WORTH_IT * measured:
+        late = lost[0][0].startswith("waiting for rank")
+        yield f"-> most of it: {lost[0][0]}{': look at its data loader' if late else ''}"
+
+
+def _named(found: Loss, records: Sequence[Record], has_reducers: bool) -> dict[str, float]:
+    """Return what was lost, in seconds, by words for the cause."""
+    hosts = {record.rank: record.host for record in records}
+    named = {
+        "copying to the host or to the thread that sends": found.parts.copy,
+        "waiting to be sent (credit, GIL)": found.parts.credit,
+        "copying back": found.parts.copy_back,
+        "on the links" if has_reducers else "on the links or at the reducers": found.link,
+    }
+    for rank, seconds in found.parts.ranks.items():
+        who = "other ranks" if rank is None else f"rank {rank} ({hosts[rank]})"
+        named[f"waiting for {who} to begin"] = seconds
+    for rank, seconds in found.slow.items():
+        named[f"waiting for the rest of rank {rank} ({hosts.get(rank, '?')})"] = seconds
+    for address, seconds in found.reducers.items():
+        named[f"summing at reducer {address} (CPU)"] = seconds
+    return named
+
+
+def _size(nbytes: float) -> str:
+    return f"{nbytes / 1e6:.2f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.2f} kB"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f} ms"
 
 
 def _stragglers(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterator[str]:

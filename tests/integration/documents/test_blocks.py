@@ -35,6 +35,9 @@ PYTHON_ELSEWHERE = {
     ("docs/operating.md", "from torch.distributed.debug import start_debug_server"): "tests/frameworks",
     ("docs/integrations.md", "from ray.train import ScalingConfig"): "tests/frameworks",
     ("docs/integrations.md", "from datetime import timedelta"): "tests/frameworks",
+    ("docs/logging.md", 'writer = SummaryWriter("runs/first")'): "tests/frameworks",
+    ("docs/logging.md", 'mlflow.set_tracking_uri("sqlite:///mlflow.db")'): "tests/frameworks",
+    ("docs/logging.md", "class Stats(lightning.Callback):"): "tests/frameworks",
     (
         "docs/process-group.md",
         "from torch.distributed.device_mesh import init_device_mesh",

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import time
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from click.testing import CliRunner
 from reduction.errors import ReductionError
 from reduction.timeline.record import from_json
+from reduction.timeline.reducer_record import from_json as reducer_from_json
 from support.expected.hierarchical import be_launched
 
 from reducer.commands.main import main
@@ -46,6 +48,16 @@ def traced(rank, reducers, job, directory, size, settings):
                     time.sleep(LATE_S)
                 rank.wait(state.all_reduce(torch.ones(300_000)))
         rank.wait(state.all_reduce(torch.ones(5)))
+
+
+def waiting_in_between(rank, reducers, job, directory):
+    with rank.state(reducers, job, trace=str(directory), chunk_bytes=65536) as state:
+        for part in range(2):
+            for _ in range(3):
+                rank.wait(state.all_reduce(torch.ones(300_000)))
+            if not part:
+                rank.tell("half")
+                rank.hear()
 
 
 def failing(rank, reducers, job, directory):
@@ -97,6 +109,17 @@ def recorded(rank, reducers, job):
     return [record and ([span.done is not None for span in record.spans], record.error) for record in records]
 
 
+def hanging(rank, reducers, job, directory, settings):
+    """Rank 1 does not issue what rank 0 waits for, until the test says so."""
+    with rank.state(reducers, job, trace=str(directory), close_timeout_s=0.5, **settings) as state:
+        rank.round(state)
+        rank.tell("began")
+        if rank.number:
+            rank.hear()
+            return type(state.error).__name__
+        return type(rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(5))))).__name__
+
+
 # ---- tests ----
 
 
@@ -142,7 +165,8 @@ def test_a_trace_has_the_collectives_of_its_block_and_names_who_was_late(
                 assert lane.first_push <= lane.first_result <= lane.last_result <= span.whole
     text = said(tmp_path, "-o", tmp_path / "trace.out")
     assert f"{job}: 2 of 2 ranks\n" in text
-    assert re.search(r"mean of 6 collectives: [\d.]+ ms = handed over", text)
+    assert re.search(r"mean of 6 rounds of 2 ranks: [\d.]+ ms for 1.20 MB in 1.0 collectives; ideal", text)
+    assert re.search(r"lost [\d.]+ ms: [\d.]+ ms waiting for rank 1 \(.*\) to begin", text)
     waited = re.search(
         r"rank 1 \(.*\) was late most often, for 3 of 3 collectives; the others waited ([\d.]+) ms", text
     )
@@ -176,6 +200,57 @@ def test_ranks_that_fail_leave_what_they_were_doing(ranks, reducers, job, tmp_pa
     )
 
 
+def files(directory, count):
+    """Wait until there are so many records."""
+    until = time.monotonic() + 30
+    while len(found := sorted(directory.glob("*-rank*.json"))) < count and time.monotonic() < until:
+        time.sleep(0.05)
+    return found
+
+
+def test_all_ranks_leave_records_when_a_collective_times_out(ranks, reducers, job, tmp_path):
+    call = ranks.begin(2, hanging, reducers(1), job, tmp_path, {"timeout_s": 10.0}, group=False)
+    assert [call.hear(rank) for rank in range(2)] == ["began", "began"]
+    assert len(files(tmp_path, 2)) == 2
+    call.tell(1, "end")
+    assert call.answers() == ["CollectiveTimeout", "CollectiveTimeout"]
+    found = records(tmp_path)
+    assert [record.rank for record in found] == [0, 1]
+    assert all(record.error.startswith("CollectiveTimeout") for record in found)
+    assert "rank 0 (" in said(tmp_path)
+    assert "has 1 without a result" in said(tmp_path)
+
+
+def test_the_others_leave_records_when_a_rank_is_killed(fresh_ranks, reducers, job, tmp_path):
+    ranks = fresh_ranks()
+    call = ranks.begin(3, hanging, reducers(1), job, tmp_path, {}, group=False)
+    assert [call.hear(rank) for rank in range(3)] == ["began"] * 3
+    ranks.processes[2].process.kill()
+    assert len(files(tmp_path, 2)) == 2
+    found = records(tmp_path)
+    assert [record.rank for record in found] == [0, 1]
+    assert [re.match(r"WorkerLost: .*rank 2", record.error) is not None for record in found] == [
+        True,
+        True,
+    ], [record.error for record in found]
+    assert ": 2 of 3 ranks, without 2" in said(tmp_path)
+
+
+def test_a_job_that_hangs_writes_records_on_demand(ranks, reducers, job, tmp_path):
+    call = ranks.begin(2, hanging, reducers(1), job, tmp_path, {"timeout_s": 300.0}, group=False)
+    assert [call.hear(rank) for rank in range(2)] == ["began", "began"]
+    # The file may be there before a rank has looked for the first time.
+    until = time.monotonic() + 30
+    while len(list(tmp_path.glob("*-rank*.json"))) < 2 and time.monotonic() < until:
+        (tmp_path / "now").touch()
+        time.sleep(1.2)
+    text = said(tmp_path)
+    assert f"{job}: 2 of 2 ranks\n" in text
+    assert re.search(r"rank 0 \(.*\) has 1 without a result, the oldest is 1", text)
+    call.tell(1, "end")
+    assert "NoneType" in call.answers()
+
+
 def test_a_trace_that_cannot_be_written_ends_nothing_but_its_block(ranks, reducers, job, tmp_path):
     path = tmp_path / "file"
     path.write_text("")
@@ -191,11 +266,46 @@ def test_records_of_lives_before_stay_and_the_newest_counts(ranks, reducers, job
     assert len(names) == 2
     assert names[0].endswith("-rank0.1.json")
     assert names[1].endswith("-rank0.json")
-    assert "mean of 3 collectives" in said(tmp_path)
+    assert "mean of 3 rounds" in said(tmp_path)
     os.utime(tmp_path / names[1], (1, 1))
     (tmp_path / names[1]).write_text("{}")
     result = CliRunner().invoke(main, ["trace", str(tmp_path)])
     assert (result.exit_code, "is no record of a rank" in result.output) == (2, True)
+
+
+def test_a_reducer_writes_its_part_when_the_job_ends_and_on_demand(ranks, serve, job, tmp_path):
+    reducer = serve("--trace", str(tmp_path), "--processes", "2")
+    call = ranks.begin(2, waiting_in_between, [reducer.address], job, tmp_path, group=False)
+    assert [call.hear(rank) for rank in range(2)] == ["half", "half"]
+    os.kill(reducer.pid, signal.SIGUSR2)
+    until = time.monotonic() + 30
+    while len(list(tmp_path.glob("*-reducer-*.json"))) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    for rank in range(2):
+        call.tell(rank, "go on")
+    call.answers()
+    while time.monotonic() < until:
+        parts = [reducer_from_json(path.read_text(), "") for path in tmp_path.glob("*-reducer-*.json")]
+        if [len(part.spans) for part in parts] == [6, 6]:
+            break
+        time.sleep(0.05)
+    assert [part.job for part in parts] == [job] * 2  # one file of each process, the later over the earlier
+    for part in parts:
+        for span in part.spans:
+            assert span.first_push <= span.published
+            assert set(span.begun) == {0, 1}
+            assert sum(span.last.values()) == span.chunks
+    text = said(tmp_path, "-o", tmp_path / "trace.out")
+    assert "on the links or at the reducers" not in text
+    trace = json.loads((tmp_path / "trace.out").read_text())
+    names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
+    assert len([name for name in names if f"{job} reducer 127.0.0.1:" in name]) == 2
+    sums = [event for event in trace["traceEvents"] if event["name"] == "sum 3" and event["ph"] == "b"]
+    whole = [
+        event for event in trace["traceEvents"] if event["name"].startswith("3: SUM") and event["ph"] == "b"
+    ]
+    assert len(sums) == len(whole) == 2
+    assert min(event["ts"] for event in whole) <= min(event["ts"] for event in sums)
 
 
 def test_a_directory_without_records_is_an_error(tmp_path):

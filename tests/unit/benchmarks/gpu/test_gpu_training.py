@@ -30,6 +30,7 @@ from worker_plugin.tensors.futures import make_future
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Progress
+from worker_plugin.timeline.totals import Totals
 
 
 def measurement(*seconds: float) -> Measurement:
@@ -108,7 +109,7 @@ def test_a_trace_has_what_our_threads_did(monkeypatch: pytest.MonkeyPatch) -> No
         tensor=tensor,
         encoding=encoding,
         future=make_future(tensor),
-        progress=Progress(7, collective),
+        progress=Progress(7, collective, Totals()),
         ready=ready,
     )
     monkeypatch.setattr(gpu, "Gpu", FakeGpu)

@@ -5,8 +5,9 @@ from collections import defaultdict
 
 import pytest
 from reduction.timeline.chrome import document, phases
-from reduction.timeline.clocks import offsets
+from reduction.timeline.clocks import Offset, offsets
 from reduction.timeline.record import Lane, Span
+from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
 from unit.reduction.timeline.records import record, span
 
 
@@ -91,3 +92,25 @@ def test_what_is_not_over_has_the_phases_until_now(times, names):
 def test_without_collectives_it_is_empty():
     records = [record(0, [])]
     assert slices(document(records, offsets(records))) == []
+
+
+def test_a_reducer_has_a_line_of_its_sums():
+    sums = (
+        ReducerSpan(0, 5.3, 6.9, 1.0, 1.5, 4, {0: 5.3, 1: 5.9}, {1: 4}),
+        ReducerSpan(1, 8.0, 8.0, 2.0, 2.0),
+    )
+    theirs = ReducerRecord("cnn", 2, "r:1", "host-r", "one", 1000.0, sums)
+    records = [record(0, [span(0, 5.0)])]
+    trace = document(records, offsets(records), [theirs], [Offset(0.0, 0.0)])
+    found = [one[2:] for one in slices(trace) if one[0] == 1]
+    assert found == [
+        ("waiting for ranks", 300_000, 900_000),
+        ("summing", 900_000, 1_900_000),
+        ("sum 0", 300_000, 1_900_000),
+        ("waiting for ranks", 3_000_000, 3_000_000),
+        ("summing", 3_000_000, 3_000_000),
+        ("sum 1", 3_000_000, 3_000_000),
+    ]
+    (first, _) = [event for event in trace["traceEvents"] if event.get("args", {}).get("chunks") is not None]
+    assert first["args"] == {"seq": 0, "chunks": 4, "last": {"1": 4}, "cpu_ms": 500.0}
+    assert trace["clocks"]["cnn reducer r:1"] == {"host": "host-r", "offset_s": 0.0, "error_s": 0.0}

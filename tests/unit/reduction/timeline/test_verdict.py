@@ -1,21 +1,80 @@
 """What `reducer trace` says: the parts of the time, what is open, and for whom the others waited."""
 
+from dataclasses import replace
+
 from reduction.timeline.clocks import offsets
-from reduction.timeline.record import Span
+from reduction.timeline.record import Lane, Span
+from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
 from reduction.timeline.verdict import verdict
 from unit.reduction.timeline.records import record, span
 
 
+def timed(*records):
+    return records, offsets(records)
+
+
 def said(*records):
-    return list(verdict(records, offsets(records)))
+    return list(verdict(*timed(*records)))
 
 
 def test_the_parts_add_up_and_the_first_one_does_not_count():
     lines = said(record(0, [span(0, 1.0, whole=900.0), span(1, 901.0), span(2, 905.0)]))
     assert lines == [
-        "mean of 2 collectives: 2100.00 ms = handed over 100.00, waiting to push 100.00, pushing 500.00, "
-        "waiting for results 1300.00, delivered 100.00"
+        "mean of 2 rounds of 1 ranks: 2100.00 ms for 0.02 kB in 1.0 collectives; ideal 1800.00 ms -> 86 %",
+        "lost 300.00 ms: 100.00 ms copying to the host or to the thread that sends, 100.00 ms waiting to be sent "
+        "(credit, GIL), 100.00 ms copying back",
     ]
+
+
+def test_what_is_lost_is_named_from_the_largest_to_the_smallest():
+    early = [span(seq, 10.0 * seq, push_s=1.9, whole=10.0 * seq + 4) for seq in range(3)]
+    late = [span(seq, 10.0 * seq + 1, push_s=0.9, whole=10.0 * seq + 4) for seq in range(3)]
+    lines = list(verdict(*timed(record(0, early), record(1, late)), rate=16.0))
+    assert lines[0] == (
+        "mean of 4 rounds of 2 ranks: 3600.00 ms for 0.02 kB in 1.0 collectives; ideal 1000.00 ms -> 28 %"
+    )
+    assert lines[1].startswith(
+        "lost 2600.00 ms: 1800.00 ms on the links or at the reducers, "
+        "500.00 ms waiting for rank 1 (host-one) to begin, 100.00 ms "
+    )
+    assert lines[1].count("100.00 ms") == 3
+    assert lines[2] == "-> most of it: on the links or at the reducers"
+
+
+def test_a_rank_that_begins_late_is_what_to_look_at():
+    early = [span(seq, 10.0 * seq, whole=10.0 * seq + 4) for seq in range(3)]
+    late = [span(seq, 10.0 * seq + 3, whole=10.0 * seq + 4) for seq in range(3)]
+    lines = list(verdict(*timed(record(0, early), record(1, late)), rate=1e9))
+    assert lines[2] == "-> most of it: waiting for rank 1 (host-one) to begin: look at its data loader"
+
+
+def test_reducers_tell_more():
+    spans = [span(seq, 10.0 * seq) for seq in range(3)]
+    busy = ReducerSpan(1, 10.3, 12.0, 0.0, 1.2, 20, {}, {0: 10, 1: 10}, {0: 0.1, 1: 0.1})
+    theirs = ReducerRecord("cnn", 2, "r:1", "host-r", "one", 0.0, (busy,))
+    lines = list(verdict(*timed(record(0, spans), record(1, spans)), [theirs], 1e9))
+    assert "600.00 ms summing at reducer r:1 (CPU)" in lines[1]
+    assert "on the links," in lines[1]
+    last = ReducerSpan(2, 20.3, 22.0, 0.0, 0.0, 30, {}, {1: 30}, {1: 36.0})
+    theirs = ReducerRecord("cnn", 2, "r:1", "host-r", "one", 0.0, (last,))
+    lines = list(verdict(*timed(record(0, spans), record(1, spans)), [theirs], 1e9))
+    assert "waiting for the rest of rank 1 (host-one)" in lines[1]
+    assert lines[2] == (
+        "-> rank 1 was last for 100 % of the chunks, by 1200.00 ms: look at its data loader and its link"
+    )
+
+
+def test_small_causes_are_shown_together():
+    slow = span(1, 0.0, whole=500.0)
+    lines = said(record(0, [slow]))
+    assert lines[1] == "lost 300.00 ms: 300.00 ms other"
+
+
+def test_one_rank_alone_waits_for_others_without_a_name():
+    spans = [span(1, 10.0), span(2, 20.0), span(3, 30.0)]
+    lane = spans[2].lanes["r:1"]
+    spans[2].lanes = {"r:1": replace(lane, first_result=lane.first_result + 1)}
+    assert "333.33 ms waiting for other ranks to begin" in said(record(0, spans, world_size=4))[1]
 
 
 def test_the_rank_that_was_late_most_often_is_named():
@@ -63,4 +122,12 @@ def test_what_is_open_and_why_it_ended_is_said():
         "rank 1 (host-one) has 1 without a result, the oldest is 6: SUM of 4 x float32: 0 of 16 bytes not pushed, "
         "no result from some chunks",
         "rank 0 (host-one) was late most often, for 1 of 1 collectives; the others waited 2000.0 ms for it each time",
+    ]
+
+
+def test_nothing_is_lost_if_all_of_the_time_is_transfer():
+    lane = Lane(1.0, 1.5, 1.2, 2.0)
+    lines = said(record(0, [Span(1, "SUM", 16, 0, 1.0, 1.0, 2.0, 2.0, {"r:1": lane})]))
+    assert lines == [
+        "mean of 1 rounds of 1 ranks: 1000.00 ms for 0.02 kB in 1.0 collectives; ideal 1000.00 ms -> 100 %"
     ]

@@ -38,6 +38,19 @@ def test_a_reducer_that_is_no_member_hears_no_hello():
     assert scene.enter(reducers="b") == [send("b", Hello(epoch(1, "b"), 0))]
 
 
+def test_other_members_and_other_shares_are_counted_and_another_grid_is_not():
+    scene = Scene(rank=1)
+    epochs = scene.core.epochs
+    assert (epochs.size, epochs.resharded) == (0, 0)
+    scene.meet()
+    scene.enter(1)
+    assert (epochs.size, epochs.resharded) == (2, 0)
+    scene.enter(2, chunk_bytes=128 * 1024)
+    assert epochs.resharded == 0
+    scene.enter(3, reducers="b")
+    assert (epochs.size, epochs.resharded) == (1, 1)
+
+
 def test_an_older_configuration_is_ignored():
     scene = Scene(rank=1)
     scene.meet()

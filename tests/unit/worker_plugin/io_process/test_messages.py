@@ -16,6 +16,7 @@ from worker_plugin.driver import Start
 from worker_plugin.io_process import messages
 from worker_plugin.io_process.channel import MESSAGE_BYTES_MAX
 from worker_plugin.timeline.recorder import Progress
+from worker_plugin.timeline.totals import Totals
 from worker_plugin.transports.security import OPEN, private_access
 
 IDENTITY = Identity(
@@ -96,7 +97,7 @@ def test_a_collective_arrives():
 
 def test_progress_arrives():
     collective = Collective(ReduceOp.SUM, DType.FLOAT32, 100, 0)
-    there, here = Progress(3, collective), Progress(3, collective)
+    there, here = Progress(3, collective, Totals(bytes_pushed=7, epochs=2)), Progress(3, collective, Totals())
     there.taken, there.whole = 1.0, 5.0
     there.on_push(0, 100)
     there.on_push(2, 300)
@@ -108,3 +109,4 @@ def test_progress_arrives():
     addresses = {0: "a:1", 2: "b:2"}
     assert here.span(addresses) == there.span(addresses)
     assert here.unpushed == 0
+    assert (here.totals.bytes_pushed, here.totals.epochs) == (7, 2)

@@ -27,6 +27,7 @@ from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.tensors.wire_dtype import parse
 from worker_plugin.timeline.recorder import Progress
+from worker_plugin.timeline.totals import Totals
 
 KIB = 1024
 SIZES = (0, 1, 700, 256, 513)
@@ -54,7 +55,7 @@ def blocks(tensor, wire):
 def work_of(tensor, encoding=None, ready=None):
     what = Collective(ReduceOp.SUM, DType.FLOAT32, tensor.numel(), 0)
     return Transfer(
-        0, what, tensor, encoding or Encoding(tensor), make_future(tensor), Progress(0, what), ready
+        0, what, tensor, encoding or Encoding(tensor), make_future(tensor), Progress(0, what, Totals()), ready
     )
 
 

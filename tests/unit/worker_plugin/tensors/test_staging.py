@@ -13,11 +13,12 @@ from worker_plugin.tensors.futures import make_future
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Progress
+from worker_plugin.timeline.totals import Totals
 
 
 def work_of(tensor):
     what = Collective(ReduceOp.SUM, DType.FLOAT32, tensor.numel(), 0)
-    return Transfer(0, what, tensor, Encoding(tensor), make_future(tensor), Progress(0, what), None)
+    return Transfer(0, what, tensor, Encoding(tensor), make_future(tensor), Progress(0, what, Totals()), None)
 
 
 @pytest.fixture

@@ -1,0 +1,78 @@
+"""What one reducer process writes down of a job's collectives, as a value and as a JSON file.
+
+Times are seconds of the host's monotonic clock, as in record.py.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from reduction.errors import ConfigError
+from reduction.timeline.record import FORMAT, checked
+
+
+@dataclass(slots=True)
+class ReducerSpan:
+    """One collective at one reducer process: its chunks there."""
+
+    seq: int
+    first_push: float
+    #: When the latest of its results was published.
+    published: float
+    #: CPU time of the thread that sums: at the first push, and when the latest result was published.
+    cpu_at_first_push: float
+    cpu_at_published: float
+    #: Chunks that were published.
+    chunks: int = 0
+    #: By rank: when its first push came, for how many chunks its push was the last one, and how long
+    #: those chunks had waited since their first push, and since all ranks had begun, in seconds.
+    begun: dict[int, float] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+    waited: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReducerRecord:
+    """The latest collectives of a job at one reducer process."""
+
+    job: str
+    world_size: int
+    #: Where the process listens.
+    address: str
+    host: str
+    #: As in `Record`.
+    clock: str
+    unix_offset: float
+    spans: tuple[ReducerSpan, ...]
+
+    def to_json(self) -> str:
+        """Return the file's text."""
+        return json.dumps({"format": FORMAT, **asdict(self)})
+
+
+def from_json(text: str, source: str) -> ReducerRecord:
+    """Return the record of a file; `source` is how errors call it.
+
+    Raises:
+        ConfigError: it is no record.
+    """
+    try:
+        document = json.loads(text)
+        found = document.pop("format")
+        if found != FORMAT:
+            raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")
+        spans = tuple(_span(one) for one in document.pop("spans"))
+        return checked(ReducerRecord(spans=spans, **document))
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ConfigError(f"{source} is no record of a reducer: {type(error).__name__}: {error}") from None
+
+
+def _span(fields: dict[str, Any]) -> ReducerSpan:
+    begun, last, waited = (fields.pop(name) for name in ("begun", "last", "waited"))
+    span = ReducerSpan(**fields)
+    span.begun = {int(rank): float(at) for rank, at in begun.items()}
+    span.last = {int(rank): int(chunks) for rank, chunks in last.items()}
+    span.waited = {int(rank): float(seconds) for rank, seconds in waited.items()}
+    return checked(span)

@@ -1,0 +1,103 @@
+"""Where a job's time went: each cause gets what it has cost, and all of them add up."""
+
+import pytest
+from reduction.timeline.clocks import Offset, offsets
+from reduction.timeline.loss import loss
+from reduction.timeline.record import Lane, Record, Span
+from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
+
+#: Bytes of each collective, and the rate at which they take a second.
+NBYTES = 1000
+
+
+def span(seq, start, *, push=0.0, pushed=0.5, whole=1.0, nbytes=NBYTES):
+    """Return a collective that is issued at `start`; the other times count from there."""
+    lane = Lane(start + push, start + pushed, start + push + 0.1, start + whole)
+    return Span(seq, "SUM", nbytes, 0, start, start, start + whole, start + whole, {"r:1": lane})
+
+
+def record(rank, spans, world_size=2, clock="one"):
+    return Record("cnn", rank, world_size, f"host{rank}", clock, 0.0, "", tuple(spans), ())
+
+
+def reducer(*spans, world_size=2):
+    return ReducerRecord("cnn", world_size, "r:1", "host-r", "one", 0.0, spans)
+
+
+def lost(records, reducers=(), rate=NBYTES):
+    found = loss(records, offsets(records), reducers, rate)
+    assert sum(found.shares.values()) == pytest.approx(found.parts.measured - found.ideal)
+    return found
+
+
+def test_nothing_is_lost_on_an_ideal_link():
+    records = [record(rank, [span(seq, 10.0 * seq) for seq in range(3)]) for rank in range(2)]
+    found = lost(records)
+    assert (found.parts.measured, found.ideal) == (4.0, 4.0)  # the first one does not count
+    assert not any(found.shares.values())
+
+
+def test_a_rank_that_begins_late():
+    early = record(0, [span(1, 10.0, push=0.0, pushed=2.5, whole=3.0)])
+    late = record(1, [span(1, 12.0)])
+    found = lost([early, late])
+    assert found.shares["late ranks"] == pytest.approx(2.0)
+    assert found.parts.ranks == {1: pytest.approx(2.0)}
+
+
+def test_a_rank_that_is_slow_at_the_end():
+    first = record(0, [span(1, 10.0, pushed=0.5, whole=3.0)])
+    slow = record(1, [span(1, 10.0, pushed=2.4, whole=3.0)])
+    found = lost([first, slow])
+    assert found.slow == {1: pytest.approx(2 * 1.9)}
+    assert found.link == pytest.approx(2 * 0.1)
+
+
+def test_a_slow_link_of_all_is_the_links():
+    records = [record(rank, [span(1, 10.0, pushed=2.0, whole=3.0)]) for rank in range(2)]
+    assert lost(records).shares["link"] == pytest.approx(4.0)
+
+
+def test_cpu_beyond_the_ideal_is_the_reducers():
+    records = [record(rank, [span(1, 10.0, pushed=2.0, whole=3.0)]) for rank in range(2)]
+    idle = ReducerRecord("cnn", 2, "r:0", "h", "one", 0.0, (ReducerSpan(9, 0.0, 0.0, 0.0, 50.0),))
+    busy = reducer(
+        ReducerSpan(1, 10.1, 12.9, 5.0, 7.5, 4, {0: 10.1, 1: 10.1}, {0: 2, 1: 2}, {0: 0.1, 1: 0.1})
+    )
+    found = lost(records, [idle, busy])
+    assert found.reducers == {"r:1": pytest.approx(3.0)}
+    assert found.link == pytest.approx(1.0)
+
+
+def test_the_straggler_of_the_job_gets_the_rest():
+    records = [record(rank, [span(1, 10.0, pushed=2.0, whole=3.0)], world_size=3) for rank in range(3)]
+    there = ReducerSpan(1, 10.1, 12.9, 0.0, 0.1, 20, {}, {0: 4, 2: 16}, {0: 0.1, 2: 16.0})
+    start = ReducerSpan(0, 1.0, 2.0, 0.0, 0.1, 90, {}, {1: 90}, {1: 50.0})
+    found = lost(records, [reducer(there, start, world_size=3)])
+    assert found.straggler[:2] == (2, 0.8)
+    assert found.slow == {2: pytest.approx(6.0)}
+
+
+def test_a_rank_that_is_always_a_little_behind_on_a_slow_link_is_not_the_cause():
+    records = [record(rank, [span(1, 10.0, pushed=0.1, whole=3.0)], world_size=3) for rank in range(3)]
+    there = ReducerSpan(1, 10.1, 12.9, 0.0, 0.1, 20, {}, {0: 4, 2: 16}, {0: 0.1, 2: 1.6})
+    found = lost(records, [reducer(there, world_size=3)])
+    assert found.straggler is None
+    assert found.link == pytest.approx(6.0)
+
+
+def test_clocks_that_cannot_be_compared_and_ranks_that_are_missing_blame_nobody():
+    spans = [span(1, 10.0), span(2, 20.0, whole=3.0)]
+    alone = [record(0, spans, world_size=4)]
+    assert lost(alone, rate=None).link == pytest.approx(2.0)
+    records = [record(0, spans), record(1, [span(1, 10.0), span(2, 22.0)], clock="two")]
+    found = loss(records, [Offset(0.0, 0.0), Offset(0.0, None)], (), NBYTES)
+    assert not found.slow
+    assert set(found.parts.ranks) <= {None}
+
+
+def test_a_collective_that_was_never_pushed_has_no_last_rank():
+    empty = Span(1, "SUM", 0, 0, 10.0, 10.0, 10.5, 10.5)
+    found = lost([record(0, [empty]), record(1, [empty])])
+    assert not found.slow
+    assert found.ideal == 0.0

@@ -1,0 +1,82 @@
+"""The numbers of a recorder, and its totals."""
+
+import time
+
+import pytest
+from reduction.model import Collective, DType, ReduceOp
+
+from worker_plugin.timeline.recorder import Recorder
+from worker_plugin.timeline.stats import LATEST, numbers, shares
+from worker_plugin.timeline.totals import Totals
+
+SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 4, 0)
+
+
+def reduced(recorder, seq):
+    progress = recorder.begin(seq, SUM)
+    progress.on_push(0, 16)
+    progress.on_result(0)
+    progress.whole = time.monotonic()
+    progress.finish()
+    return progress
+
+
+def recorder():
+    made = Recorder(None)
+    made.addresses = {0: "a:1"}
+    return made
+
+
+def test_before_the_first_collective_all_are_0():
+    assert not any(numbers(recorder(), 1000).values())
+
+
+def test_the_first_collective_has_no_share_because_it_waits_for_the_start():
+    made = recorder()
+    reduced(made, 0)
+    found = numbers(made, 0)
+    assert (found["collectives"], found["round_s"], found["algbw"]) == (1, 0.0, 0.0)
+
+
+def test_only_the_latest_have_shares():
+    made = recorder()
+    for seq in range(LATEST + 50):
+        reduced(made, seq)
+    spans = made.latest(LATEST)
+    assert [span.seq for span in spans] == list(range(50, LATEST + 50))
+    assert made.latest(LATEST, since=spans[-2].issued) == spans[-2:]
+    assert shares(spans, made.totals, 0).parts.collectives == LATEST
+
+
+def test_a_link_carries_what_is_sent_and_not_what_the_tensor_has():
+    made = recorder()
+    for seq in range(2):
+        reduced(made, seq)
+    made.totals.bytes_pushed, made.totals.bytes_contributed = 8, 32
+    found = shares(made.latest(LATEST), made.totals, 1_000_000)
+    assert found.ideal == pytest.approx(min(found.parts.transfer, 4 / 125e9))
+
+
+def test_pushes_again_count():
+    made = recorder()
+    progress = made.begin(0, SUM)
+    for _ in range(3):
+        progress.on_push(0, 16)
+    assert (made.totals.bytes_contributed, made.totals.bytes_repushed) == (48, 32)
+
+
+def test_time_passes_while_one_is_on_its_way():
+    totals = Totals()
+    totals.begin(1.0)
+    totals.begin(2.0)
+    totals.end(4.0)
+    totals.end(5.0)
+    assert (totals.collectives, totals.comm_s, totals.in_flight) == (2, 4.0, 0)
+    totals.begin(time.monotonic() - 1)
+    assert totals.comm_s >= 5.0
+    totals.stop()
+    stood = totals.comm_s
+    assert stood == totals.comm_s
+    totals.end(7.0)
+    totals.stop()
+    assert (totals.comm_s, totals.in_flight) == (stood, 0)

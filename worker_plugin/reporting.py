@@ -1,0 +1,88 @@
+"""`Reporter`: has rank 0 say its line every `report_s`, on the I/O loop, with what the reducers know of ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from reduction.model import JobStatus
+from reduction.timeline.parts import chunk_time
+from reduction.timeline.stragglers import last_ranks, straggler, waited_for
+
+from worker_plugin.process import log_setup
+from worker_plugin.timeline.recorder import KEPT, Recorder
+from worker_plugin.timeline.report import Report
+from worker_plugin.timeline.stats import shares
+from worker_plugin.transports.security import Access
+from worker_plugin.transports.status_call import ask
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Says the line of one communicator's rank 0.
+
+    Args:
+        recorder: the rank's.
+        job: its name, as the reducers know it.
+        group: the ranks of the process group, as in `Join`.
+        title: the name for people.
+        world_size: of the communicator.
+        link_mbit: rate of this host's link, 0: not known.
+    """
+
+    def __init__(
+        self, recorder: Recorder, job: str, group: str, title: str, world_size: int, link_mbit: int
+    ) -> None:
+        self._recorder = recorder
+        self._key = job, group
+        self._title = title
+        self._world_size = world_size
+        self._link_mbit = link_mbit
+        self._before: dict[str, JobStatus] = {}
+        self._begin = time.monotonic()
+        self._steps = 0
+        self._collectives = 0
+
+    async def run(self, interval_s: float, accesses: Callable[[], Mapping[str, Access]]) -> None:
+        """Say the line until cancelled. Intervals without a collective get none.
+
+        Args:
+            interval_s: from one line to the next.
+            accesses: returns what each reducer wants to see, by address.
+        """
+        while True:
+            await asyncio.sleep(interval_s)
+            report = await self.report(accesses())
+            if report.collectives:
+                log_setup.announce(log, report.line())
+
+    async def report(self, accesses: Mapping[str, Access]) -> Report:
+        """Return what has happened since the report before."""
+        now = {}
+        for address, status in (await ask(accesses)).items():
+            for job in status.jobs:
+                if (job.job, job.group) == self._key:
+                    now[address] = job
+        counts, waits = last_ranks((job, self._before.get(address)) for address, job in now.items())
+        totals, end = self._recorder.totals, time.monotonic()
+        exposed = self._recorder.exposed
+        spans = self._recorder.latest(KEPT, self._begin)
+        found = straggler(counts, waits, self._world_size) or waited_for(counts, waits)
+        if found is not None and not found.is_cause(chunk_time(span for span in spans if span.seq)):
+            found = None
+        report = Report(
+            job=self._title,
+            seconds=end - self._begin,
+            steps=totals.steps - self._steps,
+            collectives=totals.collectives - self._collectives,
+            # It takes 20 ms for 1024 collectives, too long for the loop.
+            shares=await asyncio.to_thread(shares, spans, totals, self._link_mbit),
+            exposed_s=None if exposed is None else exposed(),
+            straggler=found,
+        )
+        self._before, self._begin = now, end
+        self._steps, self._collectives = totals.steps, totals.collectives
+        return report

@@ -1,0 +1,104 @@
+"""The numbers of `ReductionState.stats`, from a communicator's totals and its latest collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reduction.timeline.parts import (
+    Parts,
+    begun_by_own_clock,
+    best_rate,
+    ideal,
+    parts,
+    rounds,
+    shortest_answers,
+)
+from reduction.timeline.record import Span
+
+from worker_plugin.timeline.recorder import Recorder
+from worker_plugin.timeline.totals import Totals
+
+#: Times and rates are those of the latest collectives, at most so many.
+LATEST = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Where the time of some collectives went. Times are seconds of all rounds together (timeline/parts.py)."""
+
+    parts: Parts
+    #: How long the bytes take at the link's rate, or at the best rate that was seen.
+    ideal: float
+    #: The shortest time from a first push to its first result, 0 before there is one.
+    answer: float
+
+    @property
+    def ranks(self) -> float:
+        """Seconds for which ranks are known to have been waited for."""
+        return sum(self.parts.ranks.values())
+
+    @property
+    def transfer(self) -> float:
+        """Seconds that the transfer took beyond the ideal."""
+        return self.parts.transfer - self.ideal
+
+    @property
+    def algbw(self) -> float:
+        """Bytes of contributions per second."""
+        return self.parts.nbytes / self.parts.measured if self.parts.measured > 0 else 0.0
+
+    @property
+    def efficiency(self) -> float:
+        """What share of the time is the ideal; 0 before there is any."""
+        return self.ideal / self.parts.measured if self.parts.measured > 0 else 0.0
+
+
+def shares(spans: Sequence[Span], totals: Totals, link_mbit: int) -> Shares:
+    """Return where the time of these collectives went.
+
+    Args:
+        spans: of one rank. The first of all waits for the start, so it does not count.
+        totals: tell how many bytes are sent per byte of a contribution.
+        link_mbit: the rate of this host's link; 0: not known.
+    """
+    spans = [span for span in spans if span.seq]
+    begun = begun_by_own_clock(spans)
+    of_rounds = [parts(group, begun) for group in rounds(spans)]
+    sent = totals.bytes_pushed / totals.bytes_contributed if totals.bytes_contributed else 1.0
+    rate = link_mbit * 1e6 / 8 / sent if link_mbit and sent else best_rate(of_rounds)
+    found = Parts()
+    for one in of_rounds:
+        found += one
+    answers = shortest_answers(spans)
+    return Shares(found, sum(ideal(one, rate) for one in of_rounds), min(answers.values(), default=0.0))
+
+
+def numbers(recorder: Recorder, link_mbit: int) -> dict[str, float]:
+    """Return the numbers; see `ReductionState.stats` for their meaning."""
+    totals = recorder.totals
+    latest = shares(recorder.latest(LATEST), totals, link_mbit)
+    count = latest.parts.rounds or 1
+    return {
+        "collectives": totals.collectives,
+        "in_flight": totals.in_flight,
+        "steps": totals.steps,
+        "bytes_pushed": totals.bytes_pushed,
+        "bytes_pulled": totals.bytes_pulled,
+        "bytes_repushed": totals.bytes_repushed,
+        "epochs": totals.epochs,
+        "resharded": totals.resharded,
+        "reducers": totals.reducers,
+        "retransmits": totals.retransmits,
+        "comm_s": totals.comm_s,
+        "rtt_s": latest.answer,
+        "round_s": latest.parts.measured / count,
+        "ideal_s": latest.ideal / count,
+        "copy_s": latest.parts.copy / count,
+        "credit_s": latest.parts.credit / count,
+        "ranks_s": latest.ranks / count,
+        "transfer_s": latest.transfer / count,
+        "copy_back_s": latest.parts.copy_back / count,
+        "algbw": latest.algbw,
+        "efficiency": latest.efficiency,
+    }

@@ -49,6 +49,8 @@ class ReducerConfig:
     drain_timeout_s: float = DRAIN_TIMEOUT_S
     #: How long this reducer stays after its last job, in seconds; None if for ever.
     exit_after_job_s: float | None = None
+    #: How long this reducer waits for its first job, in seconds; None if for ever.
+    wait_for_job_s: float | None = None
     #: How the log is written, one of LOG_FORMATS.
     log_format: str = LOG_FORMATS[0]
 
@@ -64,8 +66,12 @@ class ReducerConfig:
             raise ConfigError(f"--processes {self.processes}: must be 1 to {PROCESSES_MAX}")
         if self.memory_limit_bytes < self.processes:
             raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
-        if self.exit_after_job_s is not None and not 0 <= self.exit_after_job_s < float("inf"):
-            raise ConfigError(f"--exit-after-job {self.exit_after_job_s:g}: must be 0 or more seconds")
+        for option, seconds in (
+            ("--exit-after-job", self.exit_after_job_s),
+            ("--wait-for-job", self.wait_for_job_s),
+        ):
+            if seconds is not None and not 0 <= seconds < float("inf"):
+                raise ConfigError(f"{option} {seconds:g}: must be 0 or more seconds")
         for option, first in (("--data-port", self.data_port), ("--metrics-port", self.metrics_port)):
             if first and first + self.processes - 1 > 65535:
                 raise ConfigError(

@@ -30,6 +30,8 @@ from reducer.resources.sizes import size
 
 #: Exit code when an address could not be bound.
 EXIT_BIND = 3
+#: Exit code when no job came in time.
+EXIT_NO_JOB = 5
 
 
 @click.command(
@@ -97,6 +99,12 @@ EXIT_BIND = 3
     help="End with exit code 0 that long after the last job has left; before its first job a reducer waits for ever.",
 )
 @click.option(
+    "--wait-for-job",
+    type=float,
+    metavar="SECONDS",
+    help="End with exit code 5 if no job has come by then.  [default: wait for ever]",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -139,6 +147,7 @@ def serve(
     link: str | None,
     drain_timeout: float,
     exit_after_job: float | None,
+    wait_for_job: float | None,
     log_level: str,
     log_format: str,
     check: bool,
@@ -161,6 +170,7 @@ def serve(
 
     from reducer.binding import BindError, check_host
     from reducer.observe.log_lines import formatter
+    from reducer.process.lifecycle import NoJob
     from reducer.process.lifecycle import serve as serve_until_stopped
 
     handler = logging.StreamHandler()
@@ -185,6 +195,7 @@ def serve(
             stop_with_stdin=stop_with_stdin,
             drain_timeout_s=drain_timeout,
             exit_after_job_s=exit_after_job,
+            wait_for_job_s=wait_for_job,
             log_format=log_format,
             **{name: value for name, value in given.items() if value is not None},
         )
@@ -197,6 +208,9 @@ def serve(
     except BindError as error:
         click.echo(f"reducer: {error}", err=True)
         sys.exit(EXIT_BIND)
+    except NoJob as error:
+        click.echo(f"reducer: {error}", err=True)
+        sys.exit(EXIT_NO_JOB)
 
 
 def _check(config: ReducerConfig) -> None:

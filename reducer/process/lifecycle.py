@@ -28,12 +28,17 @@ from reducer.transports.tcp_server import DataPort
 log = logging.getLogger(__name__)
 
 
+class NoJob(Exception):
+    """No job came within --wait-for-job."""
+
+
 async def serve(config: ReducerConfig) -> None:
     """Serve until SIGTERM or SIGINT, drain, and return.
 
     Raises:
         BindError: an address cannot be bound.
         ConfigError: a certificate, private key or token file cannot be used.
+        NoJob: it has waited for a job for as long as it should.
     """
     descriptors.allow(2 * Limits().connections)  # a stream may have a descriptor on each plane
     _say_what_we_use(config)
@@ -95,6 +100,8 @@ async def serve(config: ReducerConfig) -> None:
             data_port.stop()
         await asyncio.gather(server.stop(0.5), siblings.stop())
         engine.close()
+    if stopping.error is not None:
+        raise stopping.error
 
 
 def _listen_beside(
@@ -147,18 +154,20 @@ async def _look(files: Sequence[Certificates | Tokens]) -> None:
 async def _tick(engine: Engine, unneeded: asyncio.Event, config: ReducerConfig, stopping: Stopping) -> None:
     """Let time pass for the engine. Set `unneeded` when it drains and no job needs it any more.
 
-    With --exit-after-job, ask to stop that long after the last job. The first process decides it for
-    its siblings, because every job has streams to it.
+    With --exit-after-job, ask to stop that long after the last job, and with --wait-for-job if no job has
+    come. The first process decides it for its siblings, because every job has streams to it.
     """
-    unused = None if config.exit_after_job_s is None else Unused(config.exit_after_job_s)
+    unused = Unused(config.exit_after_job_s, config.wait_for_job_s)
     while True:
         engine.tick()
-        if unused is not None and unused.is_over(
+        if not stopping.is_asked and unused.is_over(
             has_served=engine.has_served, jobs=len(engine.jobs.by_name), now_s=time.monotonic()
         ):
-            log.info("no job for %g s, as --exit-after-job says", config.exit_after_job_s)
-            stopping.ask()
-            unused = None
+            if engine.has_served:
+                log.info("no job for %g s, as --exit-after-job says", config.exit_after_job_s)
+                stopping.ask()
+            else:
+                stopping.ask(NoJob(f"no job came within {config.wait_for_job_s:g} s (--wait-for-job)"))
         if engine.jobs.is_draining and not engine.is_needed:
             unneeded.set()
         await asyncio.sleep(TICK_S)

@@ -1,11 +1,11 @@
 """Decides when a reducer process stops, and how long it drains before.
 
-asked for by                    drains for at most
-SIGTERM, SIGINT                 --drain-timeout
-the end of stdin                ORPHAN_DRAIN_S: the parent process is gone
-the end of stdin after either   ORPHAN_DRAIN_S from then on
---exit-after-job                nothing: there is no job
-a second SIGTERM or SIGINT      nothing: this process and its siblings end at once
+asked for by                      drains for at most
+SIGTERM, SIGINT                   --drain-timeout
+the end of stdin                  ORPHAN_DRAIN_S: the parent process is gone
+the end of stdin after either     ORPHAN_DRAIN_S from then on
+--exit-after-job, --wait-for-job  nothing: there is no job
+a second SIGTERM or SIGINT        nothing: this process and its siblings end at once
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Stopping:
     def __init__(self, drain_timeout_s: float, kill_siblings: Callable[[], None]) -> None:
         self.drain_timeout_s = drain_timeout_s
         self._kill_siblings = kill_siblings
+        #: What `ask` was called with.
+        self.error: Exception | None = None
         self._asked = asyncio.Event()
         self._over = asyncio.Event()
 
@@ -47,8 +49,14 @@ class Stopping:
         """Wait until a signal or the end of stdin asks this process to stop."""
         await self._asked.wait()
 
-    def ask(self) -> None:
-        """Ask this process to stop."""
+    @property
+    def is_asked(self) -> bool:
+        """Whether this process is about to stop."""
+        return self._asked.is_set()
+
+    def ask(self, error: Exception | None = None) -> None:
+        """Ask this process to stop; `error` says why, if that is one."""
+        self.error = error
         self._asked.set()
 
     async def drain(self, unneeded: asyncio.Event) -> None:

@@ -24,18 +24,23 @@ VARIABLE = "REDUCTION_START_PATH"
 SETTINGS_PREFIX = "REDUCER_"
 
 
-def reducer_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str, str]]:
+def reducer_command(
+    folder: str | os.PathLike[str], *, with_settings: bool = False
+) -> tuple[list[str], dict[str, str]]:
     """Return the beginning of a command, up to the name of the subcommand, and its environment.
 
     Args:
         folder: the folder that has the package `reducer`.
+        with_settings: whether an operator's variables count for it, because it takes the place of the
+            process that the operator has started.
     """
     ours = [str(Path(__file__).resolve().parents[2]), os.path.abspath(folder)]
     handed = _entries(os.environ.get(VARIABLE, "")) + _entries(os.environ.get("PYTHONPATH", ""))
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "NOTIFY_SOCKET") and not name.startswith(SETTINGS_PREFIX)
+        if name != "PYTHONPATH"
+        and (with_settings or not (name == "NOTIFY_SOCKET" or name.startswith(SETTINGS_PREFIX)))
     }
     environment[VARIABLE] = os.pathsep.join(dict.fromkeys(ours + handed))
     return [sys.executable, "-P", os.path.join(ours[1], "reducer", "__main__.py")], environment

@@ -290,6 +290,7 @@ class Client:
             local_size=self._local_size,
             place=Place(own_host(), config.link_mbit),
             shares_memory=config.transport == "auto" and is_possible(),
+            named=meeting_point.named,
         )
         self._identity = identity
         self.recorder.describe(identity.job, identity.rank, identity.world_size)

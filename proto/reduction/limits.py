@@ -56,6 +56,9 @@ JOB_NAME_BYTES_MAX = 200
 GROUP_BYTES_MAX = 100
 #: Host names and addresses. A DNS name has at most 253 characters.
 HOST_BYTES_MAX = 255
+#: A worker describes the reducers that it was told of by the beginning of a longer list and a hash
+#: (`worker_plugin/discovery/named.py`). An Abort has room for two of them.
+NAMED_BYTES_MAX = 600
 #: The message of an Abort is cut to this length; it also has to fit the status of a gRPC call.
 MESSAGE_CHARS_MAX = 2000
 #: A Waiting names only the first of the ranks that are missing, because people read it.

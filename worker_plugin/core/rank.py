@@ -59,6 +59,7 @@ from reduction.model import (
     Join,
     Member,
     Minimum,
+    NamedReducers,
     Peers,
     Place,
     Result,
@@ -144,6 +145,8 @@ class Identity:
     shares_memory: bool = False
     #: How many processes this rank stands for: each contribution is the sum of theirs.
     local_size: int = 1
+    #: The reducers that this rank was told of, if the ranks have no store to agree on them.
+    named: NamedReducers | None = None
 
 
 class State(enum.Enum):
@@ -479,6 +482,7 @@ class RankCore:
             local_size=who.local_size,
             group=who.group,
             place=who.place,
+            named=who.named,
         )
 
     def _verdict(self, now: float) -> Verdict:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from reduction.discovery.resolve import resolve
 from reduction.errors import ConfigError
+from reduction.model import NamedReducers
 from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
@@ -72,6 +73,8 @@ class MeetingPoint:
     dns_addresses: tuple[str, ...] = ()
     #: Who has named the reducers, for the line that rank 0 shows; "" if nobody has.
     source: str = ""
+    #: What this rank says of its addresses, if the ranks have no store to agree on them.
+    named: NamedReducers | None = None
 
     @classmethod
     def from_json(cls, text: str, config: PluginConfig) -> MeetingPoint:

@@ -81,6 +81,7 @@ def to_worker(**body):
         join(credit_bytes=limits.CREDIT_BYTES_MAX),
         join(local_size=limits.WORLD_SIZE_MAX),
         join(group="ü" * 50),
+        join(named=pb.NamedReducers(text="ü" * 300, digest=ID)),
         configuration(epoch=(1 << 63) - 1, chunk_bytes=limits.CHUNK_BYTES_MAX),
         configuration(chunk_bytes=limits.CHUNK_BYTES_MIN, members=members(limits.MEMBERS_MAX)),
         configuration(members=[member(address="a" * 255, weight=limits.WEIGHT_MAX)]),
@@ -108,6 +109,22 @@ def test_values_at_the_edge_pass(message):
         (join(host="\x1b[2J"), "Join.host is '\\x1b[2J', which has characters that cannot be printed"),
         (join(group="0" * 101), "length of Join.group is 101, allowed are 0 to 100"),
         (join(group="0\t1"), "Join.group is '0\\t1', which has characters that cannot be printed"),
+        (
+            join(named=pb.NamedReducers(text="a" * 601, digest=ID)),
+            "length of Join.named.text is 601, allowed are 1 to 600",
+        ),
+        (
+            join(named=pb.NamedReducers(digest=ID)),
+            "length of Join.named.text is 0, allowed are 1 to 600",
+        ),
+        (
+            join(named=pb.NamedReducers(text="a\r", digest=ID)),
+            "Join.named.text is 'a\\r', which has characters that cannot be printed",
+        ),
+        (
+            join(named=pb.NamedReducers(text="a", digest=ID[1:])),
+            "Join.named.digest has 15 bytes, it must have 16",
+        ),
         (join(nonce=ID[:15]), "Join.nonce has 15 bytes, it must have 16"),
         (join(instance=ID + b"x"), "Join.instance has 17 bytes, it must have 16"),
         (join(rank=0, instance=b""), "Join.instance has 0 bytes, it must have 16"),

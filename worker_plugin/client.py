@@ -294,8 +294,8 @@ class Client:
         )
         self._identity = identity
         self.recorder.describe(identity.job, identity.rank, identity.world_size)
-        core = RankCore(identity, meeting_point.addresses, meeting_point.dns_addresses)
-        await self._driver.run(core, meeting_point.dns_names)
+        core = RankCore(identity, meeting_point.addresses, meeting_point.sources.addresses)
+        await self._driver.run(core, meeting_point.sources)
 
     @property
     def final(self) -> ReductionError:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Sequence
 from typing import Protocol
 
 from reduction.errors import DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
@@ -33,7 +31,7 @@ from worker_plugin.core.actions import (
 )
 from worker_plugin.core.events import Broke, Event, Found, Issued, Received, StreamLost, Tick
 from worker_plugin.core.rank import RankCore
-from worker_plugin.discovery.addresses import look_up
+from worker_plugin.discovery.addresses import NO_SOURCES, Finder, Sources
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Recorder
@@ -88,8 +86,8 @@ class Driver:
         self._core: RankCore | None = None
         #: Events that came before there was a core.
         self._early: list[Event] = []
-        #: The DNS names among the job's addresses.
-        self._dns_names: Sequence[str] = ()
+        #: What may name other reducers while the job runs.
+        self._finder = Finder(NO_SOURCES)
         #: The collectives that are not released, by number.
         self._transfers: dict[int, Transfer] = {}
         #: The error of collectives that come after a failure.
@@ -103,10 +101,10 @@ class Driver:
         """Whether the communicator has ended."""
         return self._over.is_set()
 
-    async def run(self, core: RankCore, dns_names: Sequence[str]) -> None:
+    async def run(self, core: RankCore, sources: Sources) -> None:
         """Drive the core until the communicator has ended, and all streams with it."""
         self._core = core
-        self._dns_names = dns_names
+        self._finder = Finder(sources)
         early, self._early = self._early, []
         for event in early:
             self.handle(event)
@@ -213,8 +211,8 @@ class Driver:
                     self._over.set()
             case Embed():
                 self._owner.fall_back()
-            case LookUp():
-                self.links.run(self._look_up())
+            case LookUp(everything):
+                self.links.run(self._look_up(everything))
             case Began(reducers):
                 self._owner.on_started(reducers)
             case Closed():
@@ -230,10 +228,11 @@ class Driver:
             is_asked = self._core is not None and self._core.wants_packets_lost
             self.handle(Tick(self.links.packets_lost if is_asked else 0))
 
-    async def _look_up(self) -> None:
-        """Tell the core which addresses the job's DNS names have now, if all of them can be looked up."""
-        with contextlib.suppress(OSError):
-            self.handle(Found(await look_up(self._dns_names)))
+    async def _look_up(self, everything: bool) -> None:
+        """Tell the core which addresses the job's sources name now."""
+        found = await self._finder.find(everything=everything)
+        if found is not None:
+            self.handle(Found(found))
 
     def _push(self, action: PushChunk) -> None:
         transfer = self._transfers[action.seq]

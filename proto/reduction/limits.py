@@ -38,6 +38,9 @@ CHARGE_BYTES_MIN = KIB
 WORLD_SIZE_MAX = 4096
 #: Reducers of a configuration. A Hello that names all of them must fit WORKER_CONTROL_BYTES_MAX.
 MEMBERS_MAX = 1024
+#: Addresses of reducers that were added while the job runs. With MEMBERS_MAX members they must fit
+#: WORKER_CONTROL_BYTES_MAX.
+ADDED_MAX = 128
 #: The weight of a member is a number of 16 bits.
 WEIGHT_MAX = (1 << 16) - 1
 #: The rate of a host's link in Mbit/s. No card is a hundred times as fast as the fastest of today.

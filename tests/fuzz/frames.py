@@ -100,6 +100,7 @@ WORKER_FRAMES: tuple[WorkerFrame, ...] = (
     Hello(Configuration(LIFE, 3, CHUNK, MEMBERS[:1], checksums=True), 0),
     replace(push(0, epoch=3), crc32c=checksum.of_push(3, 0, 0, 0, push(0).collective, push(0).payload)),
     replace(join(1), wire_dtype=DType.TOPK, local_size=2),
+    Hello(Configuration(LIFE, 4, CHUNK, MEMBERS, added=("c:1", "d:2")), 0),
     replace(join(1), place=HERE),
     replace(join(0), named=NamedReducers("a:1, b:1", LIFE)),
     replace(join(1), named=NamedReducers("a:1", NEXT_LIFE)),

@@ -53,6 +53,8 @@ class Configuration:
     members: tuple[Member, ...]
     #: Whether every Push and Result has a checksum.
     checksums: bool = False
+    #: Addresses that rank 0 has found since the job began, at which reducers were; all ranks dial them.
+    added: tuple[str, ...] = ()
 
     @property
     def weights(self) -> tuple[int, ...]:

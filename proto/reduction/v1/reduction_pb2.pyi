@@ -334,18 +334,20 @@ class Place(_message.Message):
     def __init__(self, host: _Optional[bytes] = ..., link_mbit: _Optional[int] = ...) -> None: ...
 
 class Configuration(_message.Message):
-    __slots__ = ("instance", "epoch", "chunk_bytes", "members", "checksums")
+    __slots__ = ("instance", "epoch", "chunk_bytes", "members", "checksums", "added")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
     instance: bytes
     epoch: int
     chunk_bytes: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     checksums: bool
-    def __init__(self, instance: _Optional[bytes] = ..., epoch: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., checksums: _Optional[bool] = ...) -> None: ...
+    added: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, instance: _Optional[bytes] = ..., epoch: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., checksums: _Optional[bool] = ..., added: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("address", "incarnation", "weight")

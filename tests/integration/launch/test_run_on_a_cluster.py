@@ -39,7 +39,10 @@ class Launcher:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"{self.host} is not done:\n{self.said}")
+            logs = "\n".join(
+                f"{log.name}: {log.read_text()}" for log in sorted(self.log.parent.glob("*.log"))
+            )
+            pytest.fail(f"{self.host} is not done:\n{logs}")
 
     @property
     def said(self) -> str:

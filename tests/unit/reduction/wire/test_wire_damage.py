@@ -1,5 +1,7 @@
 """Other encodings of a frame, which must mean the same, and bytes that are no frame: only MalformedFrame."""
 
+from dataclasses import replace
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
@@ -39,6 +41,7 @@ WORKER_FRAMES = [
     Join("job", ID, 0, 2, ID, "host", 1, 4096),
     Join("job", b"", 1, 2, ID, "host", 1, 4096, named=NamedReducers("a:1, b:1", ID)),
     Hello(CONFIGURATION, 7),
+    Hello(replace(CONFIGURATION, added=("c:1", "d:1")), 7),
     PUSH,
     Ack(300),
     Goodbye(3, 2),

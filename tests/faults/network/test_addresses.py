@@ -15,7 +15,6 @@ from reduction.errors import CollectiveMismatch
 from support.processes.children import environment
 from support.processes.reducers import status_of
 
-from worker_plugin import driver
 from worker_plugin.core.membership import roster, verdict
 from worker_plugin.discovery import addresses
 
@@ -43,17 +42,17 @@ def sum_over_a_name(rank, tables, job, settings):
     """Each rank has a name server of its own; tell when it is time, and go on."""
     ask = name_server(Path(tables[rank.number]))
     verdict.ABSENT_S, roster.LOOK_UP_S = 0.5, 0.2
-    keep = addresses.socket.getaddrinfo, driver.look_up
+    keep = addresses.socket.getaddrinfo, addresses.look_up
 
     async def look_up(names):
         found = [ask(dns.name, dns.port) for dns in map(addresses.dns_name, names)]
         return tuple(f"{answer[4][0]}:{answer[4][1]}" for answers in found for answer in answers)
 
     def restore():
-        addresses.socket.getaddrinfo, driver.look_up = keep
+        addresses.socket.getaddrinfo, addresses.look_up = keep
 
     rank.cleanup.callback(restore)
-    addresses.socket.getaddrinfo, driver.look_up = ask, look_up
+    addresses.socket.getaddrinfo, addresses.look_up = ask, look_up
     port = settings.pop("port")
     state = rank.state([f"dns:reducers:{port}"], job, **settings)
     step = 0

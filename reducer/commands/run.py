@@ -48,7 +48,9 @@ _SECONDS = click.FloatRange(0, 1e9)
     "REDUCTION_REDUCERS if it is such a text; or what Vertex AI or SageMaker says]",
 )
 @click.option(
-    "--hosts", metavar="LIST", help="Instead: hosts with workers, such as gpu-{0..3}, in node order."
+    "--hosts",
+    metavar="LIST",
+    help="Instead: hosts with workers in node order, such as 'gpu-{0..3}', in quotes.",
 )
 @click.option("--reducer-hosts", metavar="LIST", help="Hosts with reducers, which are others.")
 @click.option(

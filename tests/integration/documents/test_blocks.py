@@ -42,6 +42,8 @@ ELSEWHERE = {
     "pip install": "tests/packaging and the Makefile install the same",
     "torchrun ... SCRIPT": "tests/integration/launch",
     "reducer run -- torchrun": "tests/integration/launch",
+    "reducer run --hosts": "tests/integration/launch",
+    "srun --het-group=0,1 reducer run --cluster": "tests/deploy",
     "export REDUCTION_AUTO=ddp": "tests/integration/launch",
     "torchrun --nproc-per-node 2 examples/local_sgd.py": "tests/examples",
     "python examples/": "tests/examples",

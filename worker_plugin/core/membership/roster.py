@@ -61,7 +61,7 @@ class Roster:
         ]
         #: When to look the DNS names up again; None if none of their reducers is away.
         self.look_up_at: float | None = None
-        #: When to ask all sources again; None before that is known, and for ever if none may change.
+        #: When to ask all sources again; None before the first epoch, and for ever if none may change.
         self.refresh_at: float | None = None
         self._may_change = bool(looked_up)
         #: Numbers of links whose addresses were given up, to be used again.
@@ -197,10 +197,12 @@ class Roster:
 
     def wants_refresh(self, now: float) -> bool:
         """Whether to ask all sources now, although nobody is away: they may name more reducers than before."""
+        if not self._may_change:
+            return False
         is_due = self.refresh_at is not None and now >= self.refresh_at
         if is_due or self.refresh_at is None:
             self.refresh_at = now + REFRESH_S
-        return is_due and self._may_change
+        return is_due
 
     @property
     def added(self) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from reduction.errors import ReducerUnavailable
 PAUSE_S = 0.5
 #: One dial may take this many seconds.
 DIAL_S = 3.0
+#: As many are dialled at once; each dial takes a descriptor, of which a process may have 1024.
+DIALS_MAX = 200
 #: As long as nothing changes, a line is said this often, in seconds.
 SAY_S = 15.0
 #: As many missing reducers are named in a line.
@@ -35,10 +37,10 @@ def wait_for_reducers(addresses: Sequence[str], timeout_s: float, say: Callable[
 
 
 async def _wait(addresses: Sequence[str], timeout_s: float, say: Callable[[str], None]) -> None:
-    started_at = time.monotonic()
+    started_at, turns = time.monotonic(), asyncio.Semaphore(DIALS_MAX)
     missing, said, say_at = list(addresses), list[str](), 0.0
     while True:
-        reasons = await asyncio.gather(*map(_dial, missing))
+        reasons = await asyncio.gather(*(_dial(address, turns) for address in missing))
         why = {address: reason for address, reason in zip(missing, reasons, strict=True) if reason}
         missing = list(why)
         now = time.monotonic()
@@ -56,11 +58,11 @@ async def _wait(addresses: Sequence[str], timeout_s: float, say: Callable[[str],
         await asyncio.sleep(min(PAUSE_S, started_at + timeout_s - now))
 
 
-async def _dial(address: str) -> str:
+async def _dial(address: str, turns: asyncio.Semaphore) -> str:
     """Return why nobody could be reached there; empty if somebody listens."""
     host, _, port = address.rpartition(":")
     try:
-        async with asyncio.timeout(DIAL_S):
+        async with turns, asyncio.timeout(DIAL_S):
             _, writer = await asyncio.open_connection(host.removeprefix("[").removesuffix("]"), int(port))
     except TimeoutError:
         return "no answer"

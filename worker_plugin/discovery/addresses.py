@@ -6,10 +6,12 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reduction.discovery.address_forms import dns_name, is_dns, join_host_and_port
+from reduction.discovery.cluster import Cluster
 from reduction.discovery.platform import Named, named_by_platform
 from reduction.discovery.schemes import cluster_of, may_change, split
 from reduction.errors import ConfigError
@@ -78,6 +80,31 @@ class Sources:
 NO_SOURCES = Sources()
 
 
+async def _in_thread(find: Callable[[str], Cluster], text: str) -> Cluster:
+    """Return what a function returns that may block.
+
+    It runs on a thread that does not keep the process alive, as those of an executor would: a file of a server
+    that is gone may block for ever.
+
+    Raises:
+        ConfigError: the function has raised it.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Cluster] = loop.create_future()
+
+    def ask() -> None:
+        try:
+            cluster = find(text)
+        except Exception as error:  # of a bug, too: whoever waits must go on
+            failure = error if isinstance(error, ConfigError) else ConfigError(f"{text}: {error!r}")
+            loop.call_soon_threadsafe(answer.set_exception, failure)
+        else:
+            loop.call_soon_threadsafe(answer.set_result, cluster)
+
+    threading.Thread(target=ask, name="reduction-sources", daemon=True).start()
+    return await answer
+
+
 class Finder:
     """Asks the sources again, on a running loop. A source that fails still names what it named last."""
 
@@ -106,9 +133,8 @@ class Finder:
             self._is_busy = False
 
     async def _ask_lists(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            clusters = [await loop.run_in_executor(None, cluster_of, text) for text in self._sources.lists]
+            clusters = [await _in_thread(cluster_of, text) for text in self._sources.lists]
         except ConfigError as error:
             if str(error) != self._complaint:
                 log.warning("reducers are not looked for: %s", error)

@@ -130,3 +130,13 @@ def test_one_question_at_a_time(monkeypatch):
     finder = Finder(Sources(("dns:n:2",)))
     assert asyncio.run(twice()) == [("10.0.0.1:2",), None]
     assert asked == [("dns:n:2",)]
+
+
+def test_a_source_that_raises_anything_is_a_warning(monkeypatch, caplog):
+    def broken(_):
+        raise ZeroDivisionError("a bug of theirs")
+
+    monkeypatch.setattr(addresses, "cluster_of", broken)
+    finder = Finder(Sources(lists=("consul:web",), list_addresses=("a:1",)))
+    assert asyncio.run(finder.find(everything=True)) == ("a:1",)
+    assert "consul:web: ZeroDivisionError('a bug of theirs')" in caplog.text

@@ -62,6 +62,8 @@ class ReducerConfig:
     exit_after_job_s: float | None = None
     #: Directory for records of collectives, None for none.
     trace: str | None = None
+    #: How long this reducer waits for its first job, in seconds; None if for ever.
+    wait_for_job_s: float | None = None
     #: How the log is written, one of LOG_FORMATS.
     log_format: str = LOG_FORMATS[0]
 
@@ -76,8 +78,12 @@ class ReducerConfig:
             raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
         if not 0 <= self.drain_timeout_s <= DRAIN_S_MAX:
             raise ConfigError(f"--drain-timeout {self.drain_timeout_s:g}: must be 0 to {DRAIN_S_MAX} seconds")
-        if self.exit_after_job_s is not None and not 0 <= self.exit_after_job_s < float("inf"):
-            raise ConfigError(f"--exit-after-job {self.exit_after_job_s:g}: must be 0 or more seconds")
+        for option, seconds in (
+            ("--exit-after-job", self.exit_after_job_s),
+            ("--wait-for-job", self.wait_for_job_s),
+        ):
+            if seconds is not None and not 0 <= seconds < float("inf"):
+                raise ConfigError(f"{option} {seconds:g}: must be 0 or more seconds")
         if self.tls is not None and self.data_port:
             raise ConfigError(
                 f"--data-port {self.data_port}: the TCP data plane is not encrypted, and off with TLS; leave it out"
@@ -126,6 +132,11 @@ class ReducerConfig:
     def tls(self) -> TlsFiles | None:
         """The files of mutual TLS, None without it."""
         return tls_files(self.tls_cert, self.tls_key, self.tls_ca, TLS_OPTIONS)
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether it ends without being told, because there is no job."""
+        return self.exit_after_job_s is not None or self.wait_for_job_s is not None
 
     @property
     def memory_limit_bytes_each(self) -> int:

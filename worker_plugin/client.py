@@ -299,11 +299,12 @@ class Client:
             local_size=self.local_size,
             place=Place(own_host(), config.link_mbit),
             shares_memory=config.transport == "auto" and is_possible(),
+            named=meeting_point.named,
         )
         self._identity = identity
         self.recorder.describe(identity.job, identity.rank, identity.world_size)
-        addresses = meeting_point.addresses, meeting_point.dns_addresses, meeting_point.dns_names
-        start = Start(identity, *addresses, transport, meeting_point.access, private)
+        where = meeting_point.addresses, meeting_point.sources
+        start = Start(identity, *where, transport, meeting_point.access, private)
         tasks = [asyncio.create_task(work) for work in self._observers(start)]
         try:
             await self._driver.run(start)

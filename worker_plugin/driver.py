@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,7 @@ from worker_plugin.core.actions import (
 )
 from worker_plugin.core.events import Broke, Event, FellBack, Found, Issued, Received, StreamLost, Tick
 from worker_plugin.core.rank import Identity, RankCore
-from worker_plugin.discovery.addresses import look_up
+from worker_plugin.discovery.addresses import NO_SOURCES, Finder, Sources
 from worker_plugin.process.io_loop import io_loop
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Recorder
@@ -55,9 +54,8 @@ class Start:
 
     identity: Identity
     addresses: tuple[str, ...]
-    #: Those of the addresses that came from DNS names, and these names.
-    dns_addresses: tuple[str, ...]
-    dns_names: tuple[str, ...]
+    #: What may name other reducers while the job runs.
+    sources: Sources
     transport: str
     #: What reducers are shown, and by address what certain reducers are shown instead.
     access: Access
@@ -124,8 +122,8 @@ class Driver:
         self._core: RankCore | None = None
         #: Events that came before there was a core.
         self._early: list[Event] = []
-        #: The DNS names among the job's addresses.
-        self._dns_names: Sequence[str] = ()
+        #: What may name other reducers while the job runs.
+        self._finder = Finder(NO_SOURCES)
         #: The collectives that are not released, by number.
         self._transfers: dict[int, Transfer] = {}
         #: The error of collectives that come after a failure.
@@ -149,8 +147,8 @@ class Driver:
         self.links.transport = start.transport
         self.links.access = start.access
         self.links.private.update(start.private)
-        self._core = RankCore(start.identity, start.addresses, start.dns_addresses)
-        self._dns_names = start.dns_names
+        self._core = RankCore(start.identity, start.addresses, start.sources.addresses)
+        self._finder = Finder(start.sources)
         early, self._early = self._early, []
         for event in early:
             self.handle(event)
@@ -268,8 +266,8 @@ class Driver:
                     self._over.set()
             case Embed():
                 self._owner.fall_back()
-            case LookUp():
-                self.links.run(self._look_up())
+            case LookUp(everything):
+                self.links.run(self._look_up(everything))
             case Began(reducers):
                 self._count_epochs()
                 self._owner.on_started(reducers, self.links.planes)
@@ -297,10 +295,11 @@ class Driver:
             totals, epochs = self._recorder.totals, self._core.epochs
             totals.epochs, totals.resharded, totals.reducers = epochs.number, epochs.resharded, epochs.size
 
-    async def _look_up(self) -> None:
-        """Tell the core which addresses the job's DNS names have now, if all of them can be looked up."""
-        with contextlib.suppress(OSError):
-            self.handle(Found(await look_up(self._dns_names)))
+    async def _look_up(self, everything: bool) -> None:
+        """Tell the core which addresses the job's sources name now."""
+        found = await self._finder.find(everything=everything)
+        if found is not None:
+            self.handle(Found(found))
 
     def _push(self, action: PushChunk) -> None:
         transfer = self._transfers[action.seq]

@@ -38,6 +38,9 @@ CHARGE_BYTES_MIN = KIB
 WORLD_SIZE_MAX = 4096
 #: Reducers of a configuration. A Hello that names all of them must fit WORKER_CONTROL_BYTES_MAX.
 MEMBERS_MAX = 1024
+#: Addresses of reducers that were added while the job runs. With MEMBERS_MAX members they must fit
+#: WORKER_CONTROL_BYTES_MAX.
+ADDED_MAX = 128
 #: The weight of a member is a number of 16 bits.
 WEIGHT_MAX = (1 << 16) - 1
 #: The rate of a host's link in Mbit/s. No card is a hundred times as fast as the fastest of today.
@@ -56,6 +59,9 @@ JOB_NAME_BYTES_MAX = 200
 GROUP_BYTES_MAX = 100
 #: Host names and addresses. A DNS name has at most 253 characters.
 HOST_BYTES_MAX = 255
+#: A worker describes the reducers that it was told of by the beginning of a longer list and a hash
+#: (`worker_plugin/discovery/named.py`). An Abort has room for two of them.
+NAMED_BYTES_MAX = 600
 #: The message of an Abort is cut to this length; it also has to fit the status of a gRPC call.
 MESSAGE_CHARS_MAX = 2000
 #: A Waiting names only the first of the ranks that are missing, because people read it.

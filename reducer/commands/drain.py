@@ -56,7 +56,7 @@ def drain(
     try:
         texts = tuple(dict.fromkeys(map(complete_address, addresses)))
         check_texts(texts)
-        resolved, _ = resolve(texts, ANSWER_S, ANSWER_S)
+        resolved = resolve(texts, ANSWER_S, ANSWER_S).addresses
         access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
         answers = ask_to_drain(resolved, ANSWER_S, access)
         for address, reason in answers.refusals.items():

@@ -1,4 +1,4 @@
-"""`reducer run` runs a training with reducers beside it, without a line of code."""
+"""`reducer run` runs a training with reducers, without a line of code: on one machine, or on all hosts of a cluster."""
 
 from __future__ import annotations
 
@@ -6,54 +6,180 @@ import os
 import sys
 
 import click
+from click.core import ParameterSource
+from reduction.discovery.cluster import DEFAULT_PORT, Cluster
+from reduction.errors import ConfigError, ReducerUnavailable
+
+from reducer.commands.sources import RUN_PREFIX
+from reducer.launch import on_this_host, reach, role, serving, world
 
 #: More processes on one host only take turns on its cores.
 REDUCERS_MAX = 64
+#: How long workers wait for the reducers of a cluster, in seconds.
+WAIT_FOR_REDUCERS_S = 600.0
+_SECONDS = click.FloatRange(0, 1e9)
 
 
 @click.command(
-    short_help="Run a training through reducers on this host.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Run a training with reducers, on one machine or on all hosts of a cluster.",
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "auto_envvar_prefix": RUN_PREFIX.removesuffix("_"),
+    },
 )
 @click.option(
     "--reducers",
     type=click.IntRange(0, REDUCERS_MAX),
     default=1,
     metavar="N",
-    help="Reducers to start, on free ports of 127.0.0.1. With 0, or where REDUCTION_REDUCERS names some, none.",
+    help="Reducers to start, on free ports of 127.0.0.1. With 0, or where REDUCTION_REDUCERS names some, none. Not "
+    "on a cluster.",
 )
 @click.option(
     "--auto/--no-auto",
     default=True,
     help="Have every DistributedDataParallel module of the command average through the reducers (REDUCTION_AUTO=ddp).",
 )
+@click.option(
+    "--cluster",
+    metavar="TEXT",
+    help="Which hosts of the platform have reducers, such as slurm:1:50051 or vertex:workerpool1.  [default: "
+    "REDUCTION_REDUCERS if it is such a text; or what Vertex AI or SageMaker says]",
+)
+@click.option(
+    "--hosts",
+    metavar="LIST",
+    help="Instead: hosts with workers in node order, such as 'gpu-{0..3}', in quotes.",
+)
+@click.option("--reducer-hosts", metavar="LIST", help="Hosts with reducers, which are others.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help=f"Where reducers listen, with --hosts.  [default: {DEFAULT_PORT}]",
+)
+@click.option(
+    "--host", metavar="NAME", help="Which host of the lists this is.  [default: by its name and addresses]"
+)
+@click.option(
+    "--master-port",
+    type=click.IntRange(1, 65535),
+    default=world.MASTER_PORT,
+    help="Where the ranks meet, on the first host with workers.",
+)
+@click.option(
+    "--wait-for-reducers",
+    type=_SECONDS,
+    default=WAIT_FOR_REDUCERS_S,
+    metavar="SECONDS",
+    help="How long hosts with workers wait for all reducers of the cluster.",
+)
+@click.option(
+    "--wait-for-job",
+    type=_SECONDS,
+    metavar="SECONDS",
+    help=f"How long hosts with reducers wait for the training.  [default: {serving.WAIT_FOR_JOB_S:g}]",
+)
+@click.option(
+    "--exit-after-job",
+    type=_SECONDS,
+    metavar="SECONDS",
+    help=f"How long they stay after it.  [default: {serving.EXIT_AFTER_JOB_S:g}]",
+)
+@click.option("--insecure", is_flag=True, help="Have reducers of the cluster serve without TLS or token.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(reducers: int, auto: bool, command: tuple[str, ...]) -> None:
+@click.pass_context
+def run(
+    context: click.Context,
+    reducers: int,
+    auto: bool,
+    cluster: str | None,
+    hosts: str | None,
+    reducer_hosts: str | None,
+    port: int | None,
+    host: str | None,
+    master_port: int,
+    wait_for_reducers: float,
+    wait_for_job: float | None,
+    exit_after_job: float | None,
+    insecure: bool,
+    command: tuple[str, ...],
+) -> None:
     """Run COMMAND, such as `torchrun --nproc-per-node 4 SCRIPT`, with reducers that end when it ends.
 
     \b
         reducer run -- torchrun --nproc-per-node 4 SCRIPT
 
+    On a cluster the same command runs on every host. Those with reducers serve, with the options of `reducer
+    serve` from variables REDUCER_..., until the training has ended. Those with workers wait for the reducers,
+    and run COMMAND with the right number of nodes.
+
+    \b
+        srun --het-group=0,1 reducer run --cluster slurm:1:50051 -- torchrun --nproc-per-node 4 SCRIPT
+
     The script needs no change: its DistributedDataParallel modules average through the reducers. Signals are
     passed on, and the exit code is the command's, as in a shell: 127 if there is no such command, 128 + n if signal n
-    ended it.
+    ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for --cluster and so on.
     """
+    settings = role.Request(cluster=cluster, hosts=hosts, reducer_hosts=reducer_hosts, port=port, host=host)
+    try:
+        found = role.find(settings, os.environ)
+        if found is None:
+            sys.exit(_on_this_host(reducers, auto, command))
+        if context.get_parameter_source("reducers") is not ParameterSource.DEFAULT:
+            raise ConfigError(
+                f"--reducers {reducers} starts reducers on one machine, and {found.source} names those of a "
+                f"cluster: leave it out"
+            )
+        if found.role == "reducer":
+            given = {"exit-after-job": exit_after_job, "wait-for-job": wait_for_job}
+            _say(f"this host is reducer {found.index} of {len(found.reducers)} ({found.source})")
+            serving.become_reducer(serving.serve_options(found, given, insecure=insecure, environ=os.environ))
+        world.check(found, command, os.environ)
+        _say(
+            f"this host is node {found.index} of {len(found.workers)} ({found.source}), "
+            f"MASTER_ADDR={found.workers[0]} MASTER_PORT={master_port}"
+        )
+        sys.exit(_as_worker(found, auto, master_port, wait_for_reducers, command))
+    except ConfigError as error:
+        _say(str(error))
+        sys.exit(2)
+    except ReducerUnavailable as error:
+        _say(str(error))
+        sys.exit(1)
+
+
+def _on_this_host(reducers: int, auto: bool, command: tuple[str, ...]) -> int:
+    """Run the command with reducers on this host; return its exit code."""
     from reduction.process.ready import NotReady
 
-    from reducer.launch import on_this_host
-
-    named = os.environ.get("REDUCTION_REDUCERS")
+    named = os.environ.get(role.REDUCERS_VARIABLE)
     if named and reducers:
-        click.echo(
-            f"reducer run: REDUCTION_REDUCERS names reducers ({named}); none is started here", err=True
-        )
+        _say(f"{role.REDUCERS_VARIABLE} names reducers ({named}); none is started here")
     try:
         with on_this_host.running_reducers(0 if named else reducers) as addresses:
             if addresses:
-                click.echo(f"reducer run: reducers at {', '.join(addresses)}", err=True)
+                _say(f"reducers at {', '.join(addresses)}")
             environment = on_this_host.settings_for(addresses, "ddp" if auto else None)
-            code = on_this_host.run(command, environment)
+            return on_this_host.run(command, environment)
     except NotReady as error:
-        click.echo(f"reducer run: {error}", err=True)
-        code = 1
-    sys.exit(code)
+        _say(str(error))
+        return 1
+
+
+def _as_worker(
+    cluster: Cluster, auto: bool, master_port: int, wait_s: float, command: tuple[str, ...]
+) -> int:
+    """Run the command as one node of the training, once the reducers are there; return its exit code.
+
+    Raises:
+        ReducerUnavailable: they did not come.
+    """
+    if cluster.reducers:
+        reach.wait_for_reducers(cluster.reducers, wait_s, _say)
+    environment = on_this_host.settings_for(cluster.reducers, "ddp" if auto else None)
+    return on_this_host.run(command, environment | world.variables(cluster, master_port))
+
+
+def _say(text: str) -> None:
+    click.echo(f"reducer run: {text}", err=True)

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 #: Exit code when an address could not be bound.
 EXIT_BIND = 3
+#: Exit code when no job came in time.
+EXIT_NO_JOB = 5
 
 
 @click.command(
@@ -121,6 +123,12 @@ EXIT_BIND = 3
     "comes; `reducer trace` reads it.",
 )
 @click.option(
+    "--wait-for-job",
+    type=float,
+    metavar="SECONDS",
+    help="End with exit code 5 if no job has come by then.  [default: wait for ever]",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -168,6 +176,7 @@ def serve(
     drain_timeout: float,
     exit_after_job: float | None,
     trace: str | None,
+    wait_for_job: float | None,
     log_level: str,
     log_format: str,
     check: bool,
@@ -184,6 +193,7 @@ def serve(
     """
     from reducer.binding import BindError, check_host
     from reducer.observe.log_lines import formatter
+    from reducer.process.unused import NoJob
 
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(log_format))
@@ -214,6 +224,7 @@ def serve(
             drain_timeout_s=drain_timeout,
             exit_after_job_s=exit_after_job,
             trace=trace,
+            wait_for_job_s=wait_for_job,
             log_format=log_format,
             **{name: value for name, value in given.items() if value is not None},
         )
@@ -231,6 +242,9 @@ def serve(
     except BindError as error:
         click.echo(f"reducer: {error}", err=True)
         sys.exit(EXIT_BIND)
+    except NoJob as error:
+        click.echo(f"reducer: {error}", err=True)
+        sys.exit(EXIT_NO_JOB)
 
 
 def _serve(config: ReducerConfig) -> None:

@@ -14,6 +14,8 @@ from reduction.process.variables import nearest, unknown
 
 #: Variables that Kubernetes sets in every container beside a Service that is called "reducer".
 _OF_KUBERNETES = ("REDUCER_SERVICE_", "REDUCER_PORT")
+#: Beginning of the variables that are options of `reducer run`.
+RUN_PREFIX = f"{SETTINGS_PREFIX}RUN_"
 
 
 def variable(option: str) -> str:
@@ -52,7 +54,7 @@ def unknown_variables(command: click.Command) -> Iterator[str]:
     """Yield a warning of each variable that looks like an option and is none."""
     known = {variable(option) for option, _ in _options(command)}
     for name, text in unknown(SETTINGS_PREFIX, known, os.environ):
-        if not name.startswith(_OF_KUBERNETES):
+        if not name.startswith((*_OF_KUBERNETES, RUN_PREFIX)):
             yield text
 
 

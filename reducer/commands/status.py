@@ -75,7 +75,7 @@ def status(
         seconds, addresses = watch_seconds(watch_s, addresses)
         texts = tuple(dict.fromkeys(map(complete_address, addresses))) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
         check_texts(texts)
-        addresses, _ = resolve(texts, timeout, timeout)
+        addresses = resolve(texts, timeout, timeout).addresses
         access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
         look_again = partial(look, addresses, timeout, access)
         if seconds is not None:

@@ -68,7 +68,7 @@ def top(
     try:
         texts = tuple(dict.fromkeys(map(complete_address, addresses))) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
         check_texts(texts)
-        found, _ = resolve(texts, timeout, timeout)
+        found = resolve(texts, timeout, timeout).addresses
         access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
         look_again = partial(look, found, timeout, access)
         if not once and sys.stdout.isatty():

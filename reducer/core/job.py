@@ -50,6 +50,7 @@ from reduction.model import (
     Join,
     Minimum,
     Moved,
+    NamedReducers,
     Peer,
     Peers,
     Place,
@@ -132,6 +133,8 @@ class Job:
     is_draining: bool = False
     #: Ranks that said Goodbye.
     left: list[int] = field(default_factory=list)
+    #: The first rank that said which reducers were named to it, with its host.
+    told: tuple[int, str, NamedReducers] | None = None
     #: Payload bytes of all pushes that counted.
     received_bytes: int = 0
     #: Payload bytes of all results.
@@ -155,9 +158,28 @@ class Job:
 
     # ---- streams come and go ----
 
+    def was_told_otherwise(self, join: Join) -> ReductionError | None:
+        """Return an error if this rank was told of other reducers than a rank that is here.
+
+        They would wait for each other at different reducers, and in vain. Once an epoch has begun, all ranks
+        have met.
+        """
+        if join.named is None or self.told is None or self.epoch:
+            return None
+        rank, host, named = self.told
+        # A rank that is away may be of an earlier life of the job.
+        if not self.is_present(rank) or named.agrees_with(join.named):
+            return None
+        return CollectiveMismatch(
+            f"rank {join.rank} ({join.host}) was told of the reducers {join.named.text}, rank {rank} ({host}) of "
+            f"{named.text}: give all ranks of job {self.title!r} the same, and a DNS name that grows a ?count=K"
+        )
+
     def on_join(self, stream: int, join: Join) -> list[Action]:
         """Attach a stream; `Jobs` has decided that this process may be this rank."""
         actions: list[Action] = []
+        if join.named is not None and (self.told is None or not self.is_present(self.told[0])):
+            self.told = join.rank, join.host, join.named
         view = self.ranks.get(join.rank)
         if view is not None and view.nonce == join.nonce:
             if view.stream is not None:  # the rank noticed the broken stream before this reducer

@@ -16,6 +16,7 @@ The answer to a Join depends on what the reducer knows of the job of that name:
                                              rank 0 has not joined yet: attach
     another world size or local size         JobBusy; while the job is forming,
                                              CollectiveMismatch for all ranks
+    other reducers were named to the rank    while the job is forming, CollectiveMismatch for all ranks
 
 Jobs do not know each other. They share only the memory limit and this table.
 """
@@ -195,6 +196,8 @@ class Jobs:
             if job.epoch:
                 raise JobBusy(f"job {job.title!r} is live with {setting} {ours}: {mismatch}")
             return self._fail(job, mismatch) + self._refuse(stream, mismatch)
+        elif (otherwise := job.was_told_otherwise(join)) is not None:
+            return self._fail(job, otherwise) + self._refuse(stream, otherwise)
         if join.rank == 0:
             actions += self._end_strangers(job, join)
         if (old := job.stream_of(join.rank)) is not None:

@@ -31,7 +31,7 @@ def examine(
         ReducerUnavailable: a DNS name has too few addresses.
     """
     probe = HostProbe()
-    addresses, _ = resolve(texts, visit.timeout_s, visit.timeout_s)
+    addresses = resolve(texts, visit.timeout_s, visit.timeout_s).addresses
     reducers = look_at(addresses, visit)
     jobs = sorted({job for reducer in reducers for job in reducer.jobs})
     alone: list[Rate] = []

@@ -29,7 +29,7 @@ from reducer.process import service_manager
 from reducer.process.allowed import log_what_is_used
 from reducer.process.stopping import Stopping
 from reducer.process.under_supervisor import UnderSupervisor
-from reducer.process.unused import Unused
+from reducer.process.unused import NoJob, Unused
 from reducer.spans import Spans
 from reducer.transports.grpc_server import Drain, GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
@@ -43,6 +43,7 @@ async def serve(config: ReducerConfig) -> None:
     Raises:
         BindError: an address cannot be bound.
         ConfigError: a certificate, private key or token file cannot be used.
+        NoJob: it has waited for a job for as long as it should.
     """
     descriptors.allow(2 * Limits().connections)  # a stream may have a descriptor on each plane
     stopping = Stopping(config.drain_timeout_s)
@@ -127,6 +128,8 @@ async def serve(config: ReducerConfig) -> None:
         engine.close()
         if engine.spans is not None:
             engine.spans.write(engine.spans.records())
+    if stopping.error is not None:
+        raise stopping.error
 
 
 def _listen_for_data(config: ReducerConfig, engine: Engine) -> DataPort:
@@ -195,21 +198,25 @@ async def _tick(
 ) -> None:
     """Let time pass for the engine. Set `unneeded` when it drains and no job needs it any more.
 
-    With --exit-after-job, ask to stop that long after the last job, or let the supervisor know what
-    it must know to decide that.
+    With --exit-after-job, ask to stop that long after the last job, and with --wait-for-job if no job has
+    come, or let the supervisor know what it must know to decide that.
     """
-    unused = None if config.exit_after_job_s is None else Unused(config.exit_after_job_s)
+    unused = Unused(config.exit_after_job_s, config.wait_for_job_s)
     while True:
         engine.tick()
         jobs = len(engine.jobs.by_name)
-        if unused is not None and supervisor is not None:
+        if supervisor is not None and config.ends_by_itself:
             supervisor.report_use(has_served=engine.has_served, jobs=jobs)
-        elif unused is not None and unused.is_over(
-            has_served=engine.has_served, jobs=jobs, now_s=time.monotonic()
+        elif (
+            supervisor is None
+            and not stopping.is_asked
+            and unused.is_over(has_served=engine.has_served, jobs=jobs, now_s=time.monotonic())
         ):
-            log.info("no job for %g s, as --exit-after-job says", config.exit_after_job_s)
-            stopping.ask()
-            unused = None
+            if engine.has_served:
+                log.info("no job for %g s, as --exit-after-job says", config.exit_after_job_s)
+                stopping.ask()
+            else:
+                stopping.ask(NoJob(f"no job came within {config.wait_for_job_s:g} s (--wait-for-job)"))
         if engine.spans is not None:
             ended = engine.spans.take_ended(job.id for job in engine.jobs.by_name.values())
             if ended:

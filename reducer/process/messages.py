@@ -6,7 +6,7 @@ to the process
     the end of stdin      the supervisor is gone: drain, but for 2 seconds at most
 from the process
     listening on ADDRESS  first: it serves (`reduction.process.ready`)
-    used, unused          whether it has a job; it is asked only with --exit-after-job, and silent before its first
+    used, unused          whether it has a job; only if the reducer ends by itself, and not before its first job
     drain                 somebody asks the whole reducer to drain: by a signal to this process, or `reducer drain`
 """
 

@@ -166,6 +166,9 @@ class ServingProcess:
         arguments += ["--page"] if config.page and self.number == 0 else []
         if config.metrics_port is not None:
             arguments += ["--metrics-socket", str(self.number), self._name]
-        if config.exit_after_job_s is not None:
-            arguments += ["--exit-after-job", str(config.exit_after_job_s)]
+        for option, seconds in (
+            ("--exit-after-job", config.exit_after_job_s),
+            ("--wait-for-job", config.wait_for_job_s),
+        ):
+            arguments += [option, str(seconds)] if seconds is not None else []
         return arguments

@@ -1,12 +1,12 @@
 """Decides when a process stops, and how long it drains before.
 
-asked for by                    drains for at most
-SIGTERM, SIGINT                 --drain-timeout
-`reducer drain`                 --drain-timeout
-the end of stdin                ORPHAN_DRAIN_S: the parent process is gone
-the end of stdin after either   ORPHAN_DRAIN_S from then on
---exit-after-job                nothing: there is no job
-a second SIGTERM or SIGINT      nothing: this process and those that it supervises end at once
+asked for by                      drains for at most
+SIGTERM, SIGINT                   --drain-timeout
+`reducer drain`                   --drain-timeout
+the end of stdin                  ORPHAN_DRAIN_S: the parent process is gone
+the end of stdin after either     ORPHAN_DRAIN_S from then on
+--exit-after-job, --wait-for-job  nothing: there is no job
+a second SIGTERM or SIGINT        nothing: this process and those that it supervises end at once
 
 A process under a supervisor passes signals and `reducer drain` on to it and waits for its order
 (`reducer.process.under_supervisor`).
@@ -37,6 +37,8 @@ class Stopping:
         self.drain_timeout_s = drain_timeout_s
         #: Whether the parent process is gone.
         self.is_orphaned = False
+        #: What `ask` was called with.
+        self.error: Exception | None = None
         self._at_second_signal = at_second_signal
         self._asked = asyncio.Event()
         self._over = asyncio.Event()
@@ -58,8 +60,9 @@ class Stopping:
         """Wait until anything asks this process to stop."""
         await self._asked.wait()
 
-    def ask(self) -> None:
-        """Ask this process to stop."""
+    def ask(self, error: Exception | None = None) -> None:
+        """Ask this process to stop; `error` says why, if that is one."""
+        self.error = error
         self._asked.set()
 
     def orphan(self) -> None:

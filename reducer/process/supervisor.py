@@ -30,7 +30,7 @@ from reducer.process.allowed import log_what_is_used
 from reducer.process.restarts import FAILED_STARTS_MAX, Restarts
 from reducer.process.serving_process import ServingProcess
 from reducer.process.stopping import Stopping
-from reducer.process.unused import Unused
+from reducer.process.unused import NoJob, Unused
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ async def supervise(config: ReducerConfig) -> int:
     Raises:
         BindError: an address cannot be bound.
         ConfigError: a certificate, private key or token file cannot be used.
+        NoJob: it has waited for a job for as long as it should.
     """
     log_what_is_used(config)
     # Each process does the same again. Here it is done once, before there are several to complain.
@@ -78,7 +79,9 @@ class _Supervisor:
         if self._config.trace is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._write_traces)
         keepers = [asyncio.create_task(self._keep(process)) for process in self._processes]
-        helpers = [asyncio.create_task(self._announce()), asyncio.create_task(self._end_with_the_job())]
+        helpers = [asyncio.create_task(self._announce())]
+        if self._config.ends_by_itself:
+            helpers.append(asyncio.create_task(self._end_with_the_job()))
         asked = asyncio.create_task(self._stopping.wait())
         # A keeper that ends by itself has met an error of ours, which is raised below.
         await asyncio.wait((asked, *keepers), return_when=asyncio.FIRST_COMPLETED)
@@ -94,6 +97,8 @@ class _Supervisor:
                 process.drain()
         await self._all_ended(keepers)
         log.info("stopping")
+        if self._stopping.error is not None:
+            raise self._stopping.error
         return self._exit_code
 
     async def _keep(self, process: ServingProcess) -> None:
@@ -157,21 +162,20 @@ class _Supervisor:
         )
 
     async def _end_with_the_job(self) -> None:
-        """With --exit-after-job, ask all to stop that long after the last job of any process."""
-        limit_s = self._config.exit_after_job_s
-        if limit_s is None:
-            return
-        unused = Unused(limit_s)
+        """Ask all to stop as --exit-after-job and --wait-for-job say, which are about the jobs of any process."""
+        after_job_s, first_job_s = self._config.exit_after_job_s, self._config.wait_for_job_s
+        unused = Unused(after_job_s, first_job_s)
         while True:
-            if unused.is_over(
-                has_served=any(process.has_served for process in self._processes),
-                jobs=sum(process.is_used for process in self._processes),
-                now_s=monotonic(),
-            ):
+            has_served = any(process.has_served for process in self._processes)
+            jobs = sum(process.is_used for process in self._processes)
+            if unused.is_over(has_served=has_served, jobs=jobs, now_s=monotonic()):
                 break
             await asyncio.sleep(LOOK_S)
-        log.info("no job for %g s, as --exit-after-job says", limit_s)
-        self._stopping.ask()
+        if has_served:
+            log.info("no job for %g s, as --exit-after-job says", after_job_s)
+            self._stopping.ask()
+        else:
+            self._stopping.ask(NoJob(f"no job came within {first_job_s:g} s (--wait-for-job)"))
 
     async def _all_ended(self, keepers: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all processes have drained and ended. Those that take too long are killed."""

@@ -1,26 +1,40 @@
-"""Tells when a reducer that has served is not used any more, so that it can end with its job."""
+"""Tells when a reducer is not used any more, or never was, so that it can end with its job."""
 
 from __future__ import annotations
 
 
-class Unused:
-    """Measures how long a reducer has had no job since its last one."""
+class NoJob(Exception):
+    """No job came within --wait-for-job."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+
+class Unused:
+    """Measures how long a reducer has had no job: since its last one, or since its start.
+
+    Args:
+        after_job_s: how long it stays after its last job, in seconds; None for ever.
+        first_job_s: how long it waits for its first job, in seconds; None for ever.
+    """
+
+    def __init__(self, after_job_s: float | None, first_job_s: float | None = None) -> None:
+        self._after_job_s = after_job_s
+        self._first_job_s = first_job_s
         self._since_s: float | None = None
+        self._had_job = False
 
     def is_over(self, *, has_served: bool, jobs: int, now_s: float) -> bool:
-        """Return whether there has been no job for the limit, at a reducer that has had one.
+        """Return whether there has been no job for the limit.
 
         Args:
             has_served: whether a rank of some job has ever been welcomed.
             jobs: how many jobs there are now.
             now_s: the time of any clock that goes forward, in seconds.
         """
-        if jobs or not has_served:
+        if jobs or has_served != self._had_job:
             self._since_s = None
+        self._had_job = has_served
+        limit_s = self._after_job_s if has_served else self._first_job_s
+        if jobs or limit_s is None:
             return False
         if self._since_s is None:
             self._since_s = now_s
-        return now_s - self._since_s >= self._limit_s
+        return now_s - self._since_s >= limit_s

@@ -1,5 +1,7 @@
 """Who may open a stream, and what the others hear of it."""
 
+from dataclasses import replace
+
 import numpy as np
 from conformance.places import CHUNK, L, P
 from reduction.errors import (
@@ -12,7 +14,18 @@ from reduction.errors import (
     StaleInstance,
     UnsupportedVersion,
 )
-from reduction.model import PROTOCOL_VERSION, Abort, Ack, Configure, Peer, Peers, Start
+from reduction.model import (
+    PROTOCOL_VERSION,
+    Abort,
+    Ack,
+    Configure,
+    Hello,
+    NamedReducers,
+    Peer,
+    Peers,
+    Start,
+    Welcome,
+)
 
 
 async def refusal(worker, error_class):
@@ -51,6 +64,25 @@ async def test_a_late_rank_hears_the_configuration_after_its_welcome(place):
     zero.hello()
     await one.welcome(instance=b"")
     assert (await one.next(Configure)).configuration == zero.configuration()
+
+
+async def test_ranks_that_were_told_of_other_reducers(place):
+    zero, one = place.worker(0), place.worker(1)
+    zero.join(named=NamedReducers("a:1, b:1", b"a" * 16))
+    await zero.next(Welcome)
+    one.join(named=NamedReducers("a:1", b"b" * 16))
+    for worker in (zero, one):
+        message = await refusal(worker, CollectiveMismatch)
+        assert "rank 1 (host1) was told of the reducers a:1, rank 0 (host0) of a:1, b:1: " in message
+
+
+async def test_added_reducers_are_relayed(place):
+    zero, one = place.worker(0), place.worker(1)
+    await zero.welcome()
+    await one.welcome()
+    configuration = replace(zero.configuration(), added=("c:1", "d:1"))
+    zero.send(Hello(configuration, 0))
+    assert (await one.next(Configure)).configuration == configuration
 
 
 async def test_another_protocol_version(place):

@@ -6,6 +6,7 @@ cut        a stream breaks; each side sees it at a moment of its own, and one di
 half cut   one direction loses everything from now on, the other goes on until somebody notices
 death      a rank dies; what it had sent last arrives, or not
 break      a rank meets an error of its own, and lives to tell
+finding    no fault: rank 0 finds the reducers that were not named at the start
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ class Place(Protocol):
     def broken(self, state: State_, rank: int) -> State_:
         """Return the state after an error in a rank's process."""
 
+    def found(self, state: State_) -> State_:
+        """Return the state after rank 0 has found all reducers."""
+
 
 def faults(world: Place, state: State_) -> Iterator[tuple[str, State_]]:
     """Yield every fault that is possible in a state."""
@@ -43,6 +47,8 @@ def faults(world: Place, state: State_) -> Iterator[tuple[str, State_]]:
     if state.breaks and world.fragile is not None:
         after = world.broken(state._replace(breaks=state.breaks - 1), world.fragile)
         yield f"break of rank {world.fragile}", after
+    if state.findings:
+        yield "rank 0 finds more reducers", world.found(state._replace(findings=state.findings - 1))
 
 
 def _crashes(world: Place, state: State_) -> Iterator[tuple[str, State_]]:

@@ -46,6 +46,7 @@ class State_(NamedTuple):
     half_cuts: int = 0
     deaths: int = 0
     breaks: int = 0
+    findings: int = 0
 
 
 def put(state: State_, changed: Stream) -> State_:

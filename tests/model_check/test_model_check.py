@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import pytest
 from model_check.checking import check
 from model_check.explorer import Violation, explore
+from model_check.state import State_
 from model_check.world import World
 from reduction.model import Presence
 
@@ -48,6 +49,22 @@ def test_crash_and_restart_of_the_only_reducer() -> None:
 
 def test_crash_of_one_of_two_reducers() -> None:
     check(World(reducers=2, collectives=1), crashes=1)
+
+
+@pytest.mark.timeout(900)
+def test_a_reducer_is_added() -> None:
+    """Some of the ways lead through an epoch in which it takes part."""
+    world = World(reducers=2, named=1, collectives=1, numel=1)
+    is_end, parts = world.is_goal, 0
+
+    def is_goal(state: State_) -> bool:
+        nonlocal parts
+        parts += world.takes_part(state, 1)
+        return is_end(state)
+
+    world.is_goal = is_goal
+    check(world, findings=1)
+    assert parts > 0
 
 
 def test_ranks_are_dropped_with_collectives_in_flight() -> None:

@@ -104,8 +104,11 @@ class World:
         is_mute: bool = False,
         fragile: int | None = None,
         dropped: tuple[int, ...] = (),
+        named: int | None = None,
     ) -> None:
         self.n, self.k = ranks, reducers
+        #: How many of the reducers the ranks know at the start.
+        self.named = reducers if named is None else named
         self.collectives = collectives
         self.credit_bytes = credit_bytes
         #: Whether the grace may run out while a re-dial is still possible. With one reducer that would be
@@ -147,7 +150,7 @@ class World:
                 for label, step in self.successors(state)
                 if not label.endswith(" dropped")
                 and "issues" not in label
-                and not label.startswith(("cut", "crash", "death", "late"))
+                and not label.startswith(("cut", "crash", "death", "late", "rank 0 finds"))
             )
             following = next(joining, None)
             if following is None:
@@ -175,7 +178,7 @@ class World:
             join_timeout_s=60,
             close_timeout_s=5,
         )
-        return RankCore(identity, [f"reducer{index}" for index in range(self.k)])
+        return RankCore(identity, [f"reducer{index}" for index in range(self.named)])
 
     def new_reducer(self, index: int, life: int) -> int:
         incarnation = bytes([index, life]) * 8
@@ -407,9 +410,19 @@ class World:
                     state = put(state, stream._replace(reducer_end=False, up=()))
         return state
 
+    def found(self, state: State_) -> State_:
+        return self._rank(state, 0, we.Found(tuple(f"reducer{index}" for index in range(self.k))), 0.0)
+
     def broken(self, state: State_, rank: int) -> State_:
         """Return the state after an error in a rank's process."""
         return self._rank(state, rank, we.Broke(OWN_ERROR), 0.0)
+
+    def takes_part(self, state: State_, reducer: int) -> bool:
+        """Whether a reducer is a member of the epoch of every rank, and it has started."""
+        epochs = [self._boxes[number].core.epochs for number in state.ranks if number >= 0]
+        return all(
+            one.is_calm and one.configuration.index_of(bytes([reducer, 0]) * 8) is not None for one in epochs
+        )
 
     def is_goal(self, state: State_) -> bool:
         """Whether every rank that lives has closed or failed, or can do nothing for want of reducers."""

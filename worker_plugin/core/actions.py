@@ -105,10 +105,11 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """A reducer whose address came from a DNS name is gone: look all names up.
+    """Ask again which reducers there are. `Found` follows, or nothing."""
 
-    `Found` follows, or nothing.
-    """
+    #: Whether to ask all sources. Otherwise a reducer is gone whose address may have changed, and only DNS
+    #: names are looked up.
+    everything: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class NoFallback:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The addresses that the job's DNS names have now, after `LookUp`."""
+    """The addresses that DNS names, files and pools name now, after `LookUp`."""
 
     addresses: tuple[str, ...]
 

@@ -35,9 +35,13 @@ class Link:
     phase: LinkPhase = LinkPhase.DOWN
     #: The link whose Welcome named this one as a sibling.
     parent: int | None = None
-    #: Whether the address came from a DNS name. Another process may get this address, and this
-    #: reducer another one.
+    #: Whether the address came from a DNS name, a file or a pool. Another process may get this address, and
+    #: this reducer another one.
     is_looked_up: bool = False
+    #: Whether the address was named after the start.
+    is_added: bool = False
+    #: Whether rank 0 has told this one of the address, in a configuration.
+    is_announced: bool = False
     #: Whether it leads to the reducer that rank 0 started because no other was left.
     is_fallback: bool = False
     dials: int = 0

@@ -16,14 +16,14 @@ event                  what follows
 Welcome                Hello, if the reducer is a member (epochs.py)
 Peers                  the ranks that this reducer sees: input of `judge` (membership/verdict.py)
 Waiting                the ranks that it waits for: for warnings and timeouts (waiting/stalls.py)
-Configure (newer)      enter the epoch (epochs.py)
+Configure (newer)      enter the epoch (epochs.py); dial what rank 0 has found (roster.py)
 Start, Result, Minimum see epochs.py; Began when the first epoch has all of its Starts
 Abort, on a live link  fail with that error, and tell the other reducers; data was damaged: stream lost
 Abort, on a Join       dial again or fail (roster.py); the same if TLS or a proxy refuses it
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out
 FellBack               dial the reducer that rank 0 has started, because none was left
-Found                  dial the addresses that DNS names have now (roster.py)
+Found                  dial the addresses that are named now (roster.py); rank 0 tells the others, once it is there
 NoFallback             fail, unless a reducer is back or nothing is in flight
 Broke                  fail with that error, and tell the reducers; failing, if nobody could be told
 Connect                wait for the first epoch as if a collective were in flight
@@ -34,7 +34,7 @@ Leave                  once nothing is in flight, the same as Close
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reduction.errors import (
@@ -59,6 +59,7 @@ from reduction.model import (
     Join,
     Member,
     Minimum,
+    NamedReducers,
     Peers,
     Place,
     Result,
@@ -144,6 +145,8 @@ class Identity:
     shares_memory: bool = False
     #: How many processes this rank stands for: each contribution is the sum of theirs.
     local_size: int = 1
+    #: The reducers that this rank was told of, if the ranks have no store to agree on them.
+    named: NamedReducers | None = None
 
 
 class State(enum.Enum):
@@ -162,10 +165,10 @@ class RankCore:
     Args:
         identity: who this rank is.
         addresses: of the reducers.
-        looked_up: those of the addresses that DNS names stand for.
+        looked_up: those of the addresses that may be others later.
     """
 
-    def __init__(self, identity: Identity, addresses: Iterable[str], looked_up: Container[str] = ()) -> None:
+    def __init__(self, identity: Identity, addresses: Iterable[str], looked_up: Collection[str] = ()) -> None:
         self.identity = identity
         #: What follows from the present event. All parts of the core add to this very list, so it must
         #: never be replaced by another one.
@@ -383,6 +386,7 @@ class RankCore:
             case Configure(configuration):
                 if configuration.epoch > self.epochs.number:
                     self.epochs.enter(configuration, now)
+                    self.roster.on_added(configuration.added, now)
             case Start(epoch, minimum):
                 self.epochs.on_start(link, epoch, minimum, now)
                 self._begin_once()
@@ -432,6 +436,9 @@ class RankCore:
         self.roster.dial(now, self._join())
         if self.roster.wants_look_up(now):
             self._actions.append(LookUp())
+        # Before the first epoch rank 0 would wait for a reducer of which nobody else knows.
+        if self.identity.rank == 0 and self.has_begun and self.roster.wants_refresh(now):
+            self._actions.append(LookUp(everything=True))
         if self.epochs.ack_due is not None and now >= self.epochs.ack_due:
             self.epochs.acknowledge()
         self.stalls.check(now, is_running=self.epochs.is_calm)
@@ -444,6 +451,7 @@ class RankCore:
             self._judge(now)
         if not self.grid.is_settled:
             self._tune(packets_lost, now)
+        self._announce(now)
         self._leave_if_done(now)
 
     def _begin(self, now: float) -> None:
@@ -464,6 +472,21 @@ class RankCore:
             self._actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
             self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
 
+    def _announce(self, now: float) -> None:
+        """Between collectives, rank 0 tells the others which reducers it has found, so that they dial them too.
+
+        When all ranks are there, `judge` takes them in.
+        """
+        configuration = self.epochs.configuration
+        if configuration is None or self.identity.rank or not (self.window.is_idle and self.epochs.is_calm):
+            return
+        added, epoch = self.roster.added, configuration.epoch + 1
+        if self.identity.world_size > 1 and added != configuration.added:
+            self._actions.append(
+                Log(_INFO, f"epoch {epoch}: all ranks are told of {', '.join(added) or 'none'}")
+            )
+            self.epochs.enter(replace(configuration, epoch=epoch, added=added), now)
+
     def _join(self) -> Join:
         who = self.identity
         return Join(
@@ -479,6 +502,7 @@ class RankCore:
             local_size=who.local_size,
             group=who.group,
             place=who.place,
+            named=who.named,
         )
 
     def _verdict(self, now: float) -> Verdict:
@@ -539,7 +563,8 @@ class RankCore:
             link.is_spare = False
         self.grid.begin(is_within_host=self._is_within_host(links))
         size, checksums = self._chunk_bytes(links), self.identity.checksums
-        self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums), now)
+        added = self.roster.added
+        self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums, added), now)
 
     def _is_within_host(self, links: Sequence[Link]) -> bool:
         """Whether all ranks and these reducers share memory; of the other ranks it is known only where they are."""

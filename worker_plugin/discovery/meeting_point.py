@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from reduction.discovery.resolve import resolve
 from reduction.errors import ConfigError
+from reduction.model import NamedReducers
 from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
-from worker_plugin.discovery.addresses import configured, dns_names_in
+from worker_plugin.discovery.addresses import NO_SOURCES, Sources, configured, dns_names_in, lists_in
 from worker_plugin.discovery.colocated import Colocation
 from worker_plugin.discovery.embedded import EmbeddedReducer, stop_all
 from worker_plugin.discovery.nodes import Locality
@@ -66,12 +67,12 @@ class MeetingPoint:
     colocated_access: Access = OPEN
     #: Those of them that this rank has started.
     started: tuple[EmbeddedReducer, ...] = ()
-    #: DNS names that stand for reducers. Their addresses may change while the job runs.
-    dns_names: tuple[str, ...] = ()
-    #: Those of `addresses` that the DNS names stood for at the start.
-    dns_addresses: tuple[str, ...] = ()
+    #: What may name other reducers while the job runs.
+    sources: Sources = NO_SOURCES
     #: Who has named the reducers, for the line that rank 0 shows; "" if nobody has.
     source: str = ""
+    #: What this rank says of its addresses, if the ranks have no store to agree on them.
+    named: NamedReducers | None = None
 
     @classmethod
     def from_json(cls, text: str, config: PluginConfig) -> MeetingPoint:
@@ -82,7 +83,7 @@ class MeetingPoint:
         """
         fields = json.loads(text)
         job, token = fields["job"], fields["token"]
-        addresses, dns_names = tuple(fields["addresses"]), tuple(fields["dns_names"])
+        addresses = tuple(fields["addresses"])
         access = OPEN
         if addresses:
             access = private_access(token) if token else access_of(config, job)
@@ -93,8 +94,7 @@ class MeetingPoint:
             job,
             addresses,
             access,
-            dns_names=dns_names,
-            dns_addresses=tuple(fields["dns_addresses"]),
+            sources=Sources(**{name: tuple(texts) for name, texts in fields["sources"].items()}),
             colocation=colocation,
         )
 
@@ -104,8 +104,7 @@ class MeetingPoint:
             {
                 "job": self.job,
                 "addresses": self.addresses,
-                "dns_names": self.dns_names,
-                "dns_addresses": self.dns_addresses,
+                "sources": dataclasses.asdict(self.sources),
                 # Whoever can read the store could take part as a rank anyway.
                 "token": "" if self.embedded is None else self.embedded.token,
                 "colocation": None if self.colocation is None else dataclasses.asdict(self.colocation),
@@ -182,17 +181,16 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
             ", ".join(wanted),
         )
     access = access_of(config, job)
-    addresses, dns_addresses = resolve(wanted, config.join_timeout_s, config.stall_warn_s)
-    colocation = _colocation(config, infos, addresses)
+    resolved = resolve(wanted, config.join_timeout_s, config.stall_warn_s)
+    colocation = _colocation(config, infos, resolved.addresses)
     if colocation is None:
-        colocated.advise(len({info.host_id for info in infos.values()}), addresses)
+        colocated.advise(len({info.host_id for info in infos.values()}), resolved.addresses)
     return MeetingPoint(
         job,
-        addresses,
+        resolved.addresses,
         access,
         source=named_here.source,
-        dns_names=dns_names_in(wanted),
-        dns_addresses=dns_addresses,
+        sources=Sources(dns_names_in(wanted), resolved.of_names, lists_in(wanted), resolved.of_lists),
         colocation=colocation,
     )
 

@@ -17,6 +17,7 @@ from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point, roll_call
 from worker_plugin.discovery.addresses import configured
 from worker_plugin.discovery.meeting_point import MeetingPoint, RankInfo
+from worker_plugin.discovery.named import named_reducers
 from worker_plugin.discovery.nodes import Locality, Node, NodePlan, plan_nodes
 
 #: What rank 0 chooses, given the information of all ranks.
@@ -79,9 +80,11 @@ class StoreRendezvous:
         """See `Rendezvous.agree`."""
         if self._prefix is not None:
             return self._meet(self._prefix, config, rank, world_size, None).meeting_point
-        if world_size > 1:
-            meeting_point.check_without_store(config)
-        return meeting_point.choose(config, {})
+        if world_size == 1:
+            return meeting_point.choose(config, {})
+        meeting_point.check_without_store(config)
+        chosen = meeting_point.choose(config, {})
+        return dataclasses.replace(chosen, named=named_reducers(chosen.addresses))
 
     def agree_on_nodes(
         self, config: PluginConfig, rank: int, world_size: int, locality: Locality

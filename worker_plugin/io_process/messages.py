@@ -27,12 +27,13 @@ import dataclasses
 from typing import Any
 
 from reduction.errors import ReductionError, from_name
-from reduction.model import Collective, DType, Place, ReduceOp
+from reduction.model import Collective, DType, NamedReducers, Place, ReduceOp
 from reduction.security.tls import TlsFiles
 
 from worker_plugin.core.events import Broke, Close, Connect, Event, Leave, NoFallback
 from worker_plugin.core.flow.pace import PlaneTarget
 from worker_plugin.core.rank import Identity
+from worker_plugin.discovery.addresses import Sources
 from worker_plugin.driver import Start
 from worker_plugin.timeline.recorder import Progress
 from worker_plugin.transports.security import Access, with_certificates
@@ -115,12 +116,13 @@ def start_to_json(start: Start) -> dict[str, Any]:
     identity = dataclasses.asdict(start.identity)
     identity["instance"] = start.identity.instance.hex()
     identity["nonce"] = start.identity.nonce.hex()
+    if start.identity.named is not None:
+        identity["named"] = [start.identity.named.text, start.identity.named.digest.hex()]
     identity["place"] = [start.identity.place.host.hex(), start.identity.place.link_mbit]
     return {
         "identity": identity,
         "addresses": start.addresses,
-        "dns_addresses": start.dns_addresses,
-        "dns_names": start.dns_names,
+        "sources": dataclasses.asdict(start.sources),
         "transport": start.transport,
         "access": access_to_json(start.access),
         "private": {address: access_to_json(access) for address, access in start.private.items()},
@@ -135,6 +137,7 @@ def start_from_json(item: dict[str, Any]) -> Start:
     """
     fields = item["identity"]
     host, link_mbit = fields["place"]
+    named = fields["named"] and NamedReducers(fields["named"][0], bytes.fromhex(fields["named"][1]))
     identity = Identity(
         **{
             **fields,
@@ -142,13 +145,13 @@ def start_from_json(item: dict[str, Any]) -> Start:
             "nonce": bytes.fromhex(fields["nonce"]),
             "target": PlaneTarget(**fields["target"]),
             "place": Place(bytes.fromhex(host), link_mbit),
+            "named": named,
         }
     )
     return Start(
         identity,
         tuple(item["addresses"]),
-        tuple(item["dns_addresses"]),
-        tuple(item["dns_names"]),
+        Sources(**{name: tuple(texts) for name, texts in item["sources"].items()}),
         item["transport"],
         access_from_json(item["access"]),
         {address: access_from_json(access) for address, access in item["private"].items()},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reduction.discovery import sagemaker, vertex
-from reduction.discovery.cluster import DEFAULT_PORT
+from reduction.discovery.cluster import DEFAULT_PORT, Cluster
 from reduction.discovery.schemes import check_texts
 from reduction.errors import ConfigError
 
@@ -30,6 +30,24 @@ def named_by_platform(environ: Mapping[str, str]) -> Named | None:
         both = " and ".join(f"{found.source} ({', '.join(found.texts)})" for found in named)
         raise ConfigError(f"two platforms name reducers, {both}: pass reducers= or set REDUCTION_REDUCERS")
     return named[0] if named else None
+
+
+def cluster_of_platform(environ: Mapping[str, str]) -> Cluster | None:
+    """Return the cluster of a Vertex AI or SageMaker job, None on other machines.
+
+    It has no reducers if the job has none: no third worker pool, or no instance group `reducers`.
+
+    Raises:
+        ConfigError: a document is malformed, or both platforms are there.
+    """
+    spec, document = environ.get(vertex.VARIABLE), sagemaker.read(environ)
+    if spec and document is not None:
+        raise ConfigError(f"both {vertex.VARIABLE} and SageMaker's resourceconfig.json are there: unset one")
+    if spec:
+        return vertex.parse(spec, job_id=environ.get(vertex.JOB_ID))
+    if document is not None:
+        return sagemaker.whole(document, environ.get(sagemaker.JOB_NAME))
+    return None
 
 
 def _of_vertex(environ: Mapping[str, str]) -> Named | None:

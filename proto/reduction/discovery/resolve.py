@@ -7,9 +7,10 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from reduction.discovery.address_forms import DnsName, dns_name, expand, is_dns, join_host_and_port
-from reduction.discovery.schemes import cluster_of, scheme_of
+from reduction.discovery.schemes import cluster_of, may_change, scheme_of
 from reduction.errors import ReducerUnavailable
 
 log = logging.getLogger(__name__)
@@ -18,30 +19,44 @@ log = logging.getLogger(__name__)
 DNS_RETRY_S = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What texts stand for, without repetitions."""
+
+    #: All addresses, as HOST:PORT.
+    addresses: tuple[str, ...]
+    #: Those of DNS names among them.
+    of_names: tuple[str, ...] = ()
+    #: Those of other texts that may stand for other reducers later.
+    of_lists: tuple[str, ...] = ()
+
+
 def resolve(
     texts: Sequence[str], timeout_s: float, warn_s: float, environ: Mapping[str, str] = os.environ
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return all addresses that these texts stand for, as HOST:PORT; and among them those of DNS names.
+) -> Resolved:
+    """Return all addresses that these texts stand for.
 
-    No address is repeated, and the addresses of a name are sorted. This blocks while a name has too
-    few addresses, and warns after `warn_s` seconds.
+    The addresses of a name are sorted. This blocks while a name has too few addresses, and warns after
+    `warn_s` seconds.
 
     Raises:
         ConfigError: see `cluster_of`.
         ReducerUnavailable: a name has too few addresses after `timeout_s` seconds.
     """
     resolved: dict[str, None] = {}
-    looked_up: dict[str, None] = {}
+    of_names: dict[str, None] = {}
+    of_lists: dict[str, None] = {}
     for text in texts:
         if is_dns(text):
             found = _wait_for_name(dns_name(text), timeout_s, warn_s)
-            looked_up.update(dict.fromkeys(found))
+            of_names.update(dict.fromkeys(found))
         elif scheme_of(text) is not None:
             found = cluster_of(text, environ).reducers
+            of_lists.update(dict.fromkeys(found if may_change(text) else ()))
         else:
             found = expand(text)
         resolved.update(dict.fromkeys(found))
-    return tuple(resolved), tuple(looked_up)
+    return Resolved(tuple(resolved), tuple(of_names), tuple(of_lists))
 
 
 def _wait_for_name(dns: DnsName, timeout_s: float, warn_s: float) -> tuple[str, ...]:

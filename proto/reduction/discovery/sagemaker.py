@@ -25,6 +25,7 @@ from reduction.errors import ConfigError
 
 VARIABLE = "SM_RESOURCE_CONFIG"
 GROUP = "reducers"
+JOB_NAME = "TRAINING_JOB_NAME"
 
 
 def find(text: str, environ: Mapping[str, str]) -> Cluster:
@@ -40,7 +41,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
         raise ConfigError(
             f"reducers {text!r}: neither {VARIABLE} nor {path(environ)} is there, so this is no SageMaker training"
         )
-    return parse(document, group or GROUP, number, environ.get("TRAINING_JOB_NAME"))
+    return parse(document, group or GROUP, number, environ.get(JOB_NAME))
 
 
 def path(environ: Mapping[str, str]) -> Path:
@@ -79,13 +80,26 @@ def parse(document: str, group: str, port: int, job_name: str | None = None) -> 
     Raises:
         ConfigError: it is malformed, or has no such group.
     """
+    found = groups(document)
+    if not found.get(group):
+        others = ", ".join(repr(name) for name in found if name != group) or "none"
+        raise ConfigError(f"resourceconfig.json has no instance group {group!r}; it has {others}")
+    return _cluster(document, group, port, job_name)
+
+
+def whole(document: str, job_name: str | None = None) -> Cluster:
+    """Return the cluster of a resourceconfig.json; without a group `reducers` it has none.
+
+    Raises:
+        ConfigError: it is malformed.
+    """
+    return _cluster(document, GROUP, DEFAULT_PORT, job_name)
+
+
+def _cluster(document: str, group: str, port: int, job_name: str | None) -> Cluster:
     fields = parse_object("resourceconfig.json", "SageMaker", document)
     hosts_of = _groups(document, fields)
     reducers = hosts_of.pop(group, [])
-    if not reducers:
-        raise ConfigError(
-            f"resourceconfig.json has no instance group {group!r}; it has {', '.join(map(repr, hosts_of)) or 'none'}"
-        )
     workers = _in_order([host for hosts in hosts_of.values() for host in hosts])
     own = fields.get("current_host")
     job = f"sagemaker-{job_name}" if job_name else None

@@ -34,6 +34,9 @@ SCHEMES: dict[str, Find] = {
     "file": file.find,
 }
 ENTRY_POINTS = "reduction.discovery"
+#: Schemes of platforms that tell a job's reducers once, at its start. What others say may change, and those
+#: of installed packages may, too.
+_FIXED = ("vertex", "sagemaker", "slurm")
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+-]*):(?!//)")
 _HOST_AND_PORT = re.compile(r"[^:]+:[0-9]+")
@@ -55,6 +58,12 @@ def scheme_of(text: str) -> str | None:
     if match is None or is_dns(text) or _HOST_AND_PORT.fullmatch(text):
         return None
     return match[1] if match[1] in SCHEMES or match[1] in _installed() else None
+
+
+def may_change(text: str) -> bool:
+    """Whether a text may stand for other reducers later: a DNS name, a file, a pool of Ray."""
+    scheme = scheme_of(text)
+    return is_dns(text) or (scheme is not None and scheme not in _FIXED)
 
 
 def cluster_of(text: str, environ: Mapping[str, str] = os.environ) -> Cluster:

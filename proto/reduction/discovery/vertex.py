@@ -21,6 +21,7 @@ from reduction.errors import ConfigError
 
 VARIABLE = "CLUSTER_SPEC"
 POOL = "workerpool2"
+JOB_ID = "CLOUD_ML_JOB_ID"
 
 
 def find(text: str, environ: Mapping[str, str]) -> Cluster:
@@ -37,7 +38,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
         raise ConfigError(
             f"reducers {text!r}: {VARIABLE} is not set, so this is no Vertex AI job of several replicas"
         )
-    cluster = parse(spec, pool, environ.get("CLOUD_ML_JOB_ID"))
+    cluster = parse(spec, pool, environ.get(JOB_ID))
     if not cluster.reducers:
         raise ConfigError(f"reducers {text!r}: {VARIABLE} has no replicas in {pool}")
     return cluster

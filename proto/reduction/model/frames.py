@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from reduction.model.job import NOWHERE, Collective, Configuration, Peer, Place
+from reduction.model.job import NOWHERE, Collective, Configuration, NamedReducers, Peer, Place
 
 #: A reducer refuses a Join of another version. Within a version fields are only added.
 PROTOCOL_VERSION = 3
@@ -40,6 +40,8 @@ class Join:
     #: The ranks of the process group, as a short text; empty for a group of all ranks.
     group: str = ""
     place: Place = NOWHERE
+    #: None if the ranks have agreed on their reducers through a store.
+    named: NamedReducers | None = None
 
 
 @dataclass(frozen=True, slots=True)

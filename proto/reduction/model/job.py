@@ -53,6 +53,8 @@ class Configuration:
     members: tuple[Member, ...]
     #: Whether every Push and Result has a checksum.
     checksums: bool = False
+    #: Addresses that rank 0 has found since the job began, at which reducers were; all ranks dial them.
+    added: tuple[str, ...] = ()
 
     @property
     def weights(self) -> tuple[int, ...]:
@@ -85,6 +87,21 @@ class Place:
 
 #: The place of a process that does not say where it is.
 NOWHERE = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedReducers:
+    """The reducers that a rank found by itself, because the ranks have no store to agree on them."""
+
+    #: Their addresses, sorted; a long list is cut and ends with its hash.
+    text: str
+    #: A hash of their IP addresses. Equal for different names of the same reducers, and perhaps different for
+    #: equal names: a host may have another address for itself than others have for it.
+    digest: bytes
+
+    def agrees_with(self, other: NamedReducers) -> bool:
+        """Whether two ranks were told of the same reducers."""
+        return self.text == other.text or self.digest == other.digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,15 @@ VARIABLE = "REDUCTION_START_PATH"
 SETTINGS_PREFIX = "REDUCER_"
 
 
-def reducer_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str, str]]:
+def reducer_command(
+    folder: str | os.PathLike[str], *, with_settings: bool = False
+) -> tuple[list[str], dict[str, str]]:
     """Return the beginning of a command, up to the name of the subcommand, and its environment.
 
     Args:
         folder: the folder that has the package `reducer`.
+        with_settings: whether an operator's variables count for it, because it takes the place of the
+            process that the operator has started.
     """
     return _command(folder, os.path.join("reducer", "__main__.py"), ("NOTIFY_SOCKET",), SETTINGS_PREFIX)
 

@@ -139,7 +139,7 @@ class WorkerFrame(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size", "group", "place")
+    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size", "group", "place", "named")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,7 @@ class Join(_message.Message):
     LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     job: str
     instance: bytes
@@ -166,7 +167,16 @@ class Join(_message.Message):
     local_size: int
     group: str
     place: Place
-    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ..., group: _Optional[str] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    named: NamedReducers
+    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ..., group: _Optional[str] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., named: _Optional[_Union[NamedReducers, _Mapping]] = ...) -> None: ...
+
+class NamedReducers(_message.Message):
+    __slots__ = ("text", "digest")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    digest: bytes
+    def __init__(self, text: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("configuration", "held")
@@ -341,18 +351,20 @@ class Place(_message.Message):
     def __init__(self, host: _Optional[bytes] = ..., link_mbit: _Optional[int] = ...) -> None: ...
 
 class Configuration(_message.Message):
-    __slots__ = ("instance", "epoch", "chunk_bytes", "members", "checksums")
+    __slots__ = ("instance", "epoch", "chunk_bytes", "members", "checksums", "added")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
     instance: bytes
     epoch: int
     chunk_bytes: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     checksums: bool
-    def __init__(self, instance: _Optional[bytes] = ..., epoch: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., checksums: _Optional[bool] = ...) -> None: ...
+    added: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, instance: _Optional[bytes] = ..., epoch: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., checksums: _Optional[bool] = ..., added: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("address", "incarnation", "weight")

@@ -82,6 +82,7 @@ def configuration_to_pb(configuration: model.Configuration) -> pb.Configuration:
             for member in configuration.members
         ],
         checksums=configuration.checksums,
+        added=configuration.added,
     )
 
 
@@ -106,9 +107,18 @@ def configuration_from_pb(message: pb.Configuration) -> model.Configuration:
         require("Member.weight", member.weight, 1, limits.WEIGHT_MAX)
     if len({member.incarnation for member in message.members}) != len(message.members):
         raise MalformedFrame("Configuration.members names a reducer twice")
+    require("number of Configuration.added", len(message.added), 0, limits.ADDED_MAX)
+    for address in message.added:
+        require("length of Configuration.added", len(address.encode()), 1, limits.HOST_BYTES_MAX)
+        require_printable("Configuration.added", address)
     members = (model.Member(member.address, member.incarnation, member.weight) for member in message.members)
     return model.Configuration(
-        message.instance, message.epoch, message.chunk_bytes, tuple(members), message.checksums
+        message.instance,
+        message.epoch,
+        message.chunk_bytes,
+        tuple(members),
+        message.checksums,
+        tuple(message.added),
     )
 
 

@@ -59,6 +59,7 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
                 local_size=frame.local_size,
                 group=frame.group,
                 place=place_to_pb(frame.place),
+                named=None if frame.named is None else _named_to_pb(frame.named),
             )
             return pb.WorkerFrame(join=join).SerializeToString()
         case model.Hello(configuration, held):
@@ -128,7 +129,7 @@ def collective(op: int, dtype: int, numel: int, fingerprint: int) -> model.Colle
 def _join_from_pb(join: pb.Join) -> model.Join:
     # Another version may have other limits, so its fields are not checked: it has to hear
     # UNSUPPORTED_VERSION.
-    place = model.NOWHERE
+    place, named = model.NOWHERE, None
     if join.protocol == model.PROTOCOL_VERSION:
         require("Join.world_size", join.world_size, 1, limits.WORLD_SIZE_MAX)
         if join.rank >= join.world_size:
@@ -147,6 +148,8 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         require("Join.local_size", join.local_size, 0, limits.WORLD_SIZE_MAX)
         require("Join.credit_bytes", join.credit_bytes, limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX)
         place = place_from_pb("Join.place", join.place)
+        if join.HasField("named"):
+            named = _named_from_pb(join.named)
     return model.Join(
         join.job,
         join.instance,
@@ -161,7 +164,19 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         join.local_size or 1,
         join.group,
         place,
+        named,
     )
+
+
+def _named_to_pb(named: model.NamedReducers) -> pb.NamedReducers:
+    return pb.NamedReducers(text=named.text, digest=named.digest)
+
+
+def _named_from_pb(named: pb.NamedReducers) -> model.NamedReducers:
+    require("length of Join.named.text", len(named.text.encode()), 1, limits.NAMED_BYTES_MAX)
+    require_printable("Join.named.text", named.text)
+    require_id("Join.named.digest", named.digest)
+    return model.NamedReducers(named.text, named.digest)
 
 
 def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:

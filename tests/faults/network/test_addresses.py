@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -10,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from reduction.errors import CollectiveMismatch
 from support.processes.children import environment
 from support.processes.reducers import status_of
 
-from worker_plugin import driver
 from worker_plugin.core.membership import roster, verdict
 from worker_plugin.discovery import addresses
 
@@ -41,17 +42,17 @@ def sum_over_a_name(rank, tables, job, settings):
     """Each rank has a name server of its own; tell when it is time, and go on."""
     ask = name_server(Path(tables[rank.number]))
     verdict.ABSENT_S, roster.LOOK_UP_S = 0.5, 0.2
-    keep = addresses.socket.getaddrinfo, driver.look_up
+    keep = addresses.socket.getaddrinfo, addresses.look_up
 
     async def look_up(names):
         found = [ask(dns.name, dns.port) for dns in map(addresses.dns_name, names)]
         return tuple(f"{answer[4][0]}:{answer[4][1]}" for answers in found for answer in answers)
 
     def restore():
-        addresses.socket.getaddrinfo, driver.look_up = keep
+        addresses.socket.getaddrinfo, addresses.look_up = keep
 
     rank.cleanup.callback(restore)
-    addresses.socket.getaddrinfo, driver.look_up = ask, look_up
+    addresses.socket.getaddrinfo, addresses.look_up = ask, look_up
     port = settings.pop("port")
     state = rank.state([f"dns:reducers:{port}"], job, **settings)
     step = 0
@@ -115,13 +116,43 @@ def test_what_rank_0_finds_counts_for_all(ranks, cluster, job):
     stop(call)
 
 
-def test_without_a_store_the_job_runs_on_what_all_reach(ranks, cluster, job):
-    both, one = cluster.start(2), cluster.start(3)
+def test_without_a_store_a_name_counts_by_its_addresses(ranks, cluster, job):
+    """Other ranks may get them in another order, or by other names."""
+    reducers = [cluster.start(2).address, cluster.start(3).address]
     cluster.name(2, 3, ranks=[0])
-    cluster.name(2, ranks=[1])
-    call = begin(ranks, cluster, job, has_store=False, join_timeout_s=SECONDS)
-    assert [call.hear(rank) for rank in range(2)] == [[both.address, one.address], [both.address]]
+    cluster.name(3, 2, ranks=[1])
+    call = begin(ranks, cluster, job, has_store=False)
+    assert [call.hear(rank) for rank in range(2)] == [reducers] * 2
     stop(call)
+
+
+def fails(rank, lists, job):
+    with rank.state(lists[rank.number], job, join_timeout_s=60.0) as state:
+        started_at = time.monotonic()
+        return rank.error_of(state.connect), time.monotonic() - started_at
+
+
+def test_without_a_store_other_reducers_are_an_error_at_once(ranks, cluster, job):
+    both, one = cluster.start(2).address, cluster.start(3).address
+    answers = ranks.run(2, fails, [[both, one], [both]], job, group=False)
+    for error, seconds in answers:
+        assert isinstance(error, CollectiveMismatch)
+        assert re.search(r"rank \d \(.*\) was told of the reducers .*, rank \d \(.*\) of ", str(error))
+        assert f"was told of the reducers {both}, " in str(error) or f" of {both}: give" in str(error)
+        assert f"{both}, {one}" in str(error)
+        assert seconds < 30.0
+
+
+def test_without_a_store_names_and_addresses_may_differ(ranks, cluster, job):
+    port = cluster.start(1).port
+    call = ranks.begin(2, named_otherwise, [f"localhost:{port}", f"127.0.0.1:{port}"], job, group=False)
+    assert call.answers() == [1, 1]
+
+
+def named_otherwise(rank, texts, job):
+    with rank.state([texts[rank.number]], job) as state:
+        rank.round(state)
+        return len(state._communicator._driver._core.epochs.configuration.members)
 
 
 def test_a_reducer_that_comes_back_with_another_address_is_taken_in(ranks, cluster, job, until):

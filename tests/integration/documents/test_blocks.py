@@ -48,6 +48,8 @@ ELSEWHERE = {
     "pip install": "tests/packaging and the Makefile install the same",
     "torchrun ... SCRIPT": "tests/integration/launch",
     "reducer run -- torchrun": "tests/integration/launch",
+    "reducer run --hosts": "tests/integration/launch",
+    "srun --het-group=0,1 reducer run --cluster": "tests/deploy",
     "export REDUCTION_AUTO=ddp": "tests/integration/launch",
     "torchrun --nproc-per-node 2 examples/local_sgd.py": "tests/examples",
     "torchrun --nnodes 4 --nproc-per-node 1": "tests/integration/doctor",

@@ -133,11 +133,9 @@ class Clock:
     monotonic, sleep = time.monotonic, staticmethod(sleep)
 
 try:
-    found, _ = resolving.resolve(["dns:reducers.test:1"], 30.0, 30.0)
-    print(*found)
+    print(*resolving.resolve(["dns:reducers.test:1"], 30.0, 30.0).addresses)
     resolving.time = Clock
-    found, _ = resolving.resolve(["dns:reducers.test:1?count=3"], 30.0, 30.0)
-    print(*found)
+    print(*resolving.resolve(["dns:reducers.test:1?count=3"], 30.0, 30.0).addresses)
 finally:
     server.terminate()
     server.wait()

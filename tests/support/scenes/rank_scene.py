@@ -50,9 +50,9 @@ def peers(ranks, *, draining=False):
     return Peers(seen, draining)
 
 
-def epoch(number, reducers="ab", *, chunk_bytes=CHUNK, instance=INSTANCE):
+def epoch(number, reducers="ab", *, chunk_bytes=CHUNK, instance=INSTANCE, added=()):
     members = tuple(Member(f"{reducer}:1", incarnation(reducer)) for reducer in reducers)
-    return Configuration(instance, number, chunk_bytes, members)
+    return Configuration(instance, number, chunk_bytes, members, added=added)
 
 
 def of_kib(kib):

@@ -10,11 +10,13 @@ refused: unauthenticated   the same while running and another link is up; otherw
 refused otherwise          fail
 stream lost                down; dial again after a pause that grows to a second
 one of a DNS name's away   look up what the name stands for; dial what is new, give up what it stands for no more
+REFRESH_S have passed      on rank 0: ask all sources again, with the same consequences
+rank 0 has found others    dial them; give up those of them that it has given up
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from reduction.errors import (
     JobBusy,
@@ -24,7 +26,7 @@ from reduction.errors import (
     StaleInstance,
     Unauthenticated,
 )
-from reduction.limits import LINKS_MAX
+from reduction.limits import ADDED_MAX, LINKS_MAX
 from reduction.model import Join, Peer, Welcome
 
 from worker_plugin.core.actions import Action, Log, Open, Shut
@@ -35,6 +37,8 @@ BUSY_S = 3.0
 #: How long a reducer of a DNS name must be away before the name is looked up; also the pause
 #: between two look-ups. In seconds.
 LOOK_UP_S = 2.0
+#: Rank 0 asks all sources of addresses again after this many seconds.
+REFRESH_S = 30.0
 _INFO, _WARNING = 20, 30
 
 
@@ -44,11 +48,11 @@ class Roster:
     Args:
         addresses: of the reducers that the job names.
         actions: those of the core; what follows is added to them.
-        looked_up: those of the addresses that DNS names stand for.
+        looked_up: those of the addresses that may be others later.
     """
 
     def __init__(
-        self, addresses: Iterable[str], actions: list[Action], looked_up: Container[str] = ()
+        self, addresses: Iterable[str], actions: list[Action], looked_up: Collection[str] = ()
     ) -> None:
         self._actions = actions
         self.links = [
@@ -57,6 +61,9 @@ class Roster:
         ]
         #: When to look the DNS names up again; None if none of their reducers is away.
         self.look_up_at: float | None = None
+        #: When to ask all sources again; None before the first epoch, and for ever if none may change.
+        self.refresh_at: float | None = None
+        self._may_change = bool(looked_up)
         #: Numbers of links whose addresses were given up, to be used again.
         self._free: set[int] = set()
         #: Since when no reducer is reachable. Before the first was reached it counts from the first
@@ -188,12 +195,39 @@ class Roster:
         self.look_up_at = now + LOOK_UP_S
         return True
 
+    def wants_refresh(self, now: float) -> bool:
+        """Whether to ask all sources now, although nobody is away: they may name more reducers than before."""
+        if not self._may_change:
+            return False
+        is_due = self.refresh_at is not None and now >= self.refresh_at
+        if is_due or self.refresh_at is None:
+            self.refresh_at = now + REFRESH_S
+        return is_due
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Addresses that this rank has found after the start, at which there was a reducer."""
+        found = [link for link in self.links if link.is_added and link.phase is not LinkPhase.RETIRED]
+        return tuple(sorted(link.address for link in found if link.incarnation)[:ADDED_MAX])
+
     def on_found(self, addresses: Sequence[str], now: float) -> None:
-        """Take the addresses that the DNS names have now. Reducers that are away and not among them are given up."""
-        for link in self.links:
-            if link.is_looked_up and link.address not in addresses and not link.is_up:
+        """Take the addresses that are named now. Reducers that are away and not among them are given up."""
+        self._give_up(link for link in self.links if link.is_looked_up and link.address not in addresses)
+        self._add(addresses, now, is_announced=False)
+
+    def on_added(self, addresses: Sequence[str], now: float) -> None:
+        """Take the addresses that rank 0 has found. Those that it has given up are given up, unless they are there."""
+        self._give_up(link for link in self.links if link.is_announced and link.address not in addresses)
+        self._add(addresses, now, is_announced=True)
+
+    def _give_up(self, links: Iterable[Link]) -> None:
+        for link in links:
+            if not link.is_up:
                 self._retire(link)
                 self._free.add(link.id)
+
+    def _add(self, addresses: Iterable[str], now: float, *, is_announced: bool) -> None:
+        """Make links to the addresses that are not known yet."""
         # An address that leads to a reducer which is there already is not dialled: that would end
         # its stream.
         known = {link.address for link in self.links if link.id not in self._free}
@@ -201,7 +235,14 @@ class Roster:
             if address in known:
                 continue
             number = self._free.pop() if self._free else len(self.links)
-            link = Link(number, address, is_looked_up=True, dial_at=now)
+            link = Link(
+                number,
+                address,
+                is_looked_up=not is_announced,
+                is_added=True,
+                is_announced=is_announced,
+                dial_at=now,
+            )
             if number < len(self.links):
                 self.links[number] = link
             elif number < LINKS_MAX:
@@ -211,7 +252,8 @@ class Roster:
                     Log(_WARNING, f"a rank may have {LINKS_MAX} links: {address} is left out")
                 )
                 return
-            self._actions.append(Log(_INFO, f"dialling {address}, which a DNS name stands for now"))
+            who = "rank 0 has found" if is_announced else "is named now"
+            self._actions.append(Log(_INFO, f"dialling {address}, which {who}"))
 
     def _retire(self, link: Link) -> None:
         """Stop dialling this address and those of its siblings."""

@@ -22,8 +22,12 @@ from reduction.model import (
     PROTOCOL_VERSION,
     Abort,
     Ack,
+    Configuration,
     Configure,
     DType,
+    Hello,
+    Member,
+    NamedReducers,
     Peers,
     Presence,
     Welcome,
@@ -353,3 +357,46 @@ def test_the_groups_of_a_job_end_by_themselves():
     jobs.handle(Lost(10), 1.0)
     assert set(jobs.by_name) == {("job", "2,3")}
     assert jobs.memory_reserved_bytes == reservation(2, CREDIT)
+
+
+# ---- which reducers were named ----
+
+ONE, TWO = NamedReducers("a:1", b"a" * 16), NamedReducers("a:1, b:1", b"b" * 16)
+
+
+def test_ranks_that_were_told_of_other_reducers_all_fail():
+    jobs = make_jobs()
+    receive(jobs, 10, join(0, named=TWO))
+    error = CollectiveMismatch(
+        "rank 1 (host1) was told of the reducers a:1, rank 0 (host0) of a:1, b:1: give all ranks of job 'job' the "
+        "same, and a DNS name that grows a ?count=K"
+    )
+    assert receive(jobs, 11, join(1, named=ONE)) == refused(10, error) + refused(11, error)
+    assert not jobs.by_name
+
+
+def test_other_names_for_the_same_reducers_and_other_addresses_for_the_same_names():
+    for named in (NamedReducers("b:1, a:1", TWO.digest), NamedReducers(TWO.text, ONE.digest), None):
+        jobs = make_jobs()
+        receive(jobs, 11, join(1, instance=b"", named=named))
+        assert receive(jobs, 10, join(0, named=TWO))[0] == Send(10, Welcome(REDUCER, CREDIT))
+
+
+def test_a_rank_of_an_earlier_life_may_have_been_told_otherwise():
+    jobs = make_jobs()
+    receive(jobs, 12, join(2, named=ONE, world_size=3))
+    receive(jobs, 11, join(1, instance=b"", named=ONE, world_size=3))
+    jobs.handle(Lost(12), 0.0)
+    again = join(2, life=1, instance=b"", named=TWO, world_size=3)
+    assert receive(jobs, 13, again)[0] == Send(13, Welcome(REDUCER, CREDIT))
+    # It is this list that counts now, and rank 1 is asked when it comes again.
+    assert isinstance(receive(jobs, 10, join(0, named=ONE, world_size=3))[0].frame, Abort)
+
+
+def test_once_an_epoch_has_begun_lists_are_not_compared():
+    jobs = make_jobs()
+    for rank in (0, 1):
+        receive(jobs, 10 + rank, join(rank, named=TWO))
+    configuration = Configuration(OLD, 1, 1024, (Member("a:1", REDUCER),))
+    receive(jobs, 10, Hello(configuration, 0))
+    assert receive(jobs, 21, join(1, named=ONE))[1] == Send(21, Welcome(REDUCER, CREDIT))

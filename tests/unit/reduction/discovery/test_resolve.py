@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from reduction.discovery import resolve as resolving
-from reduction.discovery.resolve import DNS_RETRY_S, resolve
+from reduction.discovery.resolve import DNS_RETRY_S, Resolved, resolve
 from reduction.errors import ReducerUnavailable
 
 
@@ -35,13 +35,13 @@ def dns(monkeypatch):
 
 
 def test_plain_addresses_need_no_name_server(dns):
-    assert resolve(("b:2", "a:1", "b:2"), 1.0, 1000.0) == (("b:2", "a:1"), ())
+    assert resolve(("b:2", "a:1", "b:2"), 1.0, 1000.0) == Resolved(("b:2", "a:1"))
     assert dns.asked == []
 
 
 def test_ranges_are_addresses_too(dns):
     listed = ("r-{0..2}.svc:50051", "r-1.svc:50051", "other:1")
-    assert resolve(listed, 1.0, 1000.0)[0] == (
+    assert resolve(listed, 1.0, 1000.0).addresses == (
         "r-0.svc:50051",
         "r-1.svc:50051",
         "r-2.svc:50051",
@@ -52,14 +52,14 @@ def test_ranges_are_addresses_too(dns):
 def test_a_dns_name_becomes_all_its_addresses_sorted_without_repetition(dns):
     dns.script.append(answers("10.0.0.7", "10.0.0.5", "10.0.0.7", "fd00::1"))
     everything = ("10.0.0.5:50051", "10.0.0.7:50051", "[fd00::1]:50051")
-    assert resolve(("dns:reducers.svc:50051",), 1.0, 1000.0) == (everything, everything)
+    assert resolve(("dns:reducers.svc:50051",), 1.0, 1000.0) == Resolved(everything, everything)
     assert dns.asked == [(100.0, "reducers.svc", 50051)]
 
 
 def test_names_and_addresses_may_be_mixed_and_overlap(dns):
     dns.script += [answers("10.0.0.5", "10.0.0.6"), answers("10.0.0.6")]
     listed = ("10.0.0.6:50051", "dns:all:50051", "dns:some:50051", "c:3")
-    assert resolve(listed, 1.0, 1000.0) == (
+    assert resolve(listed, 1.0, 1000.0) == Resolved(
         ("10.0.0.6:50051", "10.0.0.5:50051", "c:3"),
         ("10.0.0.5:50051", "10.0.0.6:50051"),
     )
@@ -67,14 +67,14 @@ def test_names_and_addresses_may_be_mixed_and_overlap(dns):
 
 def test_a_name_that_appears_later_is_waited_for(dns):
     dns.script += [socket.gaierror(socket.EAI_AGAIN, "later")] * 2 + [answers("10.0.0.5")]
-    assert resolve(("dns:reducers:50051",), 60.0, 1000.0)[0] == ("10.0.0.5:50051",)
+    assert resolve(("dns:reducers:50051",), 60.0, 1000.0).addresses == ("10.0.0.5:50051",)
     assert [when - 100.0 for when, _, _ in dns.asked] == [0.0, DNS_RETRY_S, 2 * DNS_RETRY_S]
 
 
 def test_a_name_is_waited_for_until_it_has_as_many_addresses_as_are_wanted(dns, caplog):
     dns.script += [answers("10.0.0.5")] * 12 + [answers("10.0.0.5", "10.0.0.6", "10.0.0.7")]
-    found, _ = resolve(("dns:reducers:50051?count=3",), 60.0, 5.0)
-    assert found == ("10.0.0.5:50051", "10.0.0.6:50051", "10.0.0.7:50051")
+    found = resolve(("dns:reducers:50051?count=3",), 60.0, 5.0)
+    assert found.addresses == ("10.0.0.5:50051", "10.0.0.6:50051", "10.0.0.7:50051")
     assert [record.getMessage() for record in caplog.records] == [
         "waiting for dns:reducers:50051?count=3: 'reducers' has 1 of 3 addresses: too few addresses; "
         "giving up in 55 s"
@@ -99,12 +99,14 @@ def test_a_name_that_never_has_enough_is_named_with_the_time_waited(dns, script,
     assert dns.asked[-1][0] == pytest.approx(100.0 + 3 * DNS_RETRY_S)
 
 
-def test_schemes_stand_for_addresses_that_do_not_change_later(dns, tmp_path):
+def test_only_some_schemes_may_stand_for_other_reducers_later(dns, tmp_path):
     (tmp_path / "list").write_text("a:1\nb:2\n")
     dns.script.append(answers("10.0.0.5"))
     texts = ("b:2", f"file:{tmp_path}/list", "slurm:0:3", "dns:n:4")
     found = resolve(texts, 1.0, 1000.0, {"SLURM_JOB_NODELIST_HET_GROUP_0": "c[1-2]"})
-    assert found == (("b:2", "a:1", "c1:3", "c2:3", "10.0.0.5:4"), ("10.0.0.5:4",))
+    assert found == Resolved(
+        ("b:2", "a:1", "c1:3", "c2:3", "10.0.0.5:4"), of_names=("10.0.0.5:4",), of_lists=("a:1", "b:2")
+    )
 
 
 def test_a_name_that_cannot_be_one(dns):

@@ -1,5 +1,7 @@
 """Other encodings of a frame, which must mean the same, and bytes that are no frame: only MalformedFrame."""
 
+from dataclasses import replace
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
@@ -19,6 +21,7 @@ from reduction.model import (
     Member,
     Minimum,
     Moved,
+    NamedReducers,
     Peer,
     Peers,
     Presence,
@@ -36,7 +39,9 @@ PUSH = Push(5, 300, 2, Collective(ReduceOp.SUM, DType.FLOAT32, 3, 9), 7, memoryv
 RESULT = Result(1, 300, 3, 4, memoryview(b"0123456789ab"))
 WORKER_FRAMES = [
     Join("job", ID, 0, 2, ID, "host", 1, 4096),
+    Join("job", b"", 1, 2, ID, "host", 1, 4096, named=NamedReducers("a:1, b:1", ID)),
     Hello(CONFIGURATION, 7),
+    Hello(replace(CONFIGURATION, added=("c:1", "d:1")), 7),
     PUSH,
     Ack(300),
     Goodbye(3, 2),

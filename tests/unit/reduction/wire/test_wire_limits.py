@@ -81,9 +81,11 @@ def to_worker(**body):
         join(credit_bytes=limits.CREDIT_BYTES_MAX),
         join(local_size=limits.WORLD_SIZE_MAX),
         join(group="ü" * 50),
+        join(named=pb.NamedReducers(text="ü" * 300, digest=ID)),
         configuration(epoch=(1 << 63) - 1, chunk_bytes=limits.CHUNK_BYTES_MAX),
         configuration(chunk_bytes=limits.CHUNK_BYTES_MIN, members=members(limits.MEMBERS_MAX)),
         configuration(members=[member(address="a" * 255, weight=limits.WEIGHT_MAX)]),
+        configuration(added=["a" * 255] * limits.ADDED_MAX),
         push(numel=0),
         push(numel=limits.NUMEL_MAX, payload=bytes(limits.CHUNK_BYTES_MAX)),
     ],
@@ -108,6 +110,22 @@ def test_values_at_the_edge_pass(message):
         (join(host="\x1b[2J"), "Join.host is '\\x1b[2J', which has characters that cannot be printed"),
         (join(group="0" * 101), "length of Join.group is 101, allowed are 0 to 100"),
         (join(group="0\t1"), "Join.group is '0\\t1', which has characters that cannot be printed"),
+        (
+            join(named=pb.NamedReducers(text="a" * 601, digest=ID)),
+            "length of Join.named.text is 601, allowed are 1 to 600",
+        ),
+        (
+            join(named=pb.NamedReducers(digest=ID)),
+            "length of Join.named.text is 0, allowed are 1 to 600",
+        ),
+        (
+            join(named=pb.NamedReducers(text="a\r", digest=ID)),
+            "Join.named.text is 'a\\r', which has characters that cannot be printed",
+        ),
+        (
+            join(named=pb.NamedReducers(text="a", digest=ID[1:])),
+            "Join.named.digest has 15 bytes, it must have 16",
+        ),
         (join(nonce=ID[:15]), "Join.nonce has 15 bytes, it must have 16"),
         (join(instance=ID + b"x"), "Join.instance has 17 bytes, it must have 16"),
         (join(rank=0, instance=b""), "Join.instance has 0 bytes, it must have 16"),
@@ -122,6 +140,9 @@ def test_values_at_the_edge_pass(message):
         (configuration(members=[]), "number of Configuration.members is 0, allowed are 1 to 1024"),
         (configuration(members=members(1025)), "number of Configuration.members is 1025, allowed are"),
         (configuration(members=[member(), member()]), "Configuration.members names a reducer twice"),
+        (configuration(added=["a:1"] * 129), "number of Configuration.added is 129, allowed are 0 to 128"),
+        (configuration(added=[""]), "length of Configuration.added is 0, allowed are 1 to 255"),
+        (configuration(added=["a\x07"]), "Configuration.added is 'a\\x07', which has characters that"),
         (configuration(members=[member(address="")]), "length of Member.address is 0, allowed are 1 to 255"),
         (configuration(members=[member(address="a" * 256)]), "length of Member.address is 256, allowed"),
         (configuration(members=[member(incarnation=b"")]), "Member.incarnation has 0 bytes"),
@@ -242,7 +263,8 @@ def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
         member(address="a" * limits.HOST_BYTES_MAX, incarnation=index.to_bytes(16, "big"), weight=65535)
         for index in range(limits.MEMBERS_MAX)
     ]
-    hello = configuration(members=widest).SerializeToString()
+    added = ["a" * limits.HOST_BYTES_MAX] * limits.ADDED_MAX
+    hello = configuration(members=widest, added=added).SerializeToString()
     chunk = push(payload=bytes(limits.CHUNK_BYTES_MAX), numel=limits.NUMEL_MAX).SerializeToString()
     assert max(map(len, (everybody, hello, chunk))) <= limits.FRAME_BYTES_MAX
     assert len(everybody) <= limits.REDUCER_CONTROL_BYTES_MAX <= limits.REDUCER_CONTROL_BYTES_MAX

@@ -1,5 +1,6 @@
 """Who names the reducers; and DNS names while a job runs."""
 
+import asyncio
 import json
 import socket
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from reduction.discovery.platform import Named
 
 from worker_plugin.config import build
 from worker_plugin.discovery import addresses
-from worker_plugin.discovery.addresses import configured, dns_names_in, look_up
+from worker_plugin.discovery.addresses import Finder, Sources, configured, dns_names_in, lists_in, look_up
 
 SPEC = {"CLUSTER_SPEC": json.dumps({"cluster": {"workerpool2": ["b:2"]}})}
 
@@ -39,7 +40,11 @@ def test_the_order_of_sources(arguments, environ, named):
     assert configured(build(arguments, environ), environ) == named
 
 
-def test_what_may_change_later_are_names():
+def test_what_may_change_later_are_names_and_lists():
+    assert lists_in(("a:1", "dns:b:2", "file:/x", "slurm:0:1", "vertex:", "ray:night")) == (
+        "file:/x",
+        "ray:night",
+    )
     assert dns_names_in(("a:1", "dns:b:2", "c-{0..1}:3", "dns:d:4?count=2")) == ("dns:b:2", "dns:d:4?count=2")
 
 
@@ -72,3 +77,66 @@ def test_looking_up_again_needs_an_answer_for_every_name(monkeypatch):
     assert found == ("10.0.0.1:1", "10.0.0.2:1", "[fd00::1]:2")
     with pytest.raises(OSError, match="no such name"):
         looked_up(monkeypatch, names, answers("10.0.0.2"), socket.gaierror(-2, "no such name"))
+
+
+# ---- asking again ----
+
+
+def test_files_are_read_again_and_names_looked_up(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "list"
+    path.write_text("a:1\n")
+    finder = Finder(Sources(("dns:n:2",), ("10.0.0.1:2",), (f"file:{path}",), ("a:1",)))
+    monkeypatch.setattr(addresses, "look_up", lambda _: asyncio.sleep(0, ("10.0.0.9:2",)))
+
+    def find(**how):
+        return asyncio.run(finder.find(**how))
+
+    assert find(everything=True) == ("10.0.0.9:2", "a:1")
+    path.write_text("a:1\nb:1\n")
+    assert find(everything=False) == ("10.0.0.9:2", "a:1")
+    assert find(everything=True) == ("10.0.0.9:2", "a:1", "b:1")
+    assert find(everything=False) == ("10.0.0.9:2", "a:1", "b:1")
+    path.write_text("nonsense\n")
+    assert find(everything=True) == find(everything=True) == ("10.0.0.9:2", "a:1", "b:1")
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("reducers are not looked for: ")
+    assert "line 1: reducer 'nonsense' is not HOST:PORT" in warning
+    path.write_text("b:1\n")
+    assert find(everything=True) == ("10.0.0.9:2", "b:1")
+
+
+def test_without_an_answer_nothing_is_known(monkeypatch):
+    async def fails(_):
+        raise socket.gaierror(-2, "no such name")
+
+    monkeypatch.setattr(addresses, "look_up", fails)
+    finder = Finder(Sources(("dns:n:2",), ("10.0.0.1:2",)))
+    assert asyncio.run(finder.find(everything=True)) is None
+    assert asyncio.run(finder.find(everything=False)) is None
+
+
+def test_one_question_at_a_time(monkeypatch):
+    asked = []
+
+    async def slow(names):
+        asked.append(names)
+        await asyncio.sleep(0)
+        return ("10.0.0.1:2",)
+
+    async def twice():
+        return await asyncio.gather(finder.find(everything=True), finder.find(everything=False))
+
+    monkeypatch.setattr(addresses, "look_up", slow)
+    finder = Finder(Sources(("dns:n:2",)))
+    assert asyncio.run(twice()) == [("10.0.0.1:2",), None]
+    assert asked == [("dns:n:2",)]
+
+
+def test_a_source_that_raises_anything_is_a_warning(monkeypatch, caplog):
+    def broken(_):
+        raise ZeroDivisionError("a bug of theirs")
+
+    monkeypatch.setattr(addresses, "cluster_of", broken)
+    finder = Finder(Sources(lists=("consul:web",), list_addresses=("a:1",)))
+    assert asyncio.run(finder.find(everything=True)) == ("a:1",)
+    assert "consul:web: ZeroDivisionError('a bug of theirs')" in caplog.text

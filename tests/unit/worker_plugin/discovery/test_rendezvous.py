@@ -4,11 +4,13 @@ import datetime
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from reduction.discovery.resolve import Resolved
 from reduction.errors import ConfigError, ReducerUnavailable, WorkerLost, WorkersMissing
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point, rendezvous, roll_call
+from worker_plugin.discovery.addresses import Sources
 from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.discovery.roll_call import StorePrefix
 from worker_plugin.discovery.waiting_for_ranks import wait_for
@@ -150,15 +152,16 @@ def test_a_store_that_is_gone_is_not_waited_for():
 
 def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
     answers = {
-        "both": (("10.0.0.1:1", "10.0.0.2:1"), ("10.0.0.1:1", "10.0.0.2:1")),
-        "one": (("10.0.0.1:1",), ()),
+        "both": Resolved(("10.0.0.1:1", "10.0.0.2:1"), ("10.0.0.1:1", "10.0.0.2:1")),
+        "one": Resolved(("10.0.0.1:1",)),
     }
     monkeypatch.setattr(meeting_point, "resolve", lambda wanted, *_: answers[wanted[0].split(":")[1]])
     first, second = (PluginConfig(reducers=(f"dns:{name}:1",), timeout_s=5.0) for name in ("both", "one"))
     points = live(store, [first, second, PluginConfig(timeout_s=5.0)])
     assert {point.addresses for point in points.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
-    assert {point.dns_names for point in points.values()} == {("dns:both:1",)}
-    assert {point.dns_addresses for point in points.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
+    assert {point.sources for point in points.values()} == {
+        Sources(("dns:both:1",), ("10.0.0.1:1", "10.0.0.2:1"))
+    }
     assert [record.getMessage() for record in caplog.records] == [
         "rank 1 is told of other reducers (dns:one:1) than rank 0 (dns:both:1), whose settings count"
     ]
@@ -291,3 +294,11 @@ def test_any_store_will_do(make):
         assert call.gather(2, REDUCERS) == {1: "text"}
         call.broadcast("broadcast")
         assert other.result() == ("broadcast", call.nonce)
+
+
+def test_without_a_store_a_rank_says_which_reducers_it_was_told_of():
+    config = PluginConfig(reducers=("127.0.0.2:1", "127.0.0.1:1"), job="night")
+    point = StoreRendezvous(config, None, 2).agree(config, 1, 2)
+    assert point.named is not None
+    assert point.named.text == "127.0.0.1:1, 127.0.0.2:1"
+    assert StoreRendezvous(config, None, 1).agree(config, 0, 1).named is None

@@ -5,7 +5,7 @@ from reduction.errors import ReducerUnavailable
 from reduction.model import Welcome
 from support.scenes.rank_scene import CREDIT, Scene, incarnation
 
-from worker_plugin.core.actions import Log, LookUp, Open, Shut
+from worker_plugin.core.actions import Log, LookUp, Open, Send, Shut
 from worker_plugin.core.events import Found, Received, StreamLost
 from worker_plugin.core.link import LinkPhase
 from worker_plugin.core.membership import roster
@@ -111,7 +111,7 @@ def test_links_are_bounded(monkeypatch):
     scene = named().run()
     logs = [action.text for action in scene.handle(Found(("a:1", "b:1", "c:1", "d:1", "e:1")), 0.0)]
     assert logs == [
-        "dialling c:1, which a DNS name stands for now",
+        "dialling c:1, which is named now",
         "a rank may have 3 links: d:1 is left out",
     ]
     assert len(scene.core.roster.links) == 3
@@ -125,3 +125,93 @@ def test_the_first_epoch_does_not_wait_for_an_address_that_was_given_up(rank):
     found(scene, "b:1", now=1.0)
     logs = [action.text for action in scene.peers("b", "PP", now=2.0) if isinstance(action, Log)]
     assert logs == (["all 2 ranks are at all 1 reducers: epoch 1 with 1 reducer (b:1)"] if rank == 0 else [])
+
+
+# ---- more reducers while a job runs ----
+
+
+def refreshes(scene, times):
+    return [now for now in times if LookUp(everything=True) in scene.tick(float(now))]
+
+
+def test_rank_0_asks_all_sources_again_from_time_to_time():
+    assert refreshes(named().run(), range(1, 100)) == [31, 61, 91]
+    assert refreshes(named(rank=1).run(), range(1, 100)) == []
+    assert refreshes(named("ab", fixed="ab").run(), range(1, 100)) == []
+
+
+def test_before_the_first_epoch_only_names_are_looked_up():
+    scene = named()
+    scene.meet()
+    assert refreshes(scene, range(1, 60)) == []
+
+
+def configured(actions):
+    [configuration] = {action.frame.configuration for action in actions if isinstance(action, Send)}
+    return configuration
+
+
+def test_a_reducer_that_is_found_is_announced_when_it_is_there_and_taken_in_when_all_are():
+    scene = named().run()
+    found(scene, "a:1", "b:1", "c:1", now=31.0)
+    assert dialled(scene.tick(31.1)) == ["c:1"]
+    assert not any(isinstance(action, Send) for action in scene.tick(31.2)), "nobody may be there"
+    scene.welcome("c", now=31.3)
+    scene.peers("c", "P-", now=31.3)
+    told = configured(scene.tick(31.4))
+    assert (told.epoch, told.added, [member.address for member in told.members]) == (
+        2,
+        ("c:1",),
+        ["a:1", "b:1"],
+    )
+    for reducer in "ab":
+        scene.start(reducer, 2, now=31.5)
+    assert not any(isinstance(action, Send) for action in scene.tick(31.6)), "it is told once"
+    taken = configured(scene.peers("c", "PP", now=32.0))
+    assert (taken.epoch, taken.added) == (3, ("c:1",))
+    assert [member.address for member in taken.members] == ["a:1", "b:1", "c:1"]
+
+
+def test_between_collectives_only():
+    scene = named().run()
+    found(scene, "a:1", "b:1", "c:1", now=31.0)
+    scene.tick(31.1)
+    scene.welcome("c", now=31.2)
+    scene.issue(now=31.3)
+    assert not any(isinstance(action, Send) for action in scene.tick(31.4))
+
+
+def test_another_rank_dials_what_rank_0_has_found_and_gives_it_up_with_it():
+    scene = named(rank=1, fixed="ab").run()
+    scene.enter(2, added=("c:1", "d:1"))
+    assert dialled(scene.tick(1.0)) == ["c:1", "d:1"]
+    scene.welcome("c", now=1.1)
+    scene.enter(3, added=())
+    assert [link.phase for link in scene.core.roster] == [LinkPhase.UP] * 3 + [LinkPhase.RETIRED]
+    scene.enter(4, added=("b:1", "e:1"))
+    assert dialled(scene.tick(2.0)) == ["e:1"]
+    assert [link.address for link in scene.core.roster] == ["a:1", "b:1", "c:1", "e:1"]
+
+
+def test_alone_nobody_has_to_be_told():
+    scene = named("a", world_size=1).run()
+    found(scene, "a:1", "b:1", now=31.0)
+    scene.tick(31.1)
+    scene.welcome("b", now=31.2)
+    taken = configured(scene.peers("b", "P", now=31.3))
+    assert [member.address for member in taken.members] == ["a:1", "b:1"]
+
+
+def test_a_lost_line_of_a_reducer_that_is_gone_is_told_too():
+    scene = named().run()
+    found(scene, "a:1", "b:1", "c:1", now=31.0)
+    scene.tick(31.1)
+    scene.welcome("c", now=31.2)
+    scene.tick(31.3)
+    for reducer in "ab":
+        scene.start(reducer, 2, now=31.4)
+    found(scene, "a:1", "b:1", now=61.0)
+    assert scene.core.roster.added == ("c:1",), "it is there"
+    scene.lose("c", UNAVAILABLE, 62.0)
+    found(scene, "a:1", "b:1", now=91.0)
+    assert configured(scene.tick(91.1)).added == ()

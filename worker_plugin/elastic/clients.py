@@ -18,8 +18,9 @@ from reduction.model import DType, ReduceOp
 from worker_plugin.client import Client
 from worker_plugin.communicator import Request
 from worker_plugin.config import PluginConfig
+from worker_plugin.discovery import meeting_point
+from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.rank_group import RankGroup, ranks_text
-from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.elastic.lineage import Generation, Worker
 from worker_plugin.elastic.recovery import Sum
 from worker_plugin.tensors.encoding import ParameterSlice
@@ -67,5 +68,19 @@ def _client(
 ) -> Client:
     ranks = tuple(worker.rank for worker in workers)
     group = RankGroup(workers.index(own), len(workers), ranks, f"{ranks_text(ranks)}, {purpose}")
-    rendezvous = StoreRendezvous(config, None, len(workers))
-    return Client(config, group, rendezvous, announced_ranks=announced)
+    return Client(config, group, _AsConfigured(), announced_ranks=announced)
+
+
+class _AsConfigured:
+    """A `Rendezvous` of workers that know each other from the lobby: each looks for the reducers by itself.
+
+    They may find different ones while a DNS name changes. Those that all of them reach take part.
+    """
+
+    def agree(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
+        """See `Rendezvous.agree`."""
+        return meeting_point.choose(config, {})
+
+    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
+        """Never called: `fallback` is refused with `elastic`."""
+        raise AssertionError("an elastic job has no fallback")

@@ -1,0 +1,85 @@
+"""Workers of an elastic job are killed all the time, the first one as often as its share, and started again.
+
+    python -m benchmarks.elastic                      100 kills, one every 5 s, back after 3 s: 9 minutes
+    python -m benchmarks.elastic --kills 20 --rival   and then the same job under torchrun over Gloo, which starts
+                                                      all ranks again from a checkpoint of every minute
+
+No survivor may end, and after every step all must have the same bits. The exit code is 1 if that is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+from pathlib import Path
+
+from benchmarks.elastic.course import Course, CourseFailed, Settings, elastic, restarted
+from benchmarks.lab.environment import describe
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic", description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--reducers", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between two kills (%(default)s)")
+    parser.add_argument(
+        "--back-after", type=float, default=3.0, help="seconds until a worker is started again"
+    )
+    parser.add_argument(
+        "--pause", type=float, default=0.05, help="of each step, for what it computes (%(default)s s)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rival", action="store_true", help="also the same job under torchrun")
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    settings = Settings(
+        options.workers,
+        options.reducers,
+        options.kills,
+        options.every,
+        options.back_after,
+        options.pause,
+        seed=options.seed,
+    )
+    courses: dict[str, Course] = {}
+    try:
+        courses["elastic"] = elastic(settings, say)
+        say(line("elastic", courses["elastic"]))
+        if options.rival:
+            courses["torchrun"] = restarted(settings, say)
+            say(line("torchrun", courses["torchrun"]))
+    except CourseFailed as error:
+        say(f"failed: {error}")
+        sys.exit(1)
+    finally:
+        if options.out is not None:
+            found = {name: dataclasses.asdict(course) for name, course in courses.items()}
+            document = {
+                "argv": sys.argv[1:],
+                "environment": describe(),
+                "settings": dataclasses.asdict(settings),
+                "courses": found,
+            }
+            options.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def line(name: str, course: Course) -> str:
+    """Return what came of a course, in a line."""
+    gaps = sorted(course.gaps)
+    return (
+        f"{name}: {course.steps} steps, {course.samples / course.seconds:.0f} samples/s, {course.repeated} twice; "
+        f"next step after a kill: median {statistics.median(gaps):.2f} s, p90 {gaps[int(0.9 * (len(gaps) - 1))]:.2f}, "
+        f"most {gaps[-1]:.2f}; {course.first} kills of the first worker; loss {course.loss:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

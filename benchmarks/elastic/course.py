@@ -1,0 +1,287 @@
+"""Runs a job, kills its workers by a schedule, and starts them again."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.procfs import children
+from benchmarks.lab.reducers import Reducers
+
+#: How long a job may take to make its first step, and its last one, in seconds.
+PATIENCE_S = 120.0
+_LOAD = Path(__file__).with_name("load.py")
+
+
+class CourseFailed(Exception):
+    """A worker ended that nobody had killed, or the workers differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is done."""
+
+    workers: int = 4
+    reducers: int = 2
+    kills: int = 100
+    every_s: float = 5.0
+    back_after_s: float = 3.0
+    pause_s: float = 0.05
+    checkpoint_s: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What came of it."""
+
+    #: Seconds from the first strike to the end.
+    seconds: float
+    #: Samples that went into the weights, all workers together.
+    samples: int
+    #: Steps of the weights at the end, and steps that were done a second time.
+    steps: int
+    repeated: int
+    #: Seconds from each kill to the next step of the survivors.
+    gaps: tuple[float, ...]
+    loss: float
+    #: How many of the kills hit the worker with the lowest rank that was there.
+    first: int = 0
+
+
+def elastic(settings: Settings, say: Callable[[str], None]) -> Course:
+    """Kill workers of an elastic job; see that no survivor ends, and that all have the same bits."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        reducers = Reducers(settings.reducers)
+        environment = _environment(folder, settings) | {
+            "REDUCTION_REDUCERS": ",".join(reducers.addresses),
+            "REDUCTION_JOB": "elastic",
+            "REDUCTION_WORLD_SIZE": str(settings.workers),
+            "REDUCTION_LOG": "error",
+        }
+
+        def start(rank: int) -> subprocess.Popen[bytes]:
+            return _start([str(_LOAD)], environment | {"REDUCTION_RANK": str(rank)}, folder, rank)
+
+        workers = {rank: start(rank) for rank in range(settings.workers)}
+        try:
+            return _strike_workers(settings, folder, workers, start, say)
+        finally:
+            for worker in workers.values():
+                worker.kill()
+                worker.wait()
+            reducers.close()
+
+
+def _strike_workers(
+    settings: Settings,
+    folder: Path,
+    workers: dict[int, subprocess.Popen[bytes]],
+    start: Callable[[int], subprocess.Popen[bytes]],
+    say: Callable[[str], None],
+) -> Course:
+    chance = random.Random(settings.seed)
+    _wait(lambda: all(_lines_of(folder, worker.pid) for worker in workers.values()), "the first step")
+    began, first, kills = time.monotonic(), 0, []
+    for number in range(settings.kills):
+        _sleep_until(began + (number + 1) * settings.every_s, workers)
+        rank = chance.choice(sorted(workers))
+        first += rank == min(workers)
+        victim = workers.pop(rank)
+        kills.append((time.monotonic(), victim.pid))
+        victim.kill()
+        victim.wait()
+        _sleep_until(kills[-1][0] + settings.back_after_s, workers)
+        workers[rank] = start(rank)
+        if (number + 1) % 10 == 0:
+            say(f"{number + 1} workers killed")
+    # The last one must be back, too.
+    _wait(lambda: all(_lines_of(folder, worker.pid) for worker in workers.values()), "the last worker")
+    (folder / "stop").touch()
+    seconds = time.monotonic() - began
+    for rank, worker in workers.items():
+        if worker.wait(PATIENCE_S) != 0:
+            raise CourseFailed(f"worker {rank} ended with {worker.returncode}:\n{_log(folder, worker.pid)}")
+    survivors = {path.name.partition("-")[2]: _read(path) for path in (folder / "out").iterdir()}
+    _check_bits(survivors)
+    by_step: dict[int, int] = {}
+    for lines in survivors.values():
+        for line in lines:
+            by_step[line["step"]] = by_step.get(line["step"], 0) + line["samples"]
+    return Course(
+        seconds,
+        sum(by_step.values()),
+        max(by_step),
+        0,
+        tuple(_gap(survivors, at, str(pid)) for at, pid in kills),
+        _loss(survivors),
+        first,
+    )
+
+
+def restarted(settings: Settings, say: Callable[[str], None]) -> Course:
+    """Kill ranks of a job under torchrun, which starts all of them again from the last checkpoint."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        environment = _environment(folder, settings) | {
+            "CHECKPOINT": str(folder / "checkpoint.pt"),
+            "CHECKPOINT_S": str(settings.checkpoint_s),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        command = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--max-restarts",
+            str(10 * settings.kills + 10),
+        ]
+        command += ["--nproc-per-node", str(settings.workers), str(_LOAD)]
+        torchrun = _start(command, environment, folder, 0)
+        try:
+            return _strike_ranks(settings, folder, torchrun, say)
+        finally:
+            torchrun.terminate()
+            torchrun.wait()
+
+
+def _strike_ranks(
+    settings: Settings, folder: Path, torchrun: subprocess.Popen[bytes], say: Callable[[str], None]
+) -> Course:
+    chance = random.Random(settings.seed)
+    out = folder / "out"
+    _wait(lambda: len(list(out.iterdir())) >= settings.workers, "the first step")
+    began, kills = time.monotonic(), []
+    for number in range(settings.kills):
+        time.sleep(max(0.0, began + (number + 1) * settings.every_s - time.monotonic()))
+        ranks = children(torchrun.pid)
+        if ranks:
+            pid = chance.choice(ranks)
+            kills.append((time.monotonic(), pid))
+            os.kill(pid, signal.SIGKILL)
+        if (number + 1) % 10 == 0:
+            say(f"{number + 1} ranks killed")
+    _wait(lambda: _has_stepped_since(out, kills[-1][0]), "a step after the last kill")
+    seconds = time.monotonic() - began
+    (folder / "stop").touch()
+    torchrun.wait(PATIENCE_S)
+    lines = [line for path in out.iterdir() for line in _read(path)]
+    steps = max(line["step"] for line in lines)
+    done = sum(line["samples"] for line in lines)
+    # What counts is the weights' way: a step that was done again after a restart counts once.
+    samples = steps * settings.workers * lines[0]["samples"]
+    gaps = tuple(_next_step(lines, at) for at, _ in kills)
+    repeated = (done - samples) // (settings.workers * lines[0]["samples"])
+    return Course(seconds, samples, steps, repeated, gaps, lines[-1]["loss"])
+
+
+# ---- what was said ----
+
+
+def _check_bits(workers: dict[str, list[dict[str, Any]]]) -> None:
+    digests: dict[int, set[str]] = {}
+    for lines in workers.values():
+        steps = [line["step"] for line in lines]
+        if steps and steps != list(range(steps[0], steps[0] + len(steps))):
+            raise CourseFailed(f"a worker did steps {steps}")
+        for line in lines:
+            digests.setdefault(line["step"], set()).add(line["digest"])
+    if different := [step for step, found in digests.items() if len(found) > 1]:
+        raise CourseFailed(f"workers differ after steps {different}")
+    if missing := set(range(1, max(digests) + 1)) - set(digests):
+        raise CourseFailed(f"nobody did steps {sorted(missing)}")
+
+
+def _gap(workers: dict[str, list[dict[str, Any]]], at: float, victim: str) -> float:
+    """Return the seconds until a survivor's next step without the victim, or with everybody again."""
+    later = [
+        line["at"] for pid, lines in workers.items() if pid != victim for line in lines if line["at"] > at
+    ]
+    before = [line["step"] for lines in workers.values() for line in lines if line["at"] <= at]
+    # The step that was under way may end a moment after the kill; the one after it needs the new generation.
+    after = [
+        line["at"]
+        for pid, lines in workers.items()
+        if pid != victim
+        for line in lines
+        if line["at"] > at and line["step"] > max(before) + 1
+    ]
+    return min(after, default=max(later, default=math.inf)) - at
+
+
+def _next_step(lines: list[dict[str, Any]], at: float) -> float:
+    return min((line["at"] for line in lines if line["at"] > at + 0.5), default=math.inf) - at
+
+
+def _has_stepped_since(out: Path, at: float) -> bool:
+    return any(line["at"] > at + 0.5 for path in out.iterdir() for line in _read(path)[-1:])
+
+
+def _loss(workers: dict[str, list[dict[str, Any]]]) -> float:
+    last = max(line["step"] for lines in workers.values() for line in lines)
+    return statistics.mean(
+        line["loss"] for lines in workers.values() for line in lines if line["step"] > last - 20
+    )
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def _lines_of(folder: Path, pid: int) -> list[dict[str, Any]]:
+    return [line for path in (folder / "out").glob(f"*-{pid}") for line in _read(path)]
+
+
+# ---- processes ----
+
+
+def _environment(folder: Path, settings: Settings) -> dict[str, str]:
+    (folder / "out").mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REDUCTION_")}
+    return kept | {
+        "OUT": str(folder / "out"),
+        "STOP": str(folder / "stop"),
+        "PAUSE_S": str(settings.pause_s),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _start(
+    command: list[str], environment: dict[str, str], folder: Path, number: int
+) -> subprocess.Popen[bytes]:
+    with (folder / f"log-{number}").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, *command], env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+
+
+def _log(folder: Path, _: int) -> str:
+    return "\n".join(path.read_text(errors="replace")[-2000:] for path in folder.glob("log-*"))
+
+
+def _sleep_until(at: float, workers: dict[int, subprocess.Popen[bytes]]) -> None:
+    while time.monotonic() < at:
+        for rank, worker in workers.items():
+            if worker.poll() is not None:
+                raise CourseFailed(f"worker {rank} ended with {worker.returncode}, and nobody had killed it")
+        time.sleep(0.05)
+
+
+def _wait(ready: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not ready():
+        if time.monotonic() > deadline:
+            raise CourseFailed(f"{what} did not come within {PATIENCE_S:g} s")
+        time.sleep(0.1)

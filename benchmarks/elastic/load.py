@@ -1,0 +1,138 @@
+"""One worker of the training that is struck: a small CNN on scikit-learn's digits.
+
+It says a line of JSON after every step. With CHECKPOINT, a file, it is the rival: a script under torchrun over Gloo
+that restores from it and saves to it every CHECKPOINT_S; otherwise a worker of an elastic job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+BATCH = 16
+
+
+class Training:
+    """Model, optimizer and data; the same everywhere."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)
+        self.net = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
+            nn.Flatten(), nn.Linear(32 * 64, 64), nn.ReLU(), nn.Linear(64, 10),
+        )  # fmt: skip
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.02, momentum=0.9)
+        digits = load_digits()
+        self.images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+        self.labels = torch.tensor(digits.target)
+
+    def step(self, model: nn.Module, batch: list[int]) -> float:
+        """Train on these samples; return the loss on all of them."""
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(self.images[batch]), self.labels[batch])
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def digest(self) -> str:
+        """Return what only equal weights and momenta have."""
+        momenta = [one["momentum_buffer"] for one in self.optimizer.state.values()]
+        tensors = [*(parameter.detach() for parameter in self.net.parameters()), *momenta]
+        return hashlib.blake2b(b"".join(one.numpy().tobytes() for one in tensors), digest_size=8).hexdigest()
+
+
+def elastic(pause_s: float, until: Callable[[], bool]) -> None:
+    """Take part in an elastic job until the stop file is there."""
+    from worker_plugin import ReductionState, attach
+    from worker_plugin.elastic.sampler import ElasticSampler
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    state = ReductionState(elastic=True)
+    rank = state.config.rank
+    assert rank is not None
+    training = Training(rank)
+    model = DistributedDataParallel(training.net, find_unused_parameters=True)
+    attach(model, state)
+    sampler = ElasticSampler(len(training.images), BATCH)
+    step, stops = 0, False
+    while not stops:
+        extra = state.sync(training.net, training.optimizer, {"step": step, "sampler": sampler.state_dict()})
+        step = extra["step"]
+        sampler.load_state_dict(extra["sampler"])
+        batch = sampler.take(state.members, rank)
+        loss = training.step(model, batch)
+        flag = torch.tensor([until()], dtype=torch.int32)
+        state.all_reduce(flag).wait()
+        step, stops = step + 1, bool(flag)
+        say(
+            step=step,
+            members=state.members,
+            digest=training.digest(),
+            loss=loss,
+            samples=len(batch),
+            epoch=sampler.epoch,
+        )
+        time.sleep(pause_s)
+    state.close()
+
+
+def restarted(pause_s: float, until: Callable[[], bool], checkpoint: Path, every_s: float) -> None:
+    """Train under torchrun over Gloo, from the last checkpoint on."""
+    dist.init_process_group("gloo")
+    training = Training(0)
+    model = DistributedDataParallel(training.net)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    step = 0
+    if checkpoint.exists():
+        saved = torch.load(checkpoint)
+        training.net.load_state_dict(saved["net"])
+        training.optimizer.load_state_dict(saved["optimizer"])
+        step = saved["step"]
+    saved_at, stops = time.monotonic(), False
+    order = torch.randperm(len(training.images), generator=torch.Generator().manual_seed(1)).tolist()
+    while not stops:
+        start = (step * size + rank) * BATCH % (len(order) - BATCH)
+        loss = training.step(model, order[start : start + BATCH])
+        flag = torch.tensor([until()], dtype=torch.int32)
+        dist.all_reduce(flag)
+        step, stops = step + 1, bool(flag)
+        say(step=step, members=list(range(size)), digest=training.digest(), loss=loss, samples=BATCH, epoch=0)
+        if rank == 0 and time.monotonic() >= saved_at + every_s:
+            saved_at = time.monotonic()
+            state = {
+                "net": training.net.state_dict(),
+                "optimizer": training.optimizer.state_dict(),
+                "step": step,
+            }
+            torch.save(state, checkpoint.with_suffix(".new"))
+            checkpoint.with_suffix(".new").rename(checkpoint)
+        time.sleep(pause_s)
+
+
+def say(**line: object) -> None:
+    """Append a line to this worker's file."""
+    path = (
+        Path(os.environ["OUT"]) / f"{os.environ.get('REDUCTION_RANK', os.environ.get('RANK'))}-{os.getpid()}"
+    )
+    with path.open("a") as file:
+        file.write(json.dumps(line | {"at": time.monotonic()}) + "\n")
+
+
+if __name__ == "__main__":
+    stop = Path(os.environ["STOP"])
+    pause = float(os.environ["PAUSE_S"])
+    if (saves := os.environ.get("CHECKPOINT")) is None:
+        elastic(pause, stop.exists)
+    else:
+        restarted(pause, stop.exists, Path(saves), float(os.environ["CHECKPOINT_S"]))

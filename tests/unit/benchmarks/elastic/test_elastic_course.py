@@ -1,0 +1,42 @@
+"""What a course concludes from the lines of its workers."""
+
+import math
+
+import pytest
+
+from benchmarks.elastic.course import CourseFailed, _check_bits, _gap, _next_step
+
+
+def lines(*steps, digest="same", begin=0.0):
+    return [{"step": step, "digest": digest, "at": begin + step} for step in steps]
+
+
+def test_workers_with_the_same_bits():
+    _check_bits({"1": lines(1, 2, 3), "2": lines(2, 3)})
+
+
+@pytest.mark.parametrize(
+    ("workers", "text"),
+    [
+        ({"1": lines(1, 2), "2": lines(2, digest="other")}, r"differ after steps \[2\]"),
+        ({"1": lines(1, 3)}, r"did steps \[1, 3\]"),
+        ({"1": lines(1, 1)}, r"did steps \[1, 1\]"),
+        ({"1": lines(1), "2": lines(3)}, r"nobody did steps \[2\]"),
+    ],
+)
+def test_what_must_not_be(workers, text):
+    with pytest.raises(CourseFailed, match=text):
+        _check_bits(workers)
+
+
+def test_the_gap_is_until_a_step_that_the_victim_cannot_have_taken_part_in():
+    survivor = [{"step": step, "at": at} for step, at in [(1, 1.0), (2, 2.0), (3, 2.6), (4, 4.0)]]
+    victim = [{"step": step, "at": step} for step in (1.0, 2.0)]
+    # Step 3 was under way at the kill, and ended soon after it.
+    assert _gap({"1": survivor, "2": victim}, 2.5, "2") == pytest.approx(1.5)
+    assert _gap({"1": survivor[:2], "2": victim}, 2.5, "2") == math.inf
+
+
+def test_the_next_step_of_a_job_that_is_started_again():
+    assert _next_step(lines(1, 2, 5), 2.2) == pytest.approx(2.8)
+    assert _next_step(lines(1), 2.2) == math.inf

@@ -365,7 +365,8 @@ class ReductionState:
     def on_change(self, call: OnChange) -> OnChange:
         """Have a function called when other workers take part than in the step before; may be a decorator.
 
-        It is called in `sync`, with the ranks before and after, to scale a learning rate for one.
+        It is called in `sync` on every worker, also on one that has just got the others' state, with the ranks
+        before and after, to scale a learning rate for one.
         """
         self._on_change.append(call)
         return call

@@ -59,7 +59,7 @@ JOB_NAME_BYTES_MAX = 200
 GROUP_BYTES_MAX = 100
 #: Host names and addresses. A DNS name has at most 253 characters.
 HOST_BYTES_MAX = 255
-#: A worker describes the reducers that it was told of by the beginning of a longer list and a hash
+#: A worker describes the reducers that it was told of by the beginning of a longer list
 #: (`worker_plugin/discovery/named.py`). An Abort has room for two of them.
 NAMED_BYTES_MAX = 600
 #: The message of an Abort is cut to this length; it also has to fit the status of a gRPC call.

@@ -62,7 +62,7 @@ class Stopping:
 
     def ask(self, error: Exception | None = None) -> None:
         """Ask this process to stop; `error` says why, if that is one."""
-        self.error = error
+        self.error = self.error or error
         self._asked.set()
 
     def orphan(self) -> None:

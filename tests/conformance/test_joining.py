@@ -68,9 +68,9 @@ async def test_a_late_rank_hears_the_configuration_after_its_welcome(place):
 
 async def test_ranks_that_were_told_of_other_reducers(place):
     zero, one = place.worker(0), place.worker(1)
-    zero.join(named=NamedReducers("a:1, b:1", b"a" * 16))
+    zero.join(named=NamedReducers("a:1, b:1", 2))
     await zero.next(Welcome)
-    one.join(named=NamedReducers("a:1", b"b" * 16))
+    one.join(named=NamedReducers("a:1", 1))
     for worker in (zero, one):
         message = await refusal(worker, CollectiveMismatch)
         assert "rank 1 (host1) was told of the reducers a:1, rank 0 (host0) of a:1, b:1: " in message

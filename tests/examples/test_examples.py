@@ -99,16 +99,19 @@ def test_elastic_goes_on_without_a_worker_and_takes_it_in_again(serve):  # noqa:
 
     workers = [start(rank) for rank in range(3)]
     try:
-        for wanted in ("3 workers", "2 workers", "3 workers"):
+
+        def until(wanted):
             line = workers[0].stdout.readline()
             while wanted not in line:
                 assert line, f"it ended before there were {wanted}"
                 line = workers[0].stdout.readline()
-            if wanted == "3 workers" and workers[2].poll() is None:
-                workers[2].kill()
-                workers[2].communicate()
-            elif wanted == "2 workers":
-                workers[2] = start(2)
+
+        until("3 workers")
+        workers[2].kill()
+        workers[2].communicate()
+        until("2 workers")
+        workers[2] = start(2)
+        until("3 workers")
         ends = [worker.communicate(timeout=120)[0] for worker in workers]
     finally:
         for worker in workers:

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ PAUSE_S = 0.2
 #: What the first worker tells all others at a checkpoint, in the bytes before the buffers: that it has
 #: told something, what follows, and how many bytes that has.
 _HEADER_BYTES = 16
-_NOTHING, _CHANGE, _GIVE_UP = 0, 1, 2
+_NOTHING, _CHANGE, _GIVE_UP, _RANKS = 0, 1, 2, 3
 #: Called with the ranks before and after a change.
 OnChange = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
@@ -41,11 +41,12 @@ class Training:
     optimizer: torch.optim.Optimizer | None
     extra: Mapping[str, Any]
 
-    def tree(self, seq: int) -> dict[str, Any]:
-        """Return all of it; `seq` is the number of the next collective."""
+    def tree(self, seq: int, ranks: Sequence[int]) -> dict[str, Any]:
+        """Return all of it; `seq` is the number of the next collective, `ranks` those of the step before."""
         optimizer = None if self.optimizer is None else self.optimizer.state_dict()
         return {
             "seq": seq,
+            "ranks": list(ranks),
             "model": dict(self.model.state_dict()),
             "optimizer": optimizer,
             "extra": dict(self.extra),
@@ -88,7 +89,8 @@ class Steps:
         self._join_timeout_s = join_timeout_s
         self._has_state = False
         self._on_change = on_change
-        #: The ranks that took part in the last step.
+        #: The ranks that take part in the present step. The first worker tells them, so that they are the
+        #: same on all workers even if one is lost while the step begins.
         self.ranks: tuple[int, ...] = ()
 
     def sync(self, training: Training) -> dict[str, Any]:
@@ -98,20 +100,15 @@ class Steps:
             ReductionError: this worker cannot take part, or the job has failed.
         """
         self._communicator.connect()
-        extra = dict(training.extra)
-        if self._communicator.received is not None:
-            extra = training.load(self._communicator.received)
-            self._communicator.received = None
-        else:
-            if not self._has_state:
-                extra = self._begin_alike(training)
-            self._checkpoint(training)
+        received, self._communicator.received = self._communicator.received, None
+        if received is not None:
+            training = replace(training, extra=training.load(received))
+            self.ranks = tuple(received["ranks"])
+        elif not self._has_state:
+            training = replace(training, extra=self._begin_alike(training))
         self._has_state = True
-        before, self.ranks = self.ranks, tuple(worker.rank for worker in self._workers)
-        if before and before != self.ranks:
-            for call in self._on_change:
-                call(before, self.ranks)
-        return extra
+        self._checkpoint(training)
+        return dict(training.extra)
 
     @property
     def _workers(self) -> tuple[Worker, ...]:
@@ -129,7 +126,7 @@ class Steps:
         while True:
             try:
                 if self._is_first:
-                    transfer.send(training.tree(0), self._communicator.add)
+                    transfer.send(training.tree(0, ()), self._communicator.add)
                     return dict(training.extra)
                 return training.load(transfer.receive(self._communicator.add))
             except WorkerLost:
@@ -143,15 +140,24 @@ class Steps:
             what, content = self._tell(training, give_up_at)
             if what == _CHANGE:
                 generation = generation_from_fields(json.loads(content))
-                self._communicator.change_to(generation, training.tree)
-            if len(self._workers) >= self._min_workers:
+                self._communicator.change_to(generation, lambda seq: training.tree(seq, self.ranks))
+                continue
+            if what == _RANKS:
+                self._change_ranks(tuple(json.loads(content)))
+            if len(self.ranks) >= self._min_workers:
                 return
             if what == _GIVE_UP:
                 raise WorkersMissing(
-                    f"{len(self._workers)} workers are left, min_workers is {self._min_workers}, and no other came "
+                    f"{len(self.ranks)} workers are left, min_workers is {self._min_workers}, and no other came "
                     f"within {self._join_timeout_s:g} s (join_timeout_s)"
                 )
             time.sleep(PAUSE_S)
+
+    def _change_ranks(self, ranks: tuple[int, ...]) -> None:
+        before, self.ranks = self.ranks, ranks
+        if before:
+            for call in self._on_change:
+                call(before, ranks)
 
     def _tell(self, training: Training, give_up_at: float) -> tuple[int, bytes]:
         """Return what the first worker tells all; it also gives them its model's buffers."""
@@ -192,10 +198,10 @@ class Steps:
 
     def _decide(self, give_up_at: float) -> tuple[int, bytes]:
         """Return what the first worker tells all."""
-        taken = {worker.rank for worker in self._workers}
+        ranks = [worker.rank for worker in self._workers]
         newcomers: dict[int, Worker] = {}
         for said in self._communicator.newcomers:
-            if said.worker.rank not in taken:
+            if said.worker.rank not in ranks:
                 newcomers.setdefault(said.worker.rank, said.worker)
         if newcomers:
             present = self._communicator.generation
@@ -205,6 +211,8 @@ class Steps:
             generation = Generation(present.number + 1, secrets.token_hex(8), workers, new)
             log_setup.announce(log, f"taking in ranks {sorted(newcomers)}")
             return _CHANGE, json.dumps(generation_to_fields(generation)).encode()
-        if len(self._workers) < self._min_workers and time.monotonic() >= give_up_at:
+        if tuple(ranks) != self.ranks:
+            return _RANKS, json.dumps(ranks).encode()
+        if len(ranks) < self._min_workers and time.monotonic() >= give_up_at:
             return _GIVE_UP, b""
         return _NOTHING, b""

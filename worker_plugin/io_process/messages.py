@@ -117,7 +117,7 @@ def start_to_json(start: Start) -> dict[str, Any]:
     identity["instance"] = start.identity.instance.hex()
     identity["nonce"] = start.identity.nonce.hex()
     if start.identity.named is not None:
-        identity["named"] = [start.identity.named.text, start.identity.named.digest.hex()]
+        identity["named"] = [start.identity.named.text, start.identity.named.count]
     identity["place"] = [start.identity.place.host.hex(), start.identity.place.link_mbit]
     return {
         "identity": identity,
@@ -137,7 +137,7 @@ def start_from_json(item: dict[str, Any]) -> Start:
     """
     fields = item["identity"]
     host, link_mbit = fields["place"]
-    named = fields["named"] and NamedReducers(fields["named"][0], bytes.fromhex(fields["named"][1]))
+    named = fields["named"] and NamedReducers(*fields["named"])
     identity = Identity(
         **{
             **fields,

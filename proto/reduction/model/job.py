@@ -93,15 +93,17 @@ NOWHERE = Place()
 class NamedReducers:
     """The reducers that a rank found by itself, because the ranks have no store to agree on them."""
 
-    #: Their addresses, sorted; a long list is cut and ends with its hash.
+    #: Their addresses, sorted; a long list is cut.
     text: str
-    #: A hash of their IP addresses. Equal for different names of the same reducers, and perhaps different for
-    #: equal names: a host may have another address for itself than others have for it.
-    digest: bytes
+    #: How many they are.
+    count: int
 
     def agrees_with(self, other: NamedReducers) -> bool:
-        """Whether two ranks were told of the same reducers."""
-        return self.text == other.text or self.digest == other.digest
+        """Whether two ranks that both reach one reducer may have been told of the same ones.
+
+        The addresses are not compared: a reducer may have another address for every rank, as behind a NAT.
+        """
+        return self.count == other.count
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,12 +171,12 @@ class Join(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ..., group: _Optional[str] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., named: _Optional[_Union[NamedReducers, _Mapping]] = ...) -> None: ...
 
 class NamedReducers(_message.Message):
-    __slots__ = ("text", "digest")
+    __slots__ = ("text", "count")
     TEXT_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     text: str
-    digest: bytes
-    def __init__(self, text: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    count: int
+    def __init__(self, text: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("configuration", "held")

@@ -169,14 +169,14 @@ def _join_from_pb(join: pb.Join) -> model.Join:
 
 
 def _named_to_pb(named: model.NamedReducers) -> pb.NamedReducers:
-    return pb.NamedReducers(text=named.text, digest=named.digest)
+    return pb.NamedReducers(text=named.text, count=named.count)
 
 
 def _named_from_pb(named: pb.NamedReducers) -> model.NamedReducers:
     require("length of Join.named.text", len(named.text.encode()), 1, limits.NAMED_BYTES_MAX)
     require_printable("Join.named.text", named.text)
-    require_id("Join.named.digest", named.digest)
-    return model.NamedReducers(named.text, named.digest)
+    require("Join.named.count", named.count, 1, limits.ADDRESSES_MAX)
+    return model.NamedReducers(named.text, named.count)
 
 
 def _push_from_pb(push: pb.Push, payload: memoryview) -> model.Push:

@@ -39,7 +39,7 @@ PUSH = Push(5, 300, 2, Collective(ReduceOp.SUM, DType.FLOAT32, 3, 9), 7, memoryv
 RESULT = Result(1, 300, 3, 4, memoryview(b"0123456789ab"))
 WORKER_FRAMES = [
     Join("job", ID, 0, 2, ID, "host", 1, 4096),
-    Join("job", b"", 1, 2, ID, "host", 1, 4096, named=NamedReducers("a:1, b:1", ID)),
+    Join("job", b"", 1, 2, ID, "host", 1, 4096, named=NamedReducers("a:1, b:1", 2)),
     Hello(CONFIGURATION, 7),
     Hello(replace(CONFIGURATION, added=("c:1", "d:1")), 7),
     PUSH,

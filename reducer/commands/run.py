@@ -21,7 +21,7 @@ _SECONDS = click.FloatRange(0, 1e9)
 
 
 @click.command(
-    short_help="Run a training with reducers, on one machine or on all hosts of a cluster.",
+    short_help="Run a training with reducers, on one machine or a whole cluster.",
     context_settings={
         "ignore_unknown_options": True,
         "allow_interspersed_args": False,

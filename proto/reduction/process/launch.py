@@ -34,7 +34,10 @@ def reducer_command(
         with_settings: whether an operator's variables count for it, because it takes the place of the
             process that the operator has started.
     """
-    return _command(folder, os.path.join("reducer", "__main__.py"), ("NOTIFY_SOCKET",), SETTINGS_PREFIX)
+    path = os.path.join("reducer", "__main__.py")
+    if with_settings:
+        return _command(folder, path)
+    return _command(folder, path, ("NOTIFY_SOCKET",), SETTINGS_PREFIX)
 
 
 def io_process_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[str, str]]:
@@ -48,7 +51,7 @@ def io_process_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[
 
 
 def _command(
-    folder: str | os.PathLike[str], path: str, dropped: Sequence[str], prefix: str | None = None
+    folder: str | os.PathLike[str], path: str, dropped: Sequence[str] = (), prefix: str | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """Return a command that runs a file by its path in a folder, and our environment without some variables."""
     ours = [str(Path(__file__).resolve().parents[2]), os.path.abspath(folder)]

@@ -54,6 +54,10 @@ ELSEWHERE = {
     "torchrun --nproc-per-node 2 examples/local_sgd.py": "tests/examples",
     "torchrun --nnodes 4 --nproc-per-node 1": "tests/integration/doctor",
     "python examples/": "tests/examples",
+    "export REDUCTION_JOB=night": "tests/examples",
+    "REDUCTION_RANK=0 python examples/elastic.py": "tests/examples",
+    "spark-submit --conf": "tests/frameworks",
+    "promtool test rules": "tests/deploy",
     "python -m benchmarks.": "takes minutes and root; its result is kept in docs/measured",
     "REDUCTION_JOB=small REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",
 }

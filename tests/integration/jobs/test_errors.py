@@ -531,7 +531,7 @@ def test_a_host_that_does_not_resolve():
 
 def test_help_is_not_cut():
     commands = reducer_command("--help").stdout.split("Commands:")[1]
-    assert len(commands.splitlines()) == 7
+    assert len(commands.splitlines()) == 9
     assert "..." not in commands
 
 

@@ -44,6 +44,16 @@ def test_an_io_process_is_started_alike_and_does_not_change_its_torch(monkeypatc
     assert "REDUCER_BIND" in environment
 
 
+def test_variables_of_an_operator_count_only_for_the_process_that_takes_the_place_of_theirs(monkeypatch):
+    monkeypatch.setenv("REDUCER_BIND", "10.0.0.5:1")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/notify")
+    _, environment = reducer_command("/opt/ours")
+    assert not {"REDUCER_BIND", "NOTIFY_SOCKET"} & environment.keys()
+    _, environment = reducer_command("/opt/ours", with_settings=True)
+    assert environment["REDUCER_BIND"] == "10.0.0.5:1"
+    assert environment["NOTIFY_SOCKET"] == "/run/notify"
+
+
 def test_one_folder_is_named_once():
     command, environment = reducer_command(SHARED)
     assert command[2] == f"{SHARED}/reducer/__main__.py"

@@ -243,7 +243,8 @@ class Engine:
         if owner is None or stream not in self._sinks:
             return None
         job, rank = owner
-        self._moved[stream] = plane == ON_SHARED_MEMORY
+        if plane != ON_GRPC:
+            self._moved[stream] = plane == ON_SHARED_MEMORY
         self._traffic[stream] = job.totals.on_plane(plane)
         return Owner(job.label, job.ranks[rank].host, job.totals)
 

@@ -271,12 +271,12 @@ def test_all_ports_are_those_of_the_range(serve, free_ports, until):
     pids = [pid_at(reducer, port) for port in ports_of(reducer)]
     assert [listened_by(pid) for pid in pids] == [
         {first, first + 1, first + 8},
-        {first + 2, first + 3, first + 7},
-        {first + 4, first + 5, first + 6},
+        {first + 2, first + 3},
+        {first + 4, first + 5},
     ]
     os.kill(pids[1], signal.SIGKILL)
     until(lambda: pid_at(reducer, first + 2) != pids[1], "another process")
-    assert listened_by(pid_at(reducer, first + 2)) == {first + 2, first + 3, first + 7}
+    assert listened_by(pid_at(reducer, first + 2)) == {first + 2, first + 3}
     assert reducer.stop() == (0, "")
 
 

@@ -8,42 +8,39 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.network.slurm import SlurmCluster, missing_tools
+from support.slurm import Slurm, missing
 
 TRAINING = Path(__file__).parents[1] / "integration" / "launch" / "train_plain.py"
 BIN = Path(sys.executable).parent
 JOB_S = 240.0
+lacks = missing()
 
 pytestmark = [
-    pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {', '.join(missing_tools())}"),
+    pytest.mark.skipif(lacks is not None, reason=f"a Slurm needs {lacks}"),
     pytest.mark.timeout(400),
 ]
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    partitions = {"gpu": ["gpu1", "gpu2"], "cpu": ["cpu-red01", "cpu-red02"]}
-    with SlurmCluster(tmp_path_factory.mktemp("slurm"), partitions) as running:
-        yield running
+def slurm() -> Iterator[Slurm]:
+    with Slurm(["gpu1", "gpu2"], ["cpu-red01", "cpu-red02"]) as cluster:
+        yield cluster
 
 
-def submit(slurm: SlurmCluster, name: str, script: str) -> tuple[int, str]:
+def submit(slurm: Slurm, name: str, script: str) -> tuple[int, str]:
     """Run a batch script to its end; return its exit code and what its steps said."""
     path = slurm.folder / f"{name}.sbatch"
     path.write_text(script)
-    done = slurm.run(
-        ["sbatch", "--wait", f"--output={name}.out", str(path)],
-        JOB_S,
+    return slurm.batch(
+        path,
+        timeout_s=JOB_S,
         PATH=f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin",
-        GLOO_SOCKET_IFNAME="eth0",
         OMP_NUM_THREADS="1",
         REDUCER_PROCESSES="1",
     )
-    output = slurm.folder / f"{name}.out"
-    return done.returncode, (output.read_text() if output.exists() else "") + done.stderr
 
 
-def test_a_heterogeneous_job_trains_and_ends(slurm: SlurmCluster) -> None:
+def test_a_heterogeneous_job_trains_and_ends(slurm: Slurm) -> None:
     script = f"""#!/bin/bash
 #SBATCH --partition=gpu --nodes=2 --ntasks-per-node=1
 #SBATCH hetjob
@@ -52,7 +49,7 @@ srun --het-group=0,1 reducer run --cluster slurm:1:50051 --insecure --exit-after
     torchrun --nproc-per-node 1 {TRAINING}
 """
     code, said = submit(slurm, "heterogeneous", script)
-    assert code == 0, said + slurm.log
+    assert code == 0, said + slurm.logs()
     found = re.findall(r"rank (\d): (\[.*?\]) (\S+)", said)
     assert sorted(rank for rank, _, _ in found) == ["0", "1"], said
     [(hooks, _)] = {(hooks, weights) for _, hooks, weights in found}
@@ -66,7 +63,7 @@ srun --het-group=0,1 reducer run --cluster slurm:1:50051 --insecure --exit-after
     assert said.count("no job for 1 s, as --exit-after-job says") == 2
 
 
-def test_nodes_of_one_job(slurm: SlurmCluster) -> None:
+def test_nodes_of_one_job(slurm: Slurm) -> None:
     script = """#!/bin/bash
 #SBATCH --partition=cpu --nodes=2 --ntasks-per-node=1
 export REDUCTION_REDUCERS=slurm:nodes=cpu-red02:50051
@@ -77,7 +74,7 @@ srun reducer run --insecure --wait-for-job 1 -- sh -c 'echo $SLURMD_NODENAME $PE
     assert "reducer: no job came within 1 s (--wait-for-job)" in said
 
 
-def test_several_tasks_on_a_node_are_refused(slurm: SlurmCluster) -> None:
+def test_several_tasks_on_a_node_are_refused(slurm: Slurm) -> None:
     script = """#!/bin/bash
 #SBATCH --partition=gpu --nodes=1 --ntasks-per-node=2
 srun reducer run --hosts gpu1 --host gpu1 -- true

@@ -1,7 +1,7 @@
 """A Slurm cluster on this machine: every node in a network, process and host name namespace of its own.
 
     network (benchmarks.lab)   w0        w1        r0        r1
-    node                       gpu-1     gpu-2     cpu-1     cpu-2        a slurmd each
+    node, by default           gpu-1     gpu-2     cpu-1     cpu-2        a slurmd each
                                slurmctld
 
 All share this machine's files, as the nodes of a cluster share a file system, and one munged. A node's processes
@@ -51,8 +51,8 @@ ReturnToService=2
 KillWait=5
 # The nodes have the cores that this file says, whatever the machine has.
 SlurmdParameters=config_overrides
-PartitionName=gpu Nodes=gpu-[1-{workers}] Default=YES
-PartitionName=cpu Nodes=cpu-[1-{reducers}]
+PartitionName=gpu Nodes={workers} Default=YES
+PartitionName=cpu Nodes={reducers}
 """
 
 #: So that nothing stays if this process is killed.
@@ -74,15 +74,24 @@ def missing() -> str | None:
 
 
 class Slurm:
-    """The cluster, as a context manager: partition `gpu` has the workers' nodes, `cpu` the reducers'."""
+    """The cluster, as a context manager: partition `gpu` has the workers' nodes, `cpu` the reducers'.
 
-    def __init__(self, workers: int = 2, reducers: int = 2) -> None:
+    Args:
+        workers: the names of the nodes with workers.
+        reducers: those of the nodes with reducers.
+    """
+
+    def __init__(
+        self, workers: Sequence[str] = ("gpu-1", "gpu-2"), reducers: Sequence[str] = ("cpu-1", "cpu-2")
+    ) -> None:
         # The path of a socket has at most 107 characters, so it is not one of pytest's.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self._started: list[subprocess.Popen[bytes]] = []
-        self._network = Network(workers, reducers, link_of(LINK_MBIT))
+        self._network = Network(len(workers), len(reducers), link_of(LINK_MBIT))
+        hosts = (*self._network.workers, *self._network.reducers)
+        self.nodes = dict(zip((*workers, *reducers), hosts, strict=True))
         try:
-            self._start()
+            self._start(workers, reducers)
         except BaseException:
             self.close()
             raise
@@ -140,10 +149,7 @@ class Slurm:
     ) -> None:
         self.close()
 
-    def _start(self) -> None:
-        workers, reducers = self._network.workers, self._network.reducers
-        self.nodes = {f"gpu-{number}": host for number, host in enumerate(workers, 1)}
-        self.nodes |= {f"cpu-{number}": host for number, host in enumerate(reducers, 1)}
+    def _start(self, workers: Sequence[str], reducers: Sequence[str]) -> None:
         folder, controller = self.folder, next(iter(self.nodes))
         folder.chmod(0o755)  # munged serves in no folder that others cannot enter
         for name in ("state", *self.nodes):
@@ -151,7 +157,7 @@ class Slurm:
         hosts = [f"{host.address} {name}" for name, host in self.nodes.items()]
         (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts]) + "\n")
         text = CONFIGURATION.format(
-            folder=folder, controller=controller, workers=len(workers), reducers=len(reducers)
+            folder=folder, controller=controller, workers=",".join(workers), reducers=",".join(reducers)
         )
         nodes = [f"NodeName={name} NodeAddr={host.address} CPUs=2" for name, host in self.nodes.items()]
         (folder / "slurm.conf").write_text("\n".join([*nodes, text]))

@@ -102,8 +102,8 @@ class Engine:
         self._started_at = clock()
         self._ticked_at: float | None = None
         self._sinks: dict[int, Sink] = {}
-        #: Streams that have left the gRPC plane, and whether they share memory.
-        self._moved: dict[int, bool] = {}
+        #: The data plane of each stream that has joined.
+        self._plane: dict[int, str] = {}
         #: What counts the bytes of each stream that has joined.
         self._traffic: dict[int, Traffic] = {}
         self._accumulators: dict[SlotKey, Array] = {}
@@ -186,9 +186,8 @@ class Engine:
         )
 
     def _planes(self, streams: Collection[int]) -> Planes:
-        shared = sum(self._moved.get(stream, False) for stream in streams)
-        moved = sum(stream in self._moved for stream in streams)
-        return Planes(grpc=len(streams) - moved, tcp=moved - shared, shared=shared)
+        count = Counter(self._plane.get(stream, ON_GRPC) for stream in streams)
+        return Planes(grpc=count[ON_GRPC], tcp=count[ON_TCP], shared=count[ON_SHARED_MEMORY])
 
     # ---- for EngineStream ----
 
@@ -243,8 +242,7 @@ class Engine:
         if owner is None or stream not in self._sinks:
             return None
         job, rank = owner
-        if plane != ON_GRPC:
-            self._moved[stream] = plane == ON_SHARED_MEMORY
+        self._plane[stream] = plane
         self._traffic[stream] = job.totals.on_plane(plane)
         return Owner(job.label, job.ranks[rank].host, job.totals)
 
@@ -284,7 +282,7 @@ class Engine:
             )
 
     def _forget(self, stream: int) -> Sink | None:
-        self._moved.pop(stream, None)
+        self._plane.pop(stream, None)
         self._traffic.pop(stream, None)
         return self._sinks.pop(stream, None)
 

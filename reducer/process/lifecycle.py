@@ -135,13 +135,6 @@ async def serve(config: ReducerConfig) -> None:
 def _listen_for_data(config: ReducerConfig, engine: Engine) -> DataPort:
     """Bind the port for data.
 
-    Args:
-        config: which ports.
-        engine: takes what comes to the data port.
-        health: of this process.
-        pages: more paths of the metrics port.
-        with_data_port: whether to bind the second one.
-
     Raises:
         BindError: it cannot be bound.
     """

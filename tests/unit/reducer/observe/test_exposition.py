@@ -19,18 +19,6 @@ from reducer.transports.outbox import Path
 
 
 @pytest.fixture
-def loop():
-    """An event loop that runs on a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-
-
-@pytest.fixture
 def engine():
     return Engine(memory_limit_bytes=1 << 30)
 

@@ -4,22 +4,8 @@ import asyncio
 import threading
 from http import HTTPStatus
 
-import pytest
-
 from reducer.observe import http
 from reducer.observe.http import Answer, Health, _routes, application
-
-
-@pytest.fixture
-def loop():
-    """An event loop that runs on a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 def test_a_process_is_ready_while_it_serves(loop):

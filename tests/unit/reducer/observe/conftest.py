@@ -1,0 +1,18 @@
+"""What several tests of what a reducer shows use."""
+
+import asyncio
+import threading
+
+import pytest
+
+
+@pytest.fixture
+def loop():
+    """An event loop that runs on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from reduction.discovery.cluster import DEFAULT_PORT
+from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE
 from reduction.errors import ConfigError, ReducerUnavailable, ReductionError
 from reduction.process.place import link_mbit
 
@@ -21,9 +21,6 @@ from reducer.resources.sizes import size
 
 if TYPE_CHECKING:
     from reducer.doctor.facts import Facts
-
-#: Environment variable of the workers that names reducers.
-VARIABLE = "REDUCTION_REDUCERS"
 
 
 @click.command(short_help="Find out what is broken or slow, and what to mend first.")
@@ -173,8 +170,8 @@ def _named(addresses: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     if addresses:
         texts = tuple(dict.fromkeys(map(complete_address, addresses)))
         source = "the command line"
-    elif variable := os.environ.get(VARIABLE):
-        texts, source = tuple(split(variable)), VARIABLE
+    elif variable := os.environ.get(REDUCERS_VARIABLE):
+        texts, source = tuple(split(variable)), REDUCERS_VARIABLE
     elif (named := named_by_platform(os.environ)) is not None:
         texts, source = named.texts, named.source
     else:

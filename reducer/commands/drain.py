@@ -6,11 +6,10 @@ import os
 import sys
 
 import click
-from reduction.errors import ConfigError, ReducerUnavailable
 
+from reducer.commands.asking import EXIT_NO_ANSWER, addresses_of, errors_for_users
 from reducer.commands.options import security_options
-from reducer.commands.status import EXIT_NO_ANSWER
-from reducer.config import TLS_OPTIONS, complete_address
+from reducer.config import TLS_OPTIONS
 
 #: How long a call may take, in seconds.
 ANSWER_S = 5.0
@@ -46,28 +45,18 @@ def drain(
     The exit code is 4 if an ADDRESS gave no answer or refused, and 5 if a reducer has not ended in time.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # see `reducer status`
-    from reduction.discovery.resolve import resolve
-    from reduction.discovery.schemes import check_texts
     from reduction.security.tls import tls_files
 
     from reducer.observe.draining import ask_to_drain, wait_for_end
     from reducer.observe.status import StatusAccess
 
-    try:
-        texts = tuple(dict.fromkeys(map(complete_address, addresses)))
-        check_texts(texts)
-        resolved = resolve(texts, ANSWER_S, ANSWER_S).addresses
+    with errors_for_users():
         access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
-        answers = ask_to_drain(resolved, ANSWER_S, access)
+        answers = ask_to_drain(addresses_of(addresses, ANSWER_S), ANSWER_S, access)
         for address, reason in answers.refusals.items():
             click.echo(f"reducer: no answer from {address}: {reason}", err=True)
         limit_s = answers.timeout_s + 10 if timeout is None else timeout
         left = wait_for_end(answers.processes, limit_s, access, lambda line: click.echo(line, err=True))
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
-    except ReducerUnavailable as error:  # a DNS name without addresses
-        click.echo(f"reducer: {error}", err=True)
-        sys.exit(EXIT_NO_ANSWER)
     if left:
         click.echo(f"reducer: not ended after {limit_s:g} s: {', '.join(left)}", err=True)
     sys.exit(EXIT_NO_ANSWER if answers.refusals else EXIT_NOT_ENDED if left else 0)

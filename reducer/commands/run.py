@@ -7,7 +7,7 @@ import sys
 
 import click
 from click.core import ParameterSource
-from reduction.discovery.cluster import DEFAULT_PORT, Cluster
+from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE, Cluster
 from reduction.errors import ConfigError, ReducerUnavailable
 
 from reducer.commands.sources import RUN_PREFIX
@@ -153,9 +153,9 @@ def _on_this_host(reducers: int, auto: bool, command: tuple[str, ...]) -> int:
     """Run the command with reducers on this host; return its exit code."""
     from reduction.process.ready import NotReady
 
-    named = os.environ.get(role.REDUCERS_VARIABLE)
+    named = os.environ.get(REDUCERS_VARIABLE)
     if named and reducers:
-        _say(f"{role.REDUCERS_VARIABLE} names reducers ({named}); none is started here")
+        _say(f"{REDUCERS_VARIABLE} names reducers ({named}); none is started here")
     try:
         with on_this_host.running_reducers(0 if named else reducers) as addresses:
             if addresses:

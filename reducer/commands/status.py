@@ -7,16 +7,14 @@ import sys
 from functools import partial
 
 import click
-from reduction.discovery.cluster import DEFAULT_PORT
-from reduction.errors import ConfigError, ReducerUnavailable
+from reduction.errors import ConfigError
 
+from reducer.commands.asking import EXIT_NO_ANSWER, addresses_of, errors_for_users
 from reducer.commands.options import security_options
-from reducer.config import DEFAULT_HOST, TLS_OPTIONS, complete_address
+from reducer.config import TLS_OPTIONS
 
 #: How often `status --watch` asks again if no seconds are given.
 WATCH_S = 2.0
-#: Exit code when an address that was given did not answer, or refused the call.
-EXIT_NO_ANSWER = 4
 
 
 @click.command(short_help="Show what reducers serve.")
@@ -64,29 +62,20 @@ def status(
     os.environ.setdefault(
         "GRPC_VERBOSITY", "ERROR"
     )  # gRPC would report failed handshakes on stderr, beside ours
-    from reduction.discovery.resolve import resolve
-    from reduction.discovery.schemes import check_texts
     from reduction.security.tls import tls_files
 
     from reducer.observe.status import StatusAccess, look
     from reducer.observe.watching import show_once, watch
 
-    try:
+    with errors_for_users():
         seconds, addresses = watch_seconds(watch_s, addresses)
-        texts = tuple(dict.fromkeys(map(complete_address, addresses))) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
-        check_texts(texts)
-        addresses = resolve(texts, timeout, timeout).addresses
+        addresses = addresses_of(addresses, timeout)
         access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
         look_again = partial(look, addresses, timeout, access)
         if seconds is not None:
             watch(look_again, seconds, as_json=as_json, verbose=verbose)
             return
         processes = show_once(look_again, as_json=as_json, verbose=verbose)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
-    except ReducerUnavailable as error:  # a DNS name without addresses
-        click.echo(f"reducer: {error}", err=True)
-        sys.exit(EXIT_NO_ANSWER)
     silent = [process for process in processes if process.status is None]
     for process in silent:
         note = "" if process.is_given else "; it may be starting again"

@@ -7,12 +7,10 @@ import sys
 from functools import partial
 
 import click
-from reduction.discovery.cluster import DEFAULT_PORT
-from reduction.errors import ConfigError, ReducerUnavailable
 
+from reducer.commands.asking import EXIT_NO_ANSWER, addresses_of, errors_for_users
 from reducer.commands.options import security_options
-from reducer.commands.status import EXIT_NO_ANSWER
-from reducer.config import DEFAULT_HOST, TLS_OPTIONS, complete_address
+from reducer.config import TLS_OPTIONS
 
 #: Seconds between two looks if none are given.
 INTERVAL_S = 1.0
@@ -58,28 +56,19 @@ def top(
     """
     # gRPC would write of failed connections into the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from reduction.discovery.resolve import resolve
-    from reduction.discovery.schemes import check_texts
     from reduction.security.tls import tls_files
 
     from reducer.observe.live.terminal import run, show_once
     from reducer.observe.status import StatusAccess, look
 
-    try:
-        texts = tuple(dict.fromkeys(map(complete_address, addresses))) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
-        check_texts(texts)
-        found = resolve(texts, timeout, timeout).addresses
+    with errors_for_users():
+        found = addresses_of(addresses, timeout)
         access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
         look_again = partial(look, found, timeout, access)
         if not once and sys.stdout.isatty():
             run(look_again, interval)
             return
         processes = show_once(look_again)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
-    except ReducerUnavailable as error:  # a DNS name without addresses
-        click.echo(f"reducer: {error}", err=True)
-        sys.exit(EXIT_NO_ANSWER)
     silent = [process for process in processes if process.status is None]
     for process in silent:
         click.echo(f"reducer: no answer from {process.address}: {process.reason}", err=True)

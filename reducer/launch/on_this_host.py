@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from reduction.discovery.cluster import REDUCERS_VARIABLE
 from reduction.process.launch import start_reducer
 from reduction.process.ready import close, wait_until_ready
 
@@ -85,7 +86,7 @@ def settings_for(
     """Return the environment of a training that uses these reducers; what the user has set stays."""
     environment = dict(environ)
     if addresses:
-        environment["REDUCTION_REDUCERS"] = ",".join(addresses)
+        environment[REDUCERS_VARIABLE] = ",".join(addresses)
     if auto is not None:
         environment.setdefault("REDUCTION_AUTO", auto)
     return environment

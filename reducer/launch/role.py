@@ -15,13 +15,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reduction.discovery.cluster import DEFAULT_PORT, Cluster
+from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE, Cluster
 from reduction.discovery.hosts import cluster_of_lists
 from reduction.discovery.platform import cluster_of_platform
 from reduction.discovery.schemes import cluster_of, scheme_of, split
 from reduction.errors import ConfigError
 
-REDUCERS_VARIABLE = "REDUCTION_REDUCERS"
 #: Schemes that name reducers, and know nothing of workers.
 _WITHOUT_ROLES = ("file", "ray")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reduction.discovery.address_forms import dns_name, is_dns, join_host_and_port
-from reduction.discovery.cluster import Cluster
+from reduction.discovery.cluster import REDUCERS_VARIABLE, Cluster
 from reduction.discovery.platform import Named, named_by_platform
 from reduction.discovery.schemes import cluster_of, may_change, split
 from reduction.errors import ConfigError
@@ -19,8 +19,6 @@ from reduction.errors import ConfigError
 from worker_plugin.config import PluginConfig
 
 log = logging.getLogger(__name__)
-
-VARIABLE = "REDUCTION_REDUCERS"
 
 
 def configured(config: PluginConfig, environ: Mapping[str, str] = os.environ) -> Named | None:
@@ -32,8 +30,8 @@ def configured(config: PluginConfig, environ: Mapping[str, str] = os.environ) ->
     if config.reducers is None:
         return named_by_platform(environ)
     # An argument that says the same as the variable is as good as the variable.
-    is_variable = tuple(split(environ.get(VARIABLE, ""))) == config.reducers
-    return Named(config.reducers, VARIABLE if is_variable else "the argument")
+    is_variable = tuple(split(environ.get(REDUCERS_VARIABLE, ""))) == config.reducers
+    return Named(config.reducers, REDUCERS_VARIABLE if is_variable else "the argument")
 
 
 async def look_up(names: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ Role: TypeAlias = Literal["worker", "reducer"]
 
 #: Where reducers listen if nothing says another port.
 DEFAULT_PORT = 50051
+#: Environment variable that names reducers.
+REDUCERS_VARIABLE = "REDUCTION_REDUCERS"
 
 
 @dataclass(frozen=True, slots=True)

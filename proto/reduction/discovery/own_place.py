@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reduction.discovery import vertex
-from reduction.discovery.cluster import DEFAULT_PORT, Cluster
+from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE, Cluster
 from reduction.discovery.platform import named_by_platform
 from reduction.discovery.schemes import cluster_of, scheme_of, split
 from reduction.errors import ConfigError
 
-VARIABLE = "REDUCTION_REDUCERS"
 STEP = "SLURM_STEP_NODELIST"
 #: The schemes that know which host this one is. Ray is not asked, because that would connect to it.
 _WITH_ROLES = ("vertex", "sagemaker", "slurm")
@@ -46,9 +45,9 @@ def own_place(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
 
 
 def _find(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
-    for text in split(environ.get(VARIABLE, "")):
+    for text in split(environ.get(REDUCERS_VARIABLE, "")):
         if scheme_of(text) in _WITH_ROLES:
-            return cluster_of(text, environ), f"{VARIABLE}={text}"
+            return cluster_of(text, environ), f"{REDUCERS_VARIABLE}={text}"
     named = named_by_platform(environ)
     if named is not None:
         text = "vertex:" if named.source == vertex.VARIABLE else "sagemaker:"

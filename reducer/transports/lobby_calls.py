@@ -66,8 +66,12 @@ class LobbyCalls:
                     )
                 request = wire.lobby_request_from_wire(data)
                 check_lobby(self._tokens, request.job, metadata, context.peer())
+                if writer is None:
+                    # grpc.aio would send the headers with the first answer and once more at the end
+                    # if this call ended while that answer was being sent, and core refuses that.
+                    await context.send_initial_metadata(())
+                    writer = asyncio.create_task(self._write(context, number))
                 self._tell(self._lobby.on_request(number, request))
-                writer = writer or asyncio.create_task(self._write(context, number))
                 data = await context.read()
         except ReductionError as error:
             self._refuse(context, error)

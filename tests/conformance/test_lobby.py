@@ -1,6 +1,7 @@
 """The lobby over gRPC: who comes, says something, goes; tokens; and what a reducer does not take."""
 
 import asyncio
+import contextlib
 
 import grpc
 import pytest
@@ -108,3 +109,26 @@ async def test_a_call_speaks_for_one_worker(grpc_place):
     await say(call, A)
     await say(call, B)
     assert (await error_of(call)).code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize("end", ["done_writing", "refused"])
+async def test_a_call_ends_well_while_its_first_answer_is_being_sent(grpc_place, end):
+    await grpc_place.running()
+    calls = [enter(grpc_place) for _ in range(40)]
+    for number, call in enumerate(calls):
+        await say(call, number.to_bytes(16, "big"))
+
+    async def leave(call, after_s):
+        await asyncio.sleep(after_s)
+        if end == "done_writing":
+            await call.done_writing()
+        else:
+            await call.write(b"not a LobbyRequest")
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        return await call.code()
+
+    codes = await asyncio.gather(*(leave(call, 0.001 * number) for number, call in enumerate(calls)))
+    wanted = grpc.StatusCode.OK if end == "done_writing" else grpc.StatusCode.INVALID_ARGUMENT
+    assert set(codes) == {wanted}

@@ -77,6 +77,7 @@ class Client:
         host: how other ranks' errors call this one.
         announced_ranks: how rank 0 calls all ranks when it announces this communicator. Empty if
             another communicator is announced instead.
+        goes_on: see `Identity.goes_on`.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Client:
         local_size: int = 1,
         host: str | None = None,
         announced_ranks: str | None = None,
+        goes_on: bool = False,
     ) -> None:
         self.error: ReductionError | None = None
         if announced_ranks is None:
@@ -99,6 +101,7 @@ class Client:
         self._world_size = ranks.size
         self._group = ranks.label
         self._rendezvous = rendezvous
+        self._goes_on = goes_on
         self.local_size = local_size
         if host is None:
             host = socket.gethostname() + (f", global rank {ranks.global_rank}" if ranks.label else "")
@@ -299,6 +302,7 @@ class Client:
             local_size=self.local_size,
             place=Place(own_host(), config.link_mbit),
             shares_memory=config.transport == "auto" and is_possible(),
+            goes_on=self._goes_on,
             named=meeting_point.named,
         )
         self._identity = identity

@@ -31,7 +31,8 @@ from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.elastic.communicator import Elastic
 from worker_plugin.elastic.ddp import UsedParameters, check_alone
-from worker_plugin.elastic.steps import OnChange, Steps, Training, describe
+from worker_plugin.elastic.steps import OnChange, Steps
+from worker_plugin.elastic.training import Training, describe
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
 from worker_plugin.settings import table

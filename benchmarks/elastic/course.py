@@ -66,19 +66,19 @@ def elastic(settings: Settings, say: Callable[[str], None]) -> Course:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         reducers = Reducers(settings.reducers)
-        environment = _environment(folder, settings) | {
+        variables = environment(folder, settings.pause_s) | {
             "REDUCTION_REDUCERS": ",".join(reducers.addresses),
             "REDUCTION_JOB": "elastic",
             "REDUCTION_WORLD_SIZE": str(settings.workers),
             "REDUCTION_LOG": "error",
         }
 
-        def start(rank: int) -> subprocess.Popen[bytes]:
-            return _start([str(_LOAD)], environment | {"REDUCTION_RANK": str(rank)}, folder, rank)
+        def begin(rank: int) -> subprocess.Popen[bytes]:
+            return start([str(_LOAD)], variables | {"REDUCTION_RANK": str(rank)}, folder, rank)
 
-        workers = {rank: start(rank) for rank in range(settings.workers)}
+        workers = {rank: begin(rank) for rank in range(settings.workers)}
         try:
-            return _strike_workers(settings, folder, workers, start, say)
+            return _strike_workers(settings, folder, workers, begin, say)
         finally:
             for worker in workers.values():
                 worker.kill()
@@ -90,7 +90,7 @@ def _strike_workers(
     settings: Settings,
     folder: Path,
     workers: dict[int, subprocess.Popen[bytes]],
-    start: Callable[[int], subprocess.Popen[bytes]],
+    begin: Callable[[int], subprocess.Popen[bytes]],
     say: Callable[[str], None],
 ) -> Course:
     chance = random.Random(settings.seed)
@@ -105,7 +105,7 @@ def _strike_workers(
         victim.kill()
         victim.wait()
         _sleep_until(kills[-1][0] + settings.back_after_s, workers)
-        workers[rank] = start(rank)
+        workers[rank] = begin(rank)
         if (number + 1) % 10 == 0:
             say(f"{number + 1} workers killed")
     # The last one must be back, too.
@@ -115,7 +115,7 @@ def _strike_workers(
     for rank, worker in workers.items():
         if worker.wait(PATIENCE_S) != 0:
             raise CourseFailed(f"worker {rank} ended with {worker.returncode}:\n{_log(folder, worker.pid)}")
-    survivors = {path.name.partition("-")[2]: _read(path) for path in (folder / "out").iterdir()}
+    survivors = {path.name.partition("-")[2]: read(path) for path in (folder / "out").iterdir()}
     _check_bits(survivors)
     by_step: dict[int, int] = {}
     for lines in survivors.values():
@@ -136,7 +136,7 @@ def restarted(settings: Settings, say: Callable[[str], None]) -> Course:
     """Kill ranks of a job under torchrun, which starts all of them again from the last checkpoint."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        environment = _environment(folder, settings) | {
+        variables = environment(folder, settings.pause_s) | {
             "CHECKPOINT": str(folder / "checkpoint.pt"),
             "CHECKPOINT_S": str(settings.checkpoint_s),
             "GLOO_SOCKET_IFNAME": "lo",
@@ -149,7 +149,7 @@ def restarted(settings: Settings, say: Callable[[str], None]) -> Course:
             str(10 * settings.kills + 10),
         ]
         command += ["--nproc-per-node", str(settings.workers), str(_LOAD)]
-        torchrun = _start(command, environment, folder, 0)
+        torchrun = start(command, variables, folder, 0)
         try:
             return _strike_ranks(settings, folder, torchrun, say)
         finally:
@@ -177,7 +177,7 @@ def _strike_ranks(
     seconds = time.monotonic() - began
     (folder / "stop").touch()
     torchrun.wait(PATIENCE_S)
-    lines = [line for path in out.iterdir() for line in _read(path)]
+    lines = [line for path in out.iterdir() for line in read(path)]
     steps = max(line["step"] for line in lines)
     done = sum(line["samples"] for line in lines)
     # What counts is the weights' way: a step that was done again after a restart counts once.
@@ -226,7 +226,7 @@ def _next_step(lines: list[dict[str, Any]], at: float) -> float:
 
 
 def _has_stepped_since(out: Path, at: float) -> bool:
-    return any(line["at"] > at + 0.5 for path in out.iterdir() for line in _read(path)[-1:])
+    return any(line["at"] > at + 0.5 for path in out.iterdir() for line in read(path)[-1:])
 
 
 def _loss(workers: dict[str, list[dict[str, Any]]]) -> float:
@@ -236,34 +236,37 @@ def _loss(workers: dict[str, list[dict[str, Any]]]) -> float:
     )
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the whole lines that a worker has said."""
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
 
 
 def _lines_of(folder: Path, pid: int) -> list[dict[str, Any]]:
-    return [line for path in (folder / "out").glob(f"*-{pid}") for line in _read(path)]
+    return [line for path in (folder / "out").glob(f"*-{pid}") for line in read(path)]
 
 
 # ---- processes ----
 
 
-def _environment(folder: Path, settings: Settings) -> dict[str, str]:
+def environment(folder: Path, pause_s: float) -> dict[str, str]:
+    """Return the variables of all workers, which write what they say into `folder`/out."""
     (folder / "out").mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REDUCTION_")}
     return kept | {
         "OUT": str(folder / "out"),
         "STOP": str(folder / "stop"),
-        "PAUSE_S": str(settings.pause_s),
+        "PAUSE_S": str(pause_s),
         "OMP_NUM_THREADS": "1",
     }
 
 
-def _start(
-    command: list[str], environment: dict[str, str], folder: Path, number: int
+def start(
+    command: list[str], variables: dict[str, str], folder: Path, number: int
 ) -> subprocess.Popen[bytes]:
+    """Start Python with these arguments; its log is `folder`/log-NUMBER."""
     with (folder / f"log-{number}").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, *command], env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            [sys.executable, *command], env=variables, stdout=log, stderr=log, stdin=subprocess.DEVNULL
         )
 
 

@@ -145,6 +145,9 @@ class Identity:
     shares_memory: bool = False
     #: How many processes this rank stands for: each contribution is the sum of theirs.
     local_size: int = 1
+    #: Whether the job goes on where another job of its ranks has ended. Then a reducer that is not there
+    #: now is not waited for before the first epoch; it takes part when it comes.
+    goes_on: bool = False
     #: The reducers that this rank was told of, if the ranks have no store to agree on them.
     named: NamedReducers | None = None
 
@@ -526,6 +529,7 @@ class RankCore:
             on_reducer_loss=self.identity.on_reducer_loss,
             may_fall_back=self.identity.may_fall_back and not self.has_fallen_back,
             has_fallen_back=self.has_fallen_back,
+            goes_on=self.identity.goes_on,
         )
 
     def _judge(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The communicators of an elastic job: one for each generation, and one for each transfer of the state."""
+"""The communicators of an elastic job: one for each generation, and one for each donation of the state."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
 from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.rank_group import RankGroup, ranks_text
+from worker_plugin.elastic.entries import Offer
 from worker_plugin.elastic.lineage import Generation, Worker
 from worker_plugin.elastic.recovery import Sum
+from worker_plugin.elastic.transfer import Submit
 from worker_plugin.tensors.encoding import ParameterSlice
 
 #: What ends a generation and not the job: its other workers can go on.
@@ -37,6 +39,11 @@ def request_for(tensor: torch.Tensor) -> Request:
     return Request(tensor, dtype, ReduceOp.SUM, _FINGERPRINT, [ParameterSlice(0, tensor.numel())])
 
 
+def submit_to(client: Client) -> Submit:
+    """Return a function that begins to sum a tensor over a communicator's workers."""
+    return lambda tensor: client.submit(request_for(tensor))
+
+
 def sum_of(client: Client) -> Sum:
     """Return a function that sums a tensor over a communicator's workers, and blocks."""
 
@@ -48,27 +55,27 @@ def sum_of(client: Client) -> Sum:
 
 def client_of(config: PluginConfig, own: Worker, generation: Generation) -> Client:
     """Return the communicator of a generation."""
-    return _client(
-        config, own, generation.workers, f"generation {generation.number} {generation.id[:8]}", None
-    )
+    purpose = f"generation {generation.number} {generation.id[:8]}"
+    return _client(config, own, generation.workers, purpose, None, goes_on=generation.number > 1)
 
 
-def state_workers(generation: Generation) -> tuple[Worker, ...]:
-    """Return the workers of a generation between which the state is transferred, the donor first."""
-    return (generation.donor, *generation.newcomers)
-
-
-def state_client_of(config: PluginConfig, own: Worker, generation: Generation) -> Client:
-    """Return the communicator over which the state is transferred to a generation's newcomers."""
-    return _client(config, own, state_workers(generation), f"state for {generation.id[:8]}", "")
+def donation_client_of(config: PluginConfig, own: Worker, offer: Offer) -> Client:
+    """Return the communicator of those between which a training is given."""
+    return _client(config, own, offer.workers, f"state for {offer.id[:8]}", "", goes_on=True)
 
 
 def _client(
-    config: PluginConfig, own: Worker, workers: Sequence[Worker], purpose: str, announced: str | None
+    config: PluginConfig,
+    own: Worker,
+    workers: Sequence[Worker],
+    purpose: str,
+    announced: str | None,
+    *,
+    goes_on: bool,
 ) -> Client:
     ranks = tuple(worker.rank for worker in workers)
     group = RankGroup(workers.index(own), len(workers), ranks, f"{ranks_text(ranks)}, {purpose}")
-    return Client(config, group, _AsConfigured(), announced_ranks=announced)
+    return Client(config, group, _AsConfigured(), announced_ranks=announced, goes_on=goes_on)
 
 
 class _AsConfigured:

@@ -1,10 +1,11 @@
 """An elastic job's communicator: a sequence of generations, each with a communicator of its own (client.py).
 
-    user's thread     submits collectives; waits in `begin`, `checkpoint` and `change_to`
+    user's thread     submits collectives; waits in `take_part`, `checkpoint` and `change_to`
     elastic thread    finds the next generation when one has ended, agrees with its workers about results
                       (recovery.py), and hands over again what has none
     I/O thread        wakes the elastic thread when the lobby has news
     staging threads   of the generations: keep results, and complete futures
+    donation thread   while newcomers get the training from this worker (donation.py)
 
 All of them share what `_changed` guards.
 
@@ -20,6 +21,7 @@ All of them share what `_changed` guards.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import socket
 import threading
@@ -35,20 +37,30 @@ from worker_plugin.client import Client
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
-from worker_plugin.elastic import transfer
 from worker_plugin.elastic.clients import (
     LOSSES,
     client_of,
+    donation_client_of,
     request_for,
-    state_client_of,
-    state_workers,
+    submit_to,
     sum_of,
 )
-from worker_plugin.elastic.council import Advice, Hearing, Join, Propose, Refuse, Wait, deliberate
-from worker_plugin.elastic.entries import Said
+from worker_plugin.elastic.council import (
+    STOPPED_S,
+    Advice,
+    Hearing,
+    Join,
+    Propose,
+    Refuse,
+    Wait,
+    deliberate,
+)
+from worker_plugin.elastic.donation import Donation, follow
+from worker_plugin.elastic.entries import Offer, Said, generation_from_fields
 from worker_plugin.elastic.ledger import Entry, Ledger, bytes_of
 from worker_plugin.elastic.lineage import Generation, Lineage, Worker
 from worker_plugin.elastic.recovery import agree_on_results
+from worker_plugin.elastic.training import Training
 from worker_plugin.elastic.voice import Voice
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
@@ -92,8 +104,10 @@ class Elastic:
         self._is_running = False
         #: The generation that all workers have agreed to change to.
         self._next: Generation | None = None
-        #: The state of the training, if this worker got it from another one and has not taken it yet.
+        #: What came with the training, if this worker got that from another one and has not used it yet.
         self.received: Any = None
+        #: What this worker gives to newcomers, or has given last.
+        self._donation: Donation | None = None
         self._final: ReductionError | None = None
         self._voice = Voice(config, Said(self.own, socket.gethostname(), settings), self._wake)
         _all.add(self)
@@ -133,10 +147,35 @@ class Elastic:
         return future
 
     def connect(self) -> None:
-        """Wait until this worker is in a generation that runs, or has got the state to join one."""
+        """Wait until this worker is in a generation that runs, or has found a job that can take it in later."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_running or self._final is not None)
+            self._changed.wait_for(
+                lambda: (
+                    self._is_running
+                    or self._final is not None
+                    or any(said.number for said in self._voice.others().values())
+                )
+            )
             self._raise_if_over()
+
+    def take_part(self, training: Training) -> None:
+        """Wait until this worker is in a generation that runs. A newcomer gets the training first, in place."""
+        missed: set[str] = set()
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._is_running or self._final is not None or self._offer(missed) is not None
+                )
+                self._raise_if_over()
+                if self._is_running:
+                    return
+                offer = self._offer(missed)
+            if offer is not None and not self._accept(offer, training):
+                missed.add(offer.id)
+
+    def begin_add(self, tensor: torch.Tensor) -> Future:
+        """Begin to sum a CPU tensor of whole numbers over all workers, in place. All of them must call it."""
+        return self.submit(request_for(tensor))
 
     def add(self, tensor: torch.Tensor) -> None:
         """Sum a CPU tensor of whole numbers over all workers, in place; blocks. All of them must call it.
@@ -144,7 +183,7 @@ class Elastic:
         Raises:
             ReductionError: the job has failed.
         """
-        self.submit(request_for(tensor)).wait()
+        self.begin_add(tensor).wait()
 
     def checkpoint(self, tensor: torch.Tensor) -> None:
         """Do what `add` does, between two steps: everybody holds everything that was issued before."""
@@ -156,13 +195,20 @@ class Elastic:
         with self._changed:
             self._ledger.forget_before(seq)
 
-    def change_to(self, generation: Generation, state: Callable[[int], Any]) -> None:
+    def donate(self, offer: Offer, training: Training) -> Donation:
+        """Begin to give newcomers the training while all go on with it."""
+        donation = Donation(offer, training, self._connect_donation)
+        with self._changed:
+            self._donation = donation
+            self._say(offer=offer)
+        return donation
+
+    def change_to(self, generation: Generation, give_rest: Callable[[int], None]) -> None:
         """Change to a generation that all workers have agreed on in a checkpoint; wait until it, or another one, runs.
 
         Args:
             generation: with newcomers.
-            state: called with the number of the next collective; what newcomers get. Only the donor
-                sends it.
+            give_rest: called by their donor with the number of the next collective, to end the donation.
         """
         with self._changed:
             if not self._lineage.may_join(generation):
@@ -171,7 +217,9 @@ class Elastic:
             self._is_running = False
         self._say(proposal=generation)
         if generation.donor == self.own:
-            self._give(generation, state(number))
+            give_rest(number)
+            if self._donation is not None and self._donation.error is not None:
+                self._say(missed=generation.id)
         with self._changed:
             # A worker may have been lost meanwhile, and the others may have gone on already.
             if self._lineage.may_join(generation):
@@ -222,6 +270,62 @@ class Elastic:
         if self._final is not None:
             raise self._final.with_traceback(None)  # or each raise would make it longer
 
+    # ---- donations ----
+
+    def _offer(self, missed: set[str]) -> Offer | None:
+        """Return what another worker offers to this one, if it is a newcomer that has not got the training."""
+        if self._lineage.number or self._next is not None:
+            return None
+        for said in self._voice.others().values():
+            offer = said.offer
+            if offer is not None and self.own in offer.newcomers and offer.id not in missed:
+                return offer
+        return None
+
+    def _accept(self, offer: Offer, training: Training) -> bool:
+        """Take a donation; return whether all of it came. The elastic thread then joins the generation."""
+        client = donation_client_of(self._config, self.own, offer)
+
+        def does_not_come(said: Said) -> bool:
+            if said.worker == offer.workers[0]:
+                return said.is_gone or said.offer is None or said.offer.id != offer.id
+            return said.is_gone or said.number > 0 or said.missed == offer.id
+
+        try:
+            error = self._wait_for_start(client, offer.workers, does_not_come)
+            if error is not None:
+                raise error
+            received = follow(training, submit_to(client))
+            generation = generation_from_fields(received["generation"])
+        except LOSSES as error:
+            log.warning("job %s rank %d: the state did not come: %s", self._job, self.own.rank, error)
+            self._say(missed=offer.id)
+            return False
+        finally:
+            client.begin_close()
+        with self._changed:
+            self.received, self._next = received, generation
+            self._ledger.begin(received["seq"])
+            self._changed.notify_all()
+        return True
+
+    def _connect_donation(self, donation: Donation) -> Client:
+        """Return the communicator with the newcomers, who have all joined it; on the donation's thread.
+
+        Raises:
+            ReductionError: one of them does not come.
+        """
+        client = donation_client_of(self._config, self.own, donation.offer)
+
+        def does_not_come(said: Said) -> bool:
+            has_missed = said.missed == donation.offer.id
+            return donation.is_abandoned or said.is_gone or said.number > 0 or has_missed
+
+        error = self._wait_for_start(client, donation.offer.newcomers, does_not_come)
+        if error is not None:
+            raise error
+        return client
+
     # ---- collectives of the present generation; with the lock held ----
 
     def _hand_over(self, entry: Entry) -> None:
@@ -268,10 +372,11 @@ class Elastic:
         since = time.monotonic()
         warn_at = since + self._config.stall_warn_s
         with self._changed:
-            planned, self._next = self._next, None
-            self._say(is_waiting=planned is None and self._lineage.number > 0, proposal=planned)
+            self._say(is_waiting=self._next is None and self._lineage.number > 0, proposal=self._next)
         while True:
-            self._raise_if_over()
+            with self._changed:
+                self._raise_if_over()
+                planned, self._next = self._next, None
             now = time.monotonic()
             others = self._voice.others()
             hearing = Hearing(
@@ -287,7 +392,6 @@ class Elastic:
                 advice: Advice = Join(planned)
             else:
                 advice = deliberate(hearing)
-            planned = None
             match advice:
                 case Join(generation) | Propose(generation):
                     client = self._join(generation)
@@ -306,12 +410,10 @@ class Elastic:
 
     def _join(self, generation: Generation) -> Client | None:
         """Join a generation; return its communicator once it has started, None if it never will."""
-        if self.own in generation.newcomers and not self._take(generation):
-            return None
         self._lineage.join(generation)
         self._say(is_waiting=False, proposal=generation)
         client = client_of(self._config, self.own, generation)
-        if not self._has_started(client, generation, generation.workers):
+        if not self._has_started(client, generation):
             return None
         with self._changed:
             self._lineage.start(generation)
@@ -319,54 +421,33 @@ class Elastic:
         self._say(proposal=None)
         return client
 
-    def _take(self, generation: Generation) -> bool:
-        """Get the state from a generation's donor; return whether it came."""
-        client = state_client_of(self._config, self.own, generation)
-        try:
-            if not self._has_started(client, generation, state_workers(generation)):
-                return False
-            state = transfer.receive(sum_of(client))
-        except LOSSES as error:
-            log.warning("job %s rank %d: the state did not come: %s", self._job, self.own.rank, error)
-            return False
-        finally:
-            client.begin_close()
-        with self._changed:
-            self.received = state
-            self._ledger.begin(state["seq"])
-        return True
-
-    def _give(self, generation: Generation, state: Any) -> None:
-        """Send the state to newcomers; on the user's thread. If that fails the generation does not start."""
-        client = state_client_of(self._config, self.own, generation)
-        try:
-            if self._has_started(client, generation, state_workers(generation)):
-                transfer.send(state, sum_of(client))
-        except LOSSES as error:
-            log.warning("job %s rank %d: a newcomer is lost: %s", self._job, self.own.rank, error)
-        finally:
-            client.begin_close()
-
-    def _has_started(self, client: Client, generation: Generation, workers: Sequence[Worker]) -> bool:
-        """Return whether all these workers of a generation have joined a communicator. If not it is abandoned.
+    def _has_started(self, client: Client, generation: Generation) -> bool:
+        """Return whether all workers of a generation have joined its communicator. If not it is abandoned.
 
         Raises:
             ReductionError: it has failed for another reason than that one of them is lost.
         """
-        error = self._wait_for_start(client, generation.number, workers)
-        if error is None:
-            return True
-        client.abandon(ClosedError("one of its workers does not come"))
-        client.begin_close()
-        if not isinstance(error, LOSSES):
+
+        def does_not_come(said: Said) -> bool:
+            return said.is_gone or said.number > generation.number or said.missed == generation.id
+
+        # A newcomer may have been stopped in this very moment. The others are known to wait.
+        limit_s = STOPPED_S if generation.newcomers else math.inf
+        error = self._wait_for_start(client, generation.workers, does_not_come, limit_s)
+        if error is not None and not isinstance(error, LOSSES):
             raise error
-        return False
+        return error is None
 
     def _wait_for_start(
-        self, client: Client, number: int, workers: Sequence[Worker]
+        self,
+        client: Client,
+        workers: Sequence[Worker],
+        does_not_come: Callable[[Said], bool],
+        limit_s: float = math.inf,
     ) -> ReductionError | None:
-        """Return None when all have joined; an error if one has gone, or has joined a later generation."""
+        """Return None when all have joined a communicator, or why they will not; then it is abandoned."""
         outcome: list[ReductionError | None] = []
+        give_up_at = time.monotonic() + limit_s
 
         def connect() -> None:
             try:
@@ -377,17 +458,23 @@ class Elastic:
             self._wake()
 
         threading.Thread(target=connect, name="reduction-elastic-start", daemon=True).start()
-        while True:
+        while not outcome:
             with self._changed:
-                if outcome:
-                    return outcome[0]
                 self._raise_if_over()
-                others = self._voice.others()
-                for worker in workers:
-                    said = others.get(worker.nonce)
-                    if said is not None and (said.is_gone or said.number > number):
-                        return WorkerLost(f"rank {worker.rank} ({said.host}) has gone")
-                self._changed.wait(PAUSE_S)
+                said = [
+                    one for one in (self._voice.own, *self._voice.others().values()) if one.worker in workers
+                ]
+                if missing := [one for one in said if does_not_come(one)]:
+                    outcome.append(WorkerLost(f"rank {missing[0].worker.rank} ({missing[0].host}) has gone"))
+                elif time.monotonic() >= give_up_at:
+                    outcome.append(WorkerLost(f"not all workers came within {limit_s:g} s"))
+                elif not outcome:
+                    self._changed.wait(PAUSE_S)
+        error = outcome[0]
+        if error is not None:
+            client.abandon(ClosedError("one of its workers does not come"))
+            client.begin_close()
+        return error
 
     def _recover(self, client: Client) -> bool:
         """Agree with the generation's workers about results, and go on; return whether it still runs."""
@@ -457,7 +544,10 @@ class Elastic:
             if not isinstance(error, ClosedError):
                 self.error = error
             left = self._ledger.open_entries
+            donation = self._donation
             self._changed.notify_all()
+        if donation is not None:
+            donation.abandon(error)
         self._voice.close()
         for entry in left:
             fail(entry.future, error)

@@ -1,11 +1,12 @@
 """How workers agree on their next generation: a pure function of what one of them hears.
 
     this worker   what it hears                                        what follows
-    any           a proposal that names it, and that it may join       Join: the one with the highest number
+    any           a proposal that names it, and that it may join,      Join: the one with the highest number
+                  not as a newcomer, who must get the training first
     new           nobody has a generation; ranks 0 to size - 1 are     Propose the first one, if it is rank 0
                   there
                   some have one                                        wait until they take it in, as long as that
-                                                                       takes
+                                                                       takes (donation.py)
                   another living process has its rank                  RankTaken, after TAKEN_S
                   the others have other settings                       ConfigError
     has lost its  somebody of that is neither waiting nor gone         wait, at most STOPPED_S
@@ -94,7 +95,8 @@ Advice: TypeAlias = Wait | Propose | Join | Refuse
 def deliberate(hearing: Hearing) -> Advice:
     """Return what a worker without a generation should do. Same input, same output."""
     proposals = [said.proposal for said in hearing.living if said.proposal is not None]
-    allowed = [proposal for proposal in proposals if hearing.lineage.may_join(proposal)]
+    own = hearing.own.worker
+    allowed = [one for one in proposals if own not in one.newcomers and hearing.lineage.may_join(one)]
     if allowed:
         return Join(max(allowed, key=lambda one: (one.number, one.id)))
     return _as_new(hearing) if hearing.lineage.number == 0 else _after_a_loss(hearing)
@@ -144,6 +146,9 @@ def _after_a_loss(hearing: Hearing) -> Advice:
     last = lineage.joined[-1] if lineage.joined else lineage.started
     assert last is not None  # it has joined one
     gone = {said.worker for said in hearing.others.values() if said.is_gone}
+    if any(said.missed == last.id for said in (*hearing.others.values(), own)):
+        # Its newcomers did not get the training, so they have not joined it, and never will.
+        gone.update(last.newcomers)
     silent = [worker for worker in last.workers if worker not in waiting and worker not in gone]
     if silent and hearing.now < hearing.since + STOPPED_S:
         return Wait(f"ranks {[worker.rank for worker in silent]} to notice that a worker is lost")

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reduction.errors import MalformedFrame
 from reduction.model import LobbyEntry
 
 from worker_plugin.elastic.lineage import Generation, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A worker wants to give newcomers the training (donation.py)."""
+
+    #: Random; also that of the generation with which the newcomers are taken in.
+    id: str
+    #: The donor and then the newcomers.
+    workers: tuple[Worker, ...]
+
+    @property
+    def newcomers(self) -> tuple[Worker, ...]:
+        """Those who get it."""
+        return self.workers[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +46,10 @@ class Said:
     count: int = 0
     #: Whether it has gone, as every reducer says that can be asked.
     is_gone: bool = False
+    #: What it offers to newcomers.
+    offer: Offer | None = None
+    #: The id of the last offer that has failed, as its newcomer or its donor sees it.
+    missed: str = ""
 
     def to_entry(self) -> bytes:
         """Return the entry for the lobby."""
@@ -45,12 +64,16 @@ class Said:
         }
         if self.proposal is not None:
             fields["proposal"] = generation_to_fields(self.proposal)
+        if self.offer is not None:
+            fields["offer"] = {"id": self.offer.id, "workers": _workers_to_fields(self.offer.workers)}
+        if self.missed:
+            fields["missed"] = self.missed
         return json.dumps(fields).encode()
 
 
 def generation_to_fields(generation: Generation) -> dict[str, Any]:
     """Return a generation as JSON knows it."""
-    workers = [[worker.rank, worker.nonce] for worker in generation.workers]
+    workers = _workers_to_fields(generation.workers)
     newcomers = [worker.rank for worker in generation.newcomers]
     return {"number": generation.number, "id": generation.id, "workers": workers, "newcomers": newcomers}
 
@@ -62,7 +85,7 @@ def generation_from_fields(fields: Any) -> Generation:
         MalformedFrame: it is none.
     """
     try:
-        workers = tuple(Worker(int(rank), str(nonce)) for rank, nonce in fields["workers"])
+        workers = _workers_from_fields(fields["workers"])
         newcomers = tuple(worker for worker in workers if worker.rank in fields["newcomers"])
         generation = Generation(int(fields["number"]), str(fields["id"]), workers, newcomers)
     except (KeyError, TypeError, ValueError) as error:
@@ -73,6 +96,21 @@ def generation_from_fields(fields: Any) -> Generation:
     return generation
 
 
+def _workers_to_fields(workers: Iterable[Worker]) -> list[list[Any]]:
+    return [[worker.rank, worker.nonce] for worker in workers]
+
+
+def _workers_from_fields(fields: Any) -> tuple[Worker, ...]:
+    return tuple(Worker(int(rank), str(nonce)) for rank, nonce in fields)
+
+
+def _offer_from_fields(fields: Any) -> Offer:
+    workers = _workers_from_fields(fields["workers"])
+    if len(set(workers)) != len(workers) or len(workers) < 2:
+        raise MalformedFrame(f"a worker offers the training to {workers[1:]}")
+    return Offer(str(fields["id"]), workers)
+
+
 def said_from_entry(data: bytes) -> Said:
     """Return what a worker says.
 
@@ -81,7 +119,7 @@ def said_from_entry(data: bytes) -> Said:
     """
     try:
         fields = json.loads(data)
-        proposal = fields.get("proposal")
+        proposal, offer = fields.get("proposal"), fields.get("offer")
         return Said(
             Worker(int(fields["rank"]), str(fields["nonce"])),
             str(fields["host"]),
@@ -90,6 +128,8 @@ def said_from_entry(data: bytes) -> Said:
             bool(fields["waiting"]),
             None if proposal is None else generation_from_fields(proposal),
             int(fields["count"]),
+            offer=None if offer is None else _offer_from_fields(offer),
+            missed=str(fields.get("missed", "")),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise MalformedFrame(f"an entry of the lobby is not what a worker says: {error!r}") from None
@@ -117,6 +157,4 @@ def merge(answers: Iterable[Iterable[LobbyEntry]]) -> Mapping[str, Said]:
 
 
 def _gone(said: Said) -> Said:
-    return Said(
-        said.worker, said.host, said.settings, said.number, said.is_waiting, None, said.count, is_gone=True
-    )
+    return replace(said, proposal=None, offer=None, is_gone=True)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
-import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from reduction.errors import WorkerLost, WorkersMissing
-from reduction.layout import fingerprint
 
 from worker_plugin.elastic import transfer
+from worker_plugin.elastic.admission import Admission
 from worker_plugin.elastic.communicator import Elastic
 from worker_plugin.elastic.entries import generation_from_fields, generation_to_fields
 from worker_plugin.elastic.ledger import bytes_of
 from worker_plugin.elastic.lineage import Generation, Worker
-from worker_plugin.process import log_setup
-
-log = logging.getLogger(__name__)
+from worker_plugin.elastic.training import Training
 
 #: How often workers look again while there are fewer than `min_workers`, in seconds.
 PAUSE_S = 0.2
@@ -31,40 +28,6 @@ _HEADER_BYTES = 16
 _NOTHING, _CHANGE, _GIVE_UP, _RANKS = 0, 1, 2, 3
 #: Called with the ranks before and after a change.
 OnChange = Callable[[tuple[int, ...], tuple[int, ...]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What newcomers get."""
-
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer | None
-    extra: Mapping[str, Any]
-
-    def tree(self, seq: int, ranks: Sequence[int]) -> dict[str, Any]:
-        """Return all of it; `seq` is the number of the next collective, `ranks` those of the step before."""
-        optimizer = None if self.optimizer is None else self.optimizer.state_dict()
-        return {
-            "seq": seq,
-            "ranks": list(ranks),
-            "model": dict(self.model.state_dict()),
-            "optimizer": optimizer,
-            "extra": dict(self.extra),
-        }
-
-    def load(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """Take another worker's, in place; return its `extra`."""
-        self.model.load_state_dict(tree["model"])
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(tree["optimizer"])
-        return dict(tree["extra"])
-
-
-def describe(model: torch.nn.Module) -> str:
-    """Return a short text that only models with the same tensors have."""
-    tensors = [(name, str(tensor.dtype), *tensor.shape) for name, tensor in model.state_dict().items()]
-    digest = fingerprint([byte for byte in json.dumps(tensors).encode()])
-    return f"{len(tensors)} tensors ({digest:016x})"
 
 
 class Steps:
@@ -89,6 +52,7 @@ class Steps:
         self._join_timeout_s = join_timeout_s
         self._has_state = False
         self._on_change = on_change
+        self._admission = Admission(communicator.donate)
         #: The ranks that take part in the present step. The first worker tells them, so that they are the
         #: same on all workers even if one is lost while the step begins.
         self.ranks: tuple[int, ...] = ()
@@ -99,10 +63,10 @@ class Steps:
         Raises:
             ReductionError: this worker cannot take part, or the job has failed.
         """
-        self._communicator.connect()
+        self._communicator.take_part(training)
         received, self._communicator.received = self._communicator.received, None
         if received is not None:
-            training = replace(training, extra=training.load(received))
+            training = replace(training, extra=received["extra"])
             self.ranks = tuple(received["ranks"])
         elif not self._has_state:
             training = replace(training, extra=self._begin_alike(training))
@@ -126,9 +90,12 @@ class Steps:
         while True:
             try:
                 if self._is_first:
-                    transfer.send(training.tree(0, ()), self._communicator.add)
+                    tree = training.state() | {"extra": dict(training.extra)}
+                    transfer.send(tree, self._communicator.begin_add)
                     return dict(training.extra)
-                return training.load(transfer.receive(self._communicator.add))
+                tree = transfer.receive(self._communicator.begin_add)
+                training.take(tree)
+                return dict(tree["extra"])
             except WorkerLost:
                 # All workers see that the first one is lost, at the same collective.
                 if self._communicator.error is not None:
@@ -140,7 +107,7 @@ class Steps:
             what, content = self._tell(training, give_up_at)
             if what == _CHANGE:
                 generation = generation_from_fields(json.loads(content))
-                self._communicator.change_to(generation, lambda seq: training.tree(seq, self.ranks))
+                self._communicator.change_to(generation, partial(self._give_rest, training, generation))
                 continue
             if what == _RANKS:
                 self._change_ranks(tuple(json.loads(content)))
@@ -153,6 +120,17 @@ class Steps:
                 )
             time.sleep(PAUSE_S)
 
+    def _give_rest(self, training: Training, generation: Generation, seq: int) -> None:
+        """Tell newcomers all but the training itself; `seq` is the number of the next collective."""
+        self._admission.finish(
+            {
+                "generation": generation_to_fields(generation),
+                "seq": seq,
+                "ranks": list(self.ranks),
+                "extra": dict(training.extra),
+            }
+        )
+
     def _change_ranks(self, ranks: tuple[int, ...]) -> None:
         before, self.ranks = self.ranks, ranks
         if before:
@@ -163,7 +141,7 @@ class Steps:
         """Return what the first worker tells all; it also gives them its model's buffers."""
         buffers = [buffer for buffer in training.model.buffers() if buffer.numel()]
         while True:
-            what, content = self._decide(give_up_at) if self._is_first else (_NOTHING, b"")
+            what, content = self._decide(training, give_up_at) if self._is_first else (_NOTHING, b"")
             pieces = [torch.zeros(_HEADER_BYTES, dtype=torch.uint8)]
             pieces += [bytes_of(buffer.detach().cpu().contiguous()) for buffer in buffers]
             message = torch.cat(pieces)
@@ -196,21 +174,15 @@ class Steps:
                 buffer.copy_(theirs)
             start += size
 
-    def _decide(self, give_up_at: float) -> tuple[int, bytes]:
+    def _decide(self, training: Training, give_up_at: float) -> tuple[int, bytes]:
         """Return what the first worker tells all."""
-        ranks = [worker.rank for worker in self._workers]
-        newcomers: dict[int, Worker] = {}
-        for said in self._communicator.newcomers:
-            if said.worker.rank not in ranks:
-                newcomers.setdefault(said.worker.rank, said.worker)
-        if newcomers:
-            present = self._communicator.generation
-            assert present is not None  # it has connected
-            new = tuple(worker for _, worker in sorted(newcomers.items()))
-            workers = tuple(sorted((*present.workers, *new)))
-            generation = Generation(present.number + 1, secrets.token_hex(8), workers, new)
-            log_setup.announce(log, f"taking in ranks {sorted(newcomers)}")
+        present = self._communicator.generation
+        assert present is not None  # it has connected
+        newcomers = [said.worker for said in self._communicator.newcomers]
+        generation = self._admission.tend(present, newcomers, training)
+        if generation is not None:
             return _CHANGE, json.dumps(generation_to_fields(generation)).encode()
+        ranks = [worker.rank for worker in present.workers]
         if tuple(ranks) != self.ranks:
             return _RANKS, json.dumps(ranks).encode()
         if len(ranks) < self._min_workers and time.monotonic() >= give_up_at:

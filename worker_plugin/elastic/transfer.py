@@ -10,17 +10,28 @@ texts, booleans and None.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from reduction.errors import ConfigError, WorkerLost
 
 from worker_plugin.elastic.ledger import bytes_of
-from worker_plugin.elastic.recovery import Sum
+from worker_plugin.tensors.futures import Future
 
-#: Tensors travel in pieces of this size, so that neither side needs a copy of all of them.
-PIECE_BYTES = 8 << 20
+#: Begins to sum a tensor of whole numbers, in place, over the donor and the receivers.
+Submit: TypeAlias = Callable[[torch.Tensor], Future]
+
+#: Tensors travel in pieces of this size, so that neither side needs a copy of all of them, and small
+#: ones together.
+PIECE_BYTES = 4 << 20
+#: How many of them are on their way at once.
+PIECES_IN_FLIGHT = 4
+#: Integers as long as an element of a tensor.
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
@@ -50,6 +61,11 @@ def pack(tree: Any) -> tuple[Any, list[torch.Tensor]]:
     return walk(tree), tensors
 
 
+def join(parts: Sequence[tuple[Any, list[torch.Tensor]]]) -> tuple[Any, list[torch.Tensor]]:
+    """Return the list of some trees, packed, given each of them packed."""
+    return {"list": [packed for packed, _ in parts]}, [tensor for _, tensors in parts for tensor in tensors]
+
+
 def unpack(packed: Any) -> tuple[Any, list[torch.Tensor]]:
     """Return a tree from what `pack` made of it, with new tensors, which are also returned in order.
 
@@ -76,52 +92,107 @@ def unpack(packed: Any) -> tuple[Any, list[torch.Tensor]]:
         raise ConfigError(f"the state that came from another worker cannot be read: {error!r}") from None
 
 
-def send(tree: Any, add: Sum) -> None:
-    """Send a tree to those who `receive` it."""
+def digest(tree: Any) -> str:
+    """Return a text that differs, but for chance, between trees that differ in any bit of their tensors.
+
+    It finds mistakes, not forgery, and takes a fraction of the time that sending the tree takes.
+    """
     packed, tensors = pack(tree)
+    sums = []
+    for tensor in tensors:
+        flat = tensor.detach().contiguous().reshape(-1)
+        words = flat.view(_WORDS.get(flat.element_size(), torch.int64))
+        sums.append(int(words.sum(dtype=torch.int64)))
+    return hashlib.sha256(json.dumps([packed, sums]).encode()).hexdigest()
+
+
+def send(tree: Any, submit: Submit) -> None:
+    """Send a tree to those who `receive` it.
+
+    Raises:
+        WorkerLost: this worker's bytes are not in what the others got.
+        ConfigError: there is something in the tree that cannot be sent.
+    """
+    send_packed(*pack(tree), submit)
+
+
+def send_packed(packed: Any, tensors: Sequence[torch.Tensor], submit: Submit) -> None:
+    """Send what `pack` has returned; see `send`."""
     text = torch.frombuffer(bytearray(json.dumps(packed).encode()), dtype=torch.uint8)
     size = torch.tensor([1, len(text)], dtype=torch.int64)
-    add(size)
+    submit(size).wait()
     if not int(size[0]):
         raise WorkerLost("the worker that sends the state is not in this generation")
-    _send_bytes(text, add)
-    for tensor in tensors:
-        _send_bytes(bytes_of(tensor.detach().cpu().contiguous()), add)
+    for parts in ([text], [bytes_of(tensor.detach().cpu().contiguous()) for tensor in tensors]):
+        window: deque[Future] = deque()
+        for piece in _pieces(parts):
+            window.append(submit(torch.cat((torch.ones(1, dtype=torch.uint8), *piece))))
+            if len(window) == PIECES_IN_FLIGHT:
+                window.popleft().wait()
+        for future in window:
+            future.wait()
 
 
-def receive(add: Sum) -> Any:
+def receive(submit: Submit) -> Any:
     """Return the tree that another worker sends.
 
     Raises:
-        WorkerLost: it is lost; whatever came until then is not returned.
+        WorkerLost: it is lost; whatever came until then is not returned. All receivers see that at the
+            same piece, and have issued as many collectives.
         ConfigError: this is no tree.
     """
     size = torch.zeros(2, dtype=torch.int64)
-    add(size)
+    submit(size).wait()
     if not int(size[0]):
         raise WorkerLost("the worker that sends the state is lost")
     text = torch.zeros(int(size[1]), dtype=torch.uint8)
-    _receive_bytes(text, add)
+    _receive_bytes([text], submit)
     try:
         tree, tensors = unpack(json.loads(text.numpy().tobytes()))
     except ValueError as error:
         raise ConfigError(f"the state that came from another worker cannot be read: {error}") from None
-    for tensor in tensors:
-        _receive_bytes(bytes_of(tensor), add)
+    _receive_bytes([bytes_of(tensor) for tensor in tensors], submit)
     return tree
 
 
-def _send_bytes(data: torch.Tensor, add: Sum) -> None:
-    for start in range(0, len(data), PIECE_BYTES):
-        piece = data[start : start + PIECE_BYTES]
-        add(torch.cat((torch.ones(1, dtype=torch.uint8), piece)))
+def _receive_bytes(parts: Sequence[torch.Tensor], submit: Submit) -> None:
+    window: deque[tuple[Future, torch.Tensor, list[torch.Tensor]]] = deque()
+
+    def take() -> bool:
+        """Take the oldest piece; return whether the donor has added to it."""
+        future, message, piece = window.popleft()
+        future.wait()
+        start = 1
+        for part in piece:
+            part.copy_(message[start : start + len(part)])
+            start += len(part)
+        return bool(message[0])
+
+    has_all = True
+    for piece in _pieces(parts):
+        message = torch.zeros(1 + sum(map(len, piece)), dtype=torch.uint8)
+        window.append((submit(message), message, piece))
+        if len(window) == PIECES_IN_FLIGHT and not take():
+            has_all = False
+            break
+    while window:
+        has_all = take() and has_all
+    if not has_all:
+        raise WorkerLost("the worker that sends the state is lost")
 
 
-def _receive_bytes(data: torch.Tensor, add: Sum) -> None:
-    for start in range(0, len(data), PIECE_BYTES):
-        piece = data[start : start + PIECE_BYTES]
-        message = torch.zeros(1 + len(piece), dtype=torch.uint8)
-        add(message)
-        if not int(message[0]):
-            raise WorkerLost("the worker that sends the state is lost")
-        piece.copy_(message[1:])
+def _pieces(parts: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Cut flat tensors into slices, and yield them in groups of PIECE_BYTES; the last one may be shorter."""
+    piece: list[torch.Tensor] = []
+    room = PIECE_BYTES
+    for part in parts:
+        start = 0
+        while start < len(part):
+            piece.append(part[start : start + room])
+            start += len(piece[-1])
+            room -= len(piece[-1])
+            if not room:
+                yield piece
+                piece, room = [], PIECE_BYTES
+    if piece:
+        yield piece

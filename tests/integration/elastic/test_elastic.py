@@ -134,8 +134,9 @@ def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) 
 @pytest.mark.timeout(300)
 def test_a_worker_and_a_reducer_die_at_once(start: Any, serve: Callable[..., Reducer]) -> None:
     first, second = serve(), serve()
-    addresses = {"REDUCTION_REDUCERS": f"{first.address},{second.address}"}
-    workers = [start(rank, 3, 40, **addresses) for rank in range(3)]
+    # Nobody waits for a reducer that is not there.
+    settings = {"REDUCTION_REDUCERS": f"{first.address},{second.address}", "REDUCTION_JOIN_TIMEOUT_S": "600"}
+    workers = [start(rank, 3, 40, **settings) for rank in range(3)]
     workers[1].wait_for(lambda line: line["step"] == 5)
     second.log.spare()
     second.kill()
@@ -155,6 +156,57 @@ def test_a_stopped_worker_is_waited_for(start: Any) -> None:
     said = [worker.end() for worker in workers]
     assert_alike(*said)
     assert all(line["members"] == [0, 1] for lines in said for line in lines)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_newcomer_that_dies_or_stops_half_way_costs_the_others_nothing(start: Any, signum: int) -> None:
+    workers = [start(rank, 2) for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 3)
+    newcomer = start(5, 2, FREEZE="take")
+    newcomer.wait_for(lambda line: "freezes" in line)
+    os.kill(newcomer.process.pid, signum)
+    at = workers[0].lines[-1]["step"]
+    for worker in workers:
+        worker.wait_for(lambda line: line["step"] > at + 20)
+        assert worker.lines[-1]["changes"] == []
+    # Another one is taken in nevertheless, alone if the stopped one keeps the two from going together.
+    new = start(6, 2)
+    new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
+    start.stop()
+    said = [worker.end() for worker in (*workers, new)]
+    assert_alike(*said)
+    assert said[0][-1]["members"] == [0, 1, 6]
+    assert steps_of(said[0]) == list(range(1, len(said[0]) + 1))
+
+
+@pytest.mark.timeout(300)
+def test_a_newcomer_that_stops_at_the_worst_moment(start: Any) -> None:
+    """The others wait for it already, and go on without it."""
+    workers = [start(rank, 2) for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 3)
+    newcomer = start(5, 2, FREEZE="take_rest")
+    newcomer.wait_for(lambda line: "freezes" in line)
+    at = workers[0].lines[-1]["step"]
+    for worker in workers:
+        worker.wait_for(lambda line: line["step"] > at + 20)
+    newcomer.process.kill()
+    start.stop()
+    said = [worker.end() for worker in workers]
+    assert_alike(*said)
+    assert said[0][-1]["members"] == [0, 1]
+    assert steps_of(said[0]) == list(range(1, len(said[0]) + 1))
+
+
+@pytest.mark.timeout(300)
+def test_weights_that_change_outside_of_the_optimizer(start: Any) -> None:
+    workers = [start(rank, 2, CLIP="1") for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 3)
+    new = start(2, 2, CLIP="1")
+    new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
+    start.stop()
+    assert_alike(*(worker.end() for worker in (*workers, new)))
+    assert "get the whole state once more" in workers[0].log.text
 
 
 @pytest.mark.timeout(300)

@@ -1,7 +1,8 @@
 """One worker of an elastic job: it trains a small model and prints a line of JSON after every step.
 
 Variables: STEPS; STOP, a file: when there is one, all end after the same step; PAUSE_S between steps; WIDTH of the
-model; UNUSED=1 leaves a parameter without a gradient.
+model; UNUSED=1 leaves a parameter without a gradient; CLIP=1 clips weights after the optimizer's step; FREEZE, the
+name of one of Training's methods by which it takes the others' state, stops there forever, having said so.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import ReductionState, attach
 from worker_plugin.elastic.sampler import ElasticSampler
+from worker_plugin.elastic.training import Training
 
 
 def digest(tensors: list[torch.Tensor]) -> str:
     return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
 
 
+def freeze(*_: object) -> None:
+    print(json.dumps({"freezes": True, "step": 0}), flush=True)
+    time.sleep(1e6)
+
+
+if "FREEZE" in os.environ:
+    setattr(Training, os.environ["FREEZE"], freeze)
 steps, pause_s = int(os.environ["STEPS"]), float(os.environ.get("PAUSE_S", "0.05"))
 width = int(os.environ.get("WIDTH", "16"))
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -58,6 +67,9 @@ while step < steps and not stops:
     futures = [state.all_reduce(ranks), state.all_reduce(mean, dist.ReduceOp.AVG)]
     torch.futures.wait_all(futures)
     optimizer.step()
+    if "CLIP" in os.environ:
+        with torch.no_grad():
+            net[0].weight.clamp_(-0.1, 0.1)
     step += 1
     stops, ranks[31] = bool(ranks[31]), 0
     moments = [moment for one in optimizer.state.values() for moment in one.values()]

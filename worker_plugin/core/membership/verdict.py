@@ -7,6 +7,7 @@ This module is one table of decisions, so it is longer than others.
 
     rank 0, first epoch        all listed reducers see all ranks      -> configure those with a share
         after join_timeout_s   only some of them do                   -> the same of those, with "reshard"
+        after grace_s, in a job that goes on where another one ended: the same
     rank 0, nothing broken     a member drains, others stay           -> those of the others with a share
                                idle, a non-member that would have a
                                share sees all                         -> take it in
@@ -89,6 +90,8 @@ class View:
     may_fall_back: bool = False
     #: Whether it has.
     has_fallen_back: bool = False
+    #: See `Identity.goes_on`.
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +179,9 @@ def _first_epoch(view: View) -> Verdict:
     if not any(link.is_up for link in view.links):
         verdict = FallBack(_why_unavailable(view)[0]) if view.may_fall_back else GiveUp(_unavailable(view))
         return _KEEP if is_early else verdict
-    may_leave_out = view.rank == 0 and view.on_reducer_loss == "reshard" and not is_early
-    if there and may_leave_out and _have_met(view):
+    may_leave_out = view.rank == 0 and view.on_reducer_loss == "reshard"
+    is_time = _have_met_again(view) if view.goes_on else _have_met(view) and not is_early
+    if there and may_leave_out and is_time:
         absent = ", ".join(link.address for link in wanted if link not in there)
         return Reconfigure(
             with_share(there), f"not all ranks reach {absent}, which will take part when they do"
@@ -198,6 +202,11 @@ def _waiting(view: View, since: float) -> Verdict:
 def _have_met(view: View) -> bool:
     """Whether all ranks are there, and have had time to reach all reducers that they can reach."""
     return view.met_since is not None and view.now >= view.met_since + ABSENT_S
+
+
+def _have_met_again(view: View) -> bool:
+    """Whether all ranks, which have worked together before, are there, and so are the reducers that still live."""
+    return view.met_since is not None and view.now >= view.met_since + GRACE_S
 
 
 def _membership(view: View) -> Verdict | None:

@@ -79,12 +79,12 @@ def test_other_settings_are_an_error_of_the_new_worker():
 # ---- a job that runs ----
 
 
-def test_a_new_worker_waits_to_be_taken_in_and_joins_when_it_is():
+def test_a_new_worker_waits_to_be_taken_in():
     live = said(0, number=3), said(1, number=3)
     assert isinstance(deliberate(hearing(said(2, "b"), *live)), Wait)
     with_it = Generation(4, "x", (worker(0), worker(1), worker(2, "b")), (worker(2, "b"),))
     live = said(0, number=3, proposal=with_it), said(1, number=3)
-    assert deliberate(hearing(said(2, "b"), *live)) == Join(with_it)
+    assert isinstance(deliberate(hearing(said(2, "b"), *live)), Wait)  # it must get the training first
     assert isinstance(deliberate(hearing(said(2, "b"), said(0, number=3), now=1e6)), Wait)
 
 
@@ -119,6 +119,21 @@ def test_the_first_worker_may_be_lost_as_well():
     own, other = said(1, number=1, is_waiting=True), said(2, number=1, is_waiting=True)
     advice = deliberate(hearing(own, other, gone, lineage=after_first(1)))
     assert advice == Propose(Generation(2, "new", (worker(1), worker(2))))
+
+
+def test_a_newcomer_that_did_not_get_the_training_is_not_waited_for():
+    with_it = Generation(2, "x", (*FIRST.workers, worker(3, "b")), (worker(3, "b"),))
+    lineage = after_first(0)
+    lineage.join(with_it)
+    waiting = [said(rank, number=2, is_waiting=True) for rank in (1, 2)]
+    advice = deliberate(hearing(said(0, number=2, is_waiting=True), *waiting, said(3, "b"), lineage=lineage))
+    assert isinstance(advice, Wait)
+    missed = said(3, "b", missed="x")
+    advice = deliberate(hearing(said(0, number=2, is_waiting=True), *waiting, missed, lineage=lineage))
+    assert advice == Propose(Generation(3, "new", FIRST.workers))
+    own = said(0, number=2, is_waiting=True, missed="x")  # this one is the donor
+    advice = deliberate(hearing(own, *waiting, said(3, "b"), lineage=lineage))
+    assert advice == Propose(Generation(3, "new", FIRST.workers))
 
 
 def test_a_worker_that_has_neither_gone_nor_noticed_is_waited_for():

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 from reduction.errors import MalformedFrame
 from reduction.model import LobbyEntry
 
-from worker_plugin.elastic.entries import Said, merge, said_from_entry
+from worker_plugin.elastic.entries import Offer, Said, merge, said_from_entry
 from worker_plugin.elastic.lineage import Generation, Worker
 
 A, B, C = Worker(0, "aa"), Worker(1, "bb"), Worker(2, "cc")
@@ -20,7 +20,7 @@ def entry(said: Said, *, is_gone: bool = False) -> LobbyEntry:
 
 
 def test_round_trips():
-    for said in (SAID, Said(B, "h", "s")):
+    for said in (SAID, Said(B, "h", "s"), Said(B, "h", "s", offer=Offer("id", (A, B)), missed="other")):
         assert said_from_entry(said.to_entry()) == said
 
 
@@ -36,6 +36,9 @@ def test_bytes_that_nobody_says(data):
         {"rank": "x"},
         {"nonce": None, "count": None},
         {"proposal": 3},
+        {"offer": 3},
+        {"offer": {"id": "x", "workers": [[0, "a"]]}},
+        {"offer": {"id": "x", "workers": [[0, "a"], [0, "a"]]}},
         {"proposal": {"number": 1, "id": "x", "workers": [[0]], "newcomers": []}},
         {"proposal": {"number": 0, "id": "x", "workers": [[0, "a"]], "newcomers": []}},
         {"proposal": {"number": 1, "id": "x", "workers": [], "newcomers": []}},
@@ -58,3 +61,8 @@ def test_the_latest_counts_and_one_reducer_that_sees_a_worker_is_enough():
     assert heard["aa"].is_gone
     assert heard["aa"].number == 2
     assert merge([]) == {}
+
+
+def test_who_has_gone_offers_nothing():
+    said = Said(A, "host", "s", offer=Offer("id", (A, B)), missed="other")
+    assert merge([[entry(said, is_gone=True)]])["aa"] == Said(A, "host", "s", missed="other", is_gone=True)

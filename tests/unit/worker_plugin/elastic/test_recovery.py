@@ -4,7 +4,7 @@ import threading
 
 import torch
 from reduction.model import DType, ReduceOp
-from unit.worker_plugin.elastic.test_transfer import Sums
+from support.fakes.fake_sums import FakeSums
 
 from worker_plugin.communicator import Request
 from worker_plugin.elastic.ledger import Ledger, bytes_of
@@ -28,12 +28,15 @@ def ledger_of(issued: int, held: dict[int, float], first: int = 0) -> Ledger:
 
 def recover(*ledgers: Ledger) -> list[dict[int, float]]:
     """Return what each worker finds, as the number that its result is full of."""
-    sums, found = Sums(len(ledgers)), [{} for _ in ledgers]
+    sums, found = FakeSums(len(ledgers)), [{} for _ in ledgers]
 
     def work(index: int) -> None:
         ledger = ledgers[index]
         bounds = ledger.missing, ledger.end
-        got = agree_on_results(ledger.entries, bounds, index, len(ledgers), sums.add)
+        submit = sums.member()
+        got = agree_on_results(
+            ledger.entries, bounds, index, len(ledgers), lambda tensor: submit(tensor).wait()
+        )
         for seq, data in got.items():
             values = data.view(torch.float32)
             assert torch.equal(values, torch.full((3 + seq,), values[0].item()))

@@ -1,47 +1,47 @@
 """A training's state between workers: tensors and JSON, and what comes from a donor that is lost."""
 
+import json
 import math
 import threading
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
 from reduction.errors import ConfigError, WorkerLost
+from support.fakes.fake_sums import FakeSums
 
 from worker_plugin.elastic import transfer
-
-
-class Sums:
-    """All-reduces among threads: each blocks until all have come."""
-
-    def __init__(self, count: int) -> None:
-        self._barrier = threading.Barrier(count)
-        self._parts: list[torch.Tensor] = []
-        self._lock = threading.Lock()
-
-    def add(self, tensor: torch.Tensor) -> None:
-        with self._lock:
-            self._parts.append(tensor.clone())
-        if self._barrier.wait(10) == 0:
-            assert len({part.shape for part in self._parts}) == 1
-            self.total = torch.stack(self._parts).sum(0, dtype=tensor.dtype)
-            self._parts.clear()
-        self._barrier.wait(10)
-        tensor.copy_(self.total)
-        self._barrier.wait(10)
+from worker_plugin.tensors.futures import Future
 
 
 def exchange(tree: object, receivers: int = 2) -> list[object]:
-    sums, got = Sums(receivers + 1), []
+    sums, got = FakeSums(receivers + 1), []
     threads = [
-        threading.Thread(target=lambda: got.append(transfer.receive(sums.add))) for _ in range(receivers)
+        threading.Thread(target=lambda submit: got.append(transfer.receive(submit)), args=(sums.member(),))
+        for _ in range(receivers)
     ]
     for thread in threads:
         thread.start()
-    transfer.send(tree, sums.add)
+    transfer.send(tree, sums.member())
     for thread in threads:
         thread.join(10)
     assert len(got) == receivers
     return got
+
+
+def answering(messages: Iterable[torch.Tensor | None]) -> Callable[[torch.Tensor], Future]:
+    """Return a `Submit` whose sums are these; None: only zeros came."""
+    coming = iter(messages)
+
+    def submit(tensor: torch.Tensor) -> Future:
+        message = next(coming)
+        if message is not None:
+            tensor.copy_(message)
+        future: Future = torch.futures.Future()
+        future.set_result(tensor)
+        return future
+
+    return submit
 
 
 def test_a_model_and_its_optimizer_arrive_with_all_bits(monkeypatch):
@@ -100,27 +100,55 @@ def test_what_nobody_packs(packed):
 def test_a_donor_that_is_lost(after):
     """From some message on nobody adds anything but zeros."""
     packed = [torch.tensor([1, 2]), torch.tensor([1, *b"{}"], dtype=torch.uint8)]
-    messages = iter([*packed[:after], None])
-
-    def add(tensor: torch.Tensor) -> None:
-        message = next(messages)
-        if message is not None:
-            tensor.copy_(message)
-
+    submit = answering([*packed[:after], None])
     if after == 2:
         with pytest.raises(ConfigError):  # {} is no tree
-            transfer.receive(add)
+            transfer.receive(submit)
     else:
         with pytest.raises(WorkerLost):
-            transfer.receive(add)
+            transfer.receive(submit)
+
+
+@pytest.mark.parametrize("lost_at", [0, 1, 8, 9])
+def test_all_receivers_have_asked_for_as_many_pieces_when_they_see_a_loss(monkeypatch, lost_at):
+    """They go on together afterwards, so their next collective must be the same one."""
+    monkeypatch.setattr(transfer, "PIECE_BYTES", 10)
+    text = json.dumps({"tensor": ["torch.uint8", [100]]}).encode()
+    parts = [text[start : start + 10] for start in range(0, len(text), 10)]
+    head = [torch.tensor([1, len(text)]), *(torch.tensor([1, *part], dtype=torch.uint8) for part in parts)]
+    pieces = [torch.tensor([index != lost_at, *bytes(10)], dtype=torch.uint8) for index in range(10)]
+    messages = iter([*head, *pieces])
+    with pytest.raises(WorkerLost):
+        transfer.receive(answering(messages))
+    # One that is lost is seen when it is the oldest of those on their way.
+    assert len(list(messages)) == max(0, 10 - lost_at - transfer.PIECES_IN_FLIGHT)
 
 
 def test_a_text_that_is_no_json():
-    messages = iter([torch.tensor([1, 1]), torch.tensor([1, ord("{")], dtype=torch.uint8)])
+    submit = answering([torch.tensor([1, 1]), torch.tensor([1, ord("{")], dtype=torch.uint8)])
     with pytest.raises(ConfigError, match="cannot be read"):
-        transfer.receive(lambda tensor: tensor.copy_(next(messages)))
+        transfer.receive(submit)
 
 
 def test_a_donor_outside_of_the_generation():
     with pytest.raises(WorkerLost):
-        transfer.send({}, lambda tensor: tensor.zero_())
+        transfer.send({}, answering([torch.zeros(2, dtype=torch.int64)]))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.bool, torch.float64, torch.complex128]
+)
+def test_a_digest_differs_with_any_element(dtype):
+    tree = {"x": torch.zeros(5, dtype=dtype), "n": 3}
+    same = transfer.digest(tree)
+    assert transfer.digest({"x": torch.zeros(5, dtype=dtype), "n": 3}) == same
+    assert transfer.digest({"x": torch.zeros(5, dtype=dtype), "n": 4}) != same
+    for index in range(5):
+        other = torch.zeros(5, dtype=dtype)
+        other[index] = 1
+        assert transfer.digest({"x": other, "n": 3}) != same
+
+
+def test_the_digest_of_a_tensor_that_is_not_contiguous():
+    tensor = torch.arange(6.0).reshape(2, 3)
+    assert transfer.digest(tensor.t()) == transfer.digest(tensor.t().contiguous())

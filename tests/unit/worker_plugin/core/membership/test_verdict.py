@@ -129,6 +129,17 @@ def test_a_rank_that_dies_before_the_first_epoch_is_named_after_the_grace():
     )
 
 
+def test_a_job_that_goes_on_does_not_wait_for_a_reducer_that_is_not_there():
+    a, absent = link("a"), down("b")
+    again = {"goes_on": True, "met_since": 9.0}
+    assert judge(forming(a, absent, now=9.9, **again)) == Keep()
+    expected = Reconfigure((a,), "not all ranks reach b:1, which will take part when they do")
+    assert judge(forming(a, absent, now=10.0, **again)) == expected
+    assert judge(forming(a, absent, now=10.0, goes_on=True)) == Keep(), "not all ranks are there"
+    assert judge(forming(a, absent, now=10.0, rank=1, **again)) == Keep()
+    assert judge(forming(a, absent, now=10.0, on_reducer_loss="wait", **again)) == Keep()
+
+
 def test_a_rank_may_come_as_late_as_to_any_collective():
     links = link("a", "P--"), link("b", "P--")
     late = {"world_size": 3}

@@ -1,0 +1,115 @@
+"""What it costs the others that a worker is taken in, with a large state.
+
+    python -m benchmarks.elastic.joining                 3 workers, 100 MB of state, 5 newcomers one after another
+
+Each newcomer leaves again. Shown are the median step of the others by themselves, and by how much the steps from a
+newcomer's first request to its first step took longer than as many of those: all together, and the longest one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.elastic.course import PATIENCE_S, environment, read, start
+from benchmarks.lab.environment import describe
+from benchmarks.lab.reducers import Reducers
+
+_LOAD = Path(__file__).with_name("wide_load.py")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.elastic.joining", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--reducers", type=int, default=2)
+    parser.add_argument("--megabytes", type=int, default=100, help="of weights and moments (%(default)s)")
+    parser.add_argument("--joins", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=0.2, help="of each step, for what it computes")
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        rounds = measure(Path(name), options)
+    longest = [one["longest_s"] for one in rounds]
+    lost = [one["lost_s"] for one in rounds]
+    print(
+        f"median step {statistics.median(one['step_s'] for one in rounds):.3f} s; while a worker came: longest step "
+        f"{statistics.median(longest):.3f} s (most {max(longest):.3f}), time lost {statistics.median(lost):.3f} s "
+        f"(most {max(lost):.3f}), which is {statistics.median(one['lost_s'] / one['step_s'] for one in rounds):.2f} "
+        f"steps"
+    )
+    if options.out is not None:
+        settings = {name: value for name, value in vars(options).items() if name != "out"}
+        document = {"environment": describe(), "settings": settings, "rounds": rounds}
+        options.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]:
+    """Return the times of each newcomer, in seconds."""
+    reducers = Reducers(options.reducers)
+    variables = environment(folder, options.pause) | {
+        "REDUCTION_REDUCERS": ",".join(reducers.addresses),
+        "REDUCTION_JOB": "joining",
+        "REDUCTION_WORLD_SIZE": str(options.workers),
+        "REDUCTION_LOG": "error",
+        "MEGABYTES": str(options.megabytes),
+    }
+
+    def begin(rank: int, **more: str) -> subprocess.Popen[bytes]:
+        return start([str(_LOAD)], variables | {"REDUCTION_RANK": str(rank)} | more, folder, rank)
+
+    workers = [begin(rank) for rank in range(options.workers)]
+    rounds = []
+    try:
+        first = _lines(folder, workers[0], 10)
+        for number in range(options.joins):
+            newcomer = begin(options.workers, STEPS="5")
+            asked, joined = (line["at"] for line in _lines(folder, newcomer, 2)[:2])
+            assert newcomer.wait(PATIENCE_S) == 0
+            first = _lines(folder, workers[0], len(first) + 10)
+            found = _cost(first, asked, joined)
+            rounds.append(found)
+            print(f"newcomer {number}: {found}", flush=True)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+        reducers.close()
+    return rounds
+
+
+def _cost(lines: list[dict[str, Any]], asked: float, joined: float) -> dict[str, float]:
+    steps = [(after["at"] - before["at"], after["at"]) for before, after in itertools.pairwise(lines[1:])]
+    # A newcomer's start alone takes much of this machine's processor, so what is before it counts.
+    alone = statistics.median(took for took, at in steps if at < asked and took < 10)
+    during = [took for took, at in steps if asked <= at - took / 2 and at <= joined + 0.001]
+    return {
+        "step_s": round(alone, 4),
+        "longest_s": round(max(during, default=0), 4),
+        "lost_s": round(sum(during) - alone * len(during), 4),
+        "join_s": round(joined - asked, 4),
+    }
+
+
+def _lines(folder: Path, worker: subprocess.Popen[bytes], count: int) -> list[dict[str, Any]]:
+    """Return what a worker has said once there are so many lines."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        lines = [line for path in (folder / "out").glob(f"*-{worker.pid}") for line in read(path)]
+        if len(lines) >= count:
+            return lines
+        if worker.poll() not in (None, 0) or time.monotonic() > deadline:
+            raise SystemExit("\n".join(log.read_text() for log in folder.glob("log-*")))
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

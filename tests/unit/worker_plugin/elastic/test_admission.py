@@ -1,0 +1,129 @@
+"""Whom the first worker takes in, and when."""
+
+import pytest
+import torch
+from reduction.errors import ConfigError, WorkerLost
+
+from worker_plugin.elastic.admission import Admission
+from worker_plugin.elastic.lineage import Generation, Worker
+from worker_plugin.elastic.training import Training
+
+PRESENT = Generation(3, "x", (Worker(0, "a0"), Worker(2, "a2")))
+TRAINING = Training(torch.nn.Linear(1, 1), None, {})
+LAST = {"seq": 1}
+
+
+def new(rank: int, life: str = "b") -> Worker:
+    return Worker(rank, f"{life}{rank}")
+
+
+class FakeDonation:
+    def __init__(self, offer, training):
+        self.offer = offer
+        self.is_ready = self.is_stalled = self.has_ended = False
+        self.error = self.abandoned = self.last = None
+        self.fails_with = None
+
+    def abandon(self, error):
+        self.abandoned = error
+
+    def finish(self, last):
+        self.last, self.error, self.has_ended = last, self.fails_with, True
+
+
+class Scene:
+    def __init__(self):
+        self.donations = []
+        self.admission = Admission(self._donate)
+
+    def _donate(self, offer, training):
+        self.donations.append(FakeDonation(offer, training))
+        return self.donations[-1]
+
+    def tend(self, *newcomers, present=PRESENT):
+        return self.admission.tend(present, newcomers, TRAINING)
+
+    @property
+    def given(self):
+        """Return to which newcomers each donation went."""
+        return [list(donation.offer.newcomers) for donation in self.donations]
+
+
+@pytest.fixture
+def scene():
+    return Scene()
+
+
+def test_nothing_to_do(scene):
+    assert scene.tend() is None
+    assert scene.given == []
+
+
+def test_newcomers_are_taken_in_when_they_have_the_training(scene):
+    assert scene.tend(new(1), new(5)) is None
+    assert scene.given == [[new(1), new(5)]]
+    offer = scene.donations[0].offer
+    assert offer.workers[0] == PRESENT.workers[0]
+    assert scene.tend(new(1), new(4), new(5)) is None  # one that comes meanwhile waits
+    scene.donations[0].is_ready = True
+    workers = (PRESENT.workers[0], new(1), PRESENT.workers[1], new(5))
+    assert scene.tend(new(1), new(4), new(5)) == Generation(4, offer.id, workers, (new(1), new(5)))
+    scene.admission.finish(LAST)
+    assert scene.donations[0].last == LAST
+    assert scene.tend(new(4)) is None
+    assert scene.given[1:] == [[new(4)]]
+
+
+def test_a_rank_that_is_there_is_not_taken_in_and_of_two_alike_one_is(scene):
+    assert scene.tend(new(2)) is None
+    assert scene.given == []
+    assert scene.tend(new(1, "c"), new(1, "b")) is None
+    assert scene.given == [[new(1, "b")]]
+
+
+def test_a_rank_that_came_back_meanwhile(scene):
+    scene.tend(new(1))
+    scene.donations[0].is_ready = True
+    back = Generation(4, "y", (*PRESENT.workers[:1], Worker(1, "a1"), *PRESENT.workers[1:]))
+    assert scene.tend(new(1), present=back) is None
+    assert "rank is taken" in str(scene.donations[0].abandoned)
+
+
+def test_newcomers_that_failed_together_are_tried_one_by_one(scene):
+    scene.tend(new(1), new(4))
+    scene.donations[0].has_ended, scene.donations[0].error = True, WorkerLost("gone")
+    for turn, expected in enumerate([new(1), new(4), new(1)], start=1):
+        assert scene.tend(new(1), new(4)) is None
+        assert scene.given[turn] == [expected]
+        scene.donations[turn].has_ended, scene.donations[turn].error = True, WorkerLost("gone")
+    # One that has not failed goes before them.
+    scene.tend(new(1), new(4), new(6))
+    assert scene.given[-1] == [new(6)]
+
+
+def test_newcomers_that_take_nothing_are_given_up(scene):
+    scene.tend(new(1))
+    scene.donations[0].is_stalled = True
+    assert scene.tend(new(1)) is None
+    assert isinstance(scene.donations[0].abandoned, WorkerLost)
+    assert len(scene.given) == 1
+    scene.donations[0].has_ended, scene.donations[0].error = True, scene.donations[0].abandoned
+    scene.tend(new(1))
+    assert len(scene.given) == 2
+
+
+def test_a_state_that_cannot_be_given_is_an_error(scene):
+    scene.tend(new(1))
+    scene.donations[0].has_ended, scene.donations[0].error = True, ConfigError("a function")
+    with pytest.raises(ConfigError, match="a function"):
+        scene.tend(new(1))
+
+
+def test_a_loss_at_the_very_end(scene):
+    scene.tend(new(1), new(4))
+    scene.donations[0].is_ready = True
+    assert scene.tend(new(1), new(4)) is not None
+    scene.donations[0].fails_with = WorkerLost("gone")
+    scene.admission.finish(LAST)
+    scene.tend(new(1), new(4))
+    assert scene.given[1:] == [[new(1)]]

@@ -1,0 +1,238 @@
+"""A training on its way to newcomers, while its donor trains on."""
+
+import copy
+import threading
+import time
+
+import pytest
+import torch
+from reduction.errors import ConfigError, LocalProtocolError, WorkerLost
+from support.fakes.fake_sums import FakeSums
+from torch import nn
+
+from worker_plugin.elastic import donation as module
+from worker_plugin.elastic.donation import Donation, follow
+from worker_plugin.elastic.entries import Offer
+from worker_plugin.elastic.lineage import Worker
+from worker_plugin.elastic.training import Training
+
+OFFER = Offer("id", (Worker(0, "a"), Worker(1, "b")))
+LAST = {"seq": 7, "extra": {"step": 5}}
+
+
+class FakeClient:
+    """The donor's communicator with one newcomer."""
+
+    def __init__(self, sums: FakeSums) -> None:
+        self._sums, self._submit = sums, sums.member()
+        self.is_closed = False
+
+    def submit(self, request):
+        return self._submit(request.tensor)
+
+    def abandon(self, error):
+        self._sums.break_off(error)
+
+    def begin_close(self):
+        self.is_closed = True
+
+
+class Newcomer:
+    """Follows a donation on a thread."""
+
+    def __init__(self, sums: FakeSums, wait_for: threading.Event | None = None) -> None:
+        self.training = make(1)
+        self.last = self.error = None
+        self._submit, self._wait_for = sums.member(), wait_for
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        if self._wait_for is not None:
+            self._wait_for.wait(30)
+        try:
+            self.last = follow(self.training, self._submit)
+        except WorkerLost as error:
+            self.error = error
+
+    def end(self):
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def make(seed: int) -> Training:
+    torch.manual_seed(seed)
+    net = nn.Linear(6, 3)
+    return Training(net, torch.optim.Adam(net.parameters(), 0.01), {})
+
+
+def train(training: Training, steps: int, **options: object) -> None:
+    for _ in range(steps):
+        training.optimizer.zero_grad()
+        training.model(torch.randn(4, 6)).pow(2).mean().backward()
+        training.optimizer.step(**options)
+
+
+def wait_until(ready) -> None:
+    deadline = time.monotonic() + 30
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def donate(training: Training, sums: FakeSums) -> tuple[Donation, FakeClient]:
+    client = FakeClient(sums)
+    return Donation(OFFER, training, lambda donation: client), client
+
+
+def assert_equal(ours: Training, theirs: Training) -> None:
+    assert theirs.take_rest(ours.rest())
+    for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_newcomer_has_the_donors_bits_although_that_trains_on(steps_before):
+    sums, ours = FakeSums(2), make(0)
+    train(ours, steps_before)
+    donation, client = donate(ours, sums)
+    newcomer = Newcomer(sums)
+    train(ours, 20)
+    wait_until(lambda: donation.is_ready)
+    train(ours, 1)
+    donation.finish(LAST)
+    newcomer.end()
+    assert donation.has_ended
+    assert donation.error is None
+    assert client.is_closed
+    assert {name: newcomer.last[name] for name in LAST} == LAST
+    assert_equal(ours, newcomer.training)
+    train(ours, 1)  # nothing listens any more
+
+
+def test_steps_are_kept_as_they_were_until_they_are_sent():
+    sums, ours = FakeSums(2), make(0)
+    start = threading.Event()
+    donation, _ = donate(ours, sums)
+    newcomer = Newcomer(sums, start)
+    train(ours, 5)
+    assert not donation.is_ready
+    start.set()
+    donation.finish(LAST)
+    newcomer.end()
+    assert_equal(ours, newcomer.training)
+
+
+def test_one_that_is_far_behind_is_taken_in_after_all(monkeypatch):
+    monkeypatch.setattr(module, "BACKLOG_BYTES_MIN", 0)
+    sums, ours = FakeSums(2), make(0)
+    train(ours, 1)
+    donation, _ = donate(ours, sums)
+    newcomer = Newcomer(sums)
+    wait_until(lambda: donation.is_ready)
+    # Nothing is taken from here on.
+    with donation._changed:
+        for _ in range(4):
+            ours.optimizer.zero_grad()
+            ours.model(torch.randn(4, 6)).sum().backward()
+            ours.optimizer.step()
+        assert len(donation._parts) > 1
+        assert donation.is_ready
+    donation.finish(LAST)
+    newcomer.end()
+    assert_equal(ours, newcomer.training)
+
+
+@pytest.mark.parametrize("why", ["weights", "closure"])
+def test_what_does_not_follow_from_steps_is_sent_whole(why, caplog):
+    sums, ours = FakeSums(2), make(0)
+    donation, _ = donate(ours, sums)
+    newcomer = Newcomer(sums)
+    if why == "closure":
+        train(ours, 2, closure=lambda: 0.0)
+    else:
+        train(ours, 2)
+        with torch.no_grad():
+            ours.model.weight.clamp_(-0.1, 0.1)
+    donation.finish(LAST)
+    newcomer.end()
+    assert donation.error is None
+    assert_equal(ours, newcomer.training)
+    assert "get the whole state once more" in caplog.text
+
+
+def test_a_newcomer_that_is_lost_is_noticed_by_the_donation_alone():
+    sums, ours = FakeSums(2), make(0)
+    donation, client = donate(ours, sums)
+    train(ours, 3)
+    sums.break_off(WorkerLost("it has gone"))
+    wait_until(lambda: donation.has_ended)
+    assert isinstance(donation.error, WorkerLost)
+    assert client.is_closed
+    assert not donation.is_ready
+    donation.finish(LAST)  # returns
+    train(ours, 1)
+
+
+def test_one_that_takes_nothing(monkeypatch):
+    sums, ours = FakeSums(2), make(0)
+    donation, _ = donate(ours, sums)
+    assert not donation.is_stalled
+    monkeypatch.setattr(module, "STALL_S", 0.0)
+    wait_until(lambda: donation.is_stalled)
+    donation.abandon(WorkerLost("too slow"))
+    wait_until(lambda: donation.has_ended)
+    assert str(donation.error) == "too slow"
+
+
+def test_a_donation_that_waits_for_steps_is_not_stalled(monkeypatch):
+    sums, ours = FakeSums(2), make(0)
+    donation, _ = donate(ours, sums)
+    newcomer = Newcomer(sums)
+    wait_until(lambda: donation.is_ready and not donation._parts)
+    monkeypatch.setattr(module, "STALL_S", 0.0)
+    assert not donation.is_stalled
+    donation.abandon(WorkerLost("the job ends"))
+    wait_until(lambda: donation.has_ended)
+    sums.break_off(WorkerLost("the job ends"))
+    newcomer.end()
+    assert newcomer.error is not None
+
+
+def test_newcomers_that_do_not_connect():
+    def connect(donation):
+        raise WorkerLost("rank 1 has gone")
+
+    donation = Donation(OFFER, make(0), connect)
+    wait_until(lambda: donation.has_ended)
+    assert str(donation.error) == "rank 1 has gone"
+
+
+def test_a_mistake_of_ours_is_an_error_and_no_hang():
+    def connect(donation):
+        raise KeyError("x")
+
+    donation = Donation(OFFER, Training(nn.Linear(2, 2), None, {}), connect)
+    wait_until(lambda: donation.has_ended)
+    assert isinstance(donation.error, LocalProtocolError)
+
+
+def test_a_state_that_cannot_be_sent_is_an_error_of_the_donor():
+    ours = make(0)
+    ours.optimizer.param_groups[0]["call"] = print
+    with pytest.raises(ConfigError, match="builtin_function"):
+        Donation(OFFER, ours, lambda donation: FakeClient(FakeSums(2)))
+
+
+def test_the_trees_do_not_change_with_the_training():
+    ours = make(0)
+    sums = FakeSums(2)
+    before = copy.deepcopy(ours.state())
+    donation, _ = donate(ours, sums)
+    train(ours, 3)
+    theirs = make(1)
+    submit = sums.member()
+    theirs.take(module.transfer.receive(submit)[0])
+    for a, b in zip(before["model"].values(), theirs.state()["model"].values(), strict=True):
+        assert torch.equal(a, b)
+    donation.abandon(WorkerLost("enough"))

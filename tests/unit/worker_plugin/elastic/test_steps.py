@@ -1,0 +1,123 @@
+"""What workers do between two steps: all must come out of a checkpoint with the same ranks, whoever dies in it."""
+
+import pytest
+import torch
+from reduction.errors import WorkersMissing
+
+from worker_plugin.elastic.lineage import Generation, Worker
+from worker_plugin.elastic.steps import Steps
+from worker_plugin.elastic.training import Training
+
+WORKERS = tuple(Worker(rank, f"a{rank}") for rank in range(3))
+
+
+class Job:
+    """The sums of checkpoints as all workers get them: those who live contribute, and results stand.
+
+    Args:
+        dies_before: the number of the collective to which worker 0 does not contribute any more; the survivors'
+            next generation runs when they have its result.
+    """
+
+    def __init__(self, dies_before: int) -> None:
+        self.dies_before = dies_before
+        #: What the first worker of that time contributed, by the collective's number.
+        self.told: dict[int, torch.Tensor] = {}
+
+    def generation(self, seq: int) -> Generation:
+        return Generation(1, "x", WORKERS) if seq <= self.dies_before else Generation(2, "y", WORKERS[1:])
+
+
+class Communicator:
+    """One worker's; those of lower ranks have run before, so what they told is known."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.job, self.own, self.seq = job, WORKERS[rank], 0
+        self.received = self.error = None
+        self.newcomers = []
+
+    @property
+    def generation(self) -> Generation:
+        return self.job.generation(self.seq)
+
+    def take_part(self, training):
+        pass
+
+    def begin_add(self, tensor):
+        raise AssertionError("the job has begun")
+
+    def donate(self, offer, training):
+        raise AssertionError("nobody comes")
+
+    def checkpoint(self, tensor):
+        if self.generation.workers[0] == self.own:
+            if self.own.rank or self.seq < self.job.dies_before:
+                self.job.told[self.seq] = tensor.clone()
+            elif self.seq == self.job.dies_before:
+                raise InterruptedError("killed")
+        tensor.copy_(self.job.told.get(self.seq, torch.zeros_like(tensor)))
+        self.seq += 1
+
+
+def steps_of(job: Job, rank: int, changes: list, min_workers: int = 1) -> Steps:
+    steps = Steps(Communicator(job, rank), min_workers, 0.0, [lambda *ranks: changes.append(ranks)])
+    steps._has_state = True
+    steps.ranks = (0, 1, 2)
+    return steps
+
+
+def training(value: float) -> Training:
+    model = torch.nn.BatchNorm1d(2)
+    model.running_mean.fill_(value)
+    return Training(model, None, {})
+
+
+@pytest.mark.parametrize("dies_before", [0, 1, 2, 3, 9])
+def test_all_have_the_same_ranks_whenever_the_first_worker_dies(dies_before):
+    """The third checkpoint has two collectives, since the ranks are told in it if they have changed."""
+    job, seen = Job(dies_before), []
+    for rank in range(3):
+        changes, ranks, means = [], [], []
+        steps = steps_of(job, rank, changes)
+        mine = training(float(rank))
+        try:
+            for _ in range(4):
+                steps.sync(mine)
+                ranks.append(steps.ranks)
+                means.append(mine.model.running_mean.tolist())
+                mine.model.running_mean += 1 + rank  # each has seen other samples
+        except InterruptedError:
+            assert rank == 0
+            continue
+        if rank:
+            seen.append((ranks, means, changes))
+    assert seen[0] == seen[1]
+    ranks, _, changes = seen[0]
+    if dies_before < 4:
+        assert changes == [((0, 1, 2), (1, 2))]
+        assert ranks == [(0, 1, 2)] * dies_before + [(1, 2)] * (4 - dies_before)
+    else:
+        assert changes == []
+
+
+def test_the_message_may_come_and_the_ranks_in_it_not():
+    """Worker 0 says that it will tell the ranks, and dies before it does: its successor tells them."""
+    job = Job(1)
+    first = steps_of(job, 0, [])
+    first.ranks = ()
+    with pytest.raises(InterruptedError):
+        first.sync(training(0.0))
+    assert int(job.told[0][1]) == 3
+    for rank in (1, 2):
+        changes = []
+        steps = steps_of(job, rank, changes)
+        steps.sync(training(1.0))
+        assert steps.ranks == (1, 2)
+        assert changes == [((0, 1, 2), (1, 2))]
+
+
+def test_too_few_are_an_error_on_all():
+    job = Job(0)
+    for rank in (1, 2):
+        with pytest.raises(WorkersMissing, match="2 workers are left, min_workers is 3"):
+            steps_of(job, rank, [], min_workers=3).sync(training(0.0))

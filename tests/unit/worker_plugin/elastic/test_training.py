@@ -1,0 +1,107 @@
+"""What a newcomer does after another worker, so that it has the same bits."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from worker_plugin.elastic.training import Training, describe
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def training(make=torch.optim.Adam, seed: int = 0, **options: object) -> Training:
+    torch.manual_seed(seed)
+    net = model()
+    return Training(net, make(net.parameters(), 0.01, **options), {})
+
+
+def gradients(one: Training) -> None:
+    one.model(torch.randn(8, 5)).pow(2).mean().backward()
+    nn.utils.clip_grad_norm_(one.model.parameters(), 0.1)
+
+
+def equal(one: Training, other: Training) -> bool:
+    ours, theirs = one.state(), other.state()
+    momenta = [
+        [value for _, state in sorted(each["optimizer"]["state"].items()) for value in state.values()]
+        for each in (ours, theirs)
+    ]
+    return all(
+        torch.equal(a, b) for a, b in zip(ours["model"].values(), theirs["model"].values(), strict=True)
+    ) and all(torch.equal(a, b) for a, b in zip(*momenta, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (torch.optim.Adam, {}),
+        (torch.optim.AdamW, {"amsgrad": True}),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        (torch.optim.SGD, {}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.Rprop, {}),
+    ],
+)
+def test_repeated_steps_have_the_same_bits(make, options):
+    ours, theirs = training(make, 0, **options), training(make, 1, **options)
+    gradients(ours)
+    ours.optimizer.step()
+    theirs.take(copy.deepcopy(ours.state()))
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(ours.optimizer, 0.9)
+    for _ in range(5):
+        ours.optimizer.zero_grad()
+        gradients(ours)
+        theirs.repeat(copy.deepcopy(ours.step()))
+        ours.optimizer.step()
+        scheduler.step()
+        assert all(parameter.grad is None for parameter in theirs.model.parameters())
+    # The running means of the norm have changed, and the rate for the next step; the rest has both.
+    assert theirs.take_rest(copy.deepcopy(ours.rest()))
+    assert equal(ours, theirs)
+    assert theirs.optimizer.param_groups[0]["lr"] == ours.optimizer.param_groups[0]["lr"]
+
+
+def test_a_parameter_without_a_gradient():
+    ours, theirs = training(), training()
+    gradients(ours)
+    ours.model[0].bias.grad = None
+    theirs.repeat(copy.deepcopy(ours.step()))
+    ours.optimizer.step()
+    assert theirs.take_rest(copy.deepcopy(ours.rest()))
+    assert equal(ours, theirs)
+
+
+def test_weights_that_change_by_themselves_are_noticed():
+    ours, theirs = training(), training()
+    assert theirs.take_rest(copy.deepcopy(ours.rest()))
+    gradients(ours)
+    theirs.repeat(copy.deepcopy(ours.step()))
+    ours.optimizer.step()
+    with torch.no_grad():
+        ours.model[3].weight[1, 2].clamp_(0, 0.001)
+    assert not theirs.take_rest(copy.deepcopy(ours.rest()))
+    theirs.take(copy.deepcopy(ours.state()))
+    assert theirs.take_rest(copy.deepcopy(ours.rest()))
+
+
+def test_sparse_gradients_cannot_be_told():
+    embedding = nn.Embedding(10, 3, sparse=True)
+    one = Training(embedding, torch.optim.SparseAdam(embedding.parameters()), {})
+    embedding(torch.tensor([1, 2])).sum().backward()
+    assert one.step() is None
+
+
+def test_without_an_optimizer():
+    ours, theirs = (Training(training(seed=seed).model, None, {}) for seed in (0, 1))
+    assert not theirs.take_rest(ours.rest())
+    theirs.take(ours.state())
+    assert theirs.take_rest(ours.rest())
+
+
+def test_models_are_described_by_their_tensors():
+    assert describe(model()) == describe(model())
+    assert describe(model()) != describe(nn.Linear(5, 4))

@@ -1,0 +1,245 @@
+"""A training on its way to newcomers while the others go on with it.
+
+    donor: the first worker                    newcomer, in its first `sync`
+
+    a copy of model and optimizer          ->  takes it
+    before each step of its optimizer:
+      its settings and gradients           ->  does the same step
+    when little is left to send, and all
+      change to a generation with the
+      newcomers: the rest, and a digest    ->  takes it, and compares the digest
+                                           <-  whether anything differs
+    if so: all of it once more             ->  takes it
+
+So the others wait for about one step's gradients; for more if the newcomers are too slow to ever catch up,
+and for the whole state if the weights do not follow from the optimizer's steps alone, as in a training
+that also clips weights.
+
+Newcomers and donor are a job of their own for the reducers, so the loss of a newcomer concerns none of
+the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from reduction.errors import LocalProtocolError, ReductionError, WorkerLost
+
+from worker_plugin.client import Client
+from worker_plugin.elastic import transfer
+from worker_plugin.elastic.clients import submit_to
+from worker_plugin.elastic.entries import Offer
+from worker_plugin.elastic.training import Training
+from worker_plugin.elastic.transfer import Submit
+
+log = logging.getLogger(__name__)
+
+#: Newcomers that lack one step, or so many bytes of several, are as good as level with the others, if
+#: nothing that they lack is older than LIVE_S seconds.
+NEAR_BYTES = 1 << 20
+LIVE_S = 1.0
+#: Newcomers that fall further behind than that are taken in although the others must wait for them:
+#: as many bytes of steps as the state has, and at least so many.
+BACKLOG_BYTES_MIN = 64 << 20
+#: How long newcomers may take nothing, in seconds, until they are given up; and while the others wait,
+#: apart from the time in which they compare their state, of which they do so many bytes per second.
+STALL_S = 10.0
+FINISH_STALL_S = 3.0
+COMPARED_PER_S = 1e8
+#: What newcomers have taken they have also used when they take the next thing. If there is nothing,
+#: they get something empty after so many seconds.
+PAUSE_S = 0.02
+
+
+@dataclass(slots=True)
+class _Part:
+    """A tree that newcomers are not known to have used."""
+
+    packed: Any
+    tensors: list[torch.Tensor]
+    size: int
+    since: float
+
+
+class Donation:
+    """The donor's side.
+
+    Args:
+        offer: whom it is for.
+        training: as it is now, in a checkpoint.
+        connect: returns the communicator with the newcomers; called on this donation's thread.
+
+    Threads: all but `_run` is for the thread that trains; `abandon` is for any.
+    """
+
+    def __init__(self, offer: Offer, training: Training, connect: Callable[[Donation], Client]) -> None:
+        self.offer = offer
+        self._training = training
+        self._changed = threading.Condition()
+        #: What newcomers are not known to have used, the oldest first; so many of them have been sent.
+        self._parts: deque[_Part] = deque()
+        self._sent = 0
+        self._unsent_bytes = 0
+        self._have_used_state = False
+        self._is_last_there = False
+        self._client: Client | None = None
+        self._progress_at = time.monotonic()
+        self.is_abandoned = False
+        self.has_ended = False
+        #: Why it has failed.
+        self.error: ReductionError | None = None
+        self._append(training.state())
+        self._limit = max(self._unsent_bytes, BACKLOG_BYTES_MIN)
+        self._finish_stall_s = FINISH_STALL_S + self._unsent_bytes / COMPARED_PER_S
+        optimizer = training.optimizer
+        self._hook = None if optimizer is None else optimizer.register_step_pre_hook(self._before_step)
+        threading.Thread(
+            target=self._run, args=(connect,), name="reduction-elastic-donation", daemon=True
+        ).start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the others should change to a generation with the newcomers now."""
+        with self._changed:
+            is_near = len(self._parts) - self._sent <= 1 or self._unsent_bytes <= NEAR_BYTES
+            is_live = not self._parts or time.monotonic() < self._parts[0].since + LIVE_S
+            is_late = self._unsent_bytes > self._limit
+            return self._have_used_state and ((is_near and is_live) or is_late) and not self.has_ended
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the newcomers have taken nothing for too long."""
+        return bool(self._parts) and self._stalls_for() > STALL_S
+
+    def finish(self, last: Mapping[str, Any]) -> None:
+        """Send this and the rest of the training; wait until the newcomers have all, or the donation has failed."""
+        self._append(dict(last) | {"rest": self._training.rest()}, is_last=True)
+        with self._changed:
+            while not self.has_ended and self._stalls_for() < self._finish_stall_s:
+                self._changed.wait(PAUSE_S)
+        if not self.has_ended:
+            self.abandon(WorkerLost(f"newcomers took nothing for {self._finish_stall_s:.1f} s"))
+            with self._changed:
+                self._changed.wait_for(lambda: self.has_ended)
+
+    def _stalls_for(self) -> float:
+        return time.monotonic() - self._progress_at
+
+    def abandon(self, error: ReductionError) -> None:
+        """Fail."""
+        with self._changed:
+            self.is_abandoned = True
+            self.error = error
+            client = self._client
+            self._changed.notify_all()
+        if client is not None:
+            client.abandon(error)
+
+    def _before_step(self, _: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        has_closure = len(args) > 1 or any(value is not None for value in options.values())
+        step = None if has_closure else self._training.step()
+        if step is not None:  # otherwise the digest will differ
+            self._append(step)
+
+    def _append(self, tree: Any, *, is_last: bool = False) -> None:
+        packed, tensors = transfer.pack(tree)
+        if not is_last:  # the training goes on, and changes them
+            tensors = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+        part = _Part(packed, tensors, sum(tensor.nbytes for tensor in tensors), time.monotonic())
+        with self._changed:
+            if len(self._parts) == self._sent:
+                self._progress_at = part.since
+            self._parts.append(part)
+            self._unsent_bytes += part.size
+            self._is_last_there = is_last
+            self._changed.notify_all()
+
+    # ---- its own thread ----
+
+    def _run(self, connect: Callable[[Donation], Client]) -> None:
+        try:
+            client = connect(self)
+            with self._changed:
+                self._client = client
+            self._send_all(partial(self._submit, submit_to(client)))
+        except ReductionError as error:
+            self.error = self.error or error
+        except Exception as error:
+            log.exception("the state could not be sent")
+            self.error = LocalProtocolError(f"the state could not be sent: {error!r}")
+        finally:
+            if self._hook is not None:
+                self._hook.remove()
+            if self._client is not None:
+                self._client.begin_close()
+            with self._changed:
+                self.has_ended = True
+                self._parts.clear()
+                self._changed.notify_all()
+
+    def _submit(self, submit: Submit, tensor: torch.Tensor) -> Any:
+        future = submit(tensor)
+        future.add_done_callback(self._on_progress)
+        return future
+
+    def _on_progress(self, _: object) -> None:
+        self._progress_at = time.monotonic()
+
+    def _send_all(self, submit: Submit) -> None:
+        is_last = False
+        while not is_last:
+            with self._changed:
+                while len(self._parts) == self._sent and not self.is_abandoned:
+                    if not self._changed.wait(PAUSE_S if self._sent else None):
+                        break
+                if self.is_abandoned:
+                    return
+                new = list(self._parts)[self._sent :]
+                is_last = self._is_last_there
+            # Together, so that many small steps take little longer than one.
+            transfer.send_packed(*transfer.join([(part.packed, part.tensors) for part in new]), submit)
+            with self._changed:
+                for _ in range(self._sent):
+                    self._parts.popleft()
+                    self._have_used_state = True
+                self._sent = len(new)
+                for part in new:
+                    self._unsent_bytes -= part.size
+                    part.tensors = []
+        differs = torch.zeros(1, dtype=torch.int64)
+        submit(differs).wait()
+        if int(differs):
+            log.warning(
+                "newcomers get the whole state once more, and the others wait for that: the weights do not follow from "
+                "the optimizer's steps alone"
+            )
+            transfer.send(self._training.state(), submit)
+
+
+def follow(training: Training, submit: Submit) -> dict[str, Any]:
+    """Take a donation, and return what its donor has given to `finish`.
+
+    Raises:
+        ReductionError: it has failed; the training is in no state that is of any use.
+    """
+    while True:
+        for tree in transfer.receive(submit):
+            if "gradients" in tree:
+                training.repeat(tree)
+            elif "rest" in tree:
+                differs = torch.zeros(1, dtype=torch.int64)
+                differs[0] = not training.take_rest(tree["rest"])
+                submit(differs).wait()
+                if int(differs):
+                    training.take(transfer.receive(submit))
+                return dict(tree)
+            else:
+                training.take(tree)

@@ -1,6 +1,7 @@
 """Workers of an elastic job are killed all the time, the first one as often as its share, and started again.
 
     python -m benchmarks.elastic                      100 kills, one every 5 s, back after 3 s: 9 minutes
+    python -m benchmarks.elastic --kills 0            undisturbed, until the loss has fallen
     python -m benchmarks.elastic --kills 20 --rival   and then the same job under torchrun over Gloo, which starts
                                                       all ranks again from a checkpoint of every minute
 
@@ -16,7 +17,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks.elastic.course import Course, CourseFailed, Settings, elastic, restarted
+from benchmarks.elastic.course import EARLY_SAMPLES, Course, CourseFailed, Settings, elastic, restarted
 from benchmarks.lab.environment import describe
 
 
@@ -33,6 +34,7 @@ def main() -> None:
         "--pause", type=float, default=0.05, help="of each step, for what it computes (%(default)s s)"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--reducers-too", action="store_true", help="kill a reducer in the same moment")
     parser.add_argument("--rival", action="store_true", help="also the same job under torchrun")
     parser.add_argument("--out", type=Path, metavar="FILE")
     options = parser.parse_args()
@@ -44,6 +46,7 @@ def main() -> None:
         options.back_after,
         options.pause,
         seed=options.seed,
+        reducers_too=options.reducers_too,
     )
     courses: dict[str, Course] = {}
     try:
@@ -74,11 +77,18 @@ def say(text: str) -> None:
 def line(name: str, course: Course) -> str:
     """Return what came of a course, in a line."""
     gaps = sorted(course.gaps)
-    return (
+    text = (
         f"{name}: {course.steps} steps, {course.samples / course.seconds:.0f} samples/s, {course.repeated} twice; "
-        f"next step after a kill: median {statistics.median(gaps):.2f} s, p90 {gaps[int(0.9 * (len(gaps) - 1))]:.2f}, "
-        f"most {gaps[-1]:.2f}; {course.first} kills of the first worker; loss {course.loss:.3f}"
+        f"loss {course.early_loss:.3f} between samples {EARLY_SAMPLES[0]:,} and {EARLY_SAMPLES[1]:,}"
     )
+    if name == "elastic":
+        text += f"; {course.unused} uses of samples missing, {course.first} kills of the first worker"
+    if gaps:
+        text += (
+            f"; next step after a kill: median {statistics.median(gaps):.2f} s, "
+            f"p90 {gaps[int(0.9 * (len(gaps) - 1))]:.2f}, most {gaps[-1]:.2f}"
+        )
+    return text
 
 
 if __name__ == "__main__":

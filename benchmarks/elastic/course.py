@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from benchmarks.lab.reducers import Reducers
 
 #: How long a job may take to make its first step, and its last one, in seconds.
 PATIENCE_S = 120.0
+#: Between these samples the loss still falls.
+EARLY_SAMPLES = 20_000, 30_000
 _LOAD = Path(__file__).with_name("load.py")
 
 
@@ -40,6 +43,8 @@ class Settings:
     back_after_s: float = 3.0
     pause_s: float = 0.05
     checkpoint_s: float = 60.0
+    #: Whether a reducer is killed with each worker, and started again with it.
+    reducers_too: bool = False
     seed: int = 0
 
 
@@ -57,6 +62,10 @@ class Course:
     #: Seconds from each kill to the next step of the survivors.
     gaps: tuple[float, ...]
     loss: float
+    #: Mean loss while the samples of all workers together were between these numbers.
+    early_loss: float = math.nan
+    #: How often a sample was used less often than epochs were finished: those of killed workers.
+    unused: int = 0
     #: How many of the kills hit the worker with the lowest rank that was there.
     first: int = 0
 
@@ -78,7 +87,7 @@ def elastic(settings: Settings, say: Callable[[str], None]) -> Course:
 
         workers = {rank: begin(rank) for rank in range(settings.workers)}
         try:
-            return _strike_workers(settings, folder, workers, begin, say)
+            return _strike_workers(settings, folder, workers, reducers, begin, say)
         finally:
             for worker in workers.values():
                 worker.kill()
@@ -90,6 +99,7 @@ def _strike_workers(
     settings: Settings,
     folder: Path,
     workers: dict[int, subprocess.Popen[bytes]],
+    reducers: Reducers,
     begin: Callable[[int], subprocess.Popen[bytes]],
     say: Callable[[str], None],
 ) -> Course:
@@ -104,10 +114,17 @@ def _strike_workers(
         kills.append((time.monotonic(), victim.pid))
         victim.kill()
         victim.wait()
+        reducer = chance.randrange(settings.reducers)
+        if settings.reducers_too:
+            reducers.kill(reducer)
         _sleep_until(kills[-1][0] + settings.back_after_s, workers)
+        if settings.reducers_too:
+            reducers.restart(reducer)
         workers[rank] = begin(rank)
         if (number + 1) % 10 == 0:
             say(f"{number + 1} workers killed")
+    if not settings.kills:
+        _wait(lambda: _samples_of(folder) > EARLY_SAMPLES[1], f"sample {EARLY_SAMPLES[1]}")
     # The last one must be back, too.
     _wait(lambda: all(_lines_of(folder, worker.pid) for worker in workers.values()), "the last worker")
     (folder / "stop").touch()
@@ -116,7 +133,7 @@ def _strike_workers(
         if worker.wait(PATIENCE_S) != 0:
             raise CourseFailed(f"worker {rank} ended with {worker.returncode}:\n{_log(folder, worker.pid)}")
     survivors = {path.name.partition("-")[2]: read(path) for path in (folder / "out").iterdir()}
-    _check_bits(survivors)
+    _check_bits(survivors, settings.workers)
     by_step: dict[int, int] = {}
     for lines in survivors.values():
         for line in lines:
@@ -128,6 +145,8 @@ def _strike_workers(
         0,
         tuple(_gap(survivors, at, str(pid)) for at, pid in kills),
         _loss(survivors),
+        _early_loss(survivors),
+        _unused(survivors),
         first,
     )
 
@@ -190,7 +209,7 @@ def _strike_ranks(
 # ---- what was said ----
 
 
-def _check_bits(workers: dict[str, list[dict[str, Any]]]) -> None:
+def _check_bits(workers: dict[str, list[dict[str, Any]]], size: int) -> None:
     digests: dict[int, set[str]] = {}
     for lines in workers.values():
         steps = [line["step"] for line in lines]
@@ -200,6 +219,9 @@ def _check_bits(workers: dict[str, list[dict[str, Any]]]) -> None:
             digests.setdefault(line["step"], set()).add(line["digest"])
     if different := [step for step, found in digests.items() if len(found) > 1]:
         raise CourseFailed(f"workers differ after steps {different}")
+    starts = [lines[0]["step"] for lines in workers.values() if lines]
+    if starts.count(1) != size:
+        raise CourseFailed(f"the job has begun anew, workers at steps {sorted(starts)}: too few were left")
     if missing := set(range(1, max(digests) + 1)) - set(digests):
         raise CourseFailed(f"nobody did steps {sorted(missing)}")
 
@@ -234,6 +256,35 @@ def _loss(workers: dict[str, list[dict[str, Any]]]) -> float:
     return statistics.mean(
         line["loss"] for lines in workers.values() for line in lines if line["step"] > last - 20
     )
+
+
+def _samples_of(folder: Path) -> int:
+    return sum(line["samples"] for path in (folder / "out").iterdir() for line in read(path))
+
+
+def _early_loss(workers: dict[str, list[dict[str, Any]]]) -> float:
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for lines in workers.values():
+        for line in lines:
+            by_step.setdefault(line["step"], []).append(line)
+    used, found = 0, []
+    for _, lines in sorted(by_step.items()):
+        used += sum(line["samples"] for line in lines)
+        if EARLY_SAMPLES[0] < used <= EARLY_SAMPLES[1]:
+            found += [line["loss"] for line in lines]
+    return statistics.mean(found) if found else math.nan
+
+
+def _unused(workers: dict[str, list[dict[str, Any]]]) -> int:
+    """Check that no sample was used more often than there were epochs; return how often one was used less often."""
+    lines = [line for lines in workers.values() for line in lines]
+    counts = Counter(sample for line in lines for sample in line["batch"])
+    epochs = max(line["epoch"] for line in lines)
+    if (most := max(counts.values())) > epochs + 1:
+        raise CourseFailed(
+            f"a sample was used {most} times in {epochs} epochs and the beginning of another one"
+        )
+    return sum(max(0, epochs - count) for count in counts.values())
 
 
 def read(path: Path) -> list[dict[str, Any]]:

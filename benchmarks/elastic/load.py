@@ -81,6 +81,7 @@ def elastic(pause_s: float, until: Callable[[], bool]) -> None:
             digest=training.digest(),
             loss=loss,
             samples=len(batch),
+            batch=batch,
             epoch=sampler.epoch,
         )
         time.sleep(pause_s)

@@ -32,6 +32,17 @@ class Reducers:
         """Their process ids, in the order of the addresses."""
         return [process.pid for process in self._processes]
 
+    def kill(self, index: int) -> None:
+        """Kill one of them."""
+        self._processes[index].kill()
+        close(self._processes[index], STOP_TIMEOUT_S)
+
+    def restart(self, index: int) -> None:
+        """Start one that was killed again, on loopback and at its address."""
+        port = int(self.addresses[index].rpartition(":")[2])
+        self._processes[index] = start(LOOPBACK, port)
+        wait_until_ready(self._processes[index], START_TIMEOUT_S)
+
     def cpu_s(self) -> float:
         """Return the CPU seconds, user and system, that all of them have used; in steps of 10 ms."""
         return sum(cpu_s(process.pid) for process in self._processes)

@@ -1,0 +1,80 @@
+"""The workers of an elastic job as processes (support/training/elastic_script.py)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes.children import Log, environment
+
+SCRIPT = Path(__file__).parents[1] / "training/elastic_script.py"
+#: The longest time that anything here may take, in seconds.
+PATIENCE_S = 120.0
+
+
+class Worker:
+    """One process of an elastic job."""
+
+    def __init__(self, folder: Path, rank: int, **variables: str) -> None:
+        self.rank = rank
+        name = f"worker-{rank}-{uuid.uuid4().hex[:4]}"
+        self.log = Log(folder / f"{name}.log")
+        self._out = folder / f"{name}.out"
+        with self.log.path.open("w") as log, self._out.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, str(SCRIPT)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                env=environment(REDUCTION_RANK=str(rank), **variables),
+            )
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has said after each step."""
+        return [json.loads(line) for line in self._out.read_text().splitlines() if line.endswith("}")]
+
+    def wait_for(self, ready: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait until it has said something of a kind."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(map(ready, self.lines)):
+            assert self.process.poll() is None, self.log.text
+            assert time.monotonic() < deadline, self.log.text
+            time.sleep(0.02)
+
+    def end(self) -> list[dict[str, Any]]:
+        """Wait until it ends, which must be well; return what it has said."""
+        assert self.process.wait(PATIENCE_S) == 0, self.log.text
+        self.log.check()
+        return self.lines
+
+    def error(self) -> str:
+        """Wait until it ends, which must be with an error; return the last line of its log."""
+        assert self.process.wait(PATIENCE_S) != 0
+        return self.log.text.rstrip().splitlines()[-1]
+
+
+def assert_alike(*workers: list[dict[str, Any]]) -> None:
+    """Check that all have the same bits after every step, and that sums have those who took part."""
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for lines in workers:
+        for line in lines:
+            by_step.setdefault(line["step"], []).append(line)
+    for step, lines in by_step.items():
+        for what in ("weights", "buffers"):
+            assert len({line[what] for line in lines}) == 1, (what, step, lines)
+        for line in lines:
+            assert set(line["in_sum"]) <= set(line["members"])
+            assert line["in_sum"] == lines[0]["in_sum"]
+            assert line["mean"] == pytest.approx(sum(line["in_sum"]) / len(line["in_sum"]), abs=1e-6)
+
+
+def steps_of(lines: list[dict[str, Any]]) -> list[int]:
+    return [line["step"] for line in lines]

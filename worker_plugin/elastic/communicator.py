@@ -21,17 +21,13 @@ All of them share what `_changed` guards.
 from __future__ import annotations
 
 import logging
-import math
-import secrets
-import socket
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from reduction.errors import ClosedError, ConfigError, LocalProtocolError, ReductionError, WorkerLost
+from reduction.errors import ClosedError, ConfigError, LocalProtocolError, ReductionError
 
 from worker_plugin.client import Client
 from worker_plugin.communicator import CLOSED, Request
@@ -39,37 +35,22 @@ from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
 from worker_plugin.elastic.clients import (
     LOSSES,
-    client_of,
-    donation_client_of,
     request_for,
-    submit_to,
     sum_of,
 )
-from worker_plugin.elastic.council import (
-    STOPPED_S,
-    Advice,
-    Hearing,
-    Join,
-    Propose,
-    Refuse,
-    Wait,
-    deliberate,
-)
-from worker_plugin.elastic.donation import Donation, follow
-from worker_plugin.elastic.entries import Offer, Said, generation_from_fields
+from worker_plugin.elastic.donation import Donation
+from worker_plugin.elastic.entries import Offer
+from worker_plugin.elastic.forming import PAUSE_S, Forming
 from worker_plugin.elastic.ledger import Entry, Ledger, bytes_of
-from worker_plugin.elastic.lineage import Generation, Lineage, Worker
+from worker_plugin.elastic.lineage import Generation, Worker
 from worker_plugin.elastic.recovery import agree_on_results
 from worker_plugin.elastic.training import Training
-from worker_plugin.elastic.voice import Voice
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
 from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-#: How long the elastic thread waits for news before it looks again, in seconds.
-PAUSE_S = 0.1
 #: Results are kept until the next checkpoint, so there must be one after at most so many collectives.
 COLLECTIVES_MAX = 65536
 
@@ -87,14 +68,10 @@ class Elastic:
 
     def __init__(self, config: PluginConfig, model: str = "") -> None:
         meeting_point.check_without_store(config)
-        assert config.rank is not None  # `PluginConfig` has checked these
-        assert config.world_size is not None
-        assert config.job is not None
+        assert config.job is not None  # `check_without_store` has checked it
         self._config, self._job = config, config.job
         self.error: ReductionError | None = None
         self._changed = threading.Condition(threading.RLock())
-        self.own = Worker(config.rank, secrets.token_hex(16))
-        self._lineage = Lineage(self.own, config.world_size)
         settings = f"world_size={config.world_size}, wire_dtype={config.wire_dtype}"
         settings += f", a model of {model}" if model else ""
         self._ledger = Ledger()
@@ -102,14 +79,13 @@ class Elastic:
         #: The generation that runs, or ran last.
         self.generation: Generation | None = None
         self._is_running = False
-        #: The generation that all workers have agreed to change to.
-        self._next: Generation | None = None
         #: What came with the training, if this worker got that from another one and has not used it yet.
         self.received: Any = None
         #: What this worker gives to newcomers, or has given last.
         self._donation: Donation | None = None
         self._final: ReductionError | None = None
-        self._voice = Voice(config, Said(self.own, socket.gethostname(), settings), self._wake)
+        self._forming = Forming(config, settings, self._changed, self._raise_if_over)
+        self.own = self._forming.own
         _all.add(self)
         self._thread = threading.Thread(target=self._run, name="reduction-elastic", daemon=True)
         self._thread.start()
@@ -150,28 +126,27 @@ class Elastic:
         """Wait until this worker is in a generation that runs, or has found a job that can take it in later."""
         with self._changed:
             self._changed.wait_for(
-                lambda: (
-                    self._is_running
-                    or self._final is not None
-                    or any(said.number for said in self._voice.others().values())
-                )
+                lambda: self._is_running or self._final is not None or self._forming.finds_a_job
             )
             self._raise_if_over()
 
     def take_part(self, training: Training) -> None:
         """Wait until this worker is in a generation that runs. A newcomer gets the training first, in place."""
-        missed: set[str] = set()
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._is_running or self._final is not None or self._offer(missed) is not None
+                    lambda: self._is_running or self._final is not None or self._forming.offer() is not None
                 )
                 self._raise_if_over()
                 if self._is_running:
                     return
-                offer = self._offer(missed)
-            if offer is not None and not self._accept(offer, training):
-                missed.add(offer.id)
+                offer = self._forming.offer()
+            received = None if offer is None else self._forming.accept(offer, training)
+            if received is not None:
+                with self._changed:
+                    self.received = received
+                    self._ledger.begin(received["seq"])
+                self._forming.plan(received["generation"])
 
     def begin_add(self, tensor: torch.Tensor) -> Future:
         """Begin to sum a CPU tensor of whole numbers over all workers, in place. All of them must call it."""
@@ -197,10 +172,10 @@ class Elastic:
 
     def donate(self, offer: Offer, training: Training) -> Donation:
         """Begin to give newcomers the training while all go on with it."""
-        donation = Donation(offer, training, self._connect_donation)
+        donation = Donation(offer, training, self._forming.connect_donation)
         with self._changed:
             self._donation = donation
-            self._say(offer=offer)
+        self._forming.say(offer=offer)
         return donation
 
     def change_to(self, generation: Generation, give_rest: Callable[[int], None]) -> None:
@@ -211,29 +186,24 @@ class Elastic:
             give_rest: called by their donor with the number of the next collective, to end the donation.
         """
         with self._changed:
-            if not self._lineage.may_join(generation):
+            if not self._forming.may_join(generation):
                 return  # a worker was lost meanwhile, and the job has gone on
             number = self._ledger.issued
             self._is_running = False
-        self._say(proposal=generation)
+        self._forming.say(proposal=generation)
         if generation.donor == self.own:
             give_rest(number)
             if self._donation is not None and self._donation.error is not None:
-                self._say(missed=generation.id)
+                self._forming.say(missed=generation.id)
+        self._forming.plan(generation)
         with self._changed:
-            # A worker may have been lost meanwhile, and the others may have gone on already.
-            if self._lineage.may_join(generation):
-                self._next = generation
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._is_running or self._final is not None)
             self._raise_if_over()
 
     @property
-    def newcomers(self) -> list[Said]:
+    def newcomers(self) -> list[Worker]:
         """The new processes that want to be taken in."""
-        with self._changed:
-            others = self._voice.others()
-        return [said for said in others.values() if not said.is_gone and said.number == 0]
+        return self._forming.newcomers
 
     def abandon(self, error: ReductionError) -> None:
         """Fail here; the others go on without this worker."""
@@ -264,67 +234,11 @@ class Elastic:
         client = self._client
         if client is not None:
             client.leave()
-        self._voice.close()
+        self._forming.close()
 
     def _raise_if_over(self) -> None:
         if self._final is not None:
             raise self._final.with_traceback(None)  # or each raise would make it longer
-
-    # ---- donations ----
-
-    def _offer(self, missed: set[str]) -> Offer | None:
-        """Return what another worker offers to this one, if it is a newcomer that has not got the training."""
-        if self._lineage.number or self._next is not None:
-            return None
-        for said in self._voice.others().values():
-            offer = said.offer
-            if offer is not None and self.own in offer.newcomers and offer.id not in missed:
-                return offer
-        return None
-
-    def _accept(self, offer: Offer, training: Training) -> bool:
-        """Take a donation; return whether all of it came. The elastic thread then joins the generation."""
-        client = donation_client_of(self._config, self.own, offer)
-
-        def does_not_come(said: Said) -> bool:
-            if said.worker == offer.workers[0]:
-                return said.is_gone or said.offer is None or said.offer.id != offer.id
-            return said.is_gone or said.number > 0 or said.missed == offer.id
-
-        try:
-            error = self._wait_for_start(client, offer.workers, does_not_come)
-            if error is not None:
-                raise error
-            received = follow(training, submit_to(client))
-            generation = generation_from_fields(received["generation"])
-        except LOSSES as error:
-            log.warning("job %s rank %d: the state did not come: %s", self._job, self.own.rank, error)
-            self._say(missed=offer.id)
-            return False
-        finally:
-            client.begin_close()
-        with self._changed:
-            self.received, self._next = received, generation
-            self._ledger.begin(received["seq"])
-            self._changed.notify_all()
-        return True
-
-    def _connect_donation(self, donation: Donation) -> Client:
-        """Return the communicator with the newcomers, who have all joined it; on the donation's thread.
-
-        Raises:
-            ReductionError: one of them does not come.
-        """
-        client = donation_client_of(self._config, self.own, donation.offer)
-
-        def does_not_come(said: Said) -> bool:
-            has_missed = said.missed == donation.offer.id
-            return donation.is_abandoned or said.is_gone or said.number > 0 or has_missed
-
-        error = self._wait_for_start(client, donation.offer.newcomers, does_not_come)
-        if error is not None:
-            raise error
-        return client
 
     # ---- collectives of the present generation; with the lock held ----
 
@@ -358,7 +272,9 @@ class Elastic:
     def _run(self) -> None:
         try:
             while True:
-                client = self._form()
+                client, generation = self._forming.form()
+                with self._changed:
+                    self._client, self.generation = client, generation
                 if self._recover(client):
                     self._watch(client)
         except ReductionError as error:
@@ -366,115 +282,6 @@ class Elastic:
         except Exception as error:
             log.exception("job %s rank %d: the elastic thread failed", self._job, self.own.rank)
             self._end(LocalProtocolError(f"the elastic thread failed: {error!r}"))
-
-    def _form(self) -> Client:
-        """Return the communicator of the next generation, which has started."""
-        since = time.monotonic()
-        warn_at = since + self._config.stall_warn_s
-        with self._changed:
-            self._say(is_waiting=self._next is None and self._lineage.number > 0, proposal=self._next)
-        while True:
-            with self._changed:
-                self._raise_if_over()
-                planned, self._next = self._next, None
-            now = time.monotonic()
-            others = self._voice.others()
-            hearing = Hearing(
-                now,
-                self._voice.own,
-                others,
-                self._lineage,
-                since,
-                self._config.join_timeout_s,
-                secrets.token_hex(8),
-            )
-            if planned is not None and self._lineage.may_join(planned):
-                advice: Advice = Join(planned)
-            else:
-                advice = deliberate(hearing)
-            match advice:
-                case Join(generation) | Propose(generation):
-                    client = self._join(generation)
-                    if client is not None:
-                        return client
-                    since = time.monotonic()
-                    self._say(is_waiting=self._lineage.number > 0, proposal=None)
-                case Refuse(error):
-                    raise error
-                case Wait(why):
-                    if now >= warn_at:
-                        warn_at = now + 3 * self._config.stall_warn_s
-                        log.warning("job %s rank %d: waiting for %s", self._job, self.own.rank, why)
-                    with self._changed:
-                        self._changed.wait(PAUSE_S)
-
-    def _join(self, generation: Generation) -> Client | None:
-        """Join a generation; return its communicator once it has started, None if it never will."""
-        self._lineage.join(generation)
-        self._say(is_waiting=False, proposal=generation)
-        client = client_of(self._config, self.own, generation)
-        if not self._has_started(client, generation):
-            return None
-        with self._changed:
-            self._lineage.start(generation)
-            self._client, self.generation = client, generation
-        self._say(proposal=None)
-        return client
-
-    def _has_started(self, client: Client, generation: Generation) -> bool:
-        """Return whether all workers of a generation have joined its communicator. If not it is abandoned.
-
-        Raises:
-            ReductionError: it has failed for another reason than that one of them is lost.
-        """
-
-        def does_not_come(said: Said) -> bool:
-            return said.is_gone or said.number > generation.number or said.missed == generation.id
-
-        # A newcomer may have been stopped in this very moment. The others are known to wait.
-        limit_s = STOPPED_S if generation.newcomers else math.inf
-        error = self._wait_for_start(client, generation.workers, does_not_come, limit_s)
-        if error is not None and not isinstance(error, LOSSES):
-            raise error
-        return error is None
-
-    def _wait_for_start(
-        self,
-        client: Client,
-        workers: Sequence[Worker],
-        does_not_come: Callable[[Said], bool],
-        limit_s: float = math.inf,
-    ) -> ReductionError | None:
-        """Return None when all have joined a communicator, or why they will not; then it is abandoned."""
-        outcome: list[ReductionError | None] = []
-        give_up_at = time.monotonic() + limit_s
-
-        def connect() -> None:
-            try:
-                client.connect()
-                outcome.append(None)
-            except ReductionError as error:
-                outcome.append(error)
-            self._wake()
-
-        threading.Thread(target=connect, name="reduction-elastic-start", daemon=True).start()
-        while not outcome:
-            with self._changed:
-                self._raise_if_over()
-                said = [
-                    one for one in (self._voice.own, *self._voice.others().values()) if one.worker in workers
-                ]
-                if missing := [one for one in said if does_not_come(one)]:
-                    outcome.append(WorkerLost(f"rank {missing[0].worker.rank} ({missing[0].host}) has gone"))
-                elif time.monotonic() >= give_up_at:
-                    outcome.append(WorkerLost(f"not all workers came within {limit_s:g} s"))
-                elif not outcome:
-                    self._changed.wait(PAUSE_S)
-        error = outcome[0]
-        if error is not None:
-            client.abandon(ClosedError("one of its workers does not come"))
-            client.begin_close()
-        return error
 
     def _recover(self, client: Client) -> bool:
         """Agree with the generation's workers about results, and go on; return whether it still runs."""
@@ -511,11 +318,11 @@ class Elastic:
     def _watch(self, client: Client) -> None:
         """Return when the generation has ended, and its workers look for another one."""
         with self._changed:
-            while client.error is None and self._next is None:
+            while client.error is None and not self._forming.has_plan:
                 self._raise_if_over()
                 self._changed.wait(PAUSE_S)
             self._is_running = False
-            error = None if self._next is not None else client.error
+            error = None if self._forming.has_plan else client.error
         if error is None:  # the workers change to another one; all hold all results of this one
             client.begin_close()
             return
@@ -523,9 +330,6 @@ class Elastic:
             raise error
         log.warning("job %s rank %d: %s; going on without it", self._job, self.own.rank, error)
         client.begin_close()
-
-    def _say(self, **changes: Any) -> None:
-        self._voice.say(number=self._lineage.number, **changes)
 
     def _wake(self) -> None:
         with self._changed:
@@ -548,7 +352,7 @@ class Elastic:
             self._changed.notify_all()
         if donation is not None:
             donation.abandon(error)
-        self._voice.close()
+        self._forming.close()
         for entry in left:
             fail(entry.future, error)
 

@@ -7,6 +7,7 @@
                   there
                   some have one                                        wait until they take it in, as long as that
                                                                        takes (donation.py)
+                  all that have one go while it takes the training     WorkersMissing
                   another living process has its rank                  RankTaken, after TAKEN_S
                   the others have other settings                       ConfigError
     has lost its  somebody of that is neither waiting nor gone         wait, at most STOPPED_S
@@ -53,6 +54,8 @@ class Hearing:
     join_timeout_s: float
     #: Random, for what it proposes.
     new_id: str
+    #: Whether this worker has begun to take the training of others.
+    has_taken: bool = False
 
     @property
     def living(self) -> tuple[Said, ...]:
@@ -94,6 +97,14 @@ Advice: TypeAlias = Wait | Propose | Join | Refuse
 
 def deliberate(hearing: Hearing) -> Advice:
     """Return what a worker without a generation should do. Same input, same output."""
+    if hearing.has_taken and hearing.lineage.number == 0 and not any(said.number for said in hearing.living):
+        # Its model is in no state from which a new job could begin.
+        return Refuse(
+            WorkersMissing(
+                f"all workers of the job have gone while rank {hearing.own.worker.rank} took their training: start it "
+                f"again"
+            )
+        )
     proposals = [said.proposal for said in hearing.living if said.proposal is not None]
     own = hearing.own.worker
     allowed = [one for one in proposals if own not in one.newcomers and hearing.lineage.may_join(one)]

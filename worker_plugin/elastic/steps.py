@@ -178,8 +178,7 @@ class Steps:
         """Return what the first worker tells all."""
         present = self._communicator.generation
         assert present is not None  # it has connected
-        newcomers = [said.worker for said in self._communicator.newcomers]
-        generation = self._admission.tend(present, newcomers, training)
+        generation = self._admission.tend(present, self._communicator.newcomers, training)
         if generation is not None:
             return _CHANGE, json.dumps(generation_to_fields(generation)).encode()
         ranks = [worker.rank for worker in present.workers]

@@ -88,6 +88,16 @@ def test_a_new_worker_waits_to_be_taken_in():
     assert isinstance(deliberate(hearing(said(2, "b"), said(0, number=3), now=1e6)), Wait)
 
 
+def test_a_newcomer_that_has_begun_to_take_the_training_does_not_begin_a_new_job():
+    others = said(0, "b"), said(1, "b", proposal=FIRST)
+    advice = deliberate(replace(hearing(said(2, "b"), *others), has_taken=True))
+    assert isinstance(advice, Refuse)
+    assert isinstance(advice.error, WorkersMissing)
+    assert "have gone while rank 2 took their training" in str(advice.error)
+    live = said(0, number=3)
+    assert isinstance(deliberate(replace(hearing(said(2, "b"), live), has_taken=True)), Wait)
+
+
 def test_settings_of_those_who_run_count():
     strange = said(1, "c", settings="something else")
     assert isinstance(deliberate(hearing(said(2, "b"), said(0, number=3), strange)), Wait)

@@ -1,0 +1,282 @@
+"""How one worker gets into generations: it hears the others, joins what they propose, and takes the training first.
+
+Threads: `form` is for the elastic thread, `accept` for the one that trains, `connect_donation` for a
+donation's. They share what the condition guards, which is that of the communicator.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from reduction.errors import ClosedError, ReductionError, WorkerLost
+
+from worker_plugin.client import Client
+from worker_plugin.config import PluginConfig
+from worker_plugin.elastic.clients import LOSSES, client_of, donation_client_of, submit_to
+from worker_plugin.elastic.council import (
+    STOPPED_S,
+    Advice,
+    Hearing,
+    Join,
+    Propose,
+    Refuse,
+    Wait,
+    deliberate,
+)
+from worker_plugin.elastic.donation import Donation, follow
+from worker_plugin.elastic.entries import Offer, Said, generation_from_fields
+from worker_plugin.elastic.lineage import Generation, Lineage, Worker
+from worker_plugin.elastic.training import Training
+from worker_plugin.elastic.voice import Voice
+
+log = logging.getLogger(__name__)
+
+#: How long one waits for news before one looks again, in seconds.
+PAUSE_S = 0.1
+
+
+class Forming:
+    """This worker's generations.
+
+    Args:
+        config: with `job`, `rank` and `world_size`.
+        settings: what must be the same on all workers, as a text.
+        changed: notified when something has changed.
+        check: raises the error that has ended the job for this worker, if one has.
+    """
+
+    def __init__(
+        self, config: PluginConfig, settings: str, changed: threading.Condition, check: Callable[[], None]
+    ) -> None:
+        assert config.rank is not None  # `PluginConfig` has checked these
+        assert config.world_size is not None
+        self._config = config
+        self._changed, self._check = changed, check
+        self.own = Worker(config.rank, secrets.token_hex(16))
+        self._lineage = Lineage(self.own, config.world_size)
+        #: The generation that all workers have agreed to change to.
+        self._planned: Generation | None = None
+        #: Whether this worker has begun to take a training, and the offers that came to nothing.
+        self._has_taken = False
+        self._missed: set[str] = set()
+        self._voice = Voice(config, Said(self.own, socket.gethostname(), settings), self._wake)
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is a generation to change to."""
+        return self._planned is not None
+
+    @property
+    def newcomers(self) -> list[Worker]:
+        """The new processes that want to be taken in."""
+        others = self._voice.others().values()
+        return [said.worker for said in others if not said.is_gone and said.number == 0]
+
+    @property
+    def finds_a_job(self) -> bool:
+        """Whether some other worker is in a generation."""
+        return any(said.number for said in self._voice.others().values() if not said.is_gone)
+
+    def may_join(self, generation: Generation) -> bool:
+        """See `Lineage.may_join`."""
+        return self._lineage.may_join(generation)
+
+    def plan(self, generation: Generation) -> None:
+        """Let `form` join this generation next, if it may."""
+        with self._changed:
+            # A worker may have been lost meanwhile, and the others may have gone on already.
+            if self._lineage.may_join(generation):
+                self._planned = generation
+            self._changed.notify_all()
+
+    def say(self, **changes: Any) -> None:
+        """Tell all others; see `Voice.say`."""
+        self._voice.say(number=self._lineage.number, **changes)
+
+    def close(self) -> None:
+        """Leave the lobby, without waiting for that."""
+        self._voice.close()
+
+    # ---- generations ----
+
+    def form(self) -> tuple[Client, Generation]:
+        """Return the next generation, which has started, and its communicator.
+
+        Raises:
+            ReductionError: this worker cannot take part any more.
+        """
+        since = time.monotonic()
+        warn_at = since + self._config.stall_warn_s
+        with self._changed:
+            self.say(is_waiting=self._planned is None and self._lineage.number > 0, proposal=self._planned)
+        while True:
+            with self._changed:
+                self._check()
+                planned, self._planned = self._planned, None
+            now = time.monotonic()
+            if planned is not None and self._lineage.may_join(planned):
+                advice: Advice = Join(planned)
+            else:
+                advice = deliberate(self._hearing(now, since))
+            match advice:
+                case Join(generation) | Propose(generation):
+                    client = self._join(generation)
+                    if client is not None:
+                        return client, generation
+                    since = time.monotonic()
+                    self.say(is_waiting=self._lineage.number > 0, proposal=None)
+                case Refuse(error):
+                    raise error
+                case Wait(why):
+                    if now >= warn_at:
+                        warn_at = now + 3 * self._config.stall_warn_s
+                        job, rank = self._config.job, self.own.rank
+                        log.warning("job %s rank %d: waiting for %s", job, rank, why)
+                    with self._changed:
+                        self._changed.wait(PAUSE_S)
+
+    def _hearing(self, now: float, since: float) -> Hearing:
+        return Hearing(
+            now,
+            self._voice.own,
+            self._voice.others(),
+            self._lineage,
+            since,
+            self._config.join_timeout_s,
+            secrets.token_hex(8),
+            self._has_taken,
+        )
+
+    def _join(self, generation: Generation) -> Client | None:
+        """Join a generation; return its communicator once it has started, None if it never will."""
+        self._lineage.join(generation)
+        self.say(is_waiting=False, proposal=generation)
+        client = client_of(self._config, self.own, generation)
+        if not self._has_started(client, generation):
+            return None
+        self._lineage.start(generation)
+        self.say(proposal=None)
+        return client
+
+    def _has_started(self, client: Client, generation: Generation) -> bool:
+        """Return whether all workers of a generation have joined its communicator. If not it is abandoned.
+
+        Raises:
+            ReductionError: it has failed for another reason than that one of them is lost.
+        """
+
+        def does_not_come(said: Said) -> bool:
+            return said.is_gone or said.number > generation.number or said.missed == generation.id
+
+        # A newcomer may have been stopped in this very moment. The others are known to wait.
+        limit_s = STOPPED_S if generation.newcomers else math.inf
+        error = self._wait_for_start(client, generation.workers, does_not_come, limit_s)
+        if error is not None and not isinstance(error, LOSSES):
+            raise error
+        return error is None
+
+    def _wait_for_start(
+        self,
+        client: Client,
+        workers: Sequence[Worker],
+        does_not_come: Callable[[Said], bool],
+        limit_s: float = math.inf,
+    ) -> ReductionError | None:
+        """Return None when all have joined a communicator, or why they will not; then it is abandoned."""
+        outcome: list[ReductionError | None] = []
+        give_up_at = time.monotonic() + limit_s
+
+        def connect() -> None:
+            try:
+                client.connect()
+                outcome.append(None)
+            except ReductionError as error:
+                outcome.append(error)
+            self._wake()
+
+        threading.Thread(target=connect, name="reduction-elastic-start", daemon=True).start()
+        while not outcome:
+            with self._changed:
+                self._check()
+                said = [
+                    one for one in (self._voice.own, *self._voice.others().values()) if one.worker in workers
+                ]
+                if missing := [one for one in said if does_not_come(one)]:
+                    outcome.append(WorkerLost(f"rank {missing[0].worker.rank} ({missing[0].host}) has gone"))
+                elif time.monotonic() >= give_up_at:
+                    outcome.append(WorkerLost(f"not all workers came within {limit_s:g} s"))
+                elif not outcome:
+                    self._changed.wait(PAUSE_S)
+        error = outcome[0]
+        if error is not None:
+            client.abandon(ClosedError("one of its workers does not come"))
+            client.begin_close()
+        return error
+
+    # ---- donations ----
+
+    def offer(self) -> Offer | None:
+        """Return what another worker offers to this one, if it is a newcomer that has not got the training."""
+        if self._lineage.number or self._planned is not None:
+            return None
+        for said in self._voice.others().values():
+            offer = said.offer
+            if offer is not None and self.own in offer.newcomers and offer.id not in self._missed:
+                return offer
+        return None
+
+    def accept(self, offer: Offer, training: Training) -> dict[str, Any] | None:
+        """Take a donation; return what came with it, or None if not all of it came.
+
+        The elastic thread joins its generation once it is planned.
+        """
+        self._has_taken = True
+        client = donation_client_of(self._config, self.own, offer)
+
+        def does_not_come(said: Said) -> bool:
+            if said.worker == offer.workers[0]:
+                return said.is_gone or said.offer is None or said.offer.id != offer.id
+            return said.is_gone or said.number > 0 or said.missed == offer.id
+
+        try:
+            error = self._wait_for_start(client, offer.workers, does_not_come)
+            if error is not None:
+                raise error
+            received = follow(training, submit_to(client))
+            received["generation"] = generation_from_fields(received["generation"])
+        except LOSSES as error:
+            log.warning("job %s rank %d: the state did not come: %s", self._config.job, self.own.rank, error)
+            self._missed.add(offer.id)
+            self.say(missed=offer.id)
+            return None
+        finally:
+            client.begin_close()
+        return received
+
+    def connect_donation(self, donation: Donation) -> Client:
+        """Return the communicator with the newcomers, who have all joined it; on the donation's thread.
+
+        Raises:
+            ReductionError: one of them does not come.
+        """
+        client = donation_client_of(self._config, self.own, donation.offer)
+
+        def does_not_come(said: Said) -> bool:
+            has_missed = said.missed == donation.offer.id
+            return donation.is_abandoned or said.is_gone or said.number > 0 or has_missed
+
+        error = self._wait_for_start(client, donation.offer.newcomers, does_not_come)
+        if error is not None:
+            raise error
+        return client
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import statistics
 import sys
 from pathlib import Path
 
 from benchmarks.elastic.course import EARLY_SAMPLES, Course, CourseFailed, Settings, elastic, restarted
-from benchmarks.lab.environment import describe
+from benchmarks.method.results import write
 
 
 def main() -> None:
@@ -36,7 +34,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--reducers-too", action="store_true", help="kill a reducer in the same moment")
     parser.add_argument("--rival", action="store_true", help="also the same job under torchrun")
-    parser.add_argument("--out", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     options = parser.parse_args()
     settings = Settings(
         options.workers,
@@ -48,26 +46,18 @@ def main() -> None:
         seed=options.seed,
         reducers_too=options.reducers_too,
     )
-    courses: dict[str, Course] = {}
-    try:
-        courses["elastic"] = elastic(settings, say)
-        say(line("elastic", courses["elastic"]))
-        if options.rival:
-            courses["torchrun"] = restarted(settings, say)
-            say(line("torchrun", courses["torchrun"]))
-    except CourseFailed as error:
-        say(f"failed: {error}")
-        sys.exit(1)
-    finally:
-        if options.out is not None:
-            found = {name: dataclasses.asdict(course) for name, course in courses.items()}
-            document = {
-                "argv": sys.argv[1:],
-                "environment": describe(),
-                "settings": dataclasses.asdict(settings),
-                "courses": found,
-            }
-            options.out.write_text(json.dumps(document, indent=1) + "\n")
+    ways = {"elastic": elastic} | ({"torchrun": restarted} if options.rival else {})
+    rows = []
+    for name, run in ways.items():
+        try:
+            course = run(settings, say)
+        except CourseFailed as error:
+            say(f"failed: {error}")
+            sys.exit(1)
+        say(line(name, course))
+        rows.append({"way": name} | dataclasses.asdict(course) | {"gap_s": course.gap_s()})
+    if options.json is not None:
+        write(options.json, dataclasses.asdict(settings), rows)
 
 
 def say(text: str) -> None:
@@ -76,18 +66,15 @@ def say(text: str) -> None:
 
 def line(name: str, course: Course) -> str:
     """Return what came of a course, in a line."""
-    gaps = sorted(course.gaps)
     text = (
         f"{name}: {course.steps} steps, {course.samples / course.seconds:.0f} samples/s, {course.repeated} twice; "
         f"loss {course.early_loss:.3f} between samples {EARLY_SAMPLES[0]:,} and {EARLY_SAMPLES[1]:,}"
     )
     if name == "elastic":
         text += f"; {course.unused} uses of samples missing, {course.first} kills of the first worker"
-    if gaps:
-        text += (
-            f"; next step after a kill: median {statistics.median(gaps):.2f} s, "
-            f"p90 {gaps[int(0.9 * (len(gaps) - 1))]:.2f}, most {gaps[-1]:.2f}"
-        )
+    if (gap := course.gap_s()) is not None:
+        text += f"; next step after a kill: median {gap['median']:.2f} s, 95 % within {gap['p95']:.2f}"
+        text += f", at most {gap['maximum']:.2f}"
     return text
 
 

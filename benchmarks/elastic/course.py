@@ -69,6 +69,14 @@ class Course:
     #: How many of the kills hit the worker with the lowest rank that was there.
     first: int = 0
 
+    def gap_s(self) -> dict[str, float] | None:
+        """Return what is usual among the gaps, and the longest; None if nobody was killed."""
+        if not self.gaps:
+            return None
+        gaps = sorted(self.gaps)
+        p95 = gaps[int(0.95 * (len(gaps) - 1))]
+        return {"median": statistics.median(gaps), "p95": p95, "maximum": gaps[-1]}
+
 
 def elastic(settings: Settings, say: Callable[[str], None]) -> Course:
     """Kill workers of an elastic job; see that no survivor ends, and that all have the same bits."""

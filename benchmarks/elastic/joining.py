@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import subprocess
 import tempfile
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.elastic.course import PATIENCE_S, environment, read, start
-from benchmarks.lab.environment import describe
 from benchmarks.lab.reducers import Reducers
+from benchmarks.method.results import write
 
 _LOAD = Path(__file__).with_name("wide_load.py")
 
@@ -34,7 +33,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=100, help="of weights and moments (%(default)s)")
     parser.add_argument("--joins", type=int, default=5)
     parser.add_argument("--pause", type=float, default=0.2, help="of each step, for what it computes")
-    parser.add_argument("--out", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         rounds = measure(Path(name), options)
@@ -46,10 +45,9 @@ def main() -> None:
         f"(most {max(lost):.3f}), which is {statistics.median(one['lost_s'] / one['step_s'] for one in rounds):.2f} "
         f"steps"
     )
-    if options.out is not None:
-        settings = {name: value for name, value in vars(options).items() if name != "out"}
-        document = {"environment": describe(), "settings": settings, "rounds": rounds}
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+    if options.json is not None:
+        settings = {name: value for name, value in vars(options).items() if name != "json"}
+        write(options.json, settings, rounds)
 
 
 def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]:

@@ -30,6 +30,7 @@ from benchmarks.lab.hosts import LOOPBACK, Host
 from benchmarks.lab.procfs import children, cpu_s
 from benchmarks.loads.bare import BareState
 from benchmarks.loads.group import GroupState
+from benchmarks.loads.watching import UnwatchedState, WatchedState
 from worker_plugin import ReductionState
 
 #: Our contenders that every benchmark compares with the ring.
@@ -47,6 +48,9 @@ OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "default-io-process": (ReductionState, {"io_process": True}),
     # The default by a process group of the backend "reduction".
     "group": (GroupState, {}),
+    # What watching a job costs: it records nothing, or is asked for everything.
+    "unwatched": (UnwatchedState, {}),
+    "watched": (WatchedState, {}),
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
     "bare": (BareState, {"transport": "tcp"}),

@@ -1,0 +1,64 @@
+"""What it costs to watch a job: a state that records nothing, and one that is asked all the time.
+
+Every state records its latest collectives and its totals, so "off" is a state whose recorder has been taken out here.
+"On" writes a trace at its end, logs its line every second, and is asked for `state.stats()` after each collective.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from reduction.model import Collective
+
+from worker_plugin import ReductionState, client
+from worker_plugin.timeline.recorder import Progress, Recorder
+
+
+class _NoProgress(Progress):
+    def on_push(self, link: int, nbytes: int) -> None:
+        pass
+
+    def on_result(self, link: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
+class _NoRecorder(Recorder):
+    def begin(self, seq: int, collective: Collective) -> Progress:
+        return _NoProgress(seq, collective, self.totals)
+
+
+class UnwatchedState(ReductionState):
+    """A state that records nothing about its collectives."""
+
+    def __init__(self, reducers: Any = None, **settings: Any) -> None:
+        super().__init__(reducers, report_s=0, **settings)
+
+    def _connect(self) -> Any:
+        with patch.object(client, "Recorder", _NoRecorder):
+            return super()._connect()
+
+
+class WatchedState(ReductionState):
+    """A state that is asked for all that it can tell."""
+
+    def __init__(self, reducers: Any = None, **settings: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="reduction-bench-trace-")
+        super().__init__(reducers, report_s=1, trace=self._folder.name, **settings)
+
+    def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> Any:
+        """Reduce a tensor, and look at the numbers."""
+        future = super().all_reduce(tensor, op)
+        self.stats()
+        return future
+
+    def close(self) -> None:
+        """Leave in good order."""
+        super().close()
+        self._folder.cleanup()

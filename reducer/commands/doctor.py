@@ -14,10 +14,8 @@ from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE
 from reduction.errors import ConfigError, ReducerUnavailable, ReductionError
 from reduction.process.place import link_mbit
 
-from reducer.commands.options import security_options
-from reducer.commands.plan import WORKERS_MAX, count
+from reducer.commands.options import WORKERS_MAX, model_options, security_options
 from reducer.config import DEFAULT_HOST, TLS_OPTIONS, complete_address
-from reducer.resources.sizes import size
 
 if TYPE_CHECKING:
     from reducer.doctor.facts import Facts
@@ -29,27 +27,7 @@ if TYPE_CHECKING:
 @click.option("--no-rates", is_flag=True, help="Measure no bandwidth: what is sent is a few kilobytes.")
 @click.option("--anyway", is_flag=True, help="Measure bandwidth although jobs are running, and slow them.")
 @click.option("--link", metavar="RATE", help="What this host's link should carry, such as 25G or 100M.")
-@click.option(
-    "--parameters",
-    type=count,
-    metavar="COUNT",
-    help="Of the model, such as 25.6M: predict its step as `plan` does.",
-)
-@click.option(
-    "--parameter-bytes",
-    type=click.IntRange(1, 8),
-    default=4,
-    metavar="BYTES",
-    help="Of a gradient on the wire.",
-)
-@click.option(
-    "--compute",
-    type=click.FloatRange(0),
-    default=0.0,
-    metavar="SECONDS",
-    help="A step without communication.",
-)
-@click.option("--bucket", type=size, default="25M", metavar="SIZE", help="The largest buckets of DDP.")
+@model_options(is_required=False)
 @click.option(
     "--workers",
     type=click.IntRange(2, WORKERS_MAX),
@@ -140,7 +118,7 @@ def doctor(
             workers=workers or max(2, len(measured.workers)),
             gradient_bytes=parameters * parameter_bytes,
             compute_s=compute,
-            bucket_bytes=max(1, bucket),
+            bucket_bytes=bucket,
         )
         predicted = forecast(measured, model)
     if as_json:

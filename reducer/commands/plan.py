@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from typing import Any
 
 import click
 from reduction.errors import ConfigError
 from reduction.process.place import link_mbit
 
-from reducer.resources.sizes import size
+from reducer.commands.options import WORKERS_MAX, model_options
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbt]?)", re.IGNORECASE)
-_TIMES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-WORKERS_MAX = 10_000
 REDUCERS_MAX = 10_000
-
-
-def count(text: str) -> float:
-    """Return the number of a text such as 25600000, 25.6M or 7B. It is the type of an option.
-
-    Raises:
-        click.BadParameter: the text is no such number.
-    """
-    match = _COUNT.fullmatch(text.strip())
-    if match is None or not float(match[1]):
-        raise click.BadParameter(f"{text!r} is no number of parameters: write such as 25600000, 25.6M or 7B")
-    return float(match[1]) * _TIMES[match[2].lower()]
 
 
 def counts(text: str) -> list[int]:
@@ -53,23 +37,7 @@ def counts(text: str) -> list[int]:
 )
 @click.option("--ranks", type=click.IntRange(1, 64), default=1, metavar="COUNT", help="Of each worker.")
 @click.option("--link", required=True, metavar="RATE", help="Of a worker's link, such as 25G or 100M.")
-@click.option(
-    "--parameters", type=count, required=True, metavar="COUNT", help="Of the model, such as 25.6M or 7B."
-)
-@click.option(
-    "--parameter-bytes",
-    type=click.IntRange(1, 8),
-    default=4,
-    metavar="BYTES",
-    help="Of a gradient on the wire: 4 for float32, 2 for bfloat16, 1 for wire_dtype int8.",
-)
-@click.option(
-    "--compute",
-    type=click.FloatRange(0),
-    default=0.0,
-    metavar="SECONDS",
-    help="A step without communication; docs/when-it-helps.md says how to measure it.",
-)
+@model_options(is_required=True)
 @click.option(
     "--reducers",
     type=counts,
@@ -83,9 +51,6 @@ def counts(text: str) -> list[int]:
     default=8,
     metavar="COUNT",
     help="Of a reducer's machine.",
-)
-@click.option(
-    "--bucket", type=size, default="25M", metavar="SIZE", help="The largest buckets of DDP, bucket_cap_mb."
 )
 @click.option(
     "--round-trip", type=click.FloatRange(0), default=0.1, metavar="MS", help="To another machine and back."
@@ -131,8 +96,6 @@ def plan(
         raise click.UsageError(str(error)) from None
     if (worker_price is None) != (reducer_price is None):
         raise click.UsageError("give both --worker-price and --reducer-price, or neither")
-    if not bucket:
-        raise click.UsageError("--bucket is 0; it must be at least 1")
     training = Training(
         workers=workers,
         ranks_per_worker=ranks,

@@ -84,7 +84,7 @@ def test_it_says_what_it_does_not_know():
         (("--parameters", "many"), "'many' is no number of parameters: write such as 25600000"),
         (("--parameters", "0"), "'0' is no number of parameters"),
         (("--reducers", "1,-2"), "'1,-2' is no list of numbers up to 10000"),
-        (("--bucket", "0"), "--bucket is 0; it must be at least 1"),
+        (("--bucket", "0"), "0 is no size of a bucket: it must be at least 1 byte"),
         (("--worker-price", "1"), "give both --worker-price and --reducer-price"),
     ],
 )

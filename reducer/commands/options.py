@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from reducer.config import TLS_OPTIONS
 from reducer.resources.sizes import size
+
+if TYPE_CHECKING:
+    from reducer.planner.advice import Prices
 
 WORKERS_MAX = 10_000
 
@@ -90,6 +95,50 @@ def model_options(*, is_required: bool) -> Callable[[Callable[..., None]], Calla
         return command
 
     return add
+
+
+def price_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that `prices_of` reads to a command: `worker_price`, `reducer_price` and `steps`."""
+    options = (
+        click.option(
+            "--worker-price", type=click.FloatRange(0), metavar="PRICE", help="Of a worker per hour."
+        ),
+        click.option(
+            "--reducer-price",
+            type=click.FloatRange(0),
+            metavar="PRICE",
+            help="Of a reducer's machine per hour.",
+        ),
+        click.option(
+            "--steps",
+            type=click.IntRange(1),
+            metavar="COUNT",
+            help="Whose cost is shown, such as those of an epoch.  [default: 1000]",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def prices_of(worker_price: float | None, reducer_price: float | None, steps: int | None) -> Prices | None:
+    """Return what machines cost, None if the user does not say it.
+
+    Raises:
+        click.UsageError: only some of it is known.
+    """
+    from reducer.planner.advice import Prices
+
+    if (worker_price is None) != (reducer_price is None):
+        raise click.UsageError("give both --worker-price and --reducer-price, or neither")
+    if worker_price is None or reducer_price is None:
+        if steps is not None:
+            raise click.UsageError(
+                f"--steps {steps} is for what they cost: give --worker-price and --reducer-price too"
+            )
+        return None
+    prices = Prices(worker=worker_price, reducer=reducer_price)
+    return prices if steps is None else replace(prices, steps=steps)
 
 
 def count(text: str) -> float:

@@ -10,7 +10,7 @@ import click
 from reduction.errors import ConfigError
 from reduction.process.place import link_mbit
 
-from reducer.commands.options import WORKERS_MAX, model_options
+from reducer.commands.options import WORKERS_MAX, model_options, price_options, prices_of
 
 REDUCERS_MAX = 10_000
 
@@ -55,10 +55,7 @@ def counts(text: str) -> list[int]:
 @click.option(
     "--round-trip", type=click.FloatRange(0), default=0.1, metavar="MS", help="To another machine and back."
 )
-@click.option("--worker-price", type=click.FloatRange(0), metavar="PRICE", help="Of a worker per hour.")
-@click.option(
-    "--reducer-price", type=click.FloatRange(0), metavar="PRICE", help="Of a reducer's machine per hour."
-)
+@price_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def plan(
     workers: int,
@@ -74,6 +71,7 @@ def plan(
     round_trip: float,
     worker_price: float | None,
     reducer_price: float | None,
+    steps: int | None,
     as_json: bool,
 ) -> None:
     """Predict the time of a training step with a ring and with reducers, and say which to take.
@@ -86,7 +84,7 @@ def plan(
     \b
     reducer plan --workers 8 --link 10G --parameters 340M --compute 0.41
     """
-    from reducer.planner.advice import Prices, advise, usual_counts
+    from reducer.planner.advice import advise, usual_counts
     from reducer.planner.formulas import Training
 
     try:
@@ -94,8 +92,7 @@ def plan(
         reducer_mbit = worker_mbit if reducer_link is None else link_mbit("--reducer-link", reducer_link)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    if (worker_price is None) != (reducer_price is None):
-        raise click.UsageError("give both --worker-price and --reducer-price, or neither")
+    prices = prices_of(worker_price, reducer_price, steps)
     training = Training(
         workers=workers,
         ranks_per_worker=ranks,
@@ -107,9 +104,6 @@ def plan(
         bucket_bytes=bucket,
         round_trip_s=round_trip / 1e3,
     )
-    prices = None
-    if worker_price is not None and reducer_price is not None:
-        prices = Prices(worker=worker_price, reducer=reducer_price)
     advice = advise(training, usual_counts(training) if reducers is None else reducers, prices)
     if as_json:
         document: dict[str, Any] = {"training": dataclasses.asdict(training), **dataclasses.asdict(advice)}

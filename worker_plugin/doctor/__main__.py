@@ -44,7 +44,16 @@ GLOO_S = 20.0
 #: What a doctor needs of the settings; all others are for the training.
 KEPT = ("reducers", "tls_cert", "tls_key", "tls_ca", "token_file", "job")
 #: Options that `reducer doctor` takes when it judges.
-JUDGED = ("link", "parameters", "parameter-bytes", "compute", "bucket")
+JUDGED = (
+    "link",
+    "parameters",
+    "parameter-bytes",
+    "compute",
+    "bucket",
+    "worker-price",
+    "reducer-price",
+    "steps",
+)
 
 
 @dataclass

@@ -13,11 +13,16 @@ import click
 from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE
 from reduction.errors import ConfigError, ReducerUnavailable, ReductionError
 from reduction.process.place import link_mbit
+from reduction.security.tls import tls_files
 
-from reducer.commands.options import security_options
-from reducer.commands.plan import WORKERS_MAX, count
+from reducer.commands.options import (
+    WORKERS_MAX,
+    model_options,
+    price_options,
+    prices_of,
+    security_options,
+)
 from reducer.config import DEFAULT_HOST, TLS_OPTIONS, complete_address
-from reducer.resources.sizes import size
 
 if TYPE_CHECKING:
     from reducer.doctor.facts import Facts
@@ -29,33 +34,14 @@ if TYPE_CHECKING:
 @click.option("--no-rates", is_flag=True, help="Measure no bandwidth: what is sent is a few kilobytes.")
 @click.option("--anyway", is_flag=True, help="Measure bandwidth although jobs are running, and slow them.")
 @click.option("--link", metavar="RATE", help="What this host's link should carry, such as 25G or 100M.")
-@click.option(
-    "--parameters",
-    type=count,
-    metavar="COUNT",
-    help="Of the model, such as 25.6M: predict its step as `plan` does.",
-)
-@click.option(
-    "--parameter-bytes",
-    type=click.IntRange(1, 8),
-    default=4,
-    metavar="BYTES",
-    help="Of a gradient on the wire.",
-)
-@click.option(
-    "--compute",
-    type=click.FloatRange(0),
-    default=0.0,
-    metavar="SECONDS",
-    help="A step without communication.",
-)
-@click.option("--bucket", type=size, default="25M", metavar="SIZE", help="The largest buckets of DDP.")
+@model_options(is_required=False)
 @click.option(
     "--workers",
     type=click.IntRange(2, WORKERS_MAX),
     metavar="COUNT",
     help="Machines that train, for the prediction.  [default: those that were measured]",
 )
+@price_options
 @security_options
 @click.option("--job", metavar="NAME", help="Name of the doctor's job, if tokens are for certain jobs only.")
 @click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
@@ -76,6 +62,9 @@ def doctor(
     compute: float,
     bucket: int,
     workers: int | None,
+    worker_price: float | None,
+    reducer_price: float | None,
+    steps: int | None,
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
@@ -97,30 +86,31 @@ def doctor(
 
     Exit codes: 0 all is good; 1 it works, but something makes it slow; 2 it does not work.
     """
-    # gRPC would report failed handshakes on stderr, beside ours.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from reduction.security.tls import tls_files
-
-    from reducer.doctor.examine import examine
+    # What imports gRPC, numpy or rich is imported where it is needed: the doctor of all ranks runs this command
+    # once for each rank, and once more to judge.
     from reducer.doctor.facts import Facts, from_json, to_json
     from reducer.doctor.findings import first, verdict
     from reducer.doctor.judge import judge
     from reducer.doctor.model import Model, forecast
-    from reducer.doctor.reach import JOB_PREFIX, Visit
-    from reducer.doctor.text import print_report
-    from reducer.observe.status import StatusAccess
 
+    prices = prices_of(worker_price, reducer_price, steps)
     try:
         expected = 0 if link is None else link_mbit("--link", link)
         if timeout <= 0:
             raise ConfigError(f"--timeout {timeout:g}: must be positive")
-        if parameters is None and (compute or workers is not None):
-            raise ConfigError("--compute and --workers are for a prediction: give --parameters too")
+        if parameters is None and (compute or workers is not None or prices is not None):
+            raise ConfigError("--compute, --workers and prices are for a prediction: give --parameters too")
         if facts is not None:
             document = _document(facts)
             measured = from_json(Facts, document.get("facts", document))
             _check_ranks(measured)
         else:
+            # gRPC would report failed handshakes on stderr, beside ours.
+            os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+            from reducer.doctor.examine import examine
+            from reducer.doctor.reach import JOB_PREFIX, Visit
+            from reducer.observe.status import StatusAccess
+
             access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
             visit = Visit(access=access, job=job or f"{JOB_PREFIX}{secrets.token_hex(4)}", timeout_s=timeout)
             access.metadata_of(visit.job)  # or each reducer would be reported as broken
@@ -140,7 +130,8 @@ def doctor(
             workers=workers or max(2, len(measured.workers)),
             gradient_bytes=parameters * parameter_bytes,
             compute_s=compute,
-            bucket_bytes=max(1, bucket),
+            bucket_bytes=bucket,
+            prices=prices,
         )
         predicted = forecast(measured, model)
     if as_json:
@@ -154,6 +145,8 @@ def doctor(
         }
         click.echo(json.dumps(answer, indent=2))
     else:
+        from reducer.doctor.text import print_report
+
         print_report(measured, findings, predicted)
     sys.exit(int(verdict(findings)))
 

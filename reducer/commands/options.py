@@ -1,12 +1,24 @@
-"""The options that `reducer serve` and `reducer status` share, and a class for renamed options."""
+"""The options that several commands share, and a class for renamed options."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from reducer.config import TLS_OPTIONS
+from reducer.resources.sizes import size
+
+if TYPE_CHECKING:
+    from reducer.planner.advice import Prices
+
+WORKERS_MAX = 10_000
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbt]?)", re.IGNORECASE)
+_TIMES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
 class RenamedOption(click.Option):
@@ -35,3 +47,113 @@ def security_options(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--token-file", type=file_type, help="Lines of JOB:TOKEN, *:TOKEN for any other job. See SECURITY.md."
     )(command)
+
+
+def model_options(*, is_required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return what adds the options that describe a training's step to a command.
+
+    They are `parameters`, `parameter_bytes`, `compute` and `bucket`.
+
+    Args:
+        is_required: whether `--parameters` must be given. Otherwise it is None where nothing is to be predicted.
+    """
+    what_for = "" if is_required else " Predict its step as `plan` does."
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        options = (
+            click.option(
+                "--parameters",
+                type=count,
+                required=is_required,
+                metavar="COUNT",
+                help=f"Of the model, such as 25.6M or 7B.{what_for}",
+            ),
+            click.option(
+                "--parameter-bytes",
+                type=click.IntRange(1, 8),
+                default=4,
+                metavar="BYTES",
+                help="Of a gradient on the wire: 4 for float32, 2 for bfloat16, 1 for wire_dtype int8.",
+            ),
+            click.option(
+                "--compute",
+                type=click.FloatRange(0),
+                default=0.0,
+                metavar="SECONDS",
+                help="A step without communication; docs/when-it-helps.md says how to measure it.",
+            ),
+            click.option(
+                "--bucket",
+                type=_bucket,
+                default="25M",
+                metavar="SIZE",
+                help="The largest buckets of DDP, bucket_cap_mb.",
+            ),
+        )
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def price_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that `prices_of` reads to a command: `worker_price`, `reducer_price` and `steps`."""
+    options = (
+        click.option(
+            "--worker-price", type=click.FloatRange(0), metavar="PRICE", help="Of a worker per hour."
+        ),
+        click.option(
+            "--reducer-price",
+            type=click.FloatRange(0),
+            metavar="PRICE",
+            help="Of a reducer's machine per hour.",
+        ),
+        click.option(
+            "--steps",
+            type=click.IntRange(1),
+            metavar="COUNT",
+            help="Whose cost is shown, such as those of an epoch.  [default: 1000]",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def prices_of(worker_price: float | None, reducer_price: float | None, steps: int | None) -> Prices | None:
+    """Return what machines cost, None if the user does not say it.
+
+    Raises:
+        click.UsageError: only some of it is known.
+    """
+    from reducer.planner.advice import Prices
+
+    if (worker_price is None) != (reducer_price is None):
+        raise click.UsageError("give both --worker-price and --reducer-price, or neither")
+    if worker_price is None or reducer_price is None:
+        if steps is not None:
+            raise click.UsageError(
+                f"--steps {steps} is for what they cost: give --worker-price and --reducer-price too"
+            )
+        return None
+    prices = Prices(worker=worker_price, reducer=reducer_price)
+    return prices if steps is None else replace(prices, steps=steps)
+
+
+def count(text: str) -> float:
+    """Return the number of a text such as 25600000, 25.6M or 7B. It is the type of an option.
+
+    Raises:
+        click.BadParameter: the text is no such number.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"{text!r} is no number of parameters: write such as 25600000, 25.6M or 7B")
+    return float(match[1]) * _TIMES[match[2].lower()]
+
+
+def _bucket(text: str) -> int:
+    if not (nbytes := size(text)):
+        raise click.BadParameter(f"{text} is no size of a bucket: it must be at least 1 byte")
+    return nbytes

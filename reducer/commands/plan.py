@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from typing import Any
 
 import click
 from reduction.errors import ConfigError
 from reduction.process.place import link_mbit
 
-from reducer.resources.sizes import size
+from reducer.commands.options import WORKERS_MAX, model_options, price_options, prices_of
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbt]?)", re.IGNORECASE)
-_TIMES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-WORKERS_MAX = 10_000
 REDUCERS_MAX = 10_000
-
-
-def count(text: str) -> float:
-    """Return the number of a text such as 25600000, 25.6M or 7B. It is the type of an option.
-
-    Raises:
-        click.BadParameter: the text is no such number.
-    """
-    match = _COUNT.fullmatch(text.strip())
-    if match is None or not float(match[1]):
-        raise click.BadParameter(f"{text!r} is no number of parameters: write such as 25600000, 25.6M or 7B")
-    return float(match[1]) * _TIMES[match[2].lower()]
 
 
 def counts(text: str) -> list[int]:
@@ -53,23 +37,7 @@ def counts(text: str) -> list[int]:
 )
 @click.option("--ranks", type=click.IntRange(1, 64), default=1, metavar="COUNT", help="Of each worker.")
 @click.option("--link", required=True, metavar="RATE", help="Of a worker's link, such as 25G or 100M.")
-@click.option(
-    "--parameters", type=count, required=True, metavar="COUNT", help="Of the model, such as 25.6M or 7B."
-)
-@click.option(
-    "--parameter-bytes",
-    type=click.IntRange(1, 8),
-    default=4,
-    metavar="BYTES",
-    help="Of a gradient on the wire: 4 for float32, 2 for bfloat16, 1 for wire_dtype int8.",
-)
-@click.option(
-    "--compute",
-    type=click.FloatRange(0),
-    default=0.0,
-    metavar="SECONDS",
-    help="A step without communication; docs/when-it-helps.md says how to measure it.",
-)
+@model_options(is_required=True)
 @click.option(
     "--reducers",
     type=counts,
@@ -85,15 +53,9 @@ def counts(text: str) -> list[int]:
     help="Of a reducer's machine.",
 )
 @click.option(
-    "--bucket", type=size, default="25M", metavar="SIZE", help="The largest buckets of DDP, bucket_cap_mb."
-)
-@click.option(
     "--round-trip", type=click.FloatRange(0), default=0.1, metavar="MS", help="To another machine and back."
 )
-@click.option("--worker-price", type=click.FloatRange(0), metavar="PRICE", help="Of a worker per hour.")
-@click.option(
-    "--reducer-price", type=click.FloatRange(0), metavar="PRICE", help="Of a reducer's machine per hour."
-)
+@price_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def plan(
     workers: int,
@@ -109,6 +71,7 @@ def plan(
     round_trip: float,
     worker_price: float | None,
     reducer_price: float | None,
+    steps: int | None,
     as_json: bool,
 ) -> None:
     """Predict the time of a training step with a ring and with reducers, and say which to take.
@@ -121,7 +84,7 @@ def plan(
     \b
     reducer plan --workers 8 --link 10G --parameters 340M --compute 0.41
     """
-    from reducer.planner.advice import Prices, advise, usual_counts
+    from reducer.planner.advice import advise, usual_counts
     from reducer.planner.formulas import Training
 
     try:
@@ -129,10 +92,7 @@ def plan(
         reducer_mbit = worker_mbit if reducer_link is None else link_mbit("--reducer-link", reducer_link)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    if (worker_price is None) != (reducer_price is None):
-        raise click.UsageError("give both --worker-price and --reducer-price, or neither")
-    if not bucket:
-        raise click.UsageError("--bucket is 0; it must be at least 1")
+    prices = prices_of(worker_price, reducer_price, steps)
     training = Training(
         workers=workers,
         ranks_per_worker=ranks,
@@ -144,9 +104,6 @@ def plan(
         bucket_bytes=bucket,
         round_trip_s=round_trip / 1e3,
     )
-    prices = None
-    if worker_price is not None and reducer_price is not None:
-        prices = Prices(worker=worker_price, reducer=reducer_price)
     advice = advise(training, usual_counts(training) if reducers is None else reducers, prices)
     if as_json:
         document: dict[str, Any] = {"training": dataclasses.asdict(training), **dataclasses.asdict(advice)}

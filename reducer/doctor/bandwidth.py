@@ -14,7 +14,8 @@ SLOW_PART = 0.8
 #: The same for all together, where ranks and reducers also wait for each other and share cores.
 TOGETHER_PART = 0.6
 #: More of the bytes than this is lost only where a queue is too short or a cable is bad. TCP itself fills
-#: queues until they lose something: three workers at one reducer lost up to 2.2 % in a queue of 20 ms.
+#: queues until they lose something: four workers at one reducer lost 1.1 to 2.1 % on average in a queue of 20 ms,
+#: and single ones up to 6 % within half a second.
 RESENT_PART = 0.03
 
 
@@ -74,20 +75,45 @@ def _all_together(
 
 
 def _losses(facts: Facts, names: dict[int, str]) -> Iterator[Finding]:
+    """Yield who loses packets.
+
+    Of incast only means count, those of a rank over all reducers and those of a reducer over all other ranks: in half
+    a second one of many workers may lose much to the others by chance.
+    """
+    of_incast = [
+        Rate(rank=rank, reducer="", bytes_per_s=0.0, resent=_resent(facts.incast, rank=rank))
+        for rank in sorted({rate.rank for rate in facts.incast})
+    ]
     worst: dict[int, Rate] = {}
-    for rate in (*facts.alone, *facts.incast, *facts.together):
+    for rate in (*facts.alone, *of_incast, *facts.together):
         if rate.resent > worst.get(rate.rank, rate).resent or rate.rank not in worst:
             worst[rate.rank] = rate
-    for rank, rate in worst.items():
-        if rate.resent > RESENT_PART:
-            yield Finding(
-                Level.SLOW,
-                "bandwidth",
-                f"{names[rank]} to {f'reducer {rate.reducer}' if rate.reducer else 'all reducers'}",
-                f"{rate.resent:.1%} of what was sent was lost and sent again",
-                "look for a queue that is too short (switch, tc, a cloud's rate limit) or a bad cable",
-                min(0.9, 10 * rate.resent),
-            )
+    losing = {rank: rate for rank, rate in worst.items() if rate.resent > RESENT_PART}
+    for rank, rate in losing.items():
+        reducers = f"reducer {rate.reducer}" if rate.reducer else "all reducers"
+        yield _lossy(f"{names[rank]} to {reducers}", rate.resent)
+    others = [rate for rate in facts.incast if rate.rank not in losing]
+    for reducer in dict.fromkeys(rate.reducer for rate in others):
+        if (resent := _resent(others, reducer=reducer)) > RESENT_PART:
+            yield _lossy(f"all workers at once to reducer {reducer}", resent)
+
+
+def _resent(rates: Iterable[Rate], **which: Any) -> float:
+    """Return the mean of the parts that were sent again, of the rates with these fields."""
+    return statistics.fmean(
+        rate.resent for rate in rates if all(getattr(rate, name) == value for name, value in which.items())
+    )
+
+
+def _lossy(where: str, resent: float) -> Finding:
+    return Finding(
+        Level.SLOW,
+        "bandwidth",
+        where,
+        f"{resent:.1%} of what was sent was lost and sent again",
+        "look for a queue that is too short (switch, tc, a cloud's rate limit) or a bad cable",
+        min(0.9, 10 * resent),
+    )
 
 
 def _slow_link(where: str, rate: float, most: float, than: str) -> Finding:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from reducer.doctor.bandwidth import usual
 from reducer.doctor.facts import Facts, Rate
 from reducer.doctor.findings import best_by
-from reducer.planner.advice import Advice, advise, usual_counts
+from reducer.planner.advice import Advice, Prices, advise, usual_counts
 from reducer.planner.formulas import OVERHEAD, Step, Training, measured_step, reducer_step
 
 
@@ -20,6 +20,7 @@ class Model:
     gradient_bytes: float
     compute_s: float
     bucket_bytes: float
+    prices: Prices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,12 @@ class Forecast:
     #: With the reducers that are there, by the rate of all to all; None if that was not measured by all workers.
     now: Step | None
     advice: Advice
+    #: What the steps of `now` cost; None without prices, or without `now`.
+    now_cost: float | None
     #: Seconds that the slowest worker's link costs each step, against the usual one.
     slowest_costs_s: float
+    #: The price of that time for `Prices.steps` steps; None without prices.
+    slowest_cost: float | None
 
 
 def forecast(facts: Facts, model: Model) -> Forecast | None:
@@ -44,13 +49,18 @@ def forecast(facts: Facts, model: Model) -> Forecast | None:
     }
     training = _training(facts, model, min(of_worker.values()), len(reducers))
     whole = len(facts.together) == model.workers and all(rate.bytes_per_s for rate in facts.together)
-    now = None
+    now = now_cost = slowest_cost = None
     if whole:
         now = measured_step(training, 1 / min(rate.bytes_per_s for rate in facts.together))
     better = _training(facts, model, usual(of_worker.values()), len(reducers))
-    costs = reducer_step(training, len(reducers)).total_s - reducer_step(better, len(reducers)).total_s
-    counts = [*usual_counts(training), len(reducers)]
-    return Forecast(training, now, advise(training, counts, None), max(0.0, costs))
+    lost_s = reducer_step(training, len(reducers)).total_s - reducer_step(better, len(reducers)).total_s
+    lost_s = max(0.0, lost_s)
+    prices = model.prices
+    if prices is not None:
+        now_cost = None if now is None else prices.cost(model.workers, len(reducers), now.total_s)
+        slowest_cost = prices.cost(model.workers, len(reducers), lost_s)
+    advice = advise(training, [*usual_counts(training), len(reducers)], prices)
+    return Forecast(training, now, advice, now_cost, lost_s, slowest_cost)
 
 
 def _training(facts: Facts, model: Model, worker_rate: float, reducers: int) -> Training:

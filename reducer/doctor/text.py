@@ -83,6 +83,7 @@ def last_words(findings: Sequence[Finding], forecast: Forecast | None) -> list[s
         cost = ""
         if worst.check == "bandwidth" and forecast is not None and forecast.slowest_costs_s > 0:
             cost = f"; the slowest link costs {milliseconds(forecast.slowest_costs_s)} ms of each step"
+            cost += _price(", or", forecast.slowest_cost, forecast)
         lines += _wrapped(f"fix first: {worst.where}: {worst.fix}{cost}", indent=11)
     return lines
 
@@ -93,7 +94,14 @@ def _measured_now(forecast: Forecast) -> list[str]:
         return []
     sums, exposed, step = map(milliseconds, (now.communication_s, now.exposed_s, now.total_s))
     text = f"sums {sums} ms, of them exposed {exposed} ms, step {step} ms"
+    text += _price("; the price is", forecast.now_cost, forecast)
     return _wrapped(f"with what is there now, by the rate of all to all: {text}")
+
+
+def _price(beginning: str, cost: float | None, forecast: Forecast) -> str:
+    """Return the end of a sentence that names a price, nothing without prices."""
+    prices = forecast.advice.prices
+    return "" if prices is None or cost is None else f"{beginning} {cost:.2f} for {prices.steps} steps"
 
 
 def _path_lines(workers: Sequence[Worker]) -> Iterator[str]:

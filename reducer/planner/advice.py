@@ -21,6 +21,13 @@ class Prices:
 
     worker: float
     reducer: float
+    #: Costs are those of so many steps, such as an epoch's.
+    steps: int = 1000
+
+    def cost(self, workers: int, reducers: int, step_s: float) -> float:
+        """Return what the steps cost with so many machines, if each takes so many seconds."""
+        per_hour = workers * self.worker + reducers * self.reducer
+        return per_hour * self.steps * step_s / 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Plan:
     #: A reducer's machine must cost less than this part of a worker's, or the same work costs more than with
     #: the ring. None if it has no such machines.
     price_limit: float | None
-    #: Of 1000 steps; None without prices.
+    #: Of `Prices.steps` steps; None without prices.
     cost: float | None
 
 
@@ -48,6 +55,7 @@ class Advice:
     reason: str
     #: What the prediction does not know of.
     doubts: tuple[str, ...]
+    prices: Prices | None
 
 
 def advise(training: Training, counts: Sequence[int], prices: Prices | None) -> Advice:
@@ -65,7 +73,8 @@ def advise(training: Training, counts: Sequence[int], prices: Prices | None) -> 
     for plan in plans[1:]:
         if _measure(plan) < _measure(best) * (1 - NOTICEABLE):
             best = plan
-    return Advice(tuple(plans), best, _reason(training, plans, best), tuple(_doubts(training)))
+    reason = _reason(training, plans, best, prices)
+    return Advice(tuple(plans), best, reason, tuple(_doubts(training)), prices)
 
 
 def usual_counts(training: Training) -> list[int]:
@@ -76,10 +85,7 @@ def usual_counts(training: Training) -> list[int]:
 
 def _plan(training: Training, reducers: int | None, step: Step, ring: Step, prices: Prices | None) -> Plan:
     speedup = ring.total_s / step.total_s
-    cost = None
-    if prices is not None:
-        per_hour = training.workers * prices.worker + (reducers or 0) * prices.reducer
-        cost = per_hour * 1000 * step.total_s / 3600
+    cost = None if prices is None else prices.cost(training.workers, reducers or 0, step.total_s)
     limit = training.workers * (speedup - 1) / reducers if reducers else None
     return Plan(reducers, step, speedup, limit, cost)
 
@@ -88,15 +94,15 @@ def _measure(plan: Plan) -> float:
     return plan.step.total_s if plan.cost is None else plan.cost
 
 
-def _reason(training: Training, plans: Sequence[Plan], best: Plan) -> str:
+def _reason(training: Training, plans: Sequence[Plan], best: Plan, prices: Prices | None) -> str:
     if best.reducers is not None:
         helped = "" if best.reducers >= training.workers else ', with colocated="auto"'
         text = f"take {best.reducers} reducers{helped}: steps are {best.speedup:.2f} times as fast as with a ring"
-        if best.cost is not None and plans[0].cost is not None:
-            text += f", and 1000 of them cost {best.cost:.2f} instead of {plans[0].cost:.2f}"
+        if prices is not None:
+            text += f", and {prices.steps} of them cost {best.cost:.2f} instead of {plans[0].cost:.2f}"
         return text
     fastest = min(plans, key=lambda plan: plan.step.total_s)
-    if fastest.cost is not None and fastest.speedup >= 1 + NOTICEABLE:
+    if prices is not None and fastest.speedup >= 1 + NOTICEABLE:
         return (
             f"keep the ring: {fastest.reducers} reducers make steps {fastest.speedup:.2f} times as fast, but cost "
             f"more than that; they pay below {fastest.price_limit or 0:.2f} of a worker's price"

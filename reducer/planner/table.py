@@ -18,14 +18,14 @@ def print_advice(training: Training, advice: Advice) -> None:
         f"{training.compute_s * 1e3:g} ms of computing"
     )
     titles = ["sums, ms", "exposed, ms", "step, ms", "x ring", "bound by"]
-    has_cost = advice.best.cost is not None
-    titles += ["1000 steps cost"] if has_cost else []
+    prices = advice.prices
+    titles += [] if prices is None else [f"{prices.steps} steps cost"]
     titles += ["pays below"]
     table = Table(
         "reducers", *(Column(title, justify="right") for title in titles), box=None, padding=(0, 1, 0, 0)
     )
     for plan in advice.plans:
-        table.add_row(*_cells(plan, has_cost=has_cost))
+        table.add_row(*_cells(plan, has_cost=prices is not None))
     console.print(table)
     console.print(advice.reason)
     for doubt in advice.doubts:

@@ -6,6 +6,7 @@ that somebody is missing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from datetime import timedelta
@@ -13,8 +14,11 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
-#: How often a key is asked for that is not there, in seconds.
-_ASK_S = 0.05
+#: How long to wait before asking again for what is not there, in seconds: at first, and at most. Asking goes
+#: over the links that are measured.
+_ASK_FIRST_S, _ASK_MOST_S = 0.001, 0.05
+#: Seconds for an answer of the store to what it has.
+_ANSWER_S = 10.0
 
 
 class MeetingFailed(Exception):
@@ -39,16 +43,16 @@ class Meeting:
         """
         self._count += 1
         self._store.set(self._key(self.rank), json.dumps([None, value]))
-        deadline = time.monotonic() + timeout_s
-        values = {rank: self._get(rank, deadline) for rank in range(self.ranks)}
-        missing = [rank for rank, found in values.items() if found is None]
-        if missing:
+        keys = [self._key(rank) for rank in range(self.ranks)]
+        if missing := self._missing(keys, timeout_s):
             names = ", ".join(self._name(rank) for rank in missing)
             verb = "has" if len(missing) == 1 else "have"
             raise MeetingFailed(
                 f"{names} {verb} not come to {what} within {timeout_s:g} s: stopped, dead, or never started"
             )
-        pairs = [json.loads(values[rank] or b"") for rank in range(self.ranks)]
+        self._store.set_timeout(timedelta(seconds=_ANSWER_S))
+        # All at once: while the links are measured a way to the store and back takes tens of milliseconds.
+        pairs = [json.loads(found) for found in self._store.multi_get(keys)]
         for error, _ in pairs:
             if error is not None:
                 raise MeetingFailed(error)
@@ -57,7 +61,8 @@ class Meeting:
     def fail(self, error: str) -> None:
         """Let all others know, at the next meeting, why we do not go on; ours is over."""
         self._count += 1
-        self._store.set(self._key(self.rank), json.dumps([f"{self._name(self.rank)}: {error}", None]))
+        with contextlib.suppress(RuntimeError):  # as in `leave`: rank 0 may have gone
+            self._store.set(self._key(self.rank), json.dumps([f"{self._name(self.rank)}: {error}", None]))
 
     def meet(self, host: str, timeout_s: float) -> None:
         """Learn the hosts of all ranks.
@@ -68,11 +73,15 @@ class Meeting:
         self._hosts |= dict(enumerate(self.exchange(host, timeout_s, "the beginning")))
 
     def leave(self, timeout_s: float) -> None:
-        """Return when all ranks have come to this point, or `timeout_s` are over: the store may be rank 0's."""
-        try:
-            self.exchange(None, timeout_s, "the end")
-        except (MeetingFailed, RuntimeError):  # torch's errors of a store that is gone are RuntimeErrors
-            return
+        """Let the others know that this rank needs nobody any more.
+
+        The store may be rank 0's, so that rank returns when all have come to this point, or `timeout_s` are over.
+        """
+        self._count += 1
+        with contextlib.suppress(RuntimeError):  # torch's errors of a store that is gone are RuntimeErrors
+            self._store.set(self._key(self.rank), "")
+            if self.rank == 0:
+                self._missing([self._key(rank) for rank in range(self.ranks)], timeout_s)
 
     def _key(self, rank: int) -> str:
         return f"doctor/{self._count}/{rank}"
@@ -81,11 +90,12 @@ class Meeting:
         host = self._hosts.get(rank)
         return f"rank {rank}" if host is None else f"rank {rank} ({host})"
 
-    def _get(self, rank: int, deadline: float) -> bytes | None:
-        """Return what a rank has brought; None if it does not come in time."""
-        while not self._store.check([self._key(rank)]):
+    def _missing(self, keys: list[str], timeout_s: float) -> list[int]:
+        """Wait until the ranks have brought what has these keys, and return those that do not come in time."""
+        deadline, wait_s = time.monotonic() + timeout_s, _ASK_FIRST_S
+        while not self._store.check(keys):
             if time.monotonic() > deadline:
-                return None
-            time.sleep(_ASK_S)
-        self._store.set_timeout(timedelta(seconds=10))
-        return self._store.get(self._key(rank))
+                return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _ASK_MOST_S)
+        return []

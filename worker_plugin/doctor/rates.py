@@ -7,45 +7,27 @@ A step sends the same way, so nothing here has to be believed that a step would 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from worker_plugin.doctor.measure import Measured, measure
 from worker_plugin.doctor.meeting import Meeting
 from worker_plugin.state import ReductionState
 
-#: Seconds for all pairs, for all reducers in turn, for all to all and for the ring.
+#: The most seconds for all pairs, for all reducers in turn, for all to all and for the ring.
 ALONE_S, INCAST_S, TOGETHER_S, RING_S = 8.0, 6.0, 4.0, 3.0
-#: The least and the most for one of them.
-LEAST_S, MOST_S = 0.5, 2.0
-#: The first part of a measurement does not count: TCP and the credit find the rate.
-BEGINNING = 0.25
-#: Bytes of the first sums, by which the rate is guessed.
-GUESS_BYTES = 256 << 10
-#: Bytes of a sum, and how many sums are under way.
-PIECE_LEAST, PIECE_MOST, DEPTH = 64 << 10, 8 << 20, 4
-#: A sum is to take so many seconds.
-PIECE_S = 0.1
+#: One of them takes at most so many seconds, if there are many, and if there are few.
+MANY_S, FEW_S = 0.5, 2.0
+#: A pair that has less than this part of what both of its ends have with others is measured once more, in at most so
+#: many rounds.
+DOUBTFUL_PART, AGAIN_MOST = 0.8, 2
 #: Whoever waits longer than this for a rank or reducer names it, and the doctor ends.
 TIMEOUT_S = 15.0
 
-Submit = Callable[[torch.Tensor], Any]
-Agree = Callable[[float], float]
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One rate of one rank."""
-
-    bytes_per_s: float
-    resent: float
 
 
 class Rates:
@@ -67,23 +49,34 @@ class Rates:
     def alone(self, reducers: Sequence[str]) -> Iterator[list[Row]]:
         """Yield the rates of all ranks with reducers that no other rank uses at the time, in several rounds.
 
+        Rounds with a pair that is slower than both of its ends are with others are measured once more.
+
         Raises:
             ReductionError: a reducer failed.
             MeetingFailed: a rank did not come to a round.
         """
-        rank, rounds = self._meeting.rank, max(self._meeting.ranks, len(reducers))
-        seconds = min(max(ALONE_S / rounds, LEAST_S), MOST_S)
+        rounds = max(self._meeting.ranks, len(reducers))
+        seconds = min(max(ALONE_S / rounds, MANY_S), FEW_S)
+        measured = []
         for number in range(rounds):
-            index, row = (rank + number) % rounds, None
-            if index < len(reducers):
-                with self._state(reducers[index : index + 1], rank=0, ranks=1, suffix=f"-{rank}") as state:
-                    row = self._row(reducers[index], measure(state.all_reduce, seconds, lambda rate: rate))
-            rows = self._meeting.exchange(row, TIMEOUT_S + 2 * seconds, "the next reducer")
-            yield [row for row in rows if row is not None]
+            measured.append(self._round(number, rounds, reducers, seconds))
+            yield measured[-1]
+        for number in doubtful(measured):
+            yield self._round(number, rounds, reducers, seconds)
+
+    def _round(self, number: int, rounds: int, reducers: Sequence[str], seconds: float) -> list[Row]:
+        """Return the rates of disjoint pairs: rank i with reducer i + `number`."""
+        rank, row = self._meeting.rank, None
+        index = (rank + number) % rounds
+        if index < len(reducers):
+            with self._state(reducers[index : index + 1], rank=0, ranks=1, suffix=f"-{rank}") as state:
+                row = self._row(reducers[index], measure(state.all_reduce, seconds, lambda rate: rate))
+        rows = self._meeting.exchange(row, TIMEOUT_S + 2 * seconds, "the next reducer")
+        return [row for row in rows if row is not None]
 
     def incast(self, reducers: Sequence[str]) -> Iterator[list[Row]]:
         """Yield the rates of all ranks with one reducer at the same time. Raises as `alone`."""
-        seconds = min(max(INCAST_S / len(reducers), LEAST_S), MOST_S)
+        seconds = min(max(INCAST_S / len(reducers), MANY_S), FEW_S)
         for reducer in reducers:
             yield self._all([reducer], reducer, seconds)
 
@@ -99,10 +92,11 @@ class Rates:
             MeetingFailed: a rank did not come.
         """
 
-        def submit(tensor: torch.Tensor) -> Any:
+        def submit(tensor: torch.Tensor) -> torch.futures.Future[Any]:
             work = dist.all_reduce(tensor, async_op=True)
             assert work is not None
-            return work
+            future: torch.futures.Future[Any] = work.get_future()
+            return future
 
         return self._shared("", measure(submit, RING_S, self._slowest))
 
@@ -143,54 +137,29 @@ class Rates:
             yield state
 
 
-def measure(submit: Submit, seconds: float, agree: Agree) -> Measured:
-    """Return the bytes of tensors per second that are summed, after a beginning that does not count.
+def doubtful(rounds: Sequence[Sequence[Row]]) -> list[int]:
+    """Return the numbers of at most AGAIN_MOST rounds in which other programs may have slowed a pair."""
+    rows = [row for round_ in rounds for row in round_]
+    best = {
+        row[end]: max(other["bytes_per_s"] for other in rows if other[end] == row[end])
+        for row in rows
+        for end in ("rank", "reducer")
+    }
 
-    Args:
-        submit: issues the sum of a tensor; all ranks issue the same ones.
-        seconds: how long to measure, about.
-        agree: makes of each rank's guess of the rate the one that counts for all.
-    """
-    guess = 0.0
-    for nbytes in (GUESS_BYTES, 2 * GUESS_BYTES, 4 * GUESS_BYTES):
-        guess = agree(_once(submit, nbytes))
-    # Of small sums the way to and fro is the larger part, so the guess is far too low on a fast link.
-    guess = agree(_once(submit, int(max(min(guess * PIECE_S * 2, 4 * PIECE_MOST), PIECE_LEAST))))
-    nbytes = int(max(min(guess * PIECE_S, PIECE_MOST), PIECE_LEAST)) // 4 * 4
-    count = max(2 * DEPTH, int(guess * seconds / nbytes))
-    before = _segments()
-    under_way: deque[Any] = deque()
-    done: list[float] = []
-    # Sums of zeros are zeros, so the tensors need not be filled anew, which would take time.
-    tensors = [torch.zeros(nbytes // 4) for _ in range(DEPTH)]
-    for number in range(count):
-        if len(under_way) == DEPTH:
-            under_way.popleft().wait()
-            done.append(time.monotonic())
-        under_way.append(submit(tensors[number % DEPTH]))
-    while under_way:
-        under_way.popleft().wait()
-        done.append(time.monotonic())
-    sent, resent = (after - earlier for after, earlier in zip(_segments(), before, strict=True))
-    skipped = int(count * BEGINNING)
-    rate = (count - 1 - skipped) * nbytes / max(done[-1] - done[skipped], 1e-9)
-    return Measured(rate, resent / sent if sent > 0 else 0.0)
+    def part(row: Row) -> float:
+        possible: float = min(best[row["rank"]], best[row["reducer"]])
+        return row["bytes_per_s"] / possible if possible else 1.0
+
+    least = {number: min(map(part, round_), default=1.0) for number, round_ in enumerate(rounds)}
+    found = [number for number in least if least[number] < DOUBTFUL_PART]
+    return sorted(found, key=lambda number: least[number])[:AGAIN_MOST]
 
 
-def _once(submit: Submit, nbytes: int) -> float:
-    """Return the bytes per second of one sum."""
-    tensor = torch.zeros(nbytes // 4)
-    began = time.monotonic()
-    submit(tensor).wait()
-    return nbytes / (time.monotonic() - began)
-
-
-def _segments() -> tuple[int, int]:
-    """Return the TCP segments that this host has sent, and sent again; zeros where the kernel does not tell."""
-    try:
-        lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
-    except OSError:
-        return 0, 0
-    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
-    table = dict(zip(names, values, strict=True))
-    return int(table["OutSegs"]), int(table["RetransSegs"])
+def better(rows: Sequence[Row], again: Sequence[Row]) -> list[Row]:
+    """Return the faster one of each pair's rates, since other programs only ever make one slower."""
+    best: dict[tuple[int, str], Row] = {}
+    for row in (*rows, *again):
+        pair = row["rank"], row["reducer"]
+        if pair not in best or row["bytes_per_s"] > best[pair]["bytes_per_s"]:
+            best[pair] = row
+    return list(best.values())

@@ -7,6 +7,7 @@ nobody sets.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar, get_type_hints
 
@@ -105,16 +106,36 @@ def from_json(text: str, source: str) -> Record:
     Raises:
         ConfigError: it is no record.
     """
-    try:
-        document = json.loads(text)
-        found = document.pop("format")
-        if found != FORMAT:
-            raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")
+
+    def build(document: dict[str, Any]) -> Record:
         spans = tuple(_span(one) for one in document.pop("spans"))
         notes = tuple(checked(Note(**one)) for one in document.pop("notes"))
         return checked(Record(spans=spans, notes=notes, **document))
+
+    return read(text, source, "a rank", build)
+
+
+def read(text: str, source: str, whose: str, build: Callable[[dict[str, Any]], _T]) -> _T:
+    """Return what `build` makes of a file's document, without its format, which must be ours.
+
+    Args:
+        text: the file's content.
+        source: how errors call it.
+        whose: what the record should be of; errors say that it is none.
+        build: raises any error of `json`, of a missing key or of a wrong type for what is no record.
+
+    Raises:
+        ConfigError: it is no record, or one of another format.
+    """
+    try:
+        document = json.loads(text)
+        found = document.pop("format")
+        if found == FORMAT:
+            return build(document)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise ConfigError(f"{source} is no record of a rank: {type(error).__name__}: {error}") from None
+        raise ConfigError(f"{source} is no record of {whose}: {type(error).__name__}: {error}") from None
+    # Outside of the block above, because a ConfigError is a ValueError.
+    raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")
 
 
 def _span(fields: dict[str, Any]) -> Span:

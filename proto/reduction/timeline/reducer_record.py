@@ -9,8 +9,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from reduction.errors import ConfigError
-from reduction.timeline.record import FORMAT, checked
+from reduction.timeline.record import FORMAT, checked, read
 
 
 @dataclass(slots=True)
@@ -58,15 +57,12 @@ def from_json(text: str, source: str) -> ReducerRecord:
     Raises:
         ConfigError: it is no record.
     """
-    try:
-        document = json.loads(text)
-        found = document.pop("format")
-        if found != FORMAT:
-            raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")
+
+    def build(document: dict[str, Any]) -> ReducerRecord:
         spans = tuple(_span(one) for one in document.pop("spans"))
         return checked(ReducerRecord(spans=spans, **document))
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise ConfigError(f"{source} is no record of a reducer: {type(error).__name__}: {error}") from None
+
+    return read(text, source, "a reducer", build)
 
 
 def _span(fields: dict[str, Any]) -> ReducerSpan:

@@ -70,6 +70,7 @@ def test_rates_are_those_of_the_links_and_a_slow_one_is_named(network):
     document = Doctors(hosts.workers, reducers.addresses, "--json").document()
     facts = document["facts"]
     best = {rank: max(mbit(rate) for rate in facts["alone"] if rate["rank"] == rank) for rank in (0, 1)}
+    print(f"Mbit/s by iperf3 {whole:.1f} and {half:.1f}, by the doctor {best[0]:.1f} and {best[1]:.1f}")
     assert best == {0: pytest.approx(whole, rel=RATE_ERROR), 1: pytest.approx(half, rel=RATE_ERROR)}
     assert len(facts["alone"]) == len(facts["incast"]) == 4
     assert len(facts["together"]) == len(facts["ring"]) == 2

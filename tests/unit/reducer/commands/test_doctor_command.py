@@ -24,6 +24,10 @@ def run(*options, **variables):
         (["--link", "fast"], "--link is 'fast'"),
         (["--compute", "1"], "give --parameters too"),
         (["--workers", "4"], "give --parameters too"),
+        (["--worker-price", "1", "--reducer-price", "1"], "give --parameters too"),
+        (["--parameters", "1M", "--reducer-price", "1"], "give both --worker-price and --reducer-price"),
+        (["--parameters", "1M", "--steps", "9"], "--steps 9 is for what they cost"),
+        (["--parameters", "1M", "--bucket", "0"], "0 is no size of a bucket"),
         (["--parameters", "many"], "'many' is no number of parameters"),
         (["--tls-cert", "x"], "--tls-key and --tls-ca are missing"),
         (["--token-file", "/nowhere"], "the token file /nowhere cannot be read"),
@@ -74,3 +78,23 @@ def test_exit_codes_and_json(tmp_path):
     assert result.exit_code == 0
     assert "x ring" in result.output
     assert "with what is there now" in " ".join(result.output.split())
+
+
+def test_its_costs_are_those_of_the_planner(tmp_path):
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps(to_json(healthy())))
+    prices = ["--worker-price", "1.4", "--reducer-price", "0.8", "--steps", "5000"]
+    found = json.loads(run("--facts", str(path), "--parameters", "340M", *prices, "--json").output)[
+        "forecast"
+    ]
+    training = found["training"]
+    same = ["--workers", "4", "--link", f"{training['worker_mbit']}M", "--parameters", "340M"]
+    same += ["--reducer-cores", "1", "--round-trip", f"{training['round_trip_s'] * 1e3}", "--reducers", "2"]
+    planned = json.loads(CliRunner().invoke(main, ["plan", *same, *prices, "--json"]).output)
+    of_two = [plan["cost"] for plan in found["advice"]["plans"] if plan["reducers"] == 2]
+    assert of_two == pytest.approx([planned["plans"][1]["cost"]], rel=0.01)
+    assert found["advice"]["prices"] == {"worker": 1.4, "reducer": 0.8, "steps": 5000}
+    # Four workers and two reducers per hour, for so many steps as were measured.
+    assert found["now_cost"] == pytest.approx((4 * 1.4 + 2 * 0.8) * 5000 * found["now"]["total_s"] / 3600)
+    output = " ".join(run("--facts", str(path), "--parameters", "340M", *prices).output.split())
+    assert f"the price is {found['now_cost']:.2f} for 5000 steps" in output

@@ -163,8 +163,30 @@ def test_lost_packets():
     facts = healthy()
     incast = [replace(rate, resent=0.07 if rate.rank == 1 else 0.001) for rate in facts.incast]
     found = only(replace(facts, incast=incast), Level.SLOW)
-    assert found.where == "rank 1 (host-1) to reducer 10.0.1.0:50051"
+    assert found.where == "rank 1 (host-1) to all reducers"
     assert found.what == "7.0% of what was sent was lost and sent again"
+    alone = [replace(rate, resent=0.04 if rate.rank == 1 else 0.0) for rate in facts.alone]
+    assert only(replace(facts, alone=alone), Level.SLOW).where == "rank 1 (host-1) to reducer 10.0.1.0:50051"
+
+
+def test_packets_that_are_lost_on_the_way_to_one_reducer():
+    facts = healthy()
+    incast = [
+        replace(rate, resent=0.05 if rate.reducer == "10.0.1.1:50051" else 0.0) for rate in facts.incast
+    ]
+    found = only(replace(facts, incast=incast), Level.SLOW)
+    assert found.where == "all workers at once to reducer 10.0.1.1:50051"
+    assert found.what == "5.0% of what was sent was lost and sent again"
+    # One that loses everywhere is named, and the reducers are not.
+    incast = [replace(rate, resent=0.2 if rate.rank == 1 else 0.0) for rate in facts.incast]
+    assert only(replace(facts, incast=incast), Level.SLOW).where == "rank 1 (host-1) to all reducers"
+
+
+def test_what_one_of_many_loses_by_chance_is_no_fault():
+    facts = healthy(4, 4)
+    incast = [replace(rate, resent=0.01) for rate in facts.incast]
+    incast[5] = replace(incast[5], resent=0.06)
+    assert judge(replace(facts, incast=incast)) == []
 
 
 def test_an_incast_that_collapses():

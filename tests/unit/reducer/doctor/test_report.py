@@ -9,6 +9,7 @@ from reducer.doctor.facts import Rate
 from reducer.doctor.judge import judge
 from reducer.doctor.model import Model, forecast
 from reducer.doctor.text import print_report
+from reducer.planner.advice import Prices
 from reducer.planner.formulas import OVERHEAD
 
 MODEL = Model(workers=4, gradient_bytes=1e9, compute_s=0.0, bucket_bytes=25 << 20)
@@ -85,4 +86,16 @@ def test_what_the_slowest_link_costs(capsys):
     assert predicted.slowest_costs_s == pytest.approx(1e9 / RATE, rel=0.01)
     text = report(facts, capsys, MODEL)
     assert "fix first: the link of rank 1 (host-1)" in text
-    assert "the slowest link costs 10000 ms of each step" in text
+    assert text.endswith("the slowest link costs 10000 ms of each step")
+    prices = Prices(worker=2.0, reducer=1.0)
+    assert "the slowest link costs 10000 ms of each step, or 33.33 for 1000 steps" in report(
+        facts, capsys, replace(MODEL, prices=prices)
+    )
+
+
+def test_there_is_no_price_of_what_was_not_measured(capsys):
+    priced = replace(MODEL, prices=Prices(worker=2.0, reducer=1.0))
+    predicted = forecast(healthy(1, 2), priced)
+    assert predicted.now_cost is None
+    assert predicted.advice.best.cost is not None
+    assert "the price is" not in report(healthy(1, 2), capsys, priced)

@@ -49,6 +49,16 @@ def test_with_prices_it_takes_the_cheapest():
     assert costs[1][1]["cost"] > costs[1][0]["cost"]
 
 
+def test_the_cost_is_that_of_the_steps_that_are_asked_for():
+    prices = ("--worker-price", "1.408", "--reducer-price", "0.816")
+    thousand, epoch = document(*EIGHT, *prices), document(*EIGHT, *prices, "--steps", "5000")
+    assert epoch["best"]["cost"] == pytest.approx(5 * thousand["best"]["cost"])
+    assert epoch["best"]["reducers"] == thousand["best"]["reducers"] == 6
+    text = answer(*EIGHT, *prices, "--steps", "5000")
+    assert "5000 steps" in text
+    assert f"and 5000 of them cost {epoch['best']['cost']:.2f} instead of" in text
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -84,8 +94,9 @@ def test_it_says_what_it_does_not_know():
         (("--parameters", "many"), "'many' is no number of parameters: write such as 25600000"),
         (("--parameters", "0"), "'0' is no number of parameters"),
         (("--reducers", "1,-2"), "'1,-2' is no list of numbers up to 10000"),
-        (("--bucket", "0"), "--bucket is 0; it must be at least 1"),
+        (("--bucket", "0"), "0 is no size of a bucket: it must be at least 1 byte"),
         (("--worker-price", "1"), "give both --worker-price and --reducer-price"),
+        (("--steps", "5"), "--steps 5 is for what they cost: give --worker-price and --reducer-price too"),
     ],
 )
 def test_what_it_cannot_take_is_an_error(options, error):

@@ -55,3 +55,30 @@ def test_an_error_of_one_rank_ends_the_meeting_of_all():
 def test_leaving_does_not_wait_for_ever():
     ranks = meetings(2)
     ranks[0].leave(0.1)
+
+
+def test_only_rank_0_stays_until_all_others_have_left():
+    ranks = meetings(3)
+    left = []
+
+    def leave(rank):
+        rank.leave(5.0)
+        left.append(rank.rank)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(leave, ranks[0])
+        leave(ranks[1])
+        assert left == [1]
+        leave(ranks[2])
+        waiting.result(5.0)
+    assert sorted(left) == [0, 1, 2]
+
+
+def test_a_store_that_is_gone_is_no_other_error():
+    class Gone:
+        def set(self, key, value):
+            raise RuntimeError("broken pipe")
+
+    alone = Meeting(Gone(), 1, 2, "host")
+    alone.fail("a cause")
+    alone.leave(0.1)

@@ -50,7 +50,7 @@ test-integrations: ## Train with Lightning, Accelerate, Transformers, Ray, Spark
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt torch
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt -e \
 		'.[lightning,accelerate,transformers,ray,torchft]' hypothesis pytest pytest-timeout \
-		mlflow pillow pyspark 'pandas<3' pyarrow tensorboard webdataset
+		mlflow parameterized pillow pyspark 'pandas<3' pyarrow requests tabulate tensorboard webdataset
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks tests/examples/test_ladder.py $(ARGS)
 
 deploy-check: $(STAMP) ## Test all of deploy/: build the image, run a Slurm, ask schemas; what Debian lacks is skipped.

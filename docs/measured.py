@@ -26,6 +26,8 @@ FIGURES = Path(__file__).with_name("figures")
 
 #: Parts of a result that only plots and the judgement of the benchmark itself need.
 _SAMPLES = ("runs", "trained", "strikes", "scaling", "problems")
+#: Results whose figures show samples, which are not kept.
+_BY_SAMPLES = ("formats/local-sgd",)
 #: Parts of the environment that readers need. The others name folders of the machine.
 _ENVIRONMENT = ("date", "commit", "command", "cpu", "cores", "memory_bytes", "load_average", "gpus", "kernel")
 _ENVIRONMENT += ("python", "versions", "variables")
@@ -55,21 +57,24 @@ def kept(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 def keep(name: str, path: Path) -> None:
     """Take a result in, and draw the figures of the page that show it."""
-    document = kept(json.loads(path.read_text(encoding="utf-8")), name)
+    result = json.loads(path.read_text(encoding="utf-8"))
+    document = kept(result, name)
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    for stem, png in _pictures(name, document).items():
+    for stem, png in _pictures(name, result if name in _BY_SAMPLES else document).items():
         (FIGURES / f"{stem}.png").write_bytes(png)
 
 
 def _pictures(name: str, document: dict[str, Any]) -> dict[str, bytes]:
     """Return the figures that show a result, by their names in docs/figures/."""
-    if name not in ("shaped/links", "shaped/ladder"):
+    if name not in ("shaped/links", "shaped/ladder", *_BY_SAMPLES):
         return {}
     # Not at the top: a check needs no matplotlib.
     from benchmarks.method.records import records
     from benchmarks.plots import bandwidth, ratios, style
-    from benchmarks.shaped import ladder_figure
+    from benchmarks.shaped import ladder_figure, time_to_loss_figure
 
+    if name == "formats/local-sgd":
+        return {"local-sgd": style.png(time_to_loss_figure.of(document))}
     if name == "shaped/ladder":
         return {"ladder": style.png(ladder_figure.epochs(document["rows"]))}
     rows = records(document)

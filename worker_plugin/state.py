@@ -39,7 +39,7 @@ from worker_plugin.settings import table
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback
-from worker_plugin.tensors.futures import Future
+from worker_plugin.tensors.futures import Future, outcome_after
 from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import numbers
 
@@ -251,8 +251,9 @@ class ReductionState:
             return communicator.submit(request)
         with record_function(PROFILED_AS) as span:
             future = communicator.submit(request)
-            span._call_end_callbacks_on_future(future)  # so the event ends with the result
-            return future
+            # The event ends with the result, on the thread that delivers it. The caller must not have the result
+            # before: it could stop the profiler meanwhile, and torch would crash (2.13).
+            return outcome_after(span._call_end_callbacks_on_future(future), future, tensor)
 
     def _has_residuals(self, dtype: DType, op: ReduceOp) -> bool:
         """Whether what a collective's encoding leaves out is added to the next one of the same parameters."""

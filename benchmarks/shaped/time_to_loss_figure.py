@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
@@ -14,7 +14,7 @@ from benchmarks.plots.style import legend_below, panels, png, styled
 if TYPE_CHECKING:
     from benchmarks.shaped.time_to_loss import Run
 
-__all__ = ["figure", "png"]
+__all__ = ["figure", "of", "png"]
 
 
 def figure(runs: Sequence[Run], target: float) -> Figure:
@@ -28,3 +28,13 @@ def figure(runs: Sequence[Run], target: float) -> Figure:
         axes.set_ylabel("loss (nats)")
         legend_below(drawn)
     return drawn
+
+
+def of(document: dict[str, Any]) -> Figure:
+    """Return the figure of a result that has its samples."""
+    # Not at the top: these modules import torch, and are what needs this one.
+    from benchmarks.numerics.convergence_load import Way
+    from benchmarks.shaped.time_to_loss import Run, target_of
+
+    runs = [Run(Way(*run["way"]), run["losses"], run["seconds"]) for run in document["runs"]]
+    return figure(runs, target_of(runs[0], document["settings"]["steps"]))

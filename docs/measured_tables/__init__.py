@@ -27,6 +27,7 @@ _FUNCTIONS: tuple[Callable[[], Iterator[str]], ...] = (
     others.chaos,
     others.formats,
     others.time_to_loss,
+    others.local_sgd,
     others.convergence,
     others.accuracy,
     others.hierarchy,

@@ -70,8 +70,17 @@ def _way(row: dict[str, Any]) -> str:
 
 def time_to_loss() -> Iterator[str]:
     """Yield how soon each training reaches a loss."""
-    names = ("formats/time-to-loss", "formats/time-to-loss-20-mbit")
-    head = ["link each way", "training", "ms per step", "steps", "times as fast as float32", "final loss"]
+    yield from _times_to_loss("formats/time-to-loss", "formats/time-to-loss-20-mbit")
+
+
+def local_sgd() -> Iterator[str]:
+    """Yield how soon trainings reach a loss whose ranks average seldom."""
+    yield from _times_to_loss("formats/local-sgd")
+
+
+def _times_to_loss(*names: str) -> Iterator[str]:
+    head = ["link each way", "training", "ms per step", "steps", "s", "times as fast as float32"]
+    head += ["final loss"]
     cells = []
     for settings, row in rows_of(*names):
         cells.append(
@@ -80,6 +89,7 @@ def time_to_loss() -> Iterator[str]:
                 _way(row),
                 number(row["step_s"], ".0f", 1e3),
                 number(row["steps"], "d", 1),
+                number(row.get("seconds"), ".0f"),
                 number(row["times_as_fast"]),
                 number(row["above_fp32"], "+.2f", 100, " %"),
             ]

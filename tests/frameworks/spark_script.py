@@ -32,6 +32,8 @@ def train() -> str:
     return f"hook {hook}, weights {digests[0]}"
 
 
+# Executors would take the python3 of the PATH, which need not be the one with our packages.
+os.environ["PYSPARK_PYTHON"] = sys.executable
 is_local = sys.argv[1] == "local"
 builder = SparkSession.builder.master("local[2]" if is_local else "local-cluster[2,1,1024]")
 builder = builder.config("spark.ui.enabled", "false").config("spark.task.maxFailures", "1")

@@ -137,7 +137,7 @@ def test_torchs_debug_server(script: Script, reducer: Reducer) -> None:
     for rank in range(2):
         assert f"rank {rank}: &lt;ReductionState: job &#39;{name}&#39;, rank {rank} of 2, open&gt;" in said
     assert "<b>job" not in "".join(re.findall("<pre>.*?</pre>", said, re.DOTALL))
-    assert re.search(r"  mean of \d+ collectives: [\d.]+ ms = ", said)
+    assert re.search(r"  mean of \d+ rounds of 2 ranks: [\d.]+ ms for ", said)
     waits = r"  rank 0 \(.*\) has 1 without a result, the oldest is 3: SUM of 7 x float32: 0 of 28 bytes not pushed"
     assert re.search(rf"{waits}, no result from {re.escape(reducer.address)}", said), said
     assert "menu: True" in said

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from support.asking_for import ask_for
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal import common_distributed
@@ -66,8 +65,7 @@ def after_import(tests: Any, backend: str) -> None:
     """Prepare the module with the tests; groups that ask for "gloo" get `backend`."""
     tests.init_multigpu_helper = _one_device_each
     if backend != "gloo":
-        dist.init_process_group = _asking_for(backend, dist.init_process_group)
-        dist.new_group = _asking_for(backend, dist.new_group)
+        ask_for(backend)
 
 
 def _one_device_each(world_size: int, _: str) -> dict[int, list[int]]:
@@ -95,14 +93,3 @@ def _move_modules() -> None:
     torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[method-assign, assignment]
     torch.nn.Module.to = to  # type: ignore[method-assign, assignment]
     DistributedDataParallel.__init__ = make  # type: ignore[method-assign, assignment]
-
-
-def _asking_for(backend: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("backend") == "gloo":
-            kwargs["backend"] = backend
-        elif args and args[0] == "gloo":
-            args = (backend, *args[1:])
-        return function(*args, **kwargs)
-
-    return call

@@ -21,6 +21,10 @@ from worker_plugin.tensors.futures import Future, raise_in_waiter
 #: small once their result was waited for. DDP.join waits a backward pass later, far fewer
 #: all-reduces than these.
 KEPT = 4096
+#: DDP.join gives its Work to C++, which first waits for it and then asks for its tensor, one number that
+#: nobody else holds (torch 2.13: Reducer::mark_variable_ready). So a Work keeps tensors whose memory has at
+#: most this many bytes, even once it was waited for. All that are kept have 4 MiB of them at most.
+SMALL_BYTES = 1024
 _kept: collections.deque[AllReduceWork] = collections.deque(maxlen=KEPT)
 
 
@@ -38,8 +42,9 @@ class AllReduceWork(Work):
     def __init__(self, tensors: Sequence[torch.Tensor], futures: Sequence[Future]) -> None:
         super().__init__()
         self._weak_tensors = [TensorWeakRef(tensor) for tensor in tensors]
+        self._small = [tensor for tensor in tensors if tensor.untyped_storage().nbytes() <= SMALL_BYTES]
         self._lock = threading.Lock()
-        #: Both are empty once a caller has the result, or `_kept` would hold the tensors.
+        #: Both are empty once a caller has the result, or `_kept` would hold large tensors.
         self._tensors = list(tensors)
         self._futures = list(futures)
         #: What is left of the futures then: the error, and when the result is on the GPUs.

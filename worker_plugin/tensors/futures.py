@@ -36,6 +36,25 @@ def fail(future: Future, error: Exception) -> None:
     future.set_exception(error)  # type: ignore[arg-type]  # torch annotates it with the value's type
 
 
+def outcome_after(ended: torch.futures.Future[Any], future: Future, tensor: torch.Tensor) -> Future:
+    """Return a future for `tensor` with the value or the error of `future`, once `ended` is done as well.
+
+    `ended` is done later than `future`.
+    """
+    last = make_future(tensor)
+
+    def settle(_: object) -> None:
+        try:
+            value = future.value()
+        except Exception as error:
+            fail(last, error)
+        else:
+            last.set_result(value)
+
+    ended.add_done_callback(settle)
+    return last
+
+
 def without_frames(error: ReductionError) -> ReductionError:
     """Return an error that was caught, without the stack frames that it came through, so that it can be kept.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from reduction.errors import ConfigError, WorkerFailed
 from torch import nn
+from torch.autograd.profiler import record_function
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -298,3 +300,26 @@ def test_the_profiler_shows_a_collective_from_its_issue_to_its_result(
     seconds = call.answers()
     assert [len(each) for each in seconds] == [2, 2]
     assert seconds[0][1] >= LATE_S
+
+
+def with_a_late_profiler(rank: Any, reducers: list[str], job: str) -> list[bool]:
+    issued, ended = [], torch.futures.Future()
+
+    def end_later(_: object, future: torch.futures.Future) -> torch.futures.Future:
+        issued.append(future)
+        return ended
+
+    with rank.state(reducers, job) as state, torch.profiler.profile():
+        with mock.patch.object(record_function, "_call_end_callbacks_on_future", end_later):
+            future = state.all_reduce(torch.ones(5))
+        rank.wait(issued[0])
+        early = future.done()
+        ended.set_result(None)
+        return [early, torch.equal(rank.wait(future), torch.ones(5))]
+
+
+def test_a_caller_has_the_result_only_after_the_profiler(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
+    """If the caller stopped the profiler before, torch would crash at the end of the event."""
+    assert ranks.begin(1, with_a_late_profiler, reducers(1), job).answers() == [[False, True]]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -10,7 +11,7 @@ from benchmarks.numerics.convergence_load import Way
 from benchmarks.plots import style
 from benchmarks.shaped import time_to_loss
 from benchmarks.shaped.time_to_loss import HEAD, WINDOW, Run, cells, slow, target_of
-from benchmarks.shaped.time_to_loss_figure import figure
+from benchmarks.shaped.time_to_loss_figure import figure, of
 
 STEPS = 100
 
@@ -51,6 +52,13 @@ def test_who_is_too_slow_is_named():
     assert cells(runs[3], REFERENCE, STEPS)[-3:] == ["never", "inf", "0.00"]
     assert len(HEAD) == len(cells(REFERENCE, REFERENCE, STEPS))
     assert len(figure(runs, 1.0).axes[0].get_lines()) == len(runs) + 1
+
+
+def test_a_figure_is_drawn_from_a_result_as_from_its_runs():
+    runs = [REFERENCE, run("local SGD, Gloo", None, 0.1)]
+    document = {"settings": {"steps": STEPS}, "runs": [asdict(one) for one in runs]}
+    drawn = of(json.loads(json.dumps(document)))
+    assert style.png(drawn) == style.png(figure(runs, target_of(REFERENCE, STEPS)))
 
 
 @pytest.mark.full

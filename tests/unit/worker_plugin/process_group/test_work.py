@@ -1,4 +1,4 @@
-"""What an all-reduce of a process group returns: errors are never lost, tensors are never kept."""
+"""What an all-reduce of a process group returns: errors are never lost, large tensors are never kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from reduction.errors import CollectiveTimeout, WorkerLost
 
-from worker_plugin.process_group.work import AllReduceWork
+from worker_plugin.process_group.work import SMALL_BYTES, AllReduceWork
 from worker_plugin.tensors.futures import Future, fail
 
 
@@ -54,7 +54,7 @@ def test_an_error_is_raised_as_often_as_somebody_waits() -> None:
 
 @pytest.mark.parametrize("way", ["wait", "get_future"])
 def test_tensors_are_not_kept_once_the_result_is_there(way: str) -> None:
-    tensor = torch.ones(2)
+    tensor = torch.ones(SMALL_BYTES // 4 + 1)
     gone = weakref.ref(tensor)
     work, futures = work_of(tensor)
     waiting = work.get_future() if way == "get_future" else None
@@ -72,6 +72,21 @@ def test_tensors_are_not_kept_once_the_result_is_there(way: str) -> None:
     assert gone() is None
     with pytest.raises(RuntimeError, match="a tensor of this all-reduce is gone"):
         work.result()
+
+
+def test_a_small_tensor_that_nobody_holds_is_there_after_the_wait() -> None:
+    """DDP.join waits for its Work and then asks for the tensor."""
+    tensor, large = torch.ones(SMALL_BYTES // 4), torch.ones(SMALL_BYTES)
+    work, (first, second) = work_of(tensor, large[:2])
+    held = work.result()[1]
+    first.set_result(tensor)
+    second.set_result(large)
+    del tensor, large, first, second
+    work.wait()
+    assert work.get_future().wait()[0].sum() == SMALL_BYTES // 4
+    gone = weakref.ref(held)
+    del held
+    assert gone() is None, "a small part of a large tensor holds all of it"
 
 
 def test_a_timeout_leaves_it_as_it_is() -> None:

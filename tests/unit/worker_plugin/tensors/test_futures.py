@@ -7,9 +7,10 @@ import pytest
 import torch
 from reduction.errors import WorkerLost
 
-from worker_plugin.tensors.futures import fail, make_future, raise_in_waiter
+from worker_plugin.tensors.futures import fail, make_future, outcome_after, raise_in_waiter
 
 TENSOR = torch.ones(3)
+ERROR = WorkerLost("rank 1 is gone")
 
 
 class Busy:
@@ -76,3 +77,21 @@ def test_one_that_is_done_before_or_after(is_done):
     if not is_done:
         future.set_result(TENSOR)
     assert waiter.wait() is TENSOR
+
+
+def test_an_outcome_waits_for_something_else():
+    for complete, expected in (
+        (lambda one: one.set_result(TENSOR), None),
+        (lambda one: fail(one, ERROR), ERROR),
+    ):
+        first, ended = make_future(TENSOR), torch.futures.Future()
+        last = outcome_after(ended, first, TENSOR)
+        complete(first)
+        assert not last.done()
+        ended.set_result(None)
+        assert last.done()
+        if expected is None:
+            assert last.wait() is TENSOR
+        else:
+            with pytest.raises(WorkerLost, match="rank 1 is gone"):
+                last.wait()

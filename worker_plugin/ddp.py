@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.discovery.rank_group import RankGroup, group_of
 
+#: How long DDP may take to answer, in seconds, before it is taken to be in a backward pass.
+ANSWER_S = 0.005
+
 
 class Modules:
     """The modules that were checked, known by their parameters: a bucket does not say which module it belongs to."""
@@ -21,6 +25,8 @@ class Modules:
         #: By id of a parameter. The reference tells whether the id still stands for that parameter.
         self._checked: dict[int, weakref.ref[torch.Tensor]] = {}
         self._modules: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        self._asking: threading.Thread | None = None
+        self._exposed_s: float | None = None
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Whether the parameter belongs to a module that was checked."""
@@ -53,15 +59,31 @@ class Modules:
         """Return how long the latest step that DDP has measured waited for collectives, of all modules in seconds.
 
         DDP measures the first ten steps and then every 100th, unless `_set_ddp_runtime_logging_sample_rate` says
-        otherwise. None if it has measured none, or if this version of torch does not tell.
+        otherwise. None if it has measured none, or if this version of torch does not tell. Any thread.
+
+        DDP answers under a lock which it holds during a backward pass, also while that waits for us. So it
+        is asked on a thread of its own; if it does not answer soon, this is its answer before.
         """
+        if not self._modules:
+            return None
+        asking = self._asking
+        if asking is None or not asking.is_alive():
+            asking = self._asking = threading.Thread(target=self._ask, name="reduction-ddp")
+            asking.start()
+        asking.join(ANSWER_S)
+        return self._exposed_s
+
+    def _ask(self) -> None:
         found = [exposed_s(module) for module in list(self._modules)]
         known = [seconds for seconds in found if seconds is not None]
-        return sum(known) if known else None
+        self._exposed_s = sum(known) if known else None
 
 
 def exposed_s(module: DistributedDataParallel) -> float | None:
-    """Return how long a module's latest measured step waited for collectives that did not overlap, in seconds."""
+    """Return how long a module's latest measured step waited for collectives that did not overlap, in seconds.
+
+    It blocks while the module is in a backward pass.
+    """
     try:
         ask: Callable[[], Mapping[str, object]] = module._get_ddp_logging_data
         data = ask()

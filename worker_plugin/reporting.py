@@ -80,7 +80,7 @@ class Reporter:
             collectives=totals.collectives - self._collectives,
             # It takes 20 ms for 1024 collectives, too long for the loop.
             shares=await asyncio.to_thread(shares, spans, totals, self._link_mbit),
-            exposed_s=None if exposed is None else exposed(),
+            exposed_s=None if exposed is None else await asyncio.to_thread(exposed),
             straggler=found,
         )
         self._before, self._begin = now, end

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import re
+import threading
 import time
 
 import pytest
@@ -49,6 +50,28 @@ def counted_steps(rank, reducers, job):
     with attach(model, reducers=reducers, job=job) as state:
         for _ in range(4):
             model(torch.ones(2, 200)).sum().backward()
+        return state.stats()
+
+
+def watched_all_the_time(rank, reducers, job):
+    """Train with a slow rank, while lines are said and numbers are asked for, also in backward passes."""
+    model = DistributedDataParallel(torch.nn.Linear(200, 200))
+    model._set_ddp_runtime_logging_sample_rate(1)
+    is_over = threading.Event()
+    with attach(model, reducers=reducers, job=job, report_s=0.1) as state:
+
+        def look():
+            while not is_over.wait(0.01):
+                state.stats()
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        for _ in range(60):
+            loss = model(torch.ones(2, 200)).sum()
+            time.sleep(0.05 * rank.number)
+            loss.backward()
+        is_over.set()
+        looking.join()
         return state.stats()
 
 
@@ -144,6 +167,13 @@ def test_steps_of_ddp_are_counted_and_what_they_wait_for_is_measured(ranks, redu
         assert after["steps"] == 4
         assert after["collectives"] >= 4
         assert 0 <= after["exposed_s"] < 10
+
+
+def test_looking_at_ddp_does_not_stop_it(ranks, reducers, job):
+    """DDP holds a lock while it waits for sums, and whoever delivers them must not wait for that lock."""
+    for after in ranks.run(2, watched_all_the_time, reducers(1), job):
+        assert after["steps"] == 60
+        assert after["exposed_s"] >= 0
 
 
 def test_after_a_failure_time_stands_still(ranks, reducers, job):

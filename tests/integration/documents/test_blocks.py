@@ -60,6 +60,7 @@ ELSEWHERE = {
     "promtool test rules": "tests/deploy",
     "python -m benchmarks.": "takes minutes and root; its result is kept in docs/measured",
     "REDUCTION_JOB=small REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",
+    "REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",
 }
 
 

@@ -88,7 +88,7 @@ def generation_from_fields(fields: Any) -> Generation:
         workers = _workers_from_fields(fields["workers"])
         newcomers = tuple(worker for worker in workers if worker.rank in fields["newcomers"])
         generation = Generation(int(fields["number"]), str(fields["id"]), workers, newcomers)
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise MalformedFrame(f"a worker proposes what is no generation: {error!r}") from None
     ranks = [worker.rank for worker in generation.workers]
     if generation.number < 1 or len(newcomers) >= len(ranks) or ranks != sorted(set(ranks)):
@@ -131,7 +131,7 @@ def said_from_entry(data: bytes) -> Said:
             offer=None if offer is None else _offer_from_fields(offer),
             missed=str(fields.get("missed", "")),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise MalformedFrame(f"an entry of the lobby is not what a worker says: {error!r}") from None
 
 

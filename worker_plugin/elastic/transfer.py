@@ -30,8 +30,6 @@ Submit: TypeAlias = Callable[[torch.Tensor], Future]
 PIECE_BYTES = 4 << 20
 #: How many of them are on their way at once.
 PIECES_IN_FLIGHT = 4
-#: Integers as long as an element of a tensor.
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
@@ -93,17 +91,12 @@ def unpack(packed: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def digest(tree: Any) -> str:
-    """Return a text that differs, but for chance, between trees that differ in any bit of their tensors.
-
-    It finds mistakes, not forgery, and takes a fraction of the time that sending the tree takes.
-    """
+    """Return a text that only trees with the same bits have. It takes half a second per gigabyte."""
     packed, tensors = pack(tree)
-    sums = []
+    found = hashlib.sha256(json.dumps(packed).encode())
     for tensor in tensors:
-        flat = tensor.detach().contiguous().reshape(-1)
-        words = flat.view(_WORDS.get(flat.element_size(), torch.int64))
-        sums.append(int(words.sum(dtype=torch.int64)))
-    return hashlib.sha256(json.dumps([packed, sums]).encode()).hexdigest()
+        found.update(bytes_of(tensor.detach().cpu().contiguous()).numpy().data)
+    return found.hexdigest()
 
 
 def send(tree: Any, submit: Submit) -> None:

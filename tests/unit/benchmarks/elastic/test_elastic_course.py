@@ -12,7 +12,7 @@ def lines(*steps, digest="same", begin=0.0):
 
 
 def test_workers_with_the_same_bits():
-    _check_bits({"1": lines(1, 2, 3), "2": lines(2, 3)})
+    _check_bits({"1": lines(1, 2, 3), "2": lines(2, 3)}, 1)
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,12 @@ def test_workers_with_the_same_bits():
         ({"1": lines(1, 3)}, r"did steps \[1, 3\]"),
         ({"1": lines(1, 1)}, r"did steps \[1, 1\]"),
         ({"1": lines(1), "2": lines(3)}, r"nobody did steps \[2\]"),
+        ({"1": lines(1, 2, 3), "2": lines(1, 2)}, r"begun anew, workers at steps \[1, 1\]"),
     ],
 )
 def test_what_must_not_be(workers, text):
     with pytest.raises(CourseFailed, match=text):
-        _check_bits(workers)
+        _check_bits(workers, 1)
 
 
 def test_the_gap_is_until_a_step_that_the_victim_cannot_have_taken_part_in():

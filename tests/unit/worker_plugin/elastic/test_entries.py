@@ -52,6 +52,12 @@ def test_entries_that_make_no_sense(changes):
         said_from_entry(json.dumps(json.loads(SAID.to_entry()) | changes).encode())
 
 
+@pytest.mark.parametrize("data", [b'{"rank":1e999,"nonce":"a"}', b"[" * 16_000])
+def test_entries_that_python_cannot_read(data):
+    with pytest.raises(MalformedFrame):
+        said_from_entry(data)
+
+
 def test_the_latest_counts_and_one_reducer_that_sees_a_worker_is_enough():
     old, new = Said(A, "host", "s", count=1), Said(A, "host", "s", number=2, count=2)
     heard = merge([[entry(old), entry(Said(B, "h", "s"), is_gone=True)], [entry(new, is_gone=True)]])

@@ -149,6 +149,11 @@ def test_a_digest_differs_with_any_element(dtype):
         assert transfer.digest({"x": other, "n": 3}) != same
 
 
+def test_a_digest_differs_with_the_order_and_with_signs():
+    weight = torch.arange(64, dtype=torch.float64).reshape(8, 8)
+    assert len({transfer.digest(one) for one in (weight, weight.t(), weight.flip(0), -weight)}) == 4
+
+
 def test_the_digest_of_a_tensor_that_is_not_contiguous():
     tensor = torch.arange(6.0).reshape(2, 3)
     assert transfer.digest(tensor.t()) == transfer.digest(tensor.t().contiguous())

@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from reduction.errors import LocalProtocolError, ReductionError, WorkerLost
+from reduction.errors import ConfigError, LocalProtocolError, ReductionError, WorkerLost
 
 from worker_plugin.client import Client
 from worker_plugin.elastic import transfer
@@ -229,6 +229,7 @@ def follow(training: Training, submit: Submit) -> dict[str, Any]:
 
     Raises:
         ReductionError: it has failed; the training is in no state that is of any use.
+        ConfigError: the model or optimizer changes what it loads.
     """
     while True:
         for tree in transfer.receive(submit):
@@ -240,6 +241,11 @@ def follow(training: Training, submit: Submit) -> dict[str, Any]:
                 submit(differs).wait()
                 if int(differs):
                     training.take(transfer.receive(submit))
+                    if not training.take_rest(tree["rest"]):
+                        raise ConfigError(
+                            "this worker's model or optimizer is not as what it has loaded from another worker: "
+                            "load_state_dict must keep all bits, and the dtypes of the optimizer's state"
+                        )
                 return dict(tree)
             else:
                 training.take(tree)

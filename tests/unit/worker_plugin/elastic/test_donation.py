@@ -52,7 +52,7 @@ class Newcomer:
             self._wait_for.wait(30)
         try:
             self.last = follow(self.training, self._submit)
-        except WorkerLost as error:
+        except (ConfigError, WorkerLost) as error:
             self.error = error
 
     def end(self):
@@ -159,6 +159,23 @@ def test_what_does_not_follow_from_steps_is_sent_whole(why, caplog):
     assert donation.error is None
     assert_equal(ours, newcomer.training)
     assert "get the whole state once more" in caplog.text
+
+
+def test_an_optimizer_that_changes_what_it_loads_is_an_error_of_the_newcomer():
+    """torch casts an optimizer's state to the dtype of its parameters when it loads that."""
+    sums, ours = FakeSums(2), make(0)
+    ours.model.to(torch.bfloat16)
+    ours.model(torch.randn(4, 6, dtype=torch.bfloat16)).sum().backward()
+    ours.optimizer.step()
+    for state in ours.optimizer.state.values():
+        state["exp_avg"] = torch.full_like(state["exp_avg"], 1 / 3, dtype=torch.float32)
+    donation, _ = donate(ours, sums)
+    newcomer = Newcomer(sums)
+    newcomer.training.model.to(torch.bfloat16)
+    donation.finish(LAST)
+    newcomer.end()
+    assert isinstance(newcomer.error, ConfigError)
+    assert "load_state_dict must keep all bits" in str(newcomer.error)
 
 
 def test_a_newcomer_that_is_lost_is_noticed_by_the_donation_alone():

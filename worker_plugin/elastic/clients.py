@@ -46,9 +46,10 @@ def submit_to(client: Client) -> Submit:
 
 def sum_of(client: Client) -> Sum:
     """Return a function that sums a tensor over a communicator's workers, and blocks."""
+    submit = submit_to(client)
 
     def add(tensor: torch.Tensor) -> None:
-        client.submit(request_for(tensor)).wait()
+        submit(tensor).wait()
 
     return add
 

@@ -64,17 +64,18 @@ class Training:
         self._set(rest["groups"])
         return bool(self._digest() == rest["digest"])
 
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return [] if self.optimizer is None else self.optimizer.param_groups
+
     def _optimized(self) -> list[torch.Tensor]:
-        groups = [] if self.optimizer is None else self.optimizer.param_groups
-        return [parameter for group in groups for parameter in group["params"]]
+        return [parameter for group in self._groups for parameter in group["params"]]
 
     def _settings(self) -> list[dict[str, Any]]:
-        groups = [] if self.optimizer is None else self.optimizer.param_groups
-        return [{name: value for name, value in group.items() if name != "params"} for group in groups]
+        return [{name: value for name, value in group.items() if name != "params"} for group in self._groups]
 
     def _set(self, settings: list[dict[str, Any]]) -> None:
-        groups = [] if self.optimizer is None else self.optimizer.param_groups
-        for group, values in zip(groups, settings, strict=True):
+        for group, values in zip(self._groups, settings, strict=True):
             group.update(values)
 
     def _digest(self) -> str:

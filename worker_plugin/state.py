@@ -41,7 +41,7 @@ from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback
 from worker_plugin.tensors.futures import Future, outcome_after
 from worker_plugin.timeline import recorder
-from worker_plugin.timeline.stats import numbers
+from worker_plugin.timeline.stats import Numbers
 
 _SHAPE, _BUCKET = 1, 2
 #: What torch.profiler calls a collective, as it says gloo:all_reduce.
@@ -121,6 +121,7 @@ class ReductionState:
         self._failure: ReductionError | None = None
         self._is_closed = False
         self._feedback = ErrorFeedback()
+        self._numbers = Numbers()
         #: Of an elastic job: what happens between two steps, and which parameters got gradients.
         self._steps: Steps | None = None
         self._used = UsedParameters()
@@ -400,7 +401,8 @@ class ReductionState:
         - `comm_s`: seconds in which at least one collective was on its way.
 
         Of the latest 128 collectives, in seconds per *round*, a time in which at least one of them was
-        on its way, which with DDP is usually one per step:
+        on its way, which with DDP is usually one per step. These are computed anew only every 0.2 s or so,
+        such that to ask all the time costs 1 % of it:
 
         - `round_s`, and its parts `ideal_s` + `copy_s` + `credit_s` + `ranks_s` + `transfer_s` +
           `copy_back_s`, which docs/operating.md explains.
@@ -418,7 +420,7 @@ class ReductionState:
             "rank": -1 if rank is None else rank,
             "world_size": size or 0,
             "local_size": 1 if communicator is None else communicator.local_size,
-            **numbers(kept or recorder.Recorder(None), config.link_mbit),
+            **self._numbers.read(kept or recorder.Recorder(None), config.link_mbit),
         }
         if (exposed := self._modules.exposed_s()) is not None:
             found["exposed_s"] = exposed

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reduction.errors import WorkerLost
+from reduction.errors import ReductionError, WorkerLost
 
 from worker_plugin.elastic.clients import LOSSES
 from worker_plugin.elastic.donation import Donation
@@ -17,6 +18,9 @@ from worker_plugin.elastic.training import Training
 from worker_plugin.process import log_setup
 
 log = logging.getLogger(__name__)
+
+#: How long nobody is given anything after an error of ours, in seconds: it may come again each time.
+AGAIN_S = 5.0
 
 
 class Admission:
@@ -31,6 +35,7 @@ class Admission:
         self._donation: Donation | None = None
         #: How often newcomers did not take what they were given, by nonce.
         self._failures: dict[str, int] = {}
+        self._again_at = 0.0
 
     def tend(self, present: Generation, newcomers: Sequence[Worker], training: Training) -> Generation | None:
         """Return the generation to change to now, if some newcomers are ready; called in a checkpoint.
@@ -39,30 +44,30 @@ class Admission:
             present: the generation whose first worker this one is.
             newcomers: that want to be taken in now.
             training: as it is now.
-
-        Raises:
-            ReductionError: the training cannot be given to others.
         """
         donation = self._donation
-        if donation is not None and donation.is_stalled:
-            donation.abandon(WorkerLost("newcomers do not take the state"))
         if donation is not None and donation.has_ended:
             self._note_end(donation)
             donation = None
         if donation is None:
-            if chosen := self._choose(present, newcomers):
-                offer = Offer(secrets.token_hex(8), (present.workers[0], *chosen))
-                self._donation = self._donate(offer, training)
-            return None
-        if not donation.is_ready:
+            self._begin(present, newcomers, training)
             return None
         new = donation.offer.newcomers
         if {worker.rank for worker in new} & {worker.rank for worker in present.workers}:
             donation.abandon(WorkerLost("a newcomer's rank is taken"))
-            return None
+        elif not donation.is_of(training):
+            donation.abandon(WorkerLost("state.sync has another model or optimizer than before"))
+        elif donation.is_stalled:
+            donation.abandon(WorkerLost("newcomers do not take the state"))
+        elif donation.is_ready:
+            return self._take_in(present, new)
+        return None
+
+    def _take_in(self, present: Generation, new: Sequence[Worker]) -> Generation:
+        assert self._donation is not None  # it is ready
         log_setup.announce(log, f"taking in ranks {[worker.rank for worker in new]}")
         workers = tuple(sorted((*present.workers, *new)))
-        return Generation(present.number + 1, donation.offer.id, workers, new)
+        return Generation(present.number + 1, self._donation.offer.id, workers, tuple(new))
 
     def finish(self, last: Mapping[str, Any]) -> None:
         """Give the newcomers of the generation that `tend` has returned the rest."""
@@ -71,6 +76,16 @@ class Admission:
         donation.finish(last)
         if donation.error is not None:
             self._note_end(donation)
+
+    def _begin(self, present: Generation, newcomers: Sequence[Worker], training: Training) -> None:
+        chosen = self._choose(present, newcomers)
+        if not chosen or time.monotonic() < self._again_at:
+            return
+        offer = Offer(secrets.token_hex(8), (present.workers[0], *chosen))
+        try:
+            self._donation = self._donate(offer, training)
+        except ReductionError as error:
+            self._note_failure(offer, error)
 
     def _choose(self, present: Generation, newcomers: Sequence[Worker]) -> list[Worker]:
         """Return those newcomers that should be given the training together, one for each rank."""
@@ -85,10 +100,15 @@ class Admission:
 
     def _note_end(self, donation: Donation) -> None:
         self._donation = None
-        error = donation.error
-        if error is not None and not isinstance(error, LOSSES):
-            raise error
-        ranks = [worker.rank for worker in donation.offer.newcomers]
-        log.warning("ranks %s did not take the state: %s", ranks, error)
-        for worker in donation.offer.newcomers:
+        donation.stop_recording()
+        self._note_failure(donation.offer, donation.error)
+
+    def _note_failure(self, offer: Offer, error: ReductionError | None) -> None:
+        # Whatever it is, the others can go on without the newcomers.
+        log.warning(
+            "ranks %s did not get the training: %s", [worker.rank for worker in offer.newcomers], error
+        )
+        for worker in offer.newcomers:
             self._failures[worker.nonce] = self._failures.get(worker.nonce, 0) + 1
+        if not isinstance(error, LOSSES):
+            self._again_at = time.monotonic() + AGAIN_S

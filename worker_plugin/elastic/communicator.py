@@ -81,6 +81,8 @@ class Elastic:
         self._is_running = False
         #: What came with the training, if this worker got that from another one and has not used it yet.
         self.received: Any = None
+        #: Whether it is getting that.
+        self._is_taking = False
         #: What this worker gives to newcomers, or has given last.
         self._donation: Donation | None = None
         self._final: ReductionError | None = None
@@ -112,6 +114,11 @@ class Elastic:
         future = make_future(request.tensor)
         with self._changed:
             self._raise_if_over()
+            if self._is_taking:
+                raise ConfigError(
+                    "this worker is taking the training from another one, and no collective can be issued meanwhile: "
+                    "is there one in a hook of the model or the optimizer? Issue it outside of them"
+                )
             if len(self._ledger.entries) >= COLLECTIVES_MAX:
                 raise ConfigError(
                     f"{COLLECTIVES_MAX} collectives without state.sync(): an elastic job keeps results from one to the "
@@ -141,7 +148,11 @@ class Elastic:
                 if self._is_running:
                     return
                 offer = self._forming.offer()
-            received = None if offer is None else self._forming.accept(offer, training)
+                self._is_taking = offer is not None
+            try:
+                received = None if offer is None else self._forming.accept(offer, training)
+            finally:
+                self._is_taking = False
             if received is not None:
                 with self._changed:
                     self.received = received
@@ -175,6 +186,9 @@ class Elastic:
         donation = Donation(offer, training, self._forming.connect_donation)
         with self._changed:
             self._donation = donation
+            final = self._final
+        if final is not None:
+            donation.abandon(final)
         self._forming.say(offer=offer)
         return donation
 
@@ -348,10 +362,12 @@ class Elastic:
             if not isinstance(error, ClosedError):
                 self.error = error
             left = self._ledger.open_entries
-            donation = self._donation
+            donation, client = self._donation, self._client
             self._changed.notify_all()
         if donation is not None:
             donation.abandon(error)
+        if client is not None and not isinstance(error, ClosedError):
+            client.abandon(error)  # or the others would wait for this worker
         self._forming.close()
         for entry in left:
             fail(entry.future, error)

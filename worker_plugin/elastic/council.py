@@ -152,10 +152,16 @@ def _as_new(hearing: Hearing) -> Advice:
 
 def _after_a_loss(hearing: Hearing) -> Advice:
     lineage, own = hearing.lineage, hearing.own
-    waiting = {said.worker: said for said in hearing.living if said.is_waiting and said.number}
-    waiting[own.worker] = own
     last = lineage.joined[-1] if lineage.joined else lineage.started
     assert last is not None  # it has joined one
+    # One without which a generation has started may lack what the others have done since.
+    together = (lineage.started or last).workers
+    waiting = {
+        said.worker: said
+        for said in hearing.living
+        if said.is_waiting and said.number and said.worker in together
+    }
+    waiting[own.worker] = own
     gone = {said.worker for said in hearing.others.values() if said.is_gone}
     if any(said.missed == last.id for said in (*hearing.others.values(), own)):
         # Its newcomers did not get the training, so they have not joined it, and never will.

@@ -77,16 +77,18 @@ class Donation:
         training: as it is now, in a checkpoint.
         connect: returns the communicator with the newcomers; called on this donation's thread.
 
-    Threads: all but `_run` is for the thread that trains; `abandon` is for any.
+    Threads: all but `_run` is for the thread that trains; `abandon` is for any. `stop_recording` belongs
+    to the end of each donation.
     """
 
     def __init__(self, offer: Offer, training: Training, connect: Callable[[Donation], Client]) -> None:
         self.offer = offer
         self._training = training
         self._changed = threading.Condition()
-        #: What newcomers are not known to have used, the oldest first; so many of them have been sent.
+        #: What newcomers are not known to have used, the oldest first; so many of them have been sent, and
+        #: so many have been or are being sent.
         self._parts: deque[_Part] = deque()
-        self._sent = 0
+        self._sent = self._begun = 0
         self._unsent_bytes = 0
         self._have_used_state = False
         self._is_last_there = False
@@ -99,8 +101,9 @@ class Donation:
         self._append(training.state())
         self._limit = max(self._unsent_bytes, BACKLOG_BYTES_MIN)
         self._finish_stall_s = FINISH_STALL_S + self._unsent_bytes / COMPARED_PER_S
-        optimizer = training.optimizer
-        self._hook = None if optimizer is None else optimizer.register_step_pre_hook(self._before_step)
+        #: Whether all steps are recorded since the state was copied.
+        self._has_steps = True
+        self._hook = training.before_steps(self._before_step)
         threading.Thread(
             target=self._run, args=(connect,), name="reduction-elastic-donation", daemon=True
         ).start()
@@ -119,8 +122,18 @@ class Donation:
         """Whether the newcomers have taken nothing for too long."""
         return bool(self._parts) and self._stalls_for() > STALL_S
 
+    def is_of(self, training: Training) -> bool:
+        """Whether this training is the one that is given."""
+        return training.is_same_as(self._training)
+
+    def stop_recording(self) -> None:
+        """Listen to the optimizer no longer."""
+        if self._hook is not None:
+            self._hook.remove()
+
     def finish(self, last: Mapping[str, Any]) -> None:
         """Send this and the rest of the training; wait until the newcomers have all, or the donation has failed."""
+        self.stop_recording()
         self._append(dict(last) | {"rest": self._training.rest()}, is_last=True)
         with self._changed:
             while not self.has_ended and self._stalls_for() < self._finish_stall_s:
@@ -144,10 +157,21 @@ class Donation:
             client.abandon(error)
 
     def _before_step(self, _: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if self.has_ended or not self._has_steps:
+            return
         has_closure = len(args) > 1 or any(value is not None for value in options.values())
         step = None if has_closure else self._training.step()
-        if step is not None:  # otherwise the digest will differ
+        if step is not None:
             self._append(step)
+        with self._changed:
+            waiting = list(self._parts)[max(self._begun, 1) :]
+            # The steps must not need more memory than the state, nor reach the newcomers later than that would.
+            is_too_much = not self._have_used_state and sum(part.size for part in waiting) > self._limit
+            if step is None or is_too_much:
+                self._has_steps = False  # so the digest will differ, and the whole state is sent
+                for part in waiting:
+                    self._unsent_bytes -= part.size
+                    self._parts.pop()
 
     def _append(self, tree: Any, *, is_last: bool = False) -> None:
         packed, tensors = transfer.pack(tree)
@@ -176,8 +200,6 @@ class Donation:
             log.exception("the state could not be sent")
             self.error = LocalProtocolError(f"the state could not be sent: {error!r}")
         finally:
-            if self._hook is not None:
-                self._hook.remove()
             if self._client is not None:
                 self._client.begin_close()
             with self._changed:
@@ -203,6 +225,7 @@ class Donation:
                 if self.is_abandoned:
                     return
                 new = list(self._parts)[self._sent :]
+                self._begun = len(self._parts)
                 is_last = self._is_last_there
             # Together, so that many small steps take little longer than one.
             transfer.send_packed(*transfer.join([(part.packed, part.tensors) for part in new]), submit)
@@ -210,17 +233,17 @@ class Donation:
                 for _ in range(self._sent):
                     self._parts.popleft()
                     self._have_used_state = True
-                self._sent = len(new)
+                self._sent = self._begun = len(new)
                 for part in new:
                     self._unsent_bytes -= part.size
                     part.tensors = []
         differs = torch.zeros(1, dtype=torch.int64)
         submit(differs).wait()
         if int(differs):
-            log.warning(
-                "newcomers get the whole state once more, and the others wait for that: the weights do not follow from "
-                "the optimizer's steps alone"
-            )
+            why = "the weights do not follow from the optimizer's steps alone"
+            if not self._has_steps:
+                why = "its steps have closures or sparse gradients, or are faster than the newcomers' links"
+            log.warning("newcomers get the whole state once more, and the others wait for that: %s", why)
             transfer.send(self._training.state(), submit)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,25 +135,31 @@ def said_from_entry(data: bytes) -> Said:
         raise MalformedFrame(f"an entry of the lobby is not what a worker says: {error!r}") from None
 
 
-def merge(answers: Iterable[Iterable[LobbyEntry]]) -> Mapping[str, Said]:
+def merge(answers: Iterable[Iterable[LobbyEntry]]) -> tuple[Mapping[str, Said], Sequence[str]]:
     """Return what each worker has said last, by its nonce, given what several reducers say.
 
     A worker has gone only if no reducer sees it.
 
-    Raises:
-        MalformedFrame: an entry is not what a worker says.
+    Returns:
+        What the workers say, and what is wrong with the entries that are not what a worker says.
     """
     latest: dict[str, Said] = {}
     there: set[str] = set()
+    faults: list[str] = []
     for entries in answers:
         for entry in entries:
-            said = said_from_entry(entry.entry)
+            try:
+                said = said_from_entry(entry.entry)
+            except MalformedFrame as error:
+                faults.append(str(error))
+                continue
             nonce = said.worker.nonce
             if not entry.is_gone:
                 there.add(nonce)
             if nonce not in latest or latest[nonce].count < said.count:
                 latest[nonce] = said
-    return {nonce: said if nonce in there else _gone(said) for nonce, said in sorted(latest.items())}
+    heard = {nonce: said if nonce in there else _gone(said) for nonce, said in sorted(latest.items())}
+    return heard, faults
 
 
 def _gone(said: Said) -> Said:

@@ -63,9 +63,9 @@ class Forming:
         self._lineage = Lineage(self.own, config.world_size)
         #: The generation that all workers have agreed to change to.
         self._planned: Generation | None = None
-        #: Whether this worker has begun to take a training, and the offers that came to nothing.
+        #: Whether this worker has begun to take a training, and the offers with which it has.
         self._has_taken = False
-        self._missed: set[str] = set()
+        self._accepted: set[str] = set()
         self._voice = Voice(config, Said(self.own, socket.gethostname(), settings), self._wake)
 
     @property
@@ -175,9 +175,13 @@ class Forming:
         def does_not_come(said: Said) -> bool:
             return said.is_gone or said.number > generation.number or said.missed == generation.id
 
+        def comes_last(said: Said) -> bool:
+            return said.worker == generation.donor and said.number >= generation.number
+
         # A newcomer may have been stopped in this very moment. The others are known to wait.
-        limit_s = STOPPED_S if generation.newcomers else math.inf
-        error = self._wait_for_start(client, generation.workers, does_not_come, limit_s)
+        error = self._wait_for_start(
+            client, generation.workers, does_not_come, comes_last if generation.newcomers else None
+        )
         if error is not None and not isinstance(error, LOSSES):
             raise error
         return error is None
@@ -187,11 +191,19 @@ class Forming:
         client: Client,
         workers: Sequence[Worker],
         does_not_come: Callable[[Said], bool],
-        limit_s: float = math.inf,
+        comes_last: Callable[[Said], bool] | None = None,
     ) -> ReductionError | None:
-        """Return None when all have joined a communicator, or why they will not; then it is abandoned."""
+        """Return None when all have joined a communicator, or why they will not; then it is abandoned.
+
+        Args:
+            client: the communicator.
+            workers: those of it whose absence counts.
+            does_not_come: whether one of them will never join.
+            comes_last: whether it is the one for which all others wait, and has come. From then on there
+                is a limit of STOPPED_S.
+        """
         outcome: list[ReductionError | None] = []
-        give_up_at = time.monotonic() + limit_s
+        give_up_at = math.inf
 
         def connect() -> None:
             try:
@@ -204,14 +216,19 @@ class Forming:
         threading.Thread(target=connect, name="reduction-elastic-start", daemon=True).start()
         while not outcome:
             with self._changed:
-                self._check()
                 said = [
                     one for one in (self._voice.own, *self._voice.others().values()) if one.worker in workers
                 ]
+                if comes_last is not None and give_up_at == math.inf and any(map(comes_last, said)):
+                    give_up_at = time.monotonic() + STOPPED_S
+                try:
+                    self._check()
+                except ReductionError as over:
+                    outcome.append(over)
                 if missing := [one for one in said if does_not_come(one)]:
                     outcome.append(WorkerLost(f"rank {missing[0].worker.rank} ({missing[0].host}) has gone"))
                 elif time.monotonic() >= give_up_at:
-                    outcome.append(WorkerLost(f"not all workers came within {limit_s:g} s"))
+                    outcome.append(WorkerLost(f"not all workers came within {STOPPED_S:g} s"))
                 elif not outcome:
                     self._changed.wait(PAUSE_S)
         error = outcome[0]
@@ -228,7 +245,7 @@ class Forming:
             return None
         for said in self._voice.others().values():
             offer = said.offer
-            if offer is not None and self.own in offer.newcomers and offer.id not in self._missed:
+            if offer is not None and self.own in offer.newcomers and offer.id not in self._accepted:
                 return offer
         return None
 
@@ -238,6 +255,7 @@ class Forming:
         The elastic thread joins its generation once it is planned.
         """
         self._has_taken = True
+        self._accepted.add(offer.id)
         client = donation_client_of(self._config, self.own, offer)
 
         def does_not_come(said: Said) -> bool:
@@ -253,7 +271,6 @@ class Forming:
             received["generation"] = generation_from_fields(received["generation"])
         except LOSSES as error:
             log.warning("job %s rank %d: the state did not come: %s", self._config.job, self.own.rank, error)
-            self._missed.add(offer.id)
             self.say(missed=offer.id)
             return None
         finally:

@@ -51,6 +51,8 @@ class Steps:
         self._min_workers = min_workers
         self._join_timeout_s = join_timeout_s
         self._has_state = False
+        #: Of the last call that had another model or optimizer than the one before.
+        self._training: Training | None = None
         self._on_change = on_change
         self._admission = Admission(communicator.donate)
         #: The ranks that take part in the present step. The first worker tells them, so that they are the
@@ -61,8 +63,12 @@ class Steps:
         """Return when a step may begin, with all workers in one state.
 
         Raises:
+            ConfigError: the optimizer changes what is not in the model.
             ReductionError: this worker cannot take part, or the job has failed.
         """
+        if not training.is_same_as(self._training):
+            training.check()
+            self._training = training
         self._communicator.take_part(training)
         received, self._communicator.received = self._communicator.received, None
         if received is not None:

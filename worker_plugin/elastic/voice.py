@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from reduction.errors import MalformedFrame
-
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
 from worker_plugin.elastic.entries import Said, merge
@@ -35,6 +33,7 @@ class Voice:
         assert config.job is not None  # there is no store through which one could be agreed on
         where = meeting_point.choose(config, {})
         self._lock = threading.Lock()
+        self._last_fault = ""
         self.own = own
         nonce = bytes.fromhex(own.worker.nonce)
         self._lobby = LobbyClient(where.addresses, where.access, config.job, nonce, on_news)
@@ -47,11 +46,11 @@ class Voice:
 
     def others(self) -> dict[str, Said]:
         """Return what all other workers have said last, by nonce."""
-        try:
-            heard = merge(self._lobby.heard())
-        except MalformedFrame as error:
-            log.warning("rank %d: %s", self.own.worker.rank, error)
-            return {}
+        heard, faults = merge(self._lobby.heard())
+        for fault in faults:
+            if fault != self._last_fault:
+                log.warning("rank %d: %s", self.own.worker.rank, fault)
+                self._last_fault = fault
         return {nonce: said for nonce, said in heard.items() if nonce != self.own.worker.nonce}
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ from worker_plugin.timeline.totals import Totals
 
 #: Times and rates are those of the latest collectives, at most so many.
 LATEST = 128
+#: They are computed anew only as often as this takes so much of the time, which is every 0.2 s or so: a
+#: script may ask after each step.
+COST_MAX = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,27 @@ def shares(spans: Sequence[Span], totals: Totals, link_mbit: int) -> Shares:
     return Shares(found, sum(ideal(one, rate) for one in of_rounds), min(answers.values(), default=0.0))
 
 
-def numbers(recorder: Recorder, link_mbit: int) -> dict[str, float]:
-    """Return the numbers; see `ReductionState.stats` for their meaning."""
-    totals = recorder.totals
-    latest = shares(recorder.latest(LATEST), totals, link_mbit)
+class Numbers:
+    """The numbers of one state. Any thread."""
+
+    def __init__(self) -> None:
+        self._recorder: Recorder | None = None
+        self._shares: Shares | None = None
+        self._fresh_until = 0.0
+
+    def read(self, recorder: Recorder, link_mbit: int) -> dict[str, float]:
+        """Return the numbers of a communicator; see `ReductionState.stats` for their meaning."""
+        begin = time.monotonic()
+        latest = self._shares
+        if latest is None or self._recorder is not recorder or begin >= self._fresh_until:
+            latest = shares(recorder.latest(LATEST), recorder.totals, link_mbit)
+            end = time.monotonic()
+            self._recorder, self._shares = recorder, latest
+            self._fresh_until = end + (end - begin) / COST_MAX
+        return _numbers(recorder.totals, latest)
+
+
+def _numbers(totals: Totals, latest: Shares) -> dict[str, float]:
     count = latest.parts.rounds or 1
     return {
         "collectives": totals.collectives,

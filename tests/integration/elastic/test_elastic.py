@@ -158,6 +158,29 @@ def test_weights_that_change_outside_of_the_optimizer(start: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_hooks_of_the_optimizer_may_sum_over_the_workers(start: Any) -> None:
+    """A newcomer repeats steps without them, or it would wait for sums that the others are not in."""
+    workers = [start(rank, 2, HOOK="step") for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 3)
+    new = start(2, 2, HOOK="step")
+    new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
+    start.stop()
+    assert_alike(*(worker.end() for worker in (*workers, new)))
+    assert "once more" not in workers[0].log.text
+
+
+@pytest.mark.timeout(300)
+def test_a_newcomer_that_sums_while_it_takes_the_training_gets_an_error(start: Any) -> None:
+    workers = [start(rank, 2) for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 3)
+    assert "ConfigError: this worker is taking the training" in start(2, 2, HOOK="load").error()
+    start.stop()
+    said = [worker.end() for worker in workers]
+    assert_alike(*said)
+    assert said[0][-1]["members"] == [0, 1]
+
+
+@pytest.mark.timeout(300)
 def test_too_few_workers_wait_for_another_one(start: Any) -> None:
     workers = [start(rank, 2, REDUCTION_MIN_WORKERS="2") for rank in range(2)]
     workers[1].wait_for(lambda line: line["step"] == 5)

@@ -1,8 +1,9 @@
 """One worker of an elastic job: it trains a small model and prints a line of JSON after every step.
 
 Variables: STEPS; STOP, a file: when there is one, all end after the same step; PAUSE_S between steps; WIDTH of the
-model; UNUSED=1 leaves a parameter without a gradient; CLIP=1 clips weights after the optimizer's step; FREEZE, the
-name of one of Training's methods by which it takes the others' state, stops there forever, having said so.
+model; UNUSED=1 leaves a parameter without a gradient; CLIP=1 clips weights after the optimizer's step; HOOK=step or
+HOOK=load sums something in a hook of the optimizer's step, or of the model when it loads a state; FREEZE, the name
+of one of Training's methods by which it takes the others' state, stops there forever, having said so.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ net.spare.requires_grad = "UNUSED" in os.environ
 model = DistributedDataParallel(net, find_unused_parameters=True)
 optimizer = torch.optim.Adam(net.parameters(), 0.01)
 attach(model, state)
+if os.environ.get("HOOK") == "step":
+    optimizer.register_step_pre_hook(lambda *_: state.all_reduce(torch.ones(3)).wait() and None)
+if os.environ.get("HOOK") == "load":
+    net.register_load_state_dict_post_hook(lambda *_: state.all_reduce(torch.ones(3)).wait() and None)
 data = torch.randn(50_000, 8, generator=torch.Generator().manual_seed(1))
 sampler = ElasticSampler(len(data), 4)
 changes: list[object] = []

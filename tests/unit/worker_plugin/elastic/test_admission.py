@@ -23,6 +23,13 @@ class FakeDonation:
         self.is_ready = self.is_stalled = self.has_ended = False
         self.error = self.abandoned = self.last = None
         self.fails_with = None
+        self.training, self.is_recording = training, True
+
+    def is_of(self, training):
+        return training is self.training
+
+    def stop_recording(self):
+        self.is_recording = False
 
     def abandon(self, error):
         self.abandoned = error
@@ -34,14 +41,17 @@ class FakeDonation:
 class Scene:
     def __init__(self):
         self.donations = []
+        self.donating_fails = False
         self.admission = Admission(self._donate)
 
     def _donate(self, offer, training):
+        if self.donating_fails:
+            raise ConfigError("a function")
         self.donations.append(FakeDonation(offer, training))
         return self.donations[-1]
 
-    def tend(self, *newcomers, present=PRESENT):
-        return self.admission.tend(present, newcomers, TRAINING)
+    def tend(self, *newcomers, present=PRESENT, training=TRAINING):
+        return self.admission.tend(present, newcomers, training)
 
     @property
     def given(self):
@@ -112,11 +122,34 @@ def test_newcomers_that_take_nothing_are_given_up(scene):
     assert len(scene.given) == 2
 
 
-def test_a_state_that_cannot_be_given_is_an_error(scene):
+@pytest.mark.parametrize("when", ["begin", "on the way"])
+def test_an_error_of_ours_is_logged_and_does_not_come_at_each_step(scene, when, monkeypatch, caplog):
+    scene.donating_fails = when == "begin"
+    assert scene.tend(new(1)) is None
+    if when == "on the way":
+        scene.donations[0].has_ended, scene.donations[0].error = True, ConfigError("a function")
+        assert scene.tend(new(1)) is None
+        assert not scene.donations[0].is_recording
+    assert "ranks [1] did not get the training: a function" in caplog.text
+    caplog.clear()
+    before = len(scene.donations)
+    scene.donating_fails = False
+    assert scene.tend(new(1)) is None
+    assert len(scene.donations) == before
+    assert not caplog.text
+    scene.admission._again_at = 0.0
     scene.tend(new(1))
-    scene.donations[0].has_ended, scene.donations[0].error = True, ConfigError("a function")
-    with pytest.raises(ConfigError, match="a function"):
-        scene.tend(new(1))
+    assert len(scene.donations) == before + 1
+
+
+def test_another_model_or_optimizer_begins_anew(scene):
+    scene.tend(new(1))
+    scene.donations[0].is_ready = True
+    other = Training(TRAINING.model, None, {})
+    scene.donations[0].training = None
+    assert not scene.donations[0].is_of(other)
+    assert scene.tend(new(1), training=other) is None
+    assert "another model or optimizer" in str(scene.donations[0].abandoned)
 
 
 def test_a_loss_at_the_very_end(scene):

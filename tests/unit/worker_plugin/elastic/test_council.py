@@ -185,6 +185,27 @@ def test_new_workers_do_not_count_after_a_loss():
     assert advice == Propose(Generation(2, "new", (worker(0), worker(2))))
 
 
+def test_one_without_which_a_generation_has_started_does_not_count_after_a_loss():
+    """It lacks what the others have done since, and gets an error."""
+    lineage = after_first(0)
+    second = Generation(2, "x", (worker(0), worker(1)))
+    lineage.join(second)
+    lineage.start(second)
+    own, gone = said(0, number=2, is_waiting=True), said(1, number=2, is_gone=True)
+    left_behind = said(2, number=1, is_waiting=True)
+    advice = deliberate(hearing(own, gone, left_behind, lineage=lineage))
+    assert advice == Propose(Generation(3, "new", (worker(0),)))
+
+
+def test_one_that_joined_what_never_started_counts():
+    lineage = after_first(0)
+    lineage.join(Generation(2, "never started", (worker(0), worker(1))))
+    own, gone = said(0, number=2, is_waiting=True), said(1, number=2, is_gone=True)
+    other = said(2, number=1, is_waiting=True)
+    advice = deliberate(hearing(own, gone, other, lineage=lineage))
+    assert advice == Propose(Generation(3, "new", (worker(0), worker(2))))
+
+
 def test_numbers_are_higher_than_any_that_was_heard_of():
     lineage = after_first(0)
     lineage.join(Generation(5, "never started", (worker(0), worker(1), worker(2))))

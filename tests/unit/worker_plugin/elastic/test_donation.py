@@ -40,8 +40,10 @@ class FakeClient:
 class Newcomer:
     """Follows a donation on a thread."""
 
-    def __init__(self, sums: FakeSums, wait_for: threading.Event | None = None) -> None:
-        self.training = make(1)
+    def __init__(
+        self, sums: FakeSums, wait_for: threading.Event | None = None, training: Training | None = None
+    ) -> None:
+        self.training = training or make(1)
         self.last = self.error = None
         self._submit, self._wait_for = sums.member(), wait_for
         self._thread = threading.Thread(target=self._run)
@@ -162,20 +164,65 @@ def test_what_does_not_follow_from_steps_is_sent_whole(why, caplog):
 
 
 def test_an_optimizer_that_changes_what_it_loads_is_an_error_of_the_newcomer():
-    """torch casts an optimizer's state to the dtype of its parameters when it loads that."""
-    sums, ours = FakeSums(2), make(0)
-    ours.model.to(torch.bfloat16)
-    ours.model(torch.randn(4, 6, dtype=torch.bfloat16)).sum().backward()
-    ours.optimizer.step()
-    for state in ours.optimizer.state.values():
-        state["exp_avg"] = torch.full_like(state["exp_avg"], 1 / 3, dtype=torch.float32)
+    class Rounds(torch.optim.SGD):
+        def load_state_dict(self, state):
+            super().load_state_dict(state)
+            for one in self.state.values():
+                one["momentum_buffer"] += 1
+
+    sums = FakeSums(2)
+    ours, theirs = make(0), make(1)
+    ours = Training(ours.model, torch.optim.SGD(ours.model.parameters(), 0.1, momentum=0.9), {})
+    train(ours, 1)
     donation, _ = donate(ours, sums)
-    newcomer = Newcomer(sums)
-    newcomer.training.model.to(torch.bfloat16)
+    newcomer = Newcomer(
+        sums, training=Training(theirs.model, Rounds(theirs.model.parameters(), 0.1, momentum=0.9), {})
+    )
     donation.finish(LAST)
     newcomer.end()
     assert isinstance(newcomer.error, ConfigError)
     assert "load_state_dict must keep all bits" in str(newcomer.error)
+
+
+def test_steps_that_need_more_memory_than_the_state_are_given_up(monkeypatch, caplog):
+    monkeypatch.setattr(module, "BACKLOG_BYTES_MIN", 0)
+    sums, ours = FakeSums(2), make(0)
+    start = threading.Event()
+    donation, _ = donate(ours, sums)
+    size = donation._unsent_bytes
+    newcomer = Newcomer(sums, start)
+    for _ in range(20):
+        train(ours, 1)
+        assert donation._unsent_bytes <= 2 * size
+    assert not donation._has_steps
+    start.set()
+    wait_until(lambda: donation.is_ready)
+    donation.finish(LAST)
+    newcomer.end()
+    assert_equal(ours, newcomer.training)
+    assert "faster than the newcomers' links" in caplog.text
+
+
+def test_hooks_stay_where_they_are_while_the_optimizer_calls_them():
+    """The donation may end on its own thread just then."""
+    sums, ours = FakeSums(2), make(0)
+    donation, _ = donate(ours, sums)
+    sums.break_off(WorkerLost("it has gone"))
+    wait_until(lambda: donation.has_ended)
+    assert len(ours.optimizer._optimizer_step_pre_hooks) == 1
+    train(ours, 1)
+    assert not donation._parts
+    donation.stop_recording()
+    donation.stop_recording()
+    assert not ours.optimizer._optimizer_step_pre_hooks
+
+
+def test_which_training_it_gives():
+    ours = make(0)
+    donation, _ = donate(ours, FakeSums(2))
+    assert donation.is_of(Training(ours.model, ours.optimizer, {"step": 3}))
+    assert not donation.is_of(Training(ours.model, None, {}))
+    donation.abandon(WorkerLost("enough"))
 
 
 def test_a_newcomer_that_is_lost_is_noticed_by_the_donation_alone():

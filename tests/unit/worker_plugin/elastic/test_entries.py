@@ -60,15 +60,24 @@ def test_entries_that_python_cannot_read(data):
 
 def test_the_latest_counts_and_one_reducer_that_sees_a_worker_is_enough():
     old, new = Said(A, "host", "s", count=1), Said(A, "host", "s", number=2, count=2)
-    heard = merge([[entry(old), entry(Said(B, "h", "s"), is_gone=True)], [entry(new, is_gone=True)]])
+    heard, faults = merge([[entry(old), entry(Said(B, "h", "s"), is_gone=True)], [entry(new, is_gone=True)]])
+    assert faults == []
     assert heard["aa"] == new
     assert heard["bb"].is_gone
-    heard = merge([[entry(new, is_gone=True)], [entry(old, is_gone=True)]])
+    heard, _ = merge([[entry(new, is_gone=True)], [entry(old, is_gone=True)]])
     assert heard["aa"].is_gone
     assert heard["aa"].number == 2
-    assert merge([]) == {}
+    assert merge([]) == ({}, [])
+
+
+def test_an_entry_that_makes_no_sense_is_left_out_alone():
+    said = Said(A, "host", "s", count=1)
+    heard, faults = merge([[LobbyEntry(b"x", b"nonsense", False), entry(said)]])
+    assert heard == {"aa": said}
+    assert len(faults) == 1
+    assert "is not what a worker says" in faults[0]
 
 
 def test_who_has_gone_offers_nothing():
     said = Said(A, "host", "s", offer=Offer("id", (A, B)), missed="other")
-    assert merge([[entry(said, is_gone=True)]])["aa"] == Said(A, "host", "s", missed="other", is_gone=True)
+    assert merge([[entry(said, is_gone=True)]])[0]["aa"] == Said(A, "host", "s", missed="other", is_gone=True)

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from reduction.errors import ConfigError
 from torch import nn
 
 from worker_plugin.elastic.training import Training, describe
@@ -105,3 +106,66 @@ def test_without_an_optimizer():
 def test_models_are_described_by_their_tensors():
     assert describe(model()) == describe(model())
     assert describe(model()) != describe(nn.Linear(5, 4))
+
+
+def test_steps_are_repeated_without_the_hooks_of_the_optimizer():
+    ours, theirs = training(), training()
+    calls = []
+    for register in (theirs.optimizer.register_step_pre_hook, theirs.optimizer.register_step_post_hook):
+        register(lambda *_: calls.append(1))
+    gradients(ours)
+    theirs.repeat(copy.deepcopy(ours.step()))
+    assert not calls
+    gradients(theirs)
+    theirs.optimizer.step()
+    assert len(calls) == 2
+
+
+def test_hooks_come_back_after_a_step_that_fails():
+    ours, theirs = training(), training()
+    theirs.optimizer.register_step_pre_hook(lambda *_: None)
+    gradients(ours)
+    step = copy.deepcopy(ours.step())
+    step["gradients"][0] = torch.zeros(1)
+    with pytest.raises(RuntimeError):
+        theirs.repeat(step)
+    assert len(theirs.optimizer._optimizer_step_pre_hooks) == 1
+
+
+def test_what_is_called_before_steps():
+    ours, calls = training(), []
+    handle = ours.before_steps(lambda *_: calls.append(1))
+    gradients(ours)
+    ours.optimizer.step()
+    handle.remove()
+    ours.optimizer.step()
+    assert len(calls) == 1
+    assert Training(ours.model, None, {}).before_steps(print) is None
+
+    class LooksLikeAnOptimizer:
+        param_groups = ()
+
+    assert Training(ours.model, LooksLikeAnOptimizer(), {}).before_steps(print) is None
+
+
+def test_all_that_the_optimizer_changes_must_be_in_the_model():
+    net, loss = model(), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD([*net.parameters(), *loss.parameters()], 0.1)
+    Training(nn.ModuleList([net, loss]), optimizer, {}).check()
+    Training(net, None, {}).check()
+    with pytest.raises(ConfigError, match=r"2 parameters that are not in the model, one of shape \(2, 3\)"):
+        Training(net, optimizer, {}).check()
+
+
+def test_the_state_of_an_optimizer_keeps_its_dtypes():
+    """torch casts it to the dtypes of the parameters when it loads it."""
+    ours, theirs = training(), training(seed=1)
+    for one in (ours, theirs):
+        one.model.to(torch.bfloat16)
+    ours.model(torch.randn(8, 5, dtype=torch.bfloat16)).sum().backward()
+    ours.optimizer.step()
+    for state in ours.optimizer.state.values():
+        state["exp_avg"] = torch.full_like(state["exp_avg"], 1 / 3, dtype=torch.float32)
+    theirs.take(copy.deepcopy(ours.state()))
+    assert equal(ours, theirs)
+    assert theirs.take_rest(ours.rest())

@@ -6,7 +6,7 @@ import pytest
 from reduction.model import Collective, DType, ReduceOp
 
 from worker_plugin.timeline.recorder import Recorder
-from worker_plugin.timeline.stats import LATEST, numbers, shares
+from worker_plugin.timeline.stats import COST_MAX, LATEST, Numbers, shares
 from worker_plugin.timeline.totals import Totals
 
 SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 4, 0)
@@ -28,13 +28,13 @@ def recorder():
 
 
 def test_before_the_first_collective_all_are_0():
-    assert not any(numbers(recorder(), 1000).values())
+    assert not any(Numbers().read(recorder(), 1000).values())
 
 
 def test_the_first_collective_has_no_share_because_it_waits_for_the_start():
     made = recorder()
     reduced(made, 0)
-    found = numbers(made, 0)
+    found = Numbers().read(made, 0)
     assert (found["collectives"], found["round_s"], found["algbw"]) == (1, 0.0, 0.0)
 
 
@@ -46,6 +46,24 @@ def test_only_the_latest_have_shares():
     assert [span.seq for span in spans] == list(range(50, LATEST + 50))
     assert made.latest(LATEST, since=spans[-2].issued) == spans[-2:]
     assert shares(spans, made.totals, 0).parts.collectives == LATEST
+
+
+def test_who_asks_all_the_time_spends_little_of_it_on_shares_and_has_exact_counts():
+    made, numbers = recorder(), Numbers()
+    for seq in range(LATEST):
+        reduced(made, seq)
+    begin = time.monotonic()
+    first = numbers.read(made, 0)
+    cost = time.monotonic() - begin
+    reduced(made, LATEST)
+    again = numbers.read(made, 0)
+    if time.monotonic() < begin + cost / 2 / COST_MAX:  # it may have been stopped
+        assert again == first | {name: again[name] for name in ("collectives", "comm_s")}
+    assert again["collectives"] == LATEST + 1
+    assert numbers.read(recorder(), 0)["round_s"] == 0.0
+    deadline = time.monotonic() + 30
+    while numbers.read(made, 0)["round_s"] == first["round_s"]:
+        assert time.monotonic() < deadline
 
 
 def test_a_link_carries_what_is_sent_and_not_what_the_tensor_has():

@@ -141,7 +141,7 @@ class PluginConfig:
         LocalGroup(),
         "How many ranks of each node reduce among themselves first, so that one copy of the gradients "
         'per node crosses the network: a number, or "auto" for what the launcher says. Without it every '
-        "rank is by itself.",
+        "rank is by itself. With `elastic` these ranks are one worker, and the default process group.",
     )
     elastic: bool = setting(
         False,
@@ -214,7 +214,7 @@ class PluginConfig:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
         if self.job is not None:
             self._check_job(self.job)
-        if isinstance(self.local_group, int):
+        if isinstance(self.local_group, int) and not self.elastic:
             self._check_local_group(self.local_group)
         if self.credit_bytes is not None and self.credit_bytes < (self.chunk_bytes or 0):
             raise ConfigError(
@@ -297,7 +297,7 @@ class PluginConfig:
                 f"elastic needs rank and world_size, which are {self.rank} and {self.world_size}: set REDUCTION_RANK, "
                 f"another one for each worker, and REDUCTION_WORLD_SIZE, how many workers begin"
             )
-        for name in ("local_group", "colocated", "fallback"):
+        for name in ("colocated", "fallback"):
             if (value := getattr(self, name)) is not None:
                 raise ConfigError(f"{name}={value!r} cannot be used with elastic: leave it out")
         if self.wire is not None and self.wire.block > 1:

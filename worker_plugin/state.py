@@ -29,8 +29,10 @@ from worker_plugin.config import AllSettings, PluginConfig, Settings, build, che
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
-from worker_plugin.elastic.communicator import Elastic
 from worker_plugin.elastic.ddp import UsedParameters, check_alone
+from worker_plugin.elastic.making import make_communicator, make_steps
+from worker_plugin.elastic.node.meeting import local_ranks
+from worker_plugin.elastic.node.steps import NodeSteps
 from worker_plugin.elastic.steps import OnChange, Steps
 from worker_plugin.elastic.training import Training, describe
 from worker_plugin.hierarchy.client import Hierarchy
@@ -123,7 +125,7 @@ class ReductionState:
         self._feedback = ErrorFeedback()
         self._numbers = Numbers()
         #: Of an elastic job: what happens between two steps, and which parameters got gradients.
-        self._steps: Steps | None = None
+        self._steps: Steps | NodeSteps | None = None
         self._used = UsedParameters()
         self._on_change: list[OnChange] = []
 
@@ -226,7 +228,8 @@ class ReductionState:
         """
         with self._lock:
             if self.config.elastic:
-                check_alone(module)
+                ranks = local_ranks(self.config)
+                check_alone(module, 1 if ranks is None else ranks.size)
                 self._modules.add(module)
                 self._used.watch(module)
             else:
@@ -351,14 +354,8 @@ class ReductionState:
             self._used.check()
             training = Training(model, optimizer, extra or {})
             if self._steps is None:
-                with self._lock:
-                    if self._communicator is None and not self._is_closed:
-                        self._communicator = Elastic(self.config, describe(model))
-                communicator = self._connected()
-                assert isinstance(communicator, Elastic)
-                self._steps = Steps(
-                    communicator, self.config.min_workers, self.config.join_timeout_s, self._on_change
-                )
+                communicator = self._connected(describe(model))
+                self._steps = make_steps(communicator, self.config, self._on_change)
             return self._steps.sync(training)
         except ReductionError:
             raise
@@ -535,14 +532,14 @@ class ReductionState:
         self._given = None
         self._reset()
 
-    def _connected(self) -> Communicator:
+    def _connected(self, model: str = "") -> Communicator:
         if self._pid != os.getpid():
             self._reset()  # forked: this process makes its own communicator
         with self._lock:
             if self._is_closed:
                 raise ClosedError(CLOSED)
             if self._communicator is None:
-                self._communicator = self._connect()
+                self._communicator = self._connect(model)
             return self._communicator
 
     def _ranks(self) -> RankGroup:
@@ -551,17 +548,17 @@ class ReductionState:
             self._group = given or find_group(config.rank, config.world_size, self._process_group)
         return self._group
 
-    def _connect(self) -> Communicator:
-        communicator = self._make()
+    def _connect(self, model: str) -> Communicator:
+        communicator = self._make(model)
         # A state that is dropped without close() leaves in the background, after its collectives;
         # one that is kept, at exit.
         self._dropping = weakref.finalize(self, communicator.leave)
         self._dropping.atexit = False
         return communicator
 
-    def _make(self) -> Communicator:
+    def _make(self, model: str) -> Communicator:
         if self.config.elastic:
-            return Elastic(self.config)
+            return make_communicator(self.config, model)
         ranks, local_group = self._ranks(), self.config.local_group
         rendezvous = StoreRendezvous(self.config, ranks.store, ranks.size)
         if local_group in (None, 1) or ranks.size == 1 or (local_group == "auto" and ranks.store is None):

@@ -40,9 +40,9 @@ class UnwatchedState(ReductionState):
     def __init__(self, reducers: Any = None, **settings: Any) -> None:
         super().__init__(reducers, report_s=0, **settings)
 
-    def _connect(self) -> Any:
+    def _connect(self, model: str) -> Any:
         with patch.object(client, "Recorder", _NoRecorder):
-            return super()._connect()
+            return super()._connect(model)
 
 
 class WatchedState(ReductionState):

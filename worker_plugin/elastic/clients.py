@@ -54,10 +54,11 @@ def sum_of(client: Client) -> Sum:
     return add
 
 
-def client_of(config: PluginConfig, own: Worker, generation: Generation) -> Client:
-    """Return the communicator of a generation."""
+def client_of(config: PluginConfig, own: Worker, generation: Generation, local_size: int) -> Client:
+    """Return the communicator of a generation, whose workers have so many processes each."""
     purpose = f"generation {generation.number} {generation.id[:8]}"
-    return _client(config, own, generation.workers, purpose, None, goes_on=generation.number > 1)
+    goes_on = generation.number > 1
+    return _client(config, own, generation.workers, purpose, None, local_size, goes_on=goes_on)
 
 
 def donation_client_of(config: PluginConfig, own: Worker, offer: Offer) -> Client:
@@ -71,12 +72,15 @@ def _client(
     workers: Sequence[Worker],
     purpose: str,
     announced: str | None,
+    local_size: int = 1,
     *,
     goes_on: bool,
 ) -> Client:
     ranks = tuple(worker.rank for worker in workers)
     group = RankGroup(workers.index(own), len(workers), ranks, f"{ranks_text(ranks)}, {purpose}")
-    return Client(config, group, _AsConfigured(), announced_ranks=announced, goes_on=goes_on)
+    return Client(
+        config, group, _AsConfigured(), local_size=local_size, announced_ranks=announced, goes_on=goes_on
+    )
 
 
 class _AsConfigured:

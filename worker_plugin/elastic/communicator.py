@@ -61,18 +61,20 @@ class Elastic:
     Args:
         config: settings, with `job`, `reducers`, `rank` and `world_size`.
         model: what must be the same of the model on all workers, as a text.
+        local_size: of how many processes each contribution of this worker is the sum.
 
     Raises:
         ConfigError: a setting is missing, or cannot be used with `elastic`.
     """
 
-    def __init__(self, config: PluginConfig, model: str = "") -> None:
+    def __init__(self, config: PluginConfig, model: str = "", local_size: int = 1) -> None:
         meeting_point.check_without_store(config)
         assert config.job is not None  # `check_without_store` has checked it
         self._config, self._job = config, config.job
         self.error: ReductionError | None = None
         self._changed = threading.Condition(threading.RLock())
         settings = f"world_size={config.world_size}, wire_dtype={config.wire_dtype}"
+        settings += f", {local_size} processes per worker" if local_size > 1 else ""
         settings += f", a model of {model}" if model else ""
         self._ledger = Ledger()
         self._client: Client | None = None
@@ -86,7 +88,8 @@ class Elastic:
         #: What this worker gives to newcomers, or has given last.
         self._donation: Donation | None = None
         self._final: ReductionError | None = None
-        self._forming = Forming(config, settings, self._changed, self._raise_if_over)
+        self.local_size = local_size
+        self._forming = Forming(config, settings, local_size, self._changed, self._raise_if_over)
         self.own = self._forming.own
         _all.add(self)
         self._thread = threading.Thread(target=self._run, name="reduction-elastic", daemon=True)
@@ -98,11 +101,6 @@ class Elastic:
     def job(self) -> str | None:
         """The job's name."""
         return self._job
-
-    @property
-    def local_size(self) -> int:
-        """See `Communicator.local_size`: workers of an elastic job are by themselves."""
-        return 1
 
     @property
     def recorder(self) -> Recorder | None:

@@ -1,7 +1,7 @@
-"""DDP modules of elastic jobs: each averages in a process group of its own process, and the hook over all workers.
+"""DDP modules of elastic jobs: each averages in a process group of its worker, and the hook over all workers.
 
-A process group that spans workers would hang with a worker that dies. So DDP believes that it is
-alone, and what it otherwise agrees on with other ranks must be the same on all of them by itself:
+A process group that spans workers would hang with a worker that dies. So DDP believes that its worker
+is alone, and what it otherwise agrees on with other ranks must be the same on all of them by itself:
 
 - Its buckets. After the first step DDP orders them anew, as the gradients came, and a worker that is
   taken in later would have the first order. `find_unused_parameters=True` keeps it from that.
@@ -18,18 +18,24 @@ from reduction.errors import ConfigError
 from torch.nn.parallel import DistributedDataParallel
 
 
-def check_alone(module: DistributedDataParallel) -> None:
-    """Check that a module can be used in an elastic job.
+def check_alone(module: DistributedDataParallel, local_size: int = 1) -> None:
+    """Check that a module can be used in an elastic job, by a worker of so many processes.
 
     Raises:
         ConfigError: it cannot; the message says how to make it.
     """
     size = dist.get_world_size(module.process_group)
-    if size != 1:
+    if local_size > 1 and size != local_size:
+        raise ConfigError(
+            f"the DistributedDataParallel module averages in a process group of {size}, and this node has {local_size} "
+            f"ranks (local_group): make it in the default group"
+        )
+    if size != local_size:
         raise ConfigError(
             f"the DistributedDataParallel module averages in a process group of {size}, which would hang with a worker "
             f"that dies: in an elastic job make it in a group of its own process, "
-            f'init_process_group("gloo", store=HashStore(), rank=0, world_size=1)'
+            f'init_process_group("gloo", store=HashStore(), rank=0, world_size=1); '
+            f"or, if these {size} are the ranks of one node, set local_group={size}"
         )
     if not module.find_unused_parameters:
         raise ConfigError(

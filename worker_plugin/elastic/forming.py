@@ -48,16 +48,23 @@ class Forming:
     Args:
         config: with `job`, `rank` and `world_size`.
         settings: what must be the same on all workers, as a text.
+        local_size: processes of each worker.
         changed: notified when something has changed.
         check: raises the error that has ended the job for this worker, if one has.
     """
 
     def __init__(
-        self, config: PluginConfig, settings: str, changed: threading.Condition, check: Callable[[], None]
+        self,
+        config: PluginConfig,
+        settings: str,
+        local_size: int,
+        changed: threading.Condition,
+        check: Callable[[], None],
     ) -> None:
         assert config.rank is not None  # `PluginConfig` has checked these
         assert config.world_size is not None
         self._config = config
+        self._local_size = local_size
         self._changed, self._check = changed, check
         self.own = Worker(config.rank, secrets.token_hex(16))
         self._lineage = Lineage(self.own, config.world_size)
@@ -158,7 +165,7 @@ class Forming:
         """Join a generation; return its communicator once it has started, None if it never will."""
         self._lineage.join(generation)
         self.say(is_waiting=False, proposal=generation)
-        client = client_of(self._config, self.own, generation)
+        client = client_of(self._config, self.own, generation, self._local_size)
         if not self._has_started(client, generation):
             return None
         self._lineage.start(generation)

@@ -55,6 +55,8 @@ class Steps:
         self._training: Training | None = None
         self._on_change = on_change
         self._admission = Admission(communicator.donate)
+        #: Whether the last call has set model and optimizer.
+        self.has_taken_state = False
         #: The ranks that take part in the present step. The first worker tells them, so that they are the
         #: same on all workers even if one is lost while the step begins.
         self.ranks: tuple[int, ...] = ()
@@ -70,12 +72,15 @@ class Steps:
             training.check()
             self._training = training
         self._communicator.take_part(training)
+        self.has_taken_state = False
         received, self._communicator.received = self._communicator.received, None
         if received is not None:
             training = replace(training, extra=received["extra"])
+            self.has_taken_state = True
             self.ranks = tuple(received["ranks"])
         elif not self._has_state:
             training = replace(training, extra=self._begin_alike(training))
+            self.has_taken_state = True
         self._has_state = True
         self._checkpoint(training)
         return dict(training.extra)

@@ -64,6 +64,13 @@ class LocalGroup:
         options.timeout = self._timeout
         self._finish(self._of(mine)._allgather_base(out, mine, options), out, mine)
 
+    def broadcast(self, data: torch.Tensor) -> None:
+        """Receive the bytes of local rank 0, in place."""
+        options = _c10d.BroadcastOptions()
+        options.rootRank = options.rootTensor = 0
+        options.timeout = self._timeout
+        self._finish(self._of(data).broadcast([data], options), data, data)
+
     def abort(self) -> None:
         """Let a collective on GPUs that is under way fail; any thread. One of Gloo fails when a neighbour closes."""
         if (nccl := self._nccl) is not None:  # a group that is destroyed without abort warns, and may wait

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,18 @@ PATIENCE_S = 120.0
 
 
 class Worker:
-    """One process of an elastic job."""
+    """One process of an elastic job, or with `command` all that this starts: it is followed by the script."""
 
-    def __init__(self, folder: Path, rank: int, **variables: str) -> None:
+    def __init__(
+        self, folder: Path, rank: int, command: Sequence[str] = (sys.executable,), **variables: str
+    ) -> None:
         self.rank = rank
         name = f"worker-{rank}-{uuid.uuid4().hex[:4]}"
         self.log = Log(folder / f"{name}.log")
         self._out = folder / f"{name}.out"
-        with self.log.path.open("w") as log, self._out.open("w") as out:
+        with self.log.path.open("a") as log, self._out.open("a") as out:  # several processes may write
             self.process = subprocess.Popen(
-                [sys.executable, str(SCRIPT)],
+                [*command, str(SCRIPT)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,

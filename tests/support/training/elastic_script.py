@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 
 import torch
@@ -36,10 +37,14 @@ if "FREEZE" in os.environ:
     setattr(Training, os.environ["FREEZE"], freeze)
 steps, pause_s = int(os.environ["STEPS"]), float(os.environ.get("PAUSE_S", "0.05"))
 width = int(os.environ.get("WIDTH", "16"))
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+if "LOCAL_WORLD_SIZE" in os.environ:  # the ranks of one node, which are one worker
+    dist.init_process_group("gloo")
+else:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+local, local_size = dist.get_rank(), dist.get_world_size()
 state = ReductionState(elastic=True)
 rank = state.config.rank
-torch.manual_seed(rank)  # so the first worker's weights must become those of all
+torch.manual_seed(100 * rank + local)  # so the first worker's weights must become those of all
 net = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 4))
 net.register_parameter("spare", nn.Parameter(torch.zeros(1)))
 net.spare.requires_grad = "UNUSED" in os.environ
@@ -61,7 +66,7 @@ while step < steps and not stops:
     step = extra["step"]
     sampler.load_state_dict(extra["sampler"])
     buffers = digest(list(net.buffers()))
-    batch = sampler.take(state.members, rank)
+    batch = sampler.take(state.members, rank)[local::local_size]
     optimizer.zero_grad()
     model(data[batch]).pow(2).mean().backward()
     # A sum and an average beside DDP's: whose contributions are in them?
@@ -80,6 +85,7 @@ while step < steps and not stops:
     moments = [moment for one in optimizer.state.values() for moment in one.values()]
     line = {
         "step": step,
+        "local": local,
         "members": state.members,
         "weights": digest([*net.parameters(), *moments]),
         "buffers": buffers,
@@ -89,6 +95,7 @@ while step < steps and not stops:
         "changes": changes,
         "at": time.time(),
     }
-    print(json.dumps(line), flush=True)
+    sys.stdout.write(json.dumps(line) + "\n")  # at once, for a node's ranks write to one file
+    sys.stdout.flush()
     time.sleep(pause_s)
 state.close()

@@ -1,0 +1,97 @@
+"""Workers that are nodes of two ranks, each started by torchrun: a rank that dies takes its node out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes.elastic_workers import Worker, assert_alike, steps_of
+from support.processes.reducers import Reducer
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.fixture
+def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
+    """Start a node of a job of this test's own; `start.stop()` has all end after a step."""
+    running: list[Worker] = []
+    stop = tmp_path / "stop"
+    reducers = ",".join(serve().address for _ in range(2))
+    shared = {"REDUCTION_JOB": f"nodes-{uuid.uuid4().hex[:6]}", "REDUCTION_REDUCERS": reducers}
+
+    def one(rank: int, size: int, **more: str) -> Worker:
+        variables = {
+            "REDUCTION_WORLD_SIZE": str(size),
+            "STEPS": "1000000",
+            "STOP": str(stop),
+            "OMP_NUM_THREADS": "1",
+        }
+        variables["REDUCTION_LOCAL_GROUP"] = "2"
+        running.append(Worker(tmp_path, rank, TORCHRUN, **(shared | variables | more)))
+        return running[-1]
+
+    one.stop = stop.touch
+    yield one
+    for worker in running:
+        worker.process.terminate()  # torchrun then ends its ranks
+    for worker in running:
+        worker.process.wait(60)
+
+
+def rank_of(worker: Worker, local: int) -> int:
+    """Return the process of a local rank."""
+    listed = subprocess.run(
+        ["pgrep", "-P", str(worker.process.pid)], capture_output=True, text=True, check=True
+    )
+    for pid in listed.stdout.split():
+        if f"LOCAL_RANK={local}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return int(pid)
+    raise AssertionError(f"no local rank {local}: {listed.stdout}")
+
+
+def by_rank(*workers: Worker) -> list[list[dict[str, Any]]]:
+    """Return what each rank of these has said."""
+    return [
+        [line for line in worker.lines if line["local"] == local] for worker in workers for local in (0, 1)
+    ]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_dies_takes_its_node_out_and_it_comes_back(start: Any, victim: int) -> None:
+    workers = [start(rank, 3) for rank in range(3)]
+    lost = workers[1]
+    lost.wait_for(lambda line: line["step"] == 5)
+    os.kill(rank_of(lost, victim), signal.SIGKILL)
+    assert lost.process.wait(60) != 0  # torchrun has ended the other rank, or it has ended by itself
+    workers[0].wait_for(lambda line: line["members"] == [0, 2])
+    new = start(1, 3)
+    new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
+    start.stop()
+    left = workers[0], workers[2]
+    for worker in (*left, new):
+        assert worker.process.wait(60) == 0, worker.log.text
+    assert_alike(*by_rank(*workers, new))
+    for lines in by_rank(*left):
+        assert steps_of(lines) == list(range(1, len(lines) + 1))  # none was lost, and none done twice
+        assert lines[-1]["changes"] == [[[0, 1, 2], [0, 2]], [[0, 2], [0, 1, 2]]]
+    assert [lines[-1]["members"] for lines in by_rank(new)] == [[0, 1, 2]] * 2
+    used = [sample for lines in by_rank(*workers, new) for line in lines for sample in line["batch"]]
+    assert len(used) == len(set(used))
+
+
+@pytest.mark.timeout(300)
+def test_ranks_that_cannot_be_a_worker(start: Any) -> None:
+    wrong_size = start(0, 1, REDUCTION_LOCAL_GROUP="3")
+    assert wrong_size.process.wait(60) != 0
+    assert "ConfigError: local_group is 3, and the default process group has 2 ranks" in wrong_size.log.text
+    not_said = start(0, 1, REDUCTION_LOCAL_GROUP="")
+    assert not_said.process.wait(60) != 0
+    assert "if these 2 are the ranks of one node, set local_group=2" in not_said.log.text

@@ -1,0 +1,48 @@
+"""What a state makes of itself in an elastic job: a worker, or one rank of a worker that is a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worker_plugin.communicator import Communicator
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery import meeting_point
+from worker_plugin.elastic.communicator import Elastic
+from worker_plugin.elastic.node.meeting import local_ranks, meet
+from worker_plugin.elastic.node.rank import NodeRank
+from worker_plugin.elastic.node.steps import NodeSteps
+from worker_plugin.elastic.steps import OnChange, Steps
+
+
+def make_communicator(config: PluginConfig, model: str = "") -> Elastic | NodeRank:
+    """Return the communicator; with `local_group` once the other ranks of the node make theirs as well.
+
+    Args:
+        config: the settings.
+        model: what must be the same of the model on all workers, as a text.
+
+    Raises:
+        ConfigError: a setting is missing, or cannot be used with `elastic`, or the ranks of the node differ.
+        WorkersMissing: a rank of the node did not come within `join_timeout_s`.
+    """
+    meeting_point.check_without_store(config)
+    ranks = local_ranks(config)
+    if ranks is None:
+        return Elastic(config, model)
+    node, store = meet(config, ranks)
+    return NodeRank(config, node, store, lambda: Elastic(config, model, node.size))
+
+
+def make_steps(
+    communicator: Communicator, config: PluginConfig, on_change: Sequence[OnChange]
+) -> Steps | NodeSteps:
+    """Return the checkpoints of a communicator that `make_communicator` has made."""
+    worker = communicator.worker if isinstance(communicator, NodeRank) else communicator
+    steps = None
+    if worker is not None:
+        assert isinstance(worker, Elastic)
+        steps = Steps(worker, config.min_workers, config.join_timeout_s, on_change)
+    if isinstance(communicator, NodeRank):
+        return NodeSteps(communicator, steps, on_change)
+    assert steps is not None  # it is a worker itself
+    return steps

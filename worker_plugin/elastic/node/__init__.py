@@ -1,0 +1,1 @@
+"""Workers of an elastic job that are several processes: the ranks of one node, as its GPUs have them."""

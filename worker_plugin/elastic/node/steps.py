@@ -1,0 +1,62 @@
+"""The checkpoints of a worker that is a node: its first rank does them, and tells the others what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from reduction.errors import ReductionError
+
+from worker_plugin.elastic import transfer
+from worker_plugin.elastic.node.rank import NodeRank
+from worker_plugin.elastic.steps import OnChange, Steps
+from worker_plugin.elastic.training import Training
+
+
+class NodeSteps:
+    """What `Steps` is for a worker of one process. For the thread that trains.
+
+    Args:
+        rank: this rank's communicator.
+        steps: of the worker, on its first rank.
+        on_change: called on the other ranks when other workers take part; `steps` calls them on the first.
+    """
+
+    def __init__(self, rank: NodeRank, steps: Steps | None, on_change: Sequence[OnChange]) -> None:
+        self._rank, self._steps, self._on_change = rank, steps, on_change
+        self.ranks: tuple[int, ...] = ()
+
+    def sync(self, training: Training) -> dict[str, Any]:
+        """Return when a step may begin; see `Steps.sync`.
+
+        Raises:
+            WorkerLost: another rank of the node has ended or failed.
+            ReductionError: this worker cannot take part, or the job has failed.
+        """
+        if self._steps is None:
+            return self._follow(training)
+        try:
+            extra = self._steps.sync(training)
+        except ReductionError as error:
+            self._rank.abandon(error)
+            raise
+        tree: dict[str, Any] = {"ranks": list(self._steps.ranks), "extra": extra}
+        tree["state"] = training.state() if self._steps.has_taken_state else None
+        tree["buffers"] = list(training.model.buffers())
+        transfer.send(tree, self._rank.tell)
+        self.ranks = self._steps.ranks
+        return extra
+
+    def _follow(self, training: Training) -> dict[str, Any]:
+        tree = transfer.receive(self._rank.tell)
+        if tree["state"] is not None:
+            training.take(tree["state"])
+        with torch.no_grad():
+            for own, theirs in zip(training.model.buffers(), tree["buffers"], strict=True):
+                own.copy_(theirs)
+        before, self.ranks = self.ranks, tuple(tree["ranks"])
+        if before and before != self.ranks:
+            for call in self._on_change:
+                call(before, self.ranks)
+        return dict(tree["extra"])

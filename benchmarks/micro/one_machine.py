@@ -6,6 +6,8 @@
     python -m benchmarks.micro.one_machine --contender tcp --reducers 1       # `reducer serve` over loopback
     python -m benchmarks.micro.one_machine --workers 2,4 --train mlp,transformer
     python -m benchmarks.micro.one_machine --workers 2,4 --contender group --peer default    # backend against state
+    python -m benchmarks.micro.one_machine --workers 4 --cold 1 --mixed       # sizes in turn after the pause
+    python -m benchmarks.micro.one_machine --workers 2 --contender watched --peer unwatched --collectives 20
 
 CPU is that of all processes: ranks, and the reducers that they start. All sums are checked.
 """
@@ -17,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from benchmarks.lab.cluster import Cluster, Shape, running
@@ -48,7 +51,7 @@ HEAD = [
 
 
 class Cold(AllReduce):
-    """Before each collective the ranks pause, meet at a barrier and reduce a few bytes, as training steps do."""
+    """Before each collective the ranks pause and meet at a barrier, as in training steps."""
 
     def __init__(self, rank: object, numel: int, iterations: int, pause_s: float) -> None:
         super().__init__(rank, numel, iterations)  # type: ignore[arg-type]
@@ -67,6 +70,35 @@ class Cold(AllReduce):
             cpu_s += sample.cpu_s
         self._tensors = tensors
         return Sample(seconds, cpu_s)
+
+
+class Mixed(AllReduce):
+    """After a pause a collective of each size, each after a barrier; one of them is timed."""
+
+    def __init__(self, rank: object, numel: int, numels: list[int], pause_s: float) -> None:
+        super().__init__(rank, numel, 1)  # type: ignore[arg-type]
+        self._others = [None if other == numel else torch.empty(other) for other in numels]
+        self._pause_s = pause_s
+
+    def run(self, contender: str, start_at: float) -> Sample:
+        """Reduce a tensor of each size."""
+        time.sleep(self._pause_s)
+        sample = None
+        for other in self._others:
+            if other is None:
+                dist.barrier()
+                sample = super().run(contender, time.perf_counter())
+                continue
+            other.fill_(1.0)
+            dist.barrier()
+            if contender == "ring":
+                self._ring(other)
+            else:
+                self._ours(self._rank.states[contender], other)
+            if not torch.equal(other, torch.full_like(other, self._rank.world_size)):
+                raise AssertionError(f"a sum of {len(other)} elements is wrong")
+        assert sample is not None  # the sizes have this one
+        return sample
 
 
 def cells(row: Row, name: str, peer: str = "ring") -> list[str]:
@@ -102,15 +134,21 @@ def _cpu_s_per_gb(row: Row, measured: Measurement) -> float:
 
 
 def measure(
-    cluster: Cluster, contenders: list[str], size_bytes: int, effort: Effort, cold_s: float | None
+    cluster: Cluster, contenders: list[str], size_bytes: int, effort: Effort, settings: argparse.Namespace
 ) -> Row:
     """Let the contenders take turns."""
-    iterations = max(1, min(TURN_COLLECTIVES, TURN_BYTES // size_bytes))
+    cold_s: float | None = settings.cold
+    iterations = settings.collectives or max(1, min(TURN_COLLECTIVES, TURN_BYTES // size_bytes))
     if cold_s is None:
         cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
     else:
         iterations = 1
-        cluster.ranks.load(Cold, size_bytes // 4, iterations, cold_s)
+        if settings.mixed:
+            # The largest one in the middle of small ones.
+            order = [size // 4 for size in (*settings.sizes[::2], *settings.sizes[1::2])]
+            cluster.ranks.load(Mixed, size_bytes // 4, order, cold_s)
+        else:
+            cluster.ranks.load(Cold, size_bytes // 4, iterations, cold_s)
     measured = compare(cluster, contenders, effort)
     return Row.of(cluster, "all-reduce", size_bytes, iterations, measured)
 
@@ -141,6 +179,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--cold", type=float, metavar="SECONDS", help="pause and barrier before each collective"
     )
+    parser.add_argument("--mixed", action="store_true", help="with --cold: all sizes after each pause")
+    parser.add_argument("--collectives", type=int, help=f"of a turn; else those of {TURN_BYTES >> 20} MiB")
     parser.add_argument("--train", type=models, default=[], help="training steps of these models instead")
     parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
     return parser.parse_args(words)
@@ -157,7 +197,7 @@ def main() -> None:
                     report.rows.append(train(cluster, given.contender, model, effort))
                 for size_bytes in given.sizes if not given.train else ():
                     report.rows.append(
-                        measure(cluster, [given.contender, given.peer], size_bytes, effort, given.cold)
+                        measure(cluster, [given.contender, given.peer], size_bytes, effort, given)
                     )
     if given.json is not None:
         report.write(given.json)

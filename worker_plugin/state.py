@@ -31,10 +31,10 @@ from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.elastic.ddp import UsedParameters, check_alone
 from worker_plugin.elastic.making import make_communicator, make_steps
+from worker_plugin.elastic.newcomers.training import Training, describe
 from worker_plugin.elastic.node.meeting import local_ranks
 from worker_plugin.elastic.node.steps import NodeSteps
 from worker_plugin.elastic.steps import OnChange, Steps
-from worker_plugin.elastic.training import Training, describe
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
 from worker_plugin.settings import table

@@ -52,8 +52,8 @@ from reduction.transports import tcp
 from reduction.transports.tcp import connection, messages
 from reduction.wire import checksum
 
-from worker_plugin.elastic.entries import Said
-from worker_plugin.elastic.lineage import Generation, Worker
+from worker_plugin.elastic.membership.entries import Said
+from worker_plugin.elastic.membership.lineage import Generation, Worker
 
 INCARNATION, OTHER = b"this reducer....", b"another reducer."
 LIFE, NEXT_LIFE = b"the first life..", b"the second life."

@@ -10,7 +10,7 @@ from reduction import model, wire
 from reduction.errors import MalformedFrame
 from reduction.v1 import reduction_pb2 as pb
 
-from worker_plugin.elastic.entries import merge, said_from_entry
+from worker_plugin.elastic.membership.entries import merge, said_from_entry
 
 
 def worker_frame(data: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from model_check.explorer import Report, Violation, explore
 
-from worker_plugin.elastic.lineage import Generation, Lineage, Worker
+from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
 
 
 class Mind(NamedTuple):

@@ -38,13 +38,13 @@ from worker_plugin.elastic.clients import (
     request_for,
     sum_of,
 )
-from worker_plugin.elastic.donation import Donation
-from worker_plugin.elastic.entries import Offer
 from worker_plugin.elastic.forming import PAUSE_S, Forming
 from worker_plugin.elastic.ledger import Entry, Ledger, bytes_of
-from worker_plugin.elastic.lineage import Generation, Worker
+from worker_plugin.elastic.membership.entries import Offer
+from worker_plugin.elastic.membership.lineage import Generation, Worker
+from worker_plugin.elastic.newcomers.donation import Donation
+from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.recovery import agree_on_results
-from worker_plugin.elastic.training import Training
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
 from worker_plugin.timeline.recorder import Recorder

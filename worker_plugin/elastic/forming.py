@@ -20,7 +20,7 @@ from reduction.errors import ClosedError, ReductionError, WorkerLost
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig
 from worker_plugin.elastic.clients import LOSSES, client_of, donation_client_of, submit_to
-from worker_plugin.elastic.council import (
+from worker_plugin.elastic.membership.council import (
     STOPPED_S,
     Advice,
     Hearing,
@@ -30,11 +30,11 @@ from worker_plugin.elastic.council import (
     Wait,
     deliberate,
 )
-from worker_plugin.elastic.donation import Donation, follow
-from worker_plugin.elastic.entries import Offer, Said, generation_from_fields
-from worker_plugin.elastic.lineage import Generation, Lineage, Worker
-from worker_plugin.elastic.training import Training
-from worker_plugin.elastic.voice import Voice
+from worker_plugin.elastic.membership.entries import Offer, Said, generation_from_fields
+from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
+from worker_plugin.elastic.membership.voice import Voice
+from worker_plugin.elastic.newcomers.donation import Donation, follow
+from worker_plugin.elastic.newcomers.training import Training
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import ReductionState, attach
+from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.sampler import ElasticSampler
-from worker_plugin.elastic.training import Training
 
 
 def digest(tensors: list[torch.Tensor]) -> str:

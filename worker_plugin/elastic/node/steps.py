@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from reduction.errors import ReductionError
 
-from worker_plugin.elastic import transfer
+from worker_plugin.elastic.newcomers import transfer
+from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.node.rank import NodeRank
 from worker_plugin.elastic.steps import OnChange, Steps
-from worker_plugin.elastic.training import Training
 
 
 class NodeSteps:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from reduction.errors import WorkersMissing
 
-from worker_plugin.elastic.lineage import Generation, Worker
+from worker_plugin.elastic.membership.lineage import Generation, Worker
+from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.steps import Steps
-from worker_plugin.elastic.training import Training
 
 WORKERS = tuple(Worker(rank, f"a{rank}") for rank in range(3))
 

@@ -10,7 +10,7 @@ from typing import Any
 from reduction.errors import MalformedFrame
 from reduction.model import LobbyEntry
 
-from worker_plugin.elastic.lineage import Generation, Worker
+from worker_plugin.elastic.membership.lineage import Generation, Worker
 
 
 @dataclass(frozen=True, slots=True)

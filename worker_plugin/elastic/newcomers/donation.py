@@ -34,11 +34,11 @@ import torch
 from reduction.errors import ConfigError, LocalProtocolError, ReductionError, WorkerLost
 
 from worker_plugin.client import Client
-from worker_plugin.elastic import transfer
 from worker_plugin.elastic.clients import submit_to
-from worker_plugin.elastic.entries import Offer
-from worker_plugin.elastic.training import Training
-from worker_plugin.elastic.transfer import Submit
+from worker_plugin.elastic.membership.entries import Offer
+from worker_plugin.elastic.newcomers import transfer
+from worker_plugin.elastic.newcomers.training import Training
+from worker_plugin.elastic.newcomers.transfer import Submit
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as some
 from reduction.errors import MalformedFrame
 from reduction.model import LobbyEntry
 
-from worker_plugin.elastic.entries import Offer, Said, merge, said_from_entry
-from worker_plugin.elastic.lineage import Generation, Worker
+from worker_plugin.elastic.membership.entries import Offer, Said, merge, said_from_entry
+from worker_plugin.elastic.membership.lineage import Generation, Worker
 
 A, B, C = Worker(0, "aa"), Worker(1, "bb"), Worker(2, "cc")
 SAID = Said(A, "host", "settings", 3, True, Generation(4, "id", (A, B, C), (B,)), 7)

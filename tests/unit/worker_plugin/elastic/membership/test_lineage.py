@@ -2,7 +2,7 @@
 
 import pytest
 
-from worker_plugin.elastic.lineage import Generation, Lineage, Worker
+from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
 
 A, B, C, D = (Worker(rank, "a") for rank in range(4))
 NEW = Worker(3, "b")

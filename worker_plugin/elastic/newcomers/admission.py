@@ -11,10 +11,10 @@ from typing import Any
 from reduction.errors import ReductionError, WorkerLost
 
 from worker_plugin.elastic.clients import LOSSES
-from worker_plugin.elastic.donation import Donation
-from worker_plugin.elastic.entries import Offer
-from worker_plugin.elastic.lineage import Generation, Worker
-from worker_plugin.elastic.training import Training
+from worker_plugin.elastic.membership.entries import Offer
+from worker_plugin.elastic.membership.lineage import Generation, Worker
+from worker_plugin.elastic.newcomers.donation import Donation
+from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.process import log_setup
 
 log = logging.getLogger(__name__)

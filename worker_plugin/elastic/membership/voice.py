@@ -10,7 +10,7 @@ from typing import Any
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
-from worker_plugin.elastic.entries import Said, merge
+from worker_plugin.elastic.membership.entries import Said, merge
 from worker_plugin.transports.lobby_client import LobbyClient
 
 log = logging.getLogger(__name__)

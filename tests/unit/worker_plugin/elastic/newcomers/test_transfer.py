@@ -10,7 +10,7 @@ import torch
 from reduction.errors import ConfigError, WorkerLost
 from support.fakes.fake_sums import FakeSums
 
-from worker_plugin.elastic import transfer
+from worker_plugin.elastic.newcomers import transfer
 from worker_plugin.tensors.futures import Future
 
 

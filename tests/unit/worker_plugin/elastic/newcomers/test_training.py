@@ -7,7 +7,7 @@ import torch
 from reduction.errors import ConfigError
 from torch import nn
 
-from worker_plugin.elastic.training import Training, describe
+from worker_plugin.elastic.newcomers.training import Training, describe
 
 
 def model() -> nn.Module:

@@ -10,11 +10,11 @@ from reduction.errors import ConfigError, LocalProtocolError, WorkerLost
 from support.fakes.fake_sums import FakeSums
 from torch import nn
 
-from worker_plugin.elastic import donation as module
-from worker_plugin.elastic.donation import Donation, follow
-from worker_plugin.elastic.entries import Offer
-from worker_plugin.elastic.lineage import Worker
-from worker_plugin.elastic.training import Training
+from worker_plugin.elastic.membership.entries import Offer
+from worker_plugin.elastic.membership.lineage import Worker
+from worker_plugin.elastic.newcomers import donation as module
+from worker_plugin.elastic.newcomers.donation import Donation, follow
+from worker_plugin.elastic.newcomers.training import Training
 
 OFFER = Offer("id", (Worker(0, "a"), Worker(1, "b")))
 LAST = {"seq": 7, "extra": {"step": 5}}

@@ -5,9 +5,18 @@ from dataclasses import replace
 import pytest
 from reduction.errors import ConfigError, RankTaken, WorkerLost, WorkersMissing
 
-from worker_plugin.elastic.council import STOPPED_S, TAKEN_S, Hearing, Join, Propose, Refuse, Wait, deliberate
-from worker_plugin.elastic.entries import Said
-from worker_plugin.elastic.lineage import Generation, Lineage, Worker
+from worker_plugin.elastic.membership.council import (
+    STOPPED_S,
+    TAKEN_S,
+    Hearing,
+    Join,
+    Propose,
+    Refuse,
+    Wait,
+    deliberate,
+)
+from worker_plugin.elastic.membership.entries import Said
+from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
 
 SETTINGS = "world_size=3, wire_dtype=None"
 

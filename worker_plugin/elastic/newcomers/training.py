@@ -13,7 +13,7 @@ from reduction.errors import ConfigError
 from reduction.layout import fingerprint
 from torch.utils.hooks import RemovableHandle
 
-from worker_plugin.elastic import transfer
+from worker_plugin.elastic.newcomers import transfer
 
 #: Where torch.optim.Optimizer keeps the hooks of its steps (torch/optim/optimizer.py). Something that
 #: only looks like an optimizer has none.

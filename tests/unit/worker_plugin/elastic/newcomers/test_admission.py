@@ -4,9 +4,9 @@ import pytest
 import torch
 from reduction.errors import ConfigError, WorkerLost
 
-from worker_plugin.elastic.admission import Admission
-from worker_plugin.elastic.lineage import Generation, Worker
-from worker_plugin.elastic.training import Training
+from worker_plugin.elastic.membership.lineage import Generation, Worker
+from worker_plugin.elastic.newcomers.admission import Admission
+from worker_plugin.elastic.newcomers.training import Training
 
 PRESENT = Generation(3, "x", (Worker(0, "a0"), Worker(2, "a2")))
 TRAINING = Training(torch.nn.Linear(1, 1), None, {})

@@ -398,8 +398,8 @@ class ReductionState:
         - `comm_s`: seconds in which at least one collective was on its way.
 
         Of the latest 128 collectives, in seconds per *round*, a time in which at least one of them was
-        on its way, which with DDP is usually one per step. These are computed anew only every 0.2 s or so,
-        such that to ask all the time costs 1 % of it:
+        on its way, which with DDP is usually one per step. These are computed anew only every second or so,
+        such that to ask all the time costs 0.2 % of it:
 
         - `round_s`, and its parts `ideal_s` + `copy_s` + `credit_s` + `ranks_s` + `transfer_s` +
           `copy_back_s`, which docs/operating.md explains.

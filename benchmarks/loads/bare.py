@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 
 from worker_plugin import ReductionState, client
+from worker_plugin.communicator import Communicator
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
@@ -49,6 +50,6 @@ class BareStaging(Staging):
 class BareState(ReductionState):
     """A state whose communicator keeps no contributions."""
 
-    def _connect(self) -> client.Client:
+    def _connect(self, model: str) -> Communicator:
         with patch.object(client, "Staging", BareStaging):
-            return super()._connect()
+            return super()._connect(model)

@@ -1,7 +1,7 @@
 """What it costs to watch a job: a state that records nothing, and one that is asked all the time.
 
 Every state records its latest collectives and its totals, so "off" is a state whose recorder has been taken out here.
-"On" writes a trace at its end, logs its line every second, and is asked for `state.stats()` after each collective.
+"On" writes a trace at its end, logs its line every 10 s, and is asked for `state.stats()` after each collective.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class WatchedState(ReductionState):
 
     def __init__(self, reducers: Any = None, **settings: Any) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="reduction-bench-trace-")
-        super().__init__(reducers, report_s=1, trace=self._folder.name, **settings)
+        super().__init__(reducers, report_s=10, trace=self._folder.name, **settings)
 
     def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> Any:
         """Reduce a tensor, and look at the numbers."""

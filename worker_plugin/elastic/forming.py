@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reduction.errors import ClosedError, ReductionError, WorkerLost
+from reduction.errors import ClosedError, ReductionError, Unauthenticated, WorkerLost
 
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig
@@ -128,6 +128,9 @@ class Forming:
                 self._check()
                 planned, self._planned = self._planned, None
             now = time.monotonic()
+            unheard = self._voice.why_unheard()
+            if isinstance(unheard, Unauthenticated) and self._lineage.number == 0:
+                raise unheard
             if planned is not None and self._lineage.may_join(planned):
                 advice: Advice = Join(planned)
             else:
@@ -140,12 +143,13 @@ class Forming:
                     since = time.monotonic()
                     self.say(is_waiting=self._lineage.number > 0, proposal=None)
                 case Refuse(error):
-                    raise error
+                    raise unheard or error
                 case Wait(why):
                     if now >= warn_at:
                         warn_at = now + 3 * self._config.stall_warn_s
                         job, rank = self._config.job, self.own.rank
-                        log.warning("job %s rank %d: waiting for %s", job, rank, why)
+                        also = f"; {unheard}" if unheard is not None else ""
+                        log.warning("job %s rank %d: waiting for %s%s", job, rank, why, also)
                     with self._changed:
                         self._changed.wait(PAUSE_S)
 

@@ -22,9 +22,9 @@ from worker_plugin.timeline.totals import Totals
 
 #: Times and rates are those of the latest collectives, at most so many.
 LATEST = 128
-#: They are computed anew only as often as this takes so much of the time, which is every 0.2 s or so: a
-#: script may ask after each step.
-COST_MAX = 0.01
+#: They are computed anew only as often as this takes so much of the time, which is every second or so: a
+#: script may ask after each step. All ranks wait for each that computes.
+COST_MAX = 0.002
 
 
 @dataclass(frozen=True, slots=True)

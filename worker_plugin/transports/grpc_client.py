@@ -82,6 +82,32 @@ class GrpcEndpoint:
             )
         return self._channel
 
+    async def reason(self, code: grpc.StatusCode, details: str | None, *, is_silent: bool) -> ReductionError:
+        """Return why a call has failed, as an error of ours.
+
+        Args:
+            code: of the call.
+            details: of the call.
+            is_silent: whether nothing was heard from the reducer, so that it may be TLS that has failed.
+        """
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return Unauthenticated(f"{self.address}: {details}")
+        words, is_dial = _NOISE.subn("", details or "", count=1)
+        for part, plain in _PLAIN:
+            if part in words:
+                return ReducerUnavailable(f"{self.address}: {plain}")
+        text = f"{self.address}: {words}" if is_dial else f"{self.address}: {code.name}: {details}"
+        # gRPC gives the reason of a connection that failed as text only, in the words of
+        # strerror(3). Words that are not found cost the grace that any lost stream has
+        # (core/membership/verdict.py).
+        if (details or "").endswith(_REFUSED):
+            return ReducerAbsent(text)
+        if code is grpc.StatusCode.UNAVAILABLE and is_silent:
+            reason = await why_refused(self.address, self.access.tls)
+            if reason is not None:
+                return Unauthenticated(f"{self.address}: {reason}")
+        return ReducerUnavailable(text)
+
     async def close(self) -> None:
         """End all streams and the connection."""
         if self._channel is not None:
@@ -94,8 +120,7 @@ class GrpcStream:
     def __init__(self, call: Any, sink: Sink, endpoint: GrpcEndpoint) -> None:
         self._call = call
         self._sink = sink
-        self._address = endpoint.address
-        self._tls = endpoint.access.tls
+        self._endpoint = endpoint
         self._was_heard = False
         self._frames: deque[WorkerFrame] = deque()
         self._changed = asyncio.Event()
@@ -172,7 +197,7 @@ class GrpcStream:
         except grpc.aio.AioRpcError as failure:
             error = await self._reason(failure.code(), failure.details())
         except grpc.RpcError as failure:
-            error = ReducerUnavailable(f"{self._address}: {failure}")
+            error = ReducerUnavailable(f"{self._endpoint.address}: {failure}")
         except asyncio.CancelledError:
             pass
         except ReductionError as malformed:
@@ -188,20 +213,5 @@ class GrpcStream:
             sink.on_closed(error)
 
     async def _reason(self, code: grpc.StatusCode, details: str | None) -> ReductionError:
-        if code is grpc.StatusCode.UNAUTHENTICATED:
-            return Unauthenticated(f"{self._address}: {details}")
-        words, is_dial = _NOISE.subn("", details or "", count=1)
-        for part, plain in _PLAIN:
-            if part in words:
-                return ReducerUnavailable(f"{self._address}: {plain}")
-        text = f"{self._address}: {words}" if is_dial else f"{self._address}: {code.name}: {details}"
-        # gRPC gives the reason of a connection that failed as text only, in the words of
-        # strerror(3). Words that are not found cost the grace that any lost stream has
-        # (core/membership/verdict.py).
-        if (details or "").endswith(_REFUSED):
-            return ReducerAbsent(text)
-        if code is grpc.StatusCode.UNAVAILABLE and not (self._was_heard or self._is_closing):
-            reason = await why_refused(self._address, self._tls)
-            if reason is not None:
-                return Unauthenticated(f"{self._address}: {reason}")
-        return ReducerUnavailable(text)
+        is_silent = not (self._was_heard or self._is_closing)
+        return await self._endpoint.reason(code, details, is_silent=is_silent)

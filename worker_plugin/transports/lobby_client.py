@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 from reduction import wire
-from reduction.errors import MalformedFrame
+from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.model import LobbyEntry, LobbyRequest
 
 from worker_plugin.process import fork
@@ -53,7 +53,7 @@ class LobbyClient:
         #: What each reducer that can be reached has said last.
         self._heard: dict[str, tuple[LobbyEntry, ...]] = {}
         #: Why a reducer cannot be reached.
-        self.reasons: dict[str, str] = {}
+        self._reasons: dict[str, ReductionError] = {}
         self._peers: set[tuple[str, int]] = set()
         self._changed = {address: asyncio.Event() for address in addresses}
         self._loop = io_loop()
@@ -73,6 +73,16 @@ class LobbyClient:
         """Return what each reducer has said last that can be reached now."""
         with self._lock:
             return tuple(self._heard.values())
+
+    def why_unheard(self) -> ReductionError | None:
+        """Return why no reducer can be reached; None if one can, or if it is not known of all of them yet."""
+        with self._lock:
+            reasons = list(self._reasons.values())
+            if self._heard or len(reasons) < len(self._changed):
+                return None
+        if all(isinstance(reason, Unauthenticated) for reason in reasons):
+            return reasons[0]
+        return ReducerUnavailable(f"no reducer can be reached: {'; '.join(map(str, reasons))}")
 
     def close(self) -> None:
         """Leave all lobbies, without waiting for that."""
@@ -102,23 +112,31 @@ class LobbyClient:
 
     async def _talk(self, endpoint: GrpcEndpoint) -> None:
         """Stay in one lobby until the call ends."""
-        await self._remember(endpoint.address)
+        address = endpoint.address
+        reason: ReductionError | None = None
+        await self._remember(address)
+        is_silent = True
         method: Any = endpoint.channel().stream_stream(LOBBY_METHOD)
         call = method(metadata=endpoint.access.metadata)
         writer = asyncio.create_task(self._write(call, self._changed[endpoint.address]))
         try:
             async for data in call:
                 entries = wire.lobby_response_from_wire(data)
+                is_silent = False
                 with self._lock:
-                    self._heard[endpoint.address] = entries
-                self.reasons.pop(endpoint.address, None)
+                    self._heard[address] = entries
+                    self._reasons.pop(address, None)
                 self._on_news()
-            self.reasons[endpoint.address] = "it ended the call"
+            reason = ReducerUnavailable(f"{address}: it has ended the call")
         except grpc.aio.AioRpcError as error:
-            self.reasons[endpoint.address] = error.details() or error.code().name
+            reason = await endpoint.reason(error.code(), error.details(), is_silent=is_silent)
         except MalformedFrame as error:
-            log.warning("%s: %s", endpoint.address, error)
+            log.warning("%s: %s", address, error)
+            reason = error
         finally:
+            if reason is not None:
+                with self._lock:
+                    self._reasons[address] = reason
             writer.cancel()
             call.cancel()
             await asyncio.gather(writer, return_exceptions=True)

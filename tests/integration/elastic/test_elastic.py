@@ -231,6 +231,58 @@ def test_workers_that_cannot_take_part_get_an_error_and_the_others_none(start: A
 
 
 @pytest.mark.timeout(300)
+def test_a_wrong_token_is_an_error_at_once_and_the_others_have_none(
+    start: Any, serve: Callable[..., Reducer], tmp_path: Path
+) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    for path, token in (
+        (right, "r1ght-t0ken-of-32-characters-or-so"),
+        (wrong, "wr0ng-t0ken-of-32-characters-or-so"),
+    ):
+        path.touch(0o600)
+        path.write_text(f"*:{token}\n")
+    reducers = [serve("--token-file", str(right)) for _ in range(2)]
+    variables = {"REDUCTION_REDUCERS": ",".join(reducer.address for reducer in reducers)}
+    workers = [start(rank, 2, REDUCTION_TOKEN_FILE=str(right), **variables) for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 3)
+    for reducer in reducers:
+        reducer.log.spare()
+    assert "Unauthenticated" in start(2, 2, REDUCTION_TOKEN_FILE=str(wrong), **variables).error()
+    start.stop()
+    said = [worker.end() for worker in workers]
+    assert_alike(*said)
+    assert said[0][-1]["changes"] == []
+
+
+@pytest.mark.timeout(300)
+def test_reducers_that_cannot_be_reached_are_named(start: Any) -> None:
+    worker = start(0, 1, REDUCTION_REDUCERS="127.0.0.1:9,127.0.0.1:10", REDUCTION_JOIN_TIMEOUT_S="2")
+    error = worker.error()
+    assert "ReducerUnavailable: no reducer can be reached: 127.0.0.1:" in error
+    assert "Connection refused" in error
+
+
+@pytest.mark.timeout(300)
+def test_of_two_processes_with_one_identity_the_later_gets_an_error(start: Any) -> None:
+    workers = [start(rank, 2) for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 3)
+    assert "RankTaken: rank 1 is a live process" in start(1, 2).error()
+    newcomers = [start(2, 2) for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while all(one.process.poll() is None for one in newcomers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    (late,) = (one for one in newcomers if one.process.poll() is not None)
+    assert "RankTaken: rank 2 is a live process" in late.error()
+    (taken,) = (one for one in newcomers if one is not late)
+    taken.wait_for(lambda line: line["step"] > taken.lines[0]["step"] + 5)
+    start.stop()
+    said = [worker.end() for worker in (*workers, taken)]
+    assert_alike(*said)
+    assert said[0][-1]["members"] == [0, 1, 2]
+
+
+@pytest.mark.timeout(300)
 def test_a_parameter_without_a_gradient_is_an_error(start: Any) -> None:
     worker = start(0, 1, 9, UNUSED="1")
     assert "1 of 7 parameters got no gradient in the last step, spare for one" in worker.error()

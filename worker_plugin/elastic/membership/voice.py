@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from reduction.errors import ReductionError
+
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
 from worker_plugin.elastic.membership.entries import Said, merge
@@ -52,6 +54,10 @@ class Voice:
                 log.warning("rank %d: %s", self.own.worker.rank, fault)
                 self._last_fault = fault
         return {nonce: said for nonce, said in heard.items() if nonce != self.own.worker.nonce}
+
+    def why_unheard(self) -> ReductionError | None:
+        """See `LobbyClient.why_unheard`."""
+        return self._lobby.why_unheard()
 
     def close(self) -> None:
         """Leave the lobby, without waiting for that."""

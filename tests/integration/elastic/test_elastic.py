@@ -256,7 +256,7 @@ def test_a_wrong_token_is_an_error_at_once_and_the_others_have_none(
 
 @pytest.mark.timeout(300)
 def test_reducers_that_cannot_be_reached_are_named(start: Any) -> None:
-    worker = start(0, 1, REDUCTION_REDUCERS="127.0.0.1:9,127.0.0.1:10", REDUCTION_JOIN_TIMEOUT_S="2")
+    worker = start(0, 2, REDUCTION_REDUCERS="127.0.0.1:9,127.0.0.1:10", REDUCTION_JOIN_TIMEOUT_S="2")
     error = worker.error()
     assert "ReducerUnavailable: no reducer can be reached: 127.0.0.1:" in error
     assert "Connection refused" in error

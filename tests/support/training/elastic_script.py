@@ -33,6 +33,10 @@ def freeze(*_: object) -> None:
     time.sleep(1e6)
 
 
+def sum_something(*_: object) -> None:
+    state.all_reduce(torch.ones(3)).wait()
+
+
 if "FREEZE" in os.environ:
     setattr(Training, os.environ["FREEZE"], freeze)
 steps, pause_s = int(os.environ["STEPS"]), float(os.environ.get("PAUSE_S", "0.05"))
@@ -52,9 +56,9 @@ model = DistributedDataParallel(net, find_unused_parameters=True)
 optimizer = torch.optim.Adam(net.parameters(), 0.01)
 attach(model, state)
 if os.environ.get("HOOK") == "step":
-    optimizer.register_step_pre_hook(lambda *_: state.all_reduce(torch.ones(3)).wait() and None)
+    optimizer.register_step_pre_hook(sum_something)
 if os.environ.get("HOOK") == "load":
-    net.register_load_state_dict_post_hook(lambda *_: state.all_reduce(torch.ones(3)).wait() and None)
+    net.register_load_state_dict_post_hook(sum_something)
 data = torch.randn(50_000, 8, generator=torch.Generator().manual_seed(1))
 sampler = ElasticSampler(len(data), 4)
 changes: list[object] = []

@@ -242,6 +242,11 @@ class Addresses:
                 f"{name} is {value!r}, which names no reducer: give at least one HOST:PORT, or {instead}, and "
                 f"rank 0 starts a private one on its host"
             )
+        if name.isupper():
+            try:
+                check_texts(addresses)
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error}") from None
         return addresses
 
     def check(self, name: str, value: tuple[str, ...]) -> None:

@@ -81,7 +81,9 @@ def parse(document: str, group: str, port: int, job_name: str | None = None) -> 
         ConfigError: it is malformed, or has no such group.
     """
     found = groups(document)
-    if not found.get(group):
+    if found.get(group) == []:
+        raise ConfigError(f"resourceconfig.json says that the instance group {group!r} has no hosts")
+    if group not in found:
         others = ", ".join(repr(name) for name in found if name != group) or "none"
         raise ConfigError(f"resourceconfig.json has no instance group {group!r}; it has {others}")
     return _cluster(document, group, port, job_name)

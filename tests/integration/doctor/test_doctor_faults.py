@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.network.certificates import Authority
@@ -165,6 +167,45 @@ def test_a_reducer_that_stops_while_it_is_measured(serve, stopped, until):
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 2
     assert "has not answered for 3 s" in " ".join(output.split())
+
+
+@pytest.fixture
+def quota(tmp_path):
+    """Return a shell command that begins each process with a quota of a fifth of a core; it ends with the test."""
+    for root in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup"):
+        group = Path(root, f"reduction-test-{tmp_path.name}")
+        limits = {"cpu.cfs_quota_us": "20000", "cpu.max": "20000 100000"}
+        try:
+            group.mkdir()
+            [limit] = [name for name in limits if (group / name).exists()]
+            (group / limit).write_text(limits[limit])
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+            Path(root, "cgroup.procs").write_text(str(os.getpid()))
+        except (OSError, ValueError):
+            if group.is_dir():
+                group.rmdir()
+            continue
+        yield f"echo $$ > {group}/cgroup.procs"
+        group.rmdir()
+        return
+    pytest.skip("no CPU quota can be set here: that needs root, and cgroups that may be written")
+
+
+def test_a_cpu_quota(serve, quota):
+    reducer = serve()
+    words = shlex.join([sys.executable, "-m", "reducer", "doctor", reducer.address, *QUICK])
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{quota} && exec {words}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(),
+        check=False,
+    )
+    output = " ".join(done.stdout.split())
+    assert "its cgroup allows 0.2 of" in output, done.stdout + done.stderr
+    assert "raise the CPU limit of the container" in fix_first(output)
+    assert done.returncode == 1
 
 
 # ---- jobs of others ----

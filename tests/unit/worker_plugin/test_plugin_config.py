@@ -111,6 +111,10 @@ def test_an_empty_variable_counts_as_not_set():
     ("environ", "text"),
     [
         (
+            {"REDUCTION_REDUCERS": "slrum:1:50051"},
+            "REDUCTION_REDUCERS: reducer 'slrum:1:50051' is not HOST:PORT",
+        ),
+        (
             {"REDUCTION_RANK": "two"},
             "REDUCTION_RANK is 'two', which is no whole number: allowed are 0 to 4095",
         ),

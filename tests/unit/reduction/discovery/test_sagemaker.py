@@ -79,6 +79,11 @@ def test_a_file_that_cannot_be_read(tmp_path):
     [
         ("sagemaker:cpu:1", document(), "has no instance group 'cpu'; it has 'gpu', 'reducers'"),
         ("sagemaker:", '{"instance_groups": []}', "has no instance group 'reducers'; it has none"),
+        (
+            "sagemaker:",
+            '{"instance_groups": [{"instance_group_name": "reducers", "hosts": []}]}',
+            "says that the instance group 'reducers' has no hosts",
+        ),
         ("sagemaker:", "{}", "has no instance group 'reducers'; it has none"),
         ("sagemaker:", document(homogeneousCluster=["algo-1"]), "; it has 'homogeneousCluster'"),
         ("sagemaker:reducers:x", document(), "'x' is no port of 1 to 65535"),

@@ -28,11 +28,18 @@ from reduction.timeline.verdict import verdict
     help="Also write a trace for ui.perfetto.dev or chrome://tracing, all ranks on one time line.",
 )
 @click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What a rank's torch.profiler has exported, to have it on the same time line; may be repeated.",
+)
+@click.option(
     "--link",
     metavar="RATE",
     help="Rate of each rank's link, such as 10G, for the ideal time.  [default: the best that its rounds show]",
 )
-def trace(paths: tuple[Path, ...], output: Path | None, link: str | None) -> None:
+def trace(paths: tuple[Path, ...], output: Path | None, profiles: tuple[Path, ...], link: str | None) -> None:
     """Read the records that ranks wrote into each PATH, a directory or a file, and say where their time went.
 
     Ranks write them with REDUCTION_TRACE=DIRECTORY or `state.trace(DIRECTORY)`, reducers with
@@ -40,6 +47,8 @@ def trace(paths: tuple[Path, ...], output: Path | None, link: str | None) -> Non
     one rank the newest counts. Clocks of several hosts are compared by the collectives that they have
     in common; the trace says how far they may be wrong.
     """
+    if profiles and output is None:
+        raise click.UsageError("--profile goes into the trace of --output: say where to write that")
     try:
         rate = None if link is None else link_mbit("--link", link) * 1e6 / 8
         jobs = _newest(paths)
@@ -57,6 +66,11 @@ def trace(paths: tuple[Path, ...], output: Path | None, link: str | None) -> Non
     if output is not None:
         known = [clocks[record.clock] for record in records]
         document = chrome.document(records, known, reducers, reducer_offsets(reducers, records, known))
+        for path in profiles:
+            try:
+                chrome.add_profile(document, json.loads(path.read_text(encoding="utf-8")), records, known)
+            except (ConfigError, OSError, ValueError) as error:
+                raise click.UsageError(f"--profile {path}: {error}") from None
         try:
             output.write_text(json.dumps(document), encoding="utf-8")
         except OSError as error:

@@ -2,8 +2,7 @@
 
 The format is "Trace Event Format" by Nat Duca and Dror Gross. Its times are microseconds. The key
 baseTimeNanoseconds says when time 0 is, in nanoseconds since 1970: torch.profiler writes it as well
-(Kineto, since torch 2.4), so tools that know it, such as viztracer --combine, put both traces on
-one time line.
+(Kineto, since torch 2.4).
 
 Collectives overlap, and slices that cross each other on one line are lost in Perfetto. So a rank has
 one line for collectives and one for each reducer, and on each of them "async" events with an id of
@@ -15,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from reduction.errors import ConfigError
 from reduction.timeline.clocks import Offset
 from reduction.timeline.record import Record, Span
 from reduction.timeline.reducer_record import ReducerRecord
@@ -61,6 +61,46 @@ def document(
         "baseTimeNanoseconds": round((begin + records[0].unix_offset) * 1e9),
         "clocks": clocks,
     }
+
+
+def add_profile(
+    document: dict[str, Any], profile: dict[str, Any], records: Sequence[Record], clocks: Sequence[Offset]
+) -> None:
+    """Put what torch.profiler has exported onto the time line of a trace.
+
+    Args:
+        document: what `document` has made of the records. It gets the events.
+        profile: what `export_chrome_trace` has written. Its events are changed.
+        records: of the trace.
+        clocks: their offsets.
+
+    Raises:
+        ConfigError: it is no such thing, or comes from a host without a record.
+    """
+    try:
+        host, events = profile["host_name"], profile["traceEvents"]
+        base_s = profile["baseTimeNanoseconds"] / 1e9
+        with_host = (number for number, record in enumerate(records) if record.host == host)
+        number = next(with_host, None)
+        if number is None:
+            raise ConfigError(
+                f"host {host!r} has no record in this trace, only {sorted({record.host for record in records})}"
+            )
+        # From the host's wall clock to its monotonic one, to the first record's, and to that one's wall clock.
+        shift_s = records[0].unix_offset - records[number].unix_offset - clocks[number].seconds
+        shift_us = (base_s + shift_s - document["baseTimeNanoseconds"] / 1e9) * 1e6
+        rank = profile.get("distributedInfo", {}).get("rank", "?")
+        others = {event["pid"] for event in document["traceEvents"]}
+        for event in events:
+            if "ts" in event:
+                event["ts"] += shift_us
+            if event.get("name") == "process_name":
+                event["args"]["name"] += f", rank {rank} ({host}), torch.profiler"
+            # Process numbers of several hosts may be the same.
+            event["pid"] = f"{event['pid']} of {host}" if event["pid"] in others else event["pid"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"it is nothing that torch.profiler 2.4 or later exports: {error!r}") from None
+    document["traceEvents"] += events
 
 
 def _rank_events(pid: int, record: Record, begin: float) -> Iterator[Event]:

@@ -50,6 +50,18 @@ def traced(rank, reducers, job, directory, size, settings):
         rank.wait(state.all_reduce(torch.ones(5)))
 
 
+def profiled(rank, reducers, job, directory):
+    """Trace sums while torch.profiler runs as well."""
+    with rank.state(reducers, job) as state:
+        rank.wait(state.all_reduce(torch.ones(5)))
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            with state.trace(directory):
+                for number in range(3):
+                    time.sleep(0.05 * (rank.number == number % 2))
+                    rank.wait(state.all_reduce(torch.ones(300_000)))
+        profiler.export_chrome_trace(str(directory / f"profiler-{rank.number}.json"))
+
+
 def waiting_in_between(rank, reducers, job, directory):
     with rank.state(reducers, job, trace=str(directory), chunk_bytes=65536) as state:
         for part in range(2):
@@ -174,6 +186,37 @@ def test_a_trace_has_the_collectives_of_its_block_and_names_who_was_late(
     trace = json.loads((tmp_path / "trace.out").read_text())
     assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
     assert abs(trace["baseTimeNanoseconds"] / 1e9 - time.time()) < 600
+
+
+def test_it_is_on_one_time_line_with_torchs_profiler(ranks, reducers, job, tmp_path):
+    ranks.run(2, profiled, reducers(1), job, tmp_path, group=False)
+    profiles = [f"--profile={tmp_path}/profiler-{rank}.json" for rank in range(2)]
+    said(tmp_path, "-o", tmp_path / "trace.out", *profiles)
+    events = json.loads((tmp_path / "trace.out").read_text())["traceEvents"]
+    titles = [
+        event
+        for event in events
+        if event["name"] == "process_name" and "torch.profiler" in str(event["args"])
+    ]
+    assert len({title["pid"] for title in titles}) == 2
+    for rank, title in enumerate(titles):
+        lines = [
+            event
+            for event in events
+            if (event["pid"], event.get("tid")) == (rank, 0) and ": SUM" in event["name"]
+        ]
+        begins = [event["ts"] for event in lines if event["ph"] == "b"]
+        ends = [event["ts"] for event in lines if event["ph"] == "e"]
+        seen = sorted(
+            (event["ts"], event["ts"] + event["dur"])
+            for event in events
+            if (event["pid"], event["name"], event["ph"]) == (title["pid"], "reduction:all_reduce", "X")
+        )
+        assert len(seen) == len(begins) == len(ends) == 3
+        # The profiler's begin on the user's thread just before ours, and end when the result is in the tensor.
+        for begin, end, (start, stop) in zip(begins, ends, seen, strict=True):
+            assert -1_000 < begin - start < 20_000
+            assert abs(end - stop) < 20_000
 
 
 def test_in_hierarchical_mode_a_record_is_that_of_the_rail(ranks, reducers, job, tmp_path):
@@ -306,6 +349,20 @@ def test_a_reducer_writes_its_part_when_the_job_ends_and_on_demand(ranks, serve,
     ]
     assert len(sums) == len(whole) == 2
     assert min(event["ts"] for event in whole) <= min(event["ts"] for event in sums)
+
+
+def test_a_profile_needs_a_trace_and_must_be_one(ranks, reducers, job, tmp_path):
+    ranks.run(2, traced, reducers(1), job, tmp_path, None, {}, group=False)
+    wrong = tmp_path / "wrong.json"
+    for text, arguments, message in (
+        ("{}", [], "say where to write that"),
+        ("{}", ["-o", str(tmp_path / "out")], "nothing that torch.profiler 2.4 or later exports"),
+        ("{", ["-o", str(tmp_path / "out")], "Expecting"),
+    ):
+        wrong.write_text(text)
+        result = CliRunner().invoke(main, ["trace", str(tmp_path), "--profile", str(wrong), *arguments])
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())
 
 
 def test_a_directory_without_records_is_an_error(tmp_path):

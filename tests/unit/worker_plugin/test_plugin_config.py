@@ -112,7 +112,7 @@ def test_an_empty_variable_counts_as_not_set():
     [
         (
             {"REDUCTION_REDUCERS": "slrum:1:50051"},
-            "REDUCTION_REDUCERS: reducer 'slrum:1:50051' is not HOST:PORT",
+            "REDUCTION_REDUCERS: reducer 'slrum:1:50051': write",
         ),
         (
             {"REDUCTION_RANK": "two"},

@@ -1,10 +1,12 @@
 """The file for Perfetto: every slice ends, none crosses another on its line, and times are those of one clock."""
 
+import dataclasses
 import itertools
 from collections import defaultdict
 
 import pytest
-from reduction.timeline.chrome import document, phases
+from reduction.errors import ConfigError
+from reduction.timeline.chrome import add_profile, document, phases
 from reduction.timeline.clocks import Offset, offsets
 from reduction.timeline.record import Lane, Span
 from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
@@ -114,3 +116,42 @@ def test_a_reducer_has_a_line_of_its_sums():
     (first, _) = [event for event in trace["traceEvents"] if event.get("args", {}).get("chunks") is not None]
     assert first["args"] == {"seq": 0, "chunks": 4, "last": {"1": 4}, "cpu_ms": 500.0}
     assert trace["clocks"]["cnn reducer r:1"] == {"host": "host-r", "offset_s": 0.0, "error_s": 0.0}
+
+
+def profile(host, base_s, *events, **more):
+    """Return what torch.profiler exports, with these events."""
+    return {"host_name": host, "baseTimeNanoseconds": int(base_s * 1e9), "traceEvents": list(events)} | more
+
+
+def test_events_of_a_profiler_are_on_the_first_ones_clock():
+    # The second host's monotonic clock shows 100 s more, and its wall clock 2 s more, than the first one's.
+    records = [record(0, [span(0, 5.0)]), record(1, [span(0, 5.0, shift=100.0)], clock="two")]
+    records[1] = dataclasses.replace(records[1], host="other", unix_offset=records[0].unix_offset - 98.0)
+    clocks = [Offset(0.0, 0.0), Offset(100.0, 0.0)]
+    trace = document(records, clocks)
+    begin_s = trace["baseTimeNanoseconds"] / 1e9
+    event = {"ph": "X", "name": "reduction:all_reduce", "pid": 0, "tid": 7, "ts": 500_000.0, "dur": 1.0}
+    name = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}}
+    add_profile(trace, profile(records[0].host, begin_s - 0.5, dict(event)), records, clocks)
+    there = profile("other", begin_s + 2.0, dict(event), name, distributedInfo={"rank": 1})
+    add_profile(trace, there, records, clocks)
+    found = [one for one in trace["traceEvents"] if one["name"] == event["name"]]
+    assert [one["ts"] for one in found] == pytest.approx([0.0, 500_000.0], abs=1.0)
+    assert [one["pid"] for one in found] == [f"0 of {records[0].host}", "0 of other"]
+    assert trace["traceEvents"][-1]["args"]["name"] == "python, rank 1 (other), torch.profiler"
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (profile("elsewhere", 0), "host 'elsewhere' has no record in this trace, only \\["),
+        ({}, "nothing that torch.profiler 2.4 or later exports: KeyError"),
+        ([], "nothing that torch.profiler"),
+        (profile("here", 0, 3), "nothing that torch.profiler"),
+    ],
+)
+def test_what_is_no_profile(made, text):
+    records = [dataclasses.replace(record(0, [span(0, 5.0)]), host="here")]
+    trace = document(records, offsets(records))
+    with pytest.raises(ConfigError, match=text):
+        add_profile(trace, made, records, offsets(records))

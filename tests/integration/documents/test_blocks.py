@@ -33,6 +33,10 @@ PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
 PYTHON_ELSEWHERE = {
     ("docs/integrations.md", "import lightning"): "tests/frameworks",
     ("docs/operating.md", "from torch.distributed.debug import start_debug_server"): "tests/frameworks",
+    (
+        "docs/operating.md",
+        'with torch.profiler.profile() as profiler, state.trace("traces"):',
+    ): "tests/integration/timeline",
     ("docs/integrations.md", "from ray.train import ScalingConfig"): "tests/frameworks",
     ("docs/integrations.md", "from datetime import timedelta"): "tests/frameworks",
     ("docs/logging.md", 'writer = SummaryWriter("runs/first")'): "tests/frameworks",
@@ -55,6 +59,8 @@ ELSEWHERE = {
     "torchrun --nnodes 4 --nproc-per-node 1": "tests/integration/doctor",
     "python examples/": "tests/examples",
     "export REDUCTION_JOB=night": "tests/examples",
+    "export REDUCTION_RANK=0 REDUCTION_WORLD_SIZE=4 REDUCTION_LOCAL_GROUP=8": "tests/integration/elastic",
+    "torchrun --standalone --nproc-per-node 8 train.py": "tests/integration/elastic",
     "REDUCTION_RANK=0 python examples/elastic.py": "tests/examples",
     "spark-submit --conf": "tests/frameworks",
     "promtool test rules": "tests/deploy",
@@ -181,7 +187,9 @@ def test_command(block: Block, command: str) -> None:
     named = main.commands[words[1]]
     arguments = [word for word in words[2:] if word != "&"]
     if words[1] == "trace":
-        arguments[0] = str(ROOT)
+        arguments = [
+            __file__ if word.startswith("profiler-") else word for word in [str(ROOT), *arguments[1:]]
+        ]
     with named.make_context(words[1], arguments, parent=click.Context(main)) as context:
         assert context.params
 

@@ -90,10 +90,13 @@ def elastic(pause_s: float, until: Callable[[], bool]) -> None:
 
 def restarted(pause_s: float, until: Callable[[], bool], checkpoint: Path, every_s: float) -> None:
     """Train under torchrun over Gloo, from the last checkpoint on."""
-    dist.init_process_group("gloo")
+    # Without a prefix of its own each start finds the addresses of the ranks before it in torchrun's store
+    # (2.13), and fails several times.
+    store, rank, size = next(dist.rendezvous("env://"))
+    store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     training = Training(0)
     model = DistributedDataParallel(training.net)
-    rank, size = dist.get_rank(), dist.get_world_size()
     step = 0
     if checkpoint.exists():
         saved = torch.load(checkpoint)

@@ -7,7 +7,8 @@
       its settings and gradients           ->  does the same step
     when little is left to send, and all
       change to a generation with the
-      newcomers: the rest, and a digest    ->  takes it, and compares the digest
+      newcomers: the rest                  ->  takes it, and computes a digest
+    its own digest                         ->  compares
                                            <-  whether anything differs
     if so: all of it once more             ->  takes it
 
@@ -134,7 +135,9 @@ class Donation:
     def finish(self, last: Mapping[str, Any]) -> None:
         """Send this and the rest of the training; wait until the newcomers have all, or the donation has failed."""
         self.stop_recording()
-        self._append(dict(last) | {"rest": self._training.rest()}, is_last=True)
+        self._append(dict(last) | {"rest": self._training.rest()})
+        # The newcomers compute theirs meanwhile.
+        self._append({"digest": self._training.digest()}, is_last=True)
         with self._changed:
             while not self.has_ended and self._stalls_for() < self._finish_stall_s:
                 self._changed.wait(PAUSE_S)
@@ -254,21 +257,28 @@ def follow(training: Training, submit: Submit) -> dict[str, Any]:
         ReductionError: it has failed; the training is in no state that is of any use.
         ConfigError: the model or optimizer changes what it loads.
     """
+    last: dict[str, Any] = {}
+    digest = ""
     while True:
         for tree in transfer.receive(submit):
             if "gradients" in tree:
                 training.repeat(tree)
             elif "rest" in tree:
+                last = dict(tree)
+                training.take_rest(last["rest"])
+                digest = training.digest()
+            elif "digest" in tree:
                 differs = torch.zeros(1, dtype=torch.int64)
-                differs[0] = not training.take_rest(tree["rest"])
+                differs[0] = digest != tree["digest"]
                 submit(differs).wait()
                 if int(differs):
                     training.take(transfer.receive(submit))
-                    if not training.take_rest(tree["rest"]):
+                    training.take_rest(last["rest"])
+                    if training.digest() != tree["digest"]:
                         raise ConfigError(
                             "this worker's model or optimizer is not as what it has loaded from another worker: "
                             "load_state_dict must keep all bits, and the dtypes of the optimizer's state"
                         )
-                return dict(tree)
+                return last
             else:
                 training.take(tree)

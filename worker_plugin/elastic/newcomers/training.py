@@ -99,16 +99,19 @@ class Training:
             parameter.grad = None
 
     def rest(self) -> dict[str, Any]:
-        """Return what steps of the optimizer leave alone, and a digest of what they change."""
+        """Return what steps of the optimizer leave alone."""
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         others = {name: value for name, value in self.model.state_dict().items() if name not in parameters}
-        return {"model": others, "groups": self._settings(), "digest": self._digest()}
+        return {"model": others, "groups": self._settings()}
 
-    def take_rest(self, rest: Mapping[str, Any]) -> bool:
-        """Take another worker's `rest`; return whether this one has now what that one has."""
+    def take_rest(self, rest: Mapping[str, Any]) -> None:
+        """Take another worker's `rest`."""
         self.model.load_state_dict(rest["model"], strict=False)
         self._set(rest["groups"])
-        return bool(self._digest() == rest["digest"])
+
+    def digest(self) -> str:
+        """Return a text that only trainings with the same bits have."""
+        return transfer.digest(self.state())
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
@@ -123,9 +126,6 @@ class Training:
     def _set(self, settings: list[dict[str, Any]]) -> None:
         for group, values in zip(self._groups, settings, strict=True):
             group.update(values)
-
-    def _digest(self) -> str:
-        return transfer.digest(self.state())
 
 
 def describe(model: torch.nn.Module) -> str:

@@ -32,6 +32,7 @@ PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
 #: Blocks of Python that are run elsewhere, by page and first line.
 PYTHON_ELSEWHERE = {
     ("docs/integrations.md", "import lightning"): "tests/frameworks",
+    ("docs/elastic.md", 'store, rank, size = next(dist.rendezvous("env://"))'): "benchmarks/elastic/load.py",
     ("docs/operating.md", "from torch.distributed.debug import start_debug_server"): "tests/frameworks",
     (
         "docs/operating.md",

@@ -102,8 +102,9 @@ def small_sums() -> Iterator[str]:
     yield from provenance(*names)
 
 
-def few_reducers(name: str = "shaped/few-reducers") -> Iterator[str]:
+def few_reducers() -> Iterator[str]:
     """Yield all-reduces with fewer reducers than workers."""
+    names = ("shaped/few-reducers-2", "shaped/few-reducers", "shaped/few-reducers-8")
     head = [
         "n, link each way",
         "k",
@@ -113,7 +114,7 @@ def few_reducers(name: str = "shaped/few-reducers") -> Iterator[str]:
         "theory",
     ]
     cells = []
-    for row in load(name)["rows"]:
+    for row in (row for name in names for row in load(name)["rows"]):
         ours, ring = contender(row, "colocated"), contender(row, "ring")
         n, k = row["workers"], row["reducers"]
         cells.append(
@@ -126,7 +127,25 @@ def few_reducers(name: str = "shaped/few-reducers") -> Iterator[str]:
             ]
         )
     yield from table(head, cells)
-    yield from provenance(name)
+    yield from provenance(*names)
+
+
+def unequal() -> Iterator[str]:
+    """Yield all-reduces over links that are not all equal."""
+    names = {
+        "shaped/slow-reducer": "one of 4 reducers has half of the rate",
+        "shaped/slow-worker": "no reducers, one of 4 workers has half of the rate",
+        "shaped/small-reducers": "12 reducers with a third of the rate",
+    }
+    head = ["links", "ours, ms", "Gloo, ms", "times as fast (quartiles)"]
+    cells = []
+    for name, label in names.items():
+        for row in load(name)["rows"]:
+            ours = next(one for key, one in row["contenders"].items() if key != "ring")
+            times = [number(each["p50_s"], ".0f", 1e3) for each in (ours, contender(row, "ring"))]
+            cells.append([label, *times, spread(ours["ratio"])])
+    yield from table(head, cells)
+    yield from provenance(*names)
 
 
 def sizes() -> Iterator[str]:

@@ -123,3 +123,31 @@ def process_group() -> Iterator[str]:
         ["n", "network", "size", "state, ms", "backend, ms", "state / backend (quartiles)"], cells
     )
     yield from provenance(*names)
+
+
+def watching() -> Iterator[str]:
+    """Yield what it costs to record collectives, and to ask for the records all the time."""
+    names = ("shaped/overhead", "loopback/overhead", "loopback/overhead-small", "loopback/overhead-large")
+    head = [
+        "n",
+        "network",
+        "size",
+        "nothing recorded, ms",
+        "what is recorded and asked",
+        "ms",
+        "of nothing's time",
+    ]
+    cells = []
+    for name in names:
+        for row in load(name)["rows"]:
+            where = "one machine" if name.startswith("loopback") else "500 Mbit/s"
+            off = contender(row, "unwatched")["turns"]
+            for key, label in (("default", "defaults"), ("watched", "all, all the time")):
+                if key in row["contenders"]:
+                    on = contender(row, key)["turns"]
+                    quartiles = statistics.quantiles([a / b for a, b in zip(on, off, strict=True)], n=4)
+                    one, other = (figures(statistics.median(each), 1e3) for each in (off, on))
+                    size = size_text(row["size_bytes"])
+                    cells.append([str(row["workers"]), where, size, one, label, other, spread(quartiles)])
+    yield from table(head, cells)
+    yield from provenance(*names)

@@ -44,6 +44,54 @@ def chaos() -> Iterator[str]:
     yield from provenance(*names)
 
 
+def elastic() -> Iterator[str]:
+    """Yield how elastic jobs bear the loss of workers."""
+    names = [f"elastic/{name}" for name in ("kills", "with-reducers", "rival", "undisturbed")]
+    head = ["job", "kills", "of the first worker", "next step: median", "95 % within", "at most"]
+    head += ["samples/s", "steps twice", "uses of samples missing", "loss on the way"]
+    cells = []
+    for settings, row in rows_of(*names):
+        gap = row["gap_s"] or {}
+        is_ours = row["way"] == "elastic"
+        also = " and as many of reducers" if settings["reducers_too"] else ""
+        cells.append(
+            [
+                "elastic" if is_ours else "torchrun, from a checkpoint per minute",
+                f"{settings['kills']}{also}",
+                str(row["first"]) if is_ours and gap else "",
+                *(number(gap.get(name), ".2f", 1, " s") for name in ("median", "p95", "maximum")),
+                f"{row['samples'] / row['seconds']:.0f}",
+                str(row["repeated"]),
+                str(row["unused"]) if is_ours else "",
+                number(row["early_loss"] if is_ours else None, ".3f"),
+            ]
+        )
+    yield from table(head, cells)
+    yield from provenance(*names)
+
+
+def joining() -> Iterator[str]:
+    """Yield what it costs the others that a worker is taken in."""
+    name = "elastic/joining"
+    result = load(name)
+    head = [
+        "newcomer",
+        "the others' step alone",
+        "their longest step while it came",
+        "their time lost in all",
+    ]
+    head += ["from its request to its first step"]
+    cells = [
+        [
+            str(index),
+            *(number(row[key], ".2f", 1, " s") for key in ("step_s", "longest_s", "lost_s", "join_s")),
+        ]
+        for index, row in enumerate(result["rows"], 1)
+    ]
+    yield from table(head, cells)
+    yield from provenance(name)
+
+
 def formats() -> Iterator[str]:
     """Yield the wire formats' speed."""
     names = ("formats/speed", "formats/speed-500-mbit")

@@ -95,3 +95,13 @@ def test_ranks_that_cannot_be_a_worker(start: Any) -> None:
     not_said = start(0, 1, REDUCTION_LOCAL_GROUP="")
     assert not_said.process.wait(60) != 0
     assert "if these 2 are the ranks of one node, set local_group=2" in not_said.log.text
+
+
+@pytest.mark.timeout(300)
+def test_an_error_of_the_first_rank_is_the_end_of_its_node(start: Any) -> None:
+    settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "3"}
+    workers = [start(rank, 2, **settings) for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 5)
+    workers[1].process.terminate()
+    assert workers[0].process.wait(60) != 0
+    assert "WorkersMissing: 1 workers are left, min_workers is 2" in workers[0].log.text

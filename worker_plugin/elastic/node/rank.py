@@ -134,6 +134,7 @@ class NodeRank:
         """Issue the next collective; see `Communicator.submit`."""
         future = make_future(request.tensor)
         ready = gpu.written(request.tensor)
+        self._notice_worker()
         with self._lock:
             self._raise_if_over()
             submission = Submission(self._issued, request, future, ready)
@@ -155,6 +156,7 @@ class NodeRank:
             WorkerLost: a rank of the node has ended or failed.
             ReductionError: this communicator is over.
         """
+        self._notice_worker()
         with self._talking:
             try:
                 self._raise_if_over()
@@ -209,10 +211,14 @@ class NodeRank:
         """Leave when all that was issued is done; see `Communicator.leave`."""
         self._to_fold.put(None)
 
+    def _notice_worker(self) -> None:
+        """Have the whole node fail if its worker has."""
+        if self.worker is not None and (error := self.worker.error) is not None:
+            self.abandon(error)
+
     def _raise_if_over(self) -> None:
-        final = self._final or self.error
-        if final is not None:
-            raise final.with_traceback(None)  # or each raise would make it longer
+        if self._final is not None:
+            raise self._final.with_traceback(None)  # or each raise would make it longer
 
     def _lost(self, error: Exception) -> WorkerLost:
         return WorkerLost(
@@ -226,6 +232,8 @@ class NodeRank:
             with _logged():
                 fail(submission.future, error)
         self._to_fold.put(None)
+        # The fold thread may wait for ranks that wait for this one to deliver, or to end its connections.
+        self._to_deliver.put(None)
         self._end_talk()
 
     def _end_talk(self) -> None:

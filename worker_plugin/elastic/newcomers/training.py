@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from worker_plugin.elastic.newcomers import transfer
 
-#: Where torch.optim.Optimizer keeps the hooks of its steps (torch/optim/optimizer.py). Something that
+#: Where torch.optim.Optimizer keeps the hooks of its steps. Something that
 #: only looks like an optimizer has none.
 _HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -46,9 +45,9 @@ def lobby_request(data: bytes) -> None:
 def lobby_response(data: bytes) -> None:
     """What a reducer says to a worker of an elastic job, and what other workers have said in it."""
     entries = _there_and_back(wire.lobby_response_from_wire, wire.lobby_response_to_wire, data)
-    with contextlib.suppress(MalformedFrame):
-        for said in merge([entries or ()]).values():
-            assert said_from_entry(said.to_entry()) == replace(said, is_gone=False)
+    heard, _ = merge([entries or ()])
+    for said in heard.values():
+        assert said_from_entry(said.to_entry()) == replace(said, is_gone=False)
 
 
 def drain(data: bytes) -> None:

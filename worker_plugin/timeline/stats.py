@@ -90,7 +90,8 @@ class Numbers:
         """Return the numbers of a communicator; see `ReductionState.stats` for their meaning."""
         begin = time.monotonic()
         latest = self._shares
-        if latest is None or self._recorder is not recorder or begin >= self._fresh_until:
+        is_stale = self._recorder is not recorder or begin >= self._fresh_until
+        if latest is None or not latest.parts.rounds or is_stale:
             latest = shares(recorder.latest(LATEST), recorder.totals, link_mbit)
             end = time.monotonic()
             self._recorder, self._shares = recorder, latest

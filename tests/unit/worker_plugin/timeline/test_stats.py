@@ -66,6 +66,14 @@ def test_who_asks_all_the_time_spends_little_of_it_on_shares_and_has_exact_count
         assert time.monotonic() < deadline
 
 
+def test_the_first_round_is_seen_at_once():
+    made, numbers = recorder(), Numbers()
+    reduced(made, 0)
+    assert numbers.read(made, 0)["round_s"] == 0.0
+    reduced(made, 1)
+    assert numbers.read(made, 0)["round_s"] > 0.0
+
+
 def test_a_link_carries_what_is_sent_and_not_what_the_tensor_has():
     made = recorder()
     for seq in range(2):

@@ -30,7 +30,7 @@ from reduction.errors import (
 from reduction.model import Collective, Place
 from reduction.process.place import own_host
 from reduction.rails import job_of
-from reduction.transports.shared import OwnMemory, is_possible
+from reduction.transports.shared import OwnMemory
 
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
@@ -301,7 +301,7 @@ class Client:
             wire_dtype=dtype or 0,
             local_size=self.local_size,
             place=Place(own_host(), config.link_mbit),
-            shares_memory=config.transport == "auto" and is_possible(),
+            uses_data_ports=transport != "grpc",
             goes_on=self._goes_on,
             named=meeting_point.named,
         )

@@ -141,8 +141,8 @@ class Identity:
     wire_dtype: int = 0
     #: Where this process runs.
     place: Place = NOWHERE
-    #: Whether memory is shared with reducers on the same host.
-    shares_memory: bool = False
+    #: Whether streams move to the data ports of reducers that have one.
+    uses_data_ports: bool = False
     #: How many processes this rank stands for: each contribution is the sum of theirs.
     local_size: int = 1
     #: Whether the job goes on where another job of its ranks has ended. Then a reducer that is not there
@@ -571,11 +571,11 @@ class RankCore:
         self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums, added), now)
 
     def _is_within_host(self, links: Sequence[Link]) -> bool:
-        """Whether all ranks and these reducers share memory; of the other ranks it is known only where they are."""
+        """Whether all ranks and these reducers are on one host, and none of the streams stays on gRPC."""
         own = self.identity.place.host
         places = [link.place for link in links] + [peer.place for peer in links[0].peers.values()]
-        is_possible = self.identity.shares_memory and all(link.has_data_port for link in links)
-        return is_possible and own != b"" and all(place.host == own for place in places)
+        can_move = self.identity.uses_data_ports and all(link.has_data_port for link in links)
+        return can_move and own != b"" and all(place.host == own for place in places)
 
     def _chunk_bytes(self, links: Iterable[Link]) -> int:
         """Return the grid that is wanted, or the largest that fits into the credit of these links.

@@ -6,8 +6,8 @@
     TRYING     how fast twice the size was                  measured: faster, watch again; or go back
     SETTLED    the user or another rank chose, or went back never
 
-Where all ranks and reducers share the memory of one host nothing has to be measured: chunks are as large
-as they may be, because messages cost and no link carries the bytes.
+Where all ranks and reducers are on one host nothing has to be measured: chunks are as large as they may be,
+because messages cost and no link carries the bytes.
 
 Chunks that suit the rate may still not fit into the switches' queues, because n of them meet on the
 link of one reducer. Then some are lost. Each loss costs a retransmission timeout, because no later
@@ -25,8 +25,8 @@ from reduction.limits import CHUNK_BYTES_MAX
 from worker_plugin.core.flow.lane import Lane
 from worker_plugin.core.flow.pace import PlaneTarget, chunk_bytes_for
 
-#: The chunk size where payloads stay in memory that all share. At n=2 and 4, with one reducer, chunks of 4 MiB
-#: were as fast as those of 1 and 2 MiB or faster for sums of 64 KiB to 64 MiB.
+#: The chunk size within one host. At n=2 and 4 chunks of 4 MiB were as fast as those of 1 and 2 MiB or faster for
+#: sums of 64 KiB to 64 MiB, in memory that all share and over TCP.
 WITHIN_HOST_BYTES = CHUNK_BYTES_MAX
 #: Results between two looks at the number of lost packets.
 LOOK_RESULTS = 256
@@ -80,7 +80,7 @@ class Grid:
         """Begin anew if the reducers of the next epoch are reached in another way than the present ones.
 
         Args:
-            is_within_host: whether all ranks and reducers share memory.
+            is_within_host: whether all ranks and reducers are on one host.
         """
         if self._is_free and is_within_host != self._is_within_host:
             self._is_within_host = is_within_host

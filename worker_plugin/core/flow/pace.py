@@ -64,13 +64,13 @@ TCP = PlaneTarget(
     least_chunk_bytes=32 * KIB,
     finest_chunk_bytes=16 * KIB,
 )
-#: On gRPC a message costs several times the CPU, so its chunks are larger.
+#: On gRPC a message costs several times the CPU and takes longer, so its chunks are larger.
 GRPC = PlaneTarget(
-    target_s=0.200,
-    first_chunk_bytes=512 * KIB,
+    target_s=0.050,
+    first_chunk_bytes=256 * KIB,
     first_bytes=4 * MIB,
-    least_chunk_bytes=256 * KIB,
-    finest_chunk_bytes=256 * KIB,
+    least_chunk_bytes=64 * KIB,
+    finest_chunk_bytes=64 * KIB,
 )
 
 

@@ -38,7 +38,7 @@ IDENTITY = Identity(
     close_timeout_s=5.0,
     wire_dtype=DType.TOPK,
     place=Place(bytes(16), 25_000),
-    shares_memory=True,
+    uses_data_ports=True,
 )
 
 

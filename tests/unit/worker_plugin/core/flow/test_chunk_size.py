@@ -38,10 +38,10 @@ LOOK = chunk_size.LOOK_RESULTS
 HERE, THERE = b"this host.......", b"another host...."
 
 
-def begun(*hosts, data_port=1, chunk_bytes=None, shares_memory=True):
+def begun(*hosts, data_port=1, chunk_bytes=None, uses_data_ports=True):
     """Return the chunk size that rank 0 begins with; the hosts are its own, rank 1's and the reducer's."""
     own, other, reducer = map(Place, hosts)
-    scene = Scene(chunk_bytes=chunk_bytes, reducers="a", place=own, shares_memory=shares_memory)
+    scene = Scene(chunk_bytes=chunk_bytes, reducers="a", place=own, uses_data_ports=uses_data_ports)
     scene.tick(0.0)
     scene.receive("a", Welcome(incarnation("a"), 32 * MIB, data_port, KEY * (data_port > 0), place=reducer))
     both = [Peer(rank, nonce(rank), "h", Presence.PRESENT, place=at) for rank, at in enumerate((own, other))]
@@ -50,7 +50,7 @@ def begun(*hosts, data_port=1, chunk_bytes=None, shares_memory=True):
     return scene.core.epochs.configuration.chunk_bytes
 
 
-def test_where_all_share_memory_chunks_are_as_large_as_they_may_be():
+def test_within_one_host_chunks_are_as_large_as_they_may_be():
     assert begun(HERE, HERE, HERE) == CHUNK_BYTES_MAX
 
 
@@ -60,7 +60,7 @@ def test_where_all_share_memory_chunks_are_as_large_as_they_may_be():
         ((HERE, HERE, THERE), {}),
         ((HERE, THERE, HERE), {}),
         ((b"", b"", b""), {}),
-        ((HERE, HERE, HERE), {"shares_memory": False}),
+        ((HERE, HERE, HERE), {"uses_data_ports": False}),
         ((HERE, HERE, HERE), {"data_port": 0}),
     ],
 )

@@ -10,6 +10,8 @@ from pathlib import Path
 
 #: TCP_LISTEN of include/net/tcp_states.h.
 _LISTEN = "0A"
+#: How proc(5) calls an anonymous file of ours, see reduction/transports/shared/own.py.
+_REGION = "/memfd:reduction"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -22,7 +24,10 @@ class Footprint:
     #: Resident memory, where each shared page is divided by the number of its users.
     pss_bytes: int
     threads: int
+    #: Open descriptors, but for those of regions.
     descriptors: int
+    #: Descriptors of regions of shared memory, its own and those of peers. They come and go with the buffers.
+    regions: int = 0
     #: From the function `heap_bytes`, which only the process itself can call.
     heap_bytes: int | None = None
 
@@ -37,11 +42,17 @@ def footprint(pid: int) -> Footprint:
     # VmRSS of `status` would be inexact: the kernel adds it up from counters per thread, which lag
     # behind (proc(5)).
     memory = _fields(process / "smaps_rollup")
+    paths = []
+    for descriptor in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            paths.append(os.readlink(descriptor))
+    regions = sum(path.startswith(_REGION) for path in paths)
     return Footprint(
         rss_bytes=memory["Rss"] * 1024,
         pss_bytes=memory["Pss"] * 1024,
         threads=_fields(process / "status")["Threads"],
-        descriptors=len(os.listdir(process / "fd")),
+        descriptors=len(paths) - regions,
+        regions=regions,
     )
 
 

@@ -26,6 +26,7 @@ from benchmarks.soak.flatness import (
     HEAD,
     HEAP_ALLOWANCE_BYTES,
     MIB,
+    REGIONS_ALLOWANCE,
     RSS_ALLOWANCE_BYTES,
     SAMPLES_MIN,
     THREADS_ALLOWANCE,
@@ -54,7 +55,7 @@ def report(course: Course, settings: Settings) -> list[str]:
         lines.append(
             "medians of the second fifth of the time, and growth to the last. Allowed: "
             f"RSS {settings.rss_allowance_bytes / MIB:g} MiB, heap {HEAP_ALLOWANCE_BYTES / MIB:g} MiB, "
-            f"{THREADS_ALLOWANCE} threads, no descriptors"
+            f"{THREADS_ALLOWANCE} threads, no descriptors but for {REGIONS_ALLOWANCE} of regions"
         )
     else:
         lines.append(f"not judged: fewer than {SAMPLES_MIN} samples")

@@ -19,6 +19,10 @@ HEAP_ALLOWANCE_BYTES = 4 * MIB
 #: later.
 THREADS_ALLOWANCE = 2
 
+#: Most additional descriptors of regions of shared memory. Their number follows the sizes of the buffers: medians
+#: of two minutes without a trend differed by 57.
+REGIONS_ALLOWANCE = 64
+
 #: Least number of samples from which fifths can be made.
 SAMPLES_MIN = 10
 
@@ -60,6 +64,7 @@ class Verdict:
     heap_bytes: tuple[float, float] | None
     threads: tuple[float, float]
     descriptors: tuple[float, float]
+    regions: tuple[float, float]
     #: Each quantity that grew, in words; empty if none did.
     grew: tuple[str, ...]
 
@@ -86,8 +91,8 @@ def judge(series: Series, rss_allowance_bytes: float = RSS_ALLOWANCE_BYTES) -> V
         for name, (first, last) in memory.items()
         if last - first > allowed[name]
     ]
-    counts = {quantity: medians(quantity) for quantity in ("threads", "descriptors")}
-    allowed = {"threads": THREADS_ALLOWANCE, "descriptors": 0}
+    counts = {quantity: medians(quantity) for quantity in ("threads", "descriptors", "regions")}
+    allowed = {"threads": THREADS_ALLOWANCE, "descriptors": 0, "regions": REGIONS_ALLOWANCE}
     grew += [
         f"{name} by {last - first:g}"
         for name, (first, last) in counts.items()
@@ -100,6 +105,7 @@ def judge(series: Series, rss_allowance_bytes: float = RSS_ALLOWANCE_BYTES) -> V
         heap_bytes=memory.get("heap"),
         threads=counts["threads"],
         descriptors=counts["descriptors"],
+        regions=counts["regions"],
         grew=tuple(grew),
     )
 
@@ -107,7 +113,7 @@ def judge(series: Series, rss_allowance_bytes: float = RSS_ALLOWANCE_BYTES) -> V
 HEAD = [
     "process",
     *("RSS MiB", "growth", "PSS MiB", "growth", "heap MiB", "growth"),
-    *("threads", "descriptors", "verdict"),
+    *("threads", "descriptors", "regions", "verdict"),
 ]
 
 
@@ -119,6 +125,6 @@ def cells(verdict: Verdict) -> list[str]:
             row += ["", ""]
         else:
             row += [f"{memory[0] / MIB:.1f}", f"{(memory[1] - memory[0]) / MIB:+.2f}"]
-    for first, last in (verdict.threads, verdict.descriptors):
+    for first, last in (verdict.threads, verdict.descriptors, verdict.regions):
         row.append(f"{first:g}" if first == last else f"{first:g} to {last:g}")
     return [*row, "grew: " + ", ".join(verdict.grew) if verdict.grew else "flat"]

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 
 import pytest
 import torch
+from reduction.transports.shared import OwnMemory
 
 from benchmarks.lab.procfs import Footprint, footprint, heap_bytes
 from benchmarks.lab.ranks import Rank
@@ -12,6 +14,7 @@ from benchmarks.soak.flatness import (
     HEAD,
     HEAP_ALLOWANCE_BYTES,
     MIB,
+    REGIONS_ALLOWANCE,
     RSS_ALLOWANCE_BYTES,
     Series,
     Verdict,
@@ -53,6 +56,8 @@ def test_warming_up_is_not_growth() -> None:
         ({"threads": 11}, ()),
         ({"threads": 12}, ("threads by 3",)),
         ({"descriptors": 21}, ("descriptors by 1",)),
+        ({"regions": REGIONS_ALLOWANCE}, ()),
+        ({"regions": REGIONS_ALLOWANCE + 1}, ("regions by 65",)),
         ({"rss_bytes": MIB, "descriptors": 1}, ()),
     ],
 )
@@ -75,7 +80,7 @@ def test_a_row_has_a_cell_for_each_column() -> None:
     assert unknown.heap_bytes is None
     for row in (cells(rising(descriptors=22)), cells(unknown)):
         assert len(row) == len(HEAD)
-    assert cells(rising(descriptors=22))[-2:] == ["20 to 22", "grew: descriptors by 2"]
+    assert cells(rising(descriptors=22))[-3:] == ["20 to 22", "0", "grew: descriptors by 2"]
 
 
 def test_a_footprint_of_another_process() -> None:
@@ -89,6 +94,16 @@ def test_a_footprint_of_another_process() -> None:
     assert (found.threads, found.descriptors) == (1, 3)
     assert 0 < found.pss_bytes <= found.rss_bytes
     assert found.heap_bytes is None
+
+
+def test_regions_are_counted_apart() -> None:
+    before = footprint(os.getpid())
+    memory = OwnMemory()
+    memory.want()
+    kept = memory.allocate(8 * MIB)
+    after = footprint(os.getpid())
+    assert (after.descriptors, after.regions - before.regions) == (before.descriptors, 2)  # mmap keeps one
+    del kept
 
 
 def test_the_heap_sees_an_allocation() -> None:

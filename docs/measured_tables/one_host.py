@@ -68,11 +68,11 @@ def floor() -> Iterator[str]:
 
 def one_machine() -> Iterator[str]:
     """Yield all-reduces on one machine with nothing configured."""
-    names = ("loopback/one-machine", "loopback/one-machine-eight", "loopback/one-machine-cold")
+    names = ("loopback/one-machine", "loopback/one-machine-eight", "loopback/one-machine-mixed")
     head = ["n", "pattern", "size", "ours, ms", "Gloo, ms", "Gloo / ours (quartiles)", "CPU, ours / Gloo"]
     cells = []
     for name in names:
-        pattern = "barrier and pause" if name.endswith("cold") else "back to back"
+        pattern = "mixed" if name.endswith("mixed") else "back to back"
         for row in load(name)["rows"]:
             ours, ring = contender(row, "default"), contender(row, "ring")
             # A reducer's CPU is counted by one rank's bytes, a worker's by those of all.
@@ -85,7 +85,7 @@ def one_machine() -> Iterator[str]:
                     *(figures(statistics.median(each["turns"]), 1e3) for each in (ours, ring)),
                     spread(ours["ratio"]),
                     # A pause costs the reducer more CPU than a small sum does.
-                    "" if name.endswith("cold") else number(cpu / ring["worker_cpu_s_per_gb"]),
+                    "" if name.endswith("mixed") else number(cpu / ring["worker_cpu_s_per_gb"]),
                 ]
             )
     yield from table(head, cells)

@@ -64,9 +64,10 @@ class Verdict:
     heap_bytes: tuple[float, float] | None
     threads: tuple[float, float]
     descriptors: tuple[float, float]
-    regions: tuple[float, float]
     #: Each quantity that grew, in words; empty if none did.
     grew: tuple[str, ...]
+    #: Earlier results do not have them.
+    regions: tuple[float, float] = (0, 0)
 
 
 def judge(series: Series, rss_allowance_bytes: float = RSS_ALLOWANCE_BYTES) -> Verdict:

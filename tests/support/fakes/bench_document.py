@@ -142,6 +142,7 @@ def soak(failure: str = "") -> dict[str, Any]:
             "heap_bytes": [100 * MIB] * count,
             "threads": [9] * count,
             "descriptors": [20] * count,
+            "regions": [0] * count,
         }
         for name in ("rank 0", "rank 1", "reducer 0")
     ]
@@ -152,6 +153,7 @@ def soak(failure: str = "") -> dict[str, Any]:
         "heap_bytes": None,
         "threads": [9.0, 9.0],
         "descriptors": [20.0, 21.0],
+        "regions": [0.0, 0.0],
         "grew": ["RSS by 20.0 MiB", "descriptors by 1"],
     }
     course = {

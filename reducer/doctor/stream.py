@@ -195,6 +195,8 @@ class Stream:
             while sent < 0:
                 sent += self._socket.send(header[sent:])
             self._socket.sendall(payload[sent:])
+        except TimeoutError:
+            raise self._silent() from None
         except OSError as error:
             raise self._ended(error) from None
 

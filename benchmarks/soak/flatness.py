@@ -66,7 +66,7 @@ class Verdict:
     descriptors: tuple[float, float]
     #: Each quantity that grew, in words; empty if none did.
     grew: tuple[str, ...]
-    #: Earlier results do not have them.
+    #: Descriptors of regions of shared memory. Results of before these were counted apart have none.
     regions: tuple[float, float] = (0, 0)
 
 

@@ -166,12 +166,12 @@ def test_a_reducer_that_takes_no_more_bytes(serve, stopped):
     reducer = serve()
     stream = Stream(reducer.address, StatusAccess(), "doctor", 1.0)
     stopped(reducer.pid)
-    numbers = Collective(ReduceOp.SUM, DType.UINT8, CHUNK_BYTES_MAX, 0)
+    collective = Collective(ReduceOp.SUM, DType.UINT8, CHUNK_BYTES_MAX, 0)
     payload = memoryview(bytes(CHUNK_BYTES_MAX))
 
     def fill() -> None:
         for seq in range(64):  # more than the kernel takes
-            stream.send(Push(1, seq, 0, numbers, 0, payload))
+            stream.send(Push(1, seq, 0, collective, 0, payload))
 
     with pytest.raises(ReducerUnavailable, match="has not answered for 1 s"):
         fill()

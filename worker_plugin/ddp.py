@@ -22,16 +22,19 @@ class Modules:
     """The modules that were checked, known by their parameters: a bucket does not say which module it belongs to."""
 
     def __init__(self) -> None:
-        #: By id of a parameter. The reference tells whether the id still stands for that parameter.
-        self._checked: dict[int, weakref.ref[torch.Tensor]] = {}
+        #: By id of a parameter: the parameter, which tells whether the id still stands for it, and its module.
+        self._checked: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[DistributedDataParallel]]] = {}
         self._modules: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._asking: threading.Thread | None = None
         self._exposed_s: float | None = None
 
-    def knows(self, parameter: torch.Tensor) -> bool:
-        """Whether the parameter belongs to a module that was checked."""
-        reference = self._checked.get(id(parameter))
-        return reference is not None and reference() is parameter
+    def owner(self, parameter: torch.Tensor) -> DistributedDataParallel | None:
+        """Return the module that has the parameter, the one that was checked last if several have it.
+
+        None if no module that was checked has it, or the module is gone.
+        """
+        found = self._checked.get(id(parameter))
+        return None if found is None or found[0]() is not parameter else found[1]()
 
     def check(self, module: DistributedDataParallel, group: RankGroup) -> RankGroup:
         """Check a module, and return the state's group, completed from the module's if its ranks were not known.
@@ -52,7 +55,8 @@ class Modules:
 
     def add(self, module: DistributedDataParallel) -> None:
         """Take note of a module that needs no check of its ranks."""
-        self._checked |= {id(parameter): weakref.ref(parameter) for parameter in module.parameters()}
+        owner = weakref.ref(module)
+        self._checked |= {id(parameter): (weakref.ref(parameter), owner) for parameter in module.parameters()}
         self._modules.add(module)
 
     def exposed_s(self) -> float | None:

@@ -46,6 +46,8 @@ from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import Numbers
 
 _SHAPE, _BUCKET = 1, 2
+#: Loss scales that leave room for residuals in float32.
+LOSS_SCALE_MIN, LOSS_SCALE_MAX = 2.0**-64, 2.0**64
 #: What torch.profiler calls a collective, as it says gloo:all_reduce.
 PROFILED_AS = "reduction:all_reduce"
 
@@ -183,12 +185,14 @@ class ReductionState:
         """Average a DDP bucket over all ranks. For the hook, which hands whatever this raises to `fail`."""
         parameters = bucket.parameters()
         sizes = (parameter.numel() for parameter in parameters)
-        if not self._modules.knows(parameters[0]):
-            for module in modules_of(parameters[0], self):
+        owner = self._modules.owner(parameters[0])
+        if owner is None:
+            for module in (modules := modules_of(parameters[0], self)):
                 self.check_module(module)
+            owner = modules[-1]
         check_dense(bucket.buffer())
         future = self._submit(
-            bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), parameters
+            bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), (owner, bucket)
         )
         if (kept := self._recorder) is not None:
             kept.exposed = self._modules.exposed_s
@@ -240,35 +244,91 @@ class ReductionState:
         tensor: torch.Tensor,
         op: dist.ReduceOp.RedOpType | dist.ReduceOp,
         layout: tuple[int, ...],
-        parameters: Sequence[torch.Tensor] | None,
+        origin: tuple[DistributedDataParallel, GradBucket] | None,
     ) -> Future:
         if self._failure is not None and self._pid == os.getpid():
             raise self._failure.with_traceback(None)  # or each raise would make it longer
         dtype, reduce_op = admit(tensor, op)
         if tensor.numel() > NUMEL_MAX:
             raise ConfigError(f"a tensor of {tensor.numel()} elements is too large, {NUMEL_MAX} is the limit")
-        communicator, slices = self._connected(), [ParameterSlice(0, tensor.numel())]
-        if parameters is not None and self._has_residuals(dtype, reduce_op):
-            slices = self._feedback.slices(parameters)
-        request = Request(tensor, dtype, reduce_op, fingerprint(layout), slices)
+        communicator, slices, step = self._connected(), [ParameterSlice(0, tensor.numel())], None
+        if origin is not None and self._has_residuals(dtype, reduce_op):
+            step = self._feedback.step_of(origin[0], origin[1].index())
+            slices = self._feedback.slices(step, origin[1].parameters())
+        future = self._issue(communicator, Request(tensor, dtype, reduce_op, fingerprint(layout), slices))
+        return future if step is None else step.watch(future, tensor)
+
+    def _issue(self, communicator: Communicator, request: Request) -> Future:
         if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             return communicator.submit(request)
         with record_function(PROFILED_AS) as span:
             future = communicator.submit(request)
             # The event ends with the result, on the thread that delivers it. The caller must not have the result
             # before: it could stop the profiler meanwhile, and torch would crash (2.13).
-            return outcome_after(span._call_end_callbacks_on_future(future), future, tensor)
+            return outcome_after(span._call_end_callbacks_on_future(future), future, request.tensor)
 
     def _has_residuals(self, dtype: DType, op: ReduceOp) -> bool:
         """Whether what a collective's encoding leaves out is added to the next one of the same parameters."""
         wire = self.config.wire
         return wire is not None and wire.block > 1 and wire.applies_to(dtype, op)
 
+    def discard_step(self, *models: torch.nn.Module) -> None:
+        """Have error feedback forget the last backward pass, because its gradients are not used.
+
+        Call it on all ranks, wherever the script skips `optimizer.step()`, before the next backward
+        pass. What a lossy `wire_dtype` has left out of the gradients is then as it was before that
+        pass, and the next one as if that had never been. It is not needed where an averaged gradient
+        has an Inf or NaN in it: all ranks see that by themselves. Nothing happens without a lossy
+        `wire_dtype`, or a second time.
+
+        A step is what DDP averages in one backward pass of one module. Of several that are averaged
+        before one `optimizer.step()`, only the last can be discarded: accumulate under `no_sync`.
+
+        Args:
+            *models: the modules whose gradients are not used, with or without DDP around them; may
+                be left out if this state averages those of one module only.
+
+        Raises:
+            ConfigError: the state averages for several modules, and none is given; or it does not
+                average for one that is given.
+        """
+        owners = []
+        for model in models:
+            found = (self._modules.owner(parameter) for parameter in model.parameters())
+            owner = next((one for one in found if one is not None), None)
+            if owner is None:
+                raise ConfigError(
+                    f"this state averages no gradients of the {type(model).__name__}: pass a module whose gradients "
+                    f"it does, as in state.discard_step(ddp_model)"
+                )
+            owners.append(owner)
+        self._feedback.discard(owners)
+
+    def set_loss_scale(self, scale: float) -> None:
+        """Say what the loss is multiplied with, before the backward pass, such as `scaler.get_scale()`.
+
+        What a lossy `wire_dtype` has left out of gradients is then added to later ones in their scale.
+        A power of two, as GradScaler takes, changes no bit of that. It is 1 until this is called.
+        Otherwise what was left out stays in the scale in which it was left out.
+
+        Args:
+            scale: positive and finite in float32; the same on all ranks.
+
+        Raises:
+            ConfigError: the scale is no such number.
+        """
+        if not isinstance(scale, (int, float)) or not LOSS_SCALE_MIN <= scale <= LOSS_SCALE_MAX:
+            raise ConfigError(
+                f"the loss scale is {scale!r}, allowed are {LOSS_SCALE_MIN:g} to {LOSS_SCALE_MAX:g}: pass what the "
+                f"loss is multiplied with, such as scaler.get_scale()"
+            )
+        self._feedback.loss_scale = scale
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a lossy `wire_dtype` has left out so far on this rank, for this rank's checkpoint.
 
-        Between steps: not while a collective is in flight. Empty residuals if nothing was ever left
-        out.
+        Between steps: not while a collective is in flight, and after `discard_step`. Divided by the loss
+        scale. Empty residuals if nothing was ever left out.
         """
         return self._feedback.state_dict()
 

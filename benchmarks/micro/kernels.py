@@ -23,7 +23,7 @@ from reduction.model import DType, ReduceOp
 from benchmarks.loads.codecs import contribution, delivered, encoding_of, reduced
 from benchmarks.method.table import markdown
 from benchmarks.shaped.__main__ import size
-from worker_plugin.tensors.encoding import BlockEncoding, Encoding, ParameterSlice
+from worker_plugin.tensors.encoding import BlockEncoding, Encoding, ParameterSlice, Residual
 from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 WIRES = (None, "bf16", "fp16", "int8", "fp8", "topk")
@@ -69,12 +69,12 @@ def steps(name: str | None, layout_bytes: int) -> tuple[int, dict[str, Callable[
         "deliver": lambda: delivered(target, layout_bytes, result),
     }
     if wire is not None and dtype in BLOCK_CODECS:
-        residual = np.zeros(numel, np.float32)
+        residual = Residual(np.zeros(numel, np.float32), np.zeros(numel, np.float32))
         todo["encode+EF"] = lambda: contribution(_with_feedback(tensors[0], wire, residual), layout_bytes)
     return numel, todo
 
 
-def _with_feedback(tensor: torch.Tensor, wire: WireFormat, residual: np.ndarray) -> Encoding:
+def _with_feedback(tensor: torch.Tensor, wire: WireFormat, residual: Residual) -> Encoding:
     return BlockEncoding(tensor, wire, [ParameterSlice(0, tensor.numel(), residual)])
 
 

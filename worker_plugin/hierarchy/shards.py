@@ -68,7 +68,7 @@ class Shards:
         """Return the parts of the slices that lie in a rank's shard, each with its part of the residual."""
         slices, offset = [], 0
         for slice_, start, stop in self._parts[rank]:
-            residual = None if slice_.residual is None else slice_.residual[start:stop]
+            residual = None if slice_.residual is None else slice_.residual.part(start, stop)
             slices.append(ParameterSlice(offset, stop - start, residual))
             offset += stop - start
         return slices

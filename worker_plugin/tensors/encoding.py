@@ -1,7 +1,7 @@
 """How a tensor becomes a contribution, and a result the tensor again; one object per collective.
 
 What a contribution says is decided once, when its chunk is first pushed: an epoch that asks for it
-again gets the same bytes, and a residual changes once per collective. Starts and stops are
+again gets the same bytes. Starts and stops are
 bytes as the layout counts them (`reduction/model/wire_sizes.py`).
 """
 
@@ -125,13 +125,28 @@ class CastEncoding(Encoding):
 
 
 @dataclass(slots=True)
+class Residual:
+    """What contributions leave out of a parameter, flat, divided by the loss scale."""
+
+    #: By earlier contributions, up to the last step that counted. `encode` adds it.
+    kept: NDArray[np.float32]
+    #: By this contribution: `encode` writes it.
+    pending: NDArray[np.float32]
+    loss_scale: float = 1.0
+
+    def part(self, start: int, stop: int) -> Residual:
+        """Return the residual of some of the elements; it shares the memory."""
+        return Residual(self.kept[start:stop], self.pending[start:stop], self.loss_scale)
+
+
+@dataclass(slots=True)
 class ParameterSlice:
     """Elements of a tensor that begin a block of their own: a parameter, however DDP has put it into buckets."""
 
     offset: int
     numel: int
-    #: What earlier contributions left out, changed by `encode`; None: nobody makes up for that.
-    residual: NDArray[np.float32] | None = None
+    #: None: nobody makes up for what is left out.
+    residual: Residual | None = None
 
 
 class BlockEncoding(Encoding):
@@ -212,19 +227,18 @@ class BlockEncoding(Encoding):
         values, sent = self._scratch[:, :count]
         flat = values.reshape(-1)
         flat[stop - start :] = 0
-        if slice_.residual is None:
+        residual = slice_.residual
+        if residual is None:
             flat[: stop - start] = source
             self._codec.encode(values, out)
             return
         with np.errstate(over="ignore", invalid="ignore"):  # Inf and NaN are data
-            np.add(source, slice_.residual[start:stop], out=flat[: stop - start])
+            np.multiply(residual.kept[start:stop], np.float32(residual.loss_scale), out=flat[: stop - start])
+            flat[: stop - start] += source
             self._codec.encode(values, out)
             self._codec.start(sent, out)
             np.subtract(values, sent, out=values)
-            is_finite = np.isfinite(flat.sum())
-        if not is_finite:  # after Inf or NaN, which the others have seen, there is nothing to make up for
-            np.nan_to_num(flat, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-        slice_.residual[start:stop] = flat[: stop - start]
+            np.divide(flat[: stop - start], np.float32(residual.loss_scale), out=residual.pending[start:stop])
 
     def elements(self, stop: int) -> int:
         """See `Encoding.elements`."""

@@ -1,8 +1,14 @@
 """What lossy contributions left out so far, by parameter: added to the next one (error feedback).
 
+A step is one backward pass that DDP averages: of one module, from its first bucket to its last. What
+it leaves out is *pending* until the module's next step begins, and is then kept if the step counted.
+It did not count if a result has an element that is not finite, which all ranks see, or if the script
+says so (`discard`); then everything is as it was before the step. So a residual takes two arrays:
+one that contributions read, and one that they write.
+
 Parameters are known by the order in which DDP first showed them, which is the same in every run of
 a script; so a residual finds its parameter again when DDP rebuilds its buckets, and after a restart
-from a checkpoint.
+from a checkpoint. Residuals are divided by the loss scale, so they do not depend on what that was.
 """
 
 from __future__ import annotations
@@ -10,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,51 +24,158 @@ from numpy.typing import NDArray
 from reduction.errors import ConfigError
 from torch.utils.weak import WeakIdKeyDictionary
 
-from worker_plugin.tensors.encoding import ParameterSlice
+from worker_plugin.tensors.encoding import ParameterSlice, Residual
+from worker_plugin.tensors.futures import Future, seen_first
+
+
+class Step:
+    """What one backward pass of a module left out."""
+
+    def __init__(self, loss_scale: float) -> None:
+        #: Whether what it left out will be kept, as far as that is known.
+        self.counts = True
+        #: The largest index of a bucket so far.
+        self.last_index = -1
+        #: Of the parameters so far; empty once it is settled.
+        self.entries: list[_Entry] = []
+        self._loss_scale = loss_scale
+        self._results: list[Future] = []
+
+    def add(self, entry: _Entry) -> None:
+        """Add a parameter, and settle another step that left something out of it."""
+        if entry.step is self:
+            return
+        if entry.step is not None:
+            entry.step.settle()
+        entry.step = self
+        entry.residual.loss_scale = self._loss_scale
+        self.entries.append(entry)
+
+    def watch(self, future: Future, tensor: torch.Tensor) -> Future:
+        """Return a future for a bucket's result that is done once it is known whether that is finite."""
+        self._results.append(seen_first(future, tensor, self._look))
+        return self._results[-1]
+
+    def _look(self, result: torch.Tensor) -> None:
+        # One pass and no memory: a finite sum has finite terms. Other sums may have overflowed.
+        if not (result.sum(dtype=torch.float32).isfinite() or result.isfinite().all()):
+            self.counts = False
+
+    def settle(self) -> None:
+        """Keep what it left out if it counts.
+
+        Raises:
+            ConfigError: a result is not there yet, so nobody knows.
+        """
+        if not all(result.done() for result in self._results):
+            raise ConfigError(
+                "a backward pass begins before the gradients of the one before are averaged, and error feedback has "
+                "to know whether these are finite: a hook that wraps reduction_hook must return a future that is "
+                "done after reduction_hook's"
+            )
+        for entry in self.entries:
+            entry.residual, entry.step = entry.settled, None
+        self.entries.clear()
+        self._results.clear()
+
+
+class _Entry:
+    """The residual of one parameter."""
+
+    def __init__(self, kept: NDArray[np.float32]) -> None:
+        self.residual = Residual(kept, np.zeros_like(kept))
+        #: Left out what is pending; None if nothing is.
+        self.step: Step | None = None
+
+    @property
+    def settled(self) -> Residual:
+        """The residual for the next step."""
+        residual = self.residual
+        if self.step is not None and self.step.counts:
+            return Residual(residual.pending, residual.kept)
+        return residual
 
 
 class ErrorFeedback:
     """The residuals of one rank. Read and written by its encodings; not while collectives are in flight."""
 
     def __init__(self) -> None:
+        #: What the loss of the next step is multiplied with.
+        self.loss_scale = 1.0
         #: Of each parameter, in the order in which DDP first showed them; not kept alive, nor is
         #: the residual.
-        self._residuals: Any = WeakIdKeyDictionary()
+        self._entries: Any = WeakIdKeyDictionary()
+        #: The latest of each module.
+        self._steps: WeakKeyDictionary[torch.nn.Module, Step] = WeakKeyDictionary()
         #: Loaded, of parameters that DDP has not shown yet.
         self._loaded: deque[NDArray[np.float32]] = deque()
         self._is_used = False
 
-    def slices(self, parameters: Sequence[torch.Tensor]) -> list[ParameterSlice]:
-        """Return where these parameters lie in their bucket, with their residuals.
+    def step_of(self, module: torch.nn.Module, index: int) -> Step:
+        """Return the step of a module's bucket, which may begin with it: DDP shows buckets in ascending order.
 
         Raises:
-            ConfigError: a residual that was loaded has another size than its parameter.
+            ConfigError: the module's step before is still in flight.
+        """
+        step = self._steps.get(module)
+        if step is None or index <= step.last_index:
+            if step is not None:
+                step.settle()
+            step = self._steps[module] = Step(self.loss_scale)
+        step.last_index = index
+        return step
+
+    def slices(self, step: Step, parameters: Sequence[torch.Tensor]) -> list[ParameterSlice]:
+        """Return where these parameters of a step lie in their bucket, with their residuals.
+
+        Raises:
+            ConfigError: a residual that was loaded has another size than its parameter; or another
+                module's step with the same parameter is still in flight.
         """
         self._is_used = True
         slices, offset = [], 0
         for parameter in parameters:
             numel = parameter.numel()
-            slices.append(ParameterSlice(offset, numel, self._residual(parameter, numel)))
+            entry = self._entry(parameter, numel)
+            step.add(entry)
+            slices.append(ParameterSlice(offset, numel, entry.residual))
             offset += numel
         return slices
 
-    def _residual(self, parameter: torch.Tensor, numel: int) -> NDArray[np.float32]:
-        residual: NDArray[np.float32] | None = self._residuals.get(parameter)
-        if residual is None:
-            residual = self._loaded[0] if self._loaded else np.zeros(numel, np.float32)
-            if residual.size != numel:
+    def discard(self, modules: Sequence[torch.nn.Module]) -> None:
+        """Discard the latest step of each of these modules, or of the only one that has one.
+
+        Raises:
+            ConfigError: none is given, and several have one.
+        """
+        if not modules:
+            modules = [module for module, step in self._steps.items() if step.entries]
+            if len(modules) > 1:
                 raise ConfigError(
-                    f"the residual of parameter {len(self._residuals)} has {residual.size} elements, the parameter "
+                    f"{len(modules)} modules have had a backward pass, and which of them skips its step is not known: "
+                    f"pass it, as in state.discard_step(ddp_model)"
+                )
+        for module in modules:
+            if (step := self._steps.get(module)) is not None:
+                step.counts = False
+
+    def _entry(self, parameter: torch.Tensor, numel: int) -> _Entry:
+        entry: _Entry | None = self._entries.get(parameter)
+        if entry is None:
+            kept = self._loaded[0] if self._loaded else np.zeros(numel, np.float32)
+            if kept.size != numel:
+                raise ConfigError(
+                    f"the residual of parameter {len(self._entries)} has {kept.size} elements, the parameter "
                     f"{numel}: load the state_dict of the same rank and model, or none"
                 )
             if self._loaded:
                 self._loaded.popleft()
-            self._residuals[parameter] = residual
-        return residual
+            entry = self._entries[parameter] = _Entry(kept)
+        return entry
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of all residuals, in the order of their parameters."""
-        residuals = [*self._residuals.values(), *self._loaded]
+        """Return a copy of all residuals as the next step will have them, in the order of their parameters."""
+        residuals = [*(entry.settled.kept for entry in self._entries.values()), *self._loaded]
         return {"residuals": [torch.from_numpy(residual.copy()) for residual in residuals]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import operator
 import types
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +35,23 @@ def failed(error: Exception) -> Future:
 def fail(future: Future, error: Exception) -> None:
     """Complete a future with an error; Python waiters get this very exception."""
     future.set_exception(error)  # type: ignore[arg-type]  # torch annotates it with the value's type
+
+
+def seen_first(future: Future, tensor: torch.Tensor, look: Callable[[torch.Tensor], None]) -> Future:
+    """Return a future for `tensor` with the value or the error of `future`, once `look` has seen the value."""
+    last = make_future(tensor)
+
+    def settle(done: Future) -> None:
+        try:
+            value = done.value()
+            look(value)
+        except Exception as error:
+            fail(last, error)
+        else:
+            last.set_result(value)
+
+    future.add_done_callback(settle)
+    return last
 
 
 def outcome_after(ended: torch.futures.Future[Any], future: Future, tensor: torch.Tensor) -> Future:

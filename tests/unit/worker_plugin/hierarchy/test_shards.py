@@ -9,7 +9,7 @@ from reduction.codecs import CODECS
 from reduction.model import DType, ReduceOp
 
 from worker_plugin.hierarchy.shards import Shards, fold
-from worker_plugin.tensors.encoding import ParameterSlice
+from worker_plugin.tensors.encoding import ParameterSlice, Residual
 
 
 def slices_of(*numels):
@@ -69,12 +69,14 @@ def test_which_rank_has_a_block_does_not_depend_on_the_bucket():
 
 
 def test_a_residual_is_a_part_of_the_parameters():
-    residual = np.arange(10, dtype=np.float32)
+    residual = Residual(np.arange(10, dtype=np.float32), np.zeros(10, np.float32), 8.0)
     shards = Shards([ParameterSlice(0, 3), ParameterSlice(3, 10, residual)], 4, 2)
     none, part = shards.slices_of(1)
     assert none.residual is None
-    part.residual[:] = -1
-    assert residual.tolist() == [0, 1, 2, 3, -1, -1, -1, -1, -1, -1]
+    assert part.residual.kept.tolist() == [4, 5, 6, 7, 8, 9]
+    assert part.residual.loss_scale == 8.0
+    part.residual.pending[:] = -1
+    assert residual.pending.tolist() == [0, 0, 0, 0, -1, -1, -1, -1, -1, -1]
     assert [(slice_.offset, slice_.numel) for slice_ in (none, part)] == [(0, 3), (3, 6)]
 
 

@@ -12,7 +12,7 @@ from reduction.errors import MalformedFrame
 from reduction.model import DType, ReduceOp
 from reduction.model.wire_sizes import SCALED_BYTES, TOPK_ENTRY_BYTES
 
-from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice
+from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice, Residual
 from worker_plugin.tensors.wire_dtype import parse
 
 KIB = 1024
@@ -150,7 +150,7 @@ def test_casts_may_be_asked_for_on_any_grid(dtype):
 
 
 def blocks_encoding(tensor, name, sizes, residuals=None):
-    """Make one of slices that follow each other; the residuals are changed."""
+    """Make one of slices that follow each other."""
     slices, offset = [], 0
     for number, size in enumerate(sizes):
         slices.append(ParameterSlice(offset, size, None if residuals is None else residuals[number]))
@@ -163,8 +163,9 @@ def split(flat, sizes):
     return [part.copy() for part in np.split(np.asarray(flat, np.float32), np.cumsum(sizes)[:-1])]
 
 
-def some_residuals(sizes, seed=5):
-    return split(values_of(sum(sizes), seed).numpy() * 0.1, sizes)
+def some_residuals(sizes, seed=5, loss_scale=1.0):
+    kept = split(values_of(sum(sizes), seed).numpy() * 0.1, sizes)
+    return [Residual(one, np.full_like(one, NAN), loss_scale) for one in kept]
 
 
 def expected_contribution(tensor, name, sizes, residuals=None):
@@ -174,7 +175,9 @@ def expected_contribution(tensor, name, sizes, residuals=None):
     nbytes = wire.k * TOPK_ENTRY_BYTES if wire.dtype is DType.TOPK else SCALED_BYTES
     contribution, left_out = b"", []
     for number, part in enumerate(split(tensor.reshape(-1).float().numpy(), sizes)):
-        values = padded(part if residuals is None else part + residuals[number], codec)
+        values = padded(
+            part if residuals is None else part + residuals[number].kept * residuals[number].loss_scale, codec
+        )
         for row in values:  # block by block: bytes do not depend on what is encoded together
             out = np.empty(nbytes, np.uint8)
             codec.encode(row[None], out)
@@ -202,7 +205,7 @@ def test_each_piece_begins_a_block(name, dtype, size):
     encoding = blocks_encoding(tensor, name, SIZES, residuals)
     assert contribution_of(encoding, size) == expected
     for ours, theirs in zip(residuals, left_out, strict=True):
-        assert np.array_equal(ours, theirs)
+        assert np.array_equal(ours.pending, theirs)
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -216,7 +219,7 @@ def test_without_residuals_nothing_is_made_up_for(name):
 @pytest.mark.parametrize("sizes", [(), (0,), (0, 0)])
 def test_nothing_is_encoded_as_nothing(name, sizes):
     tensor = torch.empty(0)
-    encoding = blocks_encoding(tensor, name, sizes, [np.empty(0, np.float32) for _ in sizes])
+    encoding = blocks_encoding(tensor, name, sizes, some_residuals(sizes))
     assert (encoding.numel, encoding.contribution_bytes, encoding.result_bytes) == (0, 0, 0)
     assert contribution_of(encoding) == b""
     encoding.decode(torch.empty(0, dtype=torch.uint8))
@@ -254,20 +257,19 @@ def test_each_block_is_encoded_once_whoever_asks_on_which_grid_and_in_which_orde
     pushed(encoding, spans(encoding.numel * 2, 3 * KIB), contribution)
     assert contribution == expected
     for ours, theirs in zip(residuals, left_out, strict=True):
-        assert np.array_equal(ours, theirs)
+        assert np.array_equal(ours.pending, theirs)
 
 
 @pytest.mark.parametrize("name", LOSSY)
 def test_bits_do_not_depend_on_how_parameters_are_put_into_buckets(name):
-    tensor, residuals = values_of(sum(SIZES)), some_residuals(SIZES)
-    one_bucket = [residual.copy() for residual in residuals]
+    tensor, residuals, one_bucket = values_of(sum(SIZES)), some_residuals(SIZES), some_residuals(SIZES)
     together = contribution_of(blocks_encoding(tensor, name, SIZES, one_bucket))
     alone, offset = b"", 0
     for size, residual in zip(SIZES, residuals, strict=True):
         alone += contribution_of(blocks_encoding(tensor[offset : offset + size], name, (size,), [residual]))
         offset += size
     assert alone == together
-    assert all(map(np.array_equal, one_bucket, residuals))
+    assert all(np.array_equal(a.pending, b.pending) for a, b in zip(one_bucket, residuals, strict=True))
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -288,39 +290,78 @@ def test_decoding_knows_no_default_dtype(name):
 @pytest.mark.parametrize("name", LOSSY)
 def test_what_is_left_out_is_sent_later(name):
     steps, sizes = 50, (700,)
-    (residual,) = residuals = [np.zeros(700, np.float32)]
+    residual = Residual(np.zeros(700, np.float32), np.zeros(700, np.float32))
     tensor, codec = values_of(700), BLOCK_CODECS[parse(name).dtype]
     total = np.zeros(2 * 512 if codec.dtype is DType.TOPK else 3 * 256)
     for _ in range(steps):
         values = np.empty(len(total), np.float32)
-        codec.start(values, contribution_of(blocks_encoding(tensor, name, sizes, residuals)))
+        codec.start(values, contribution_of(blocks_encoding(tensor, name, sizes, [residual])))
         total += values
-    np.testing.assert_allclose(total[:700] + residual, tensor.numpy() * steps, rtol=1e-3, atol=1e-3)
-    assert np.abs(residual).max() < 12 * tensor.abs().max(), "bounded, however many steps there are"
+        residual = Residual(residual.pending, residual.kept)
+    np.testing.assert_allclose(total[:700] + residual.kept, tensor.numpy() * steps, rtol=1e-3, atol=1e-3)
+    assert np.abs(residual.kept).max() < 12 * tensor.abs().max(), "bounded, however many steps there are"
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_what_is_encoded_once_more_is_the_same(name):
+    """By another communicator: what the first one left out is not added to what it left out."""
+    tensor, residuals = values_of(sum(SIZES)), some_residuals(SIZES)
+    first = contribution_of(blocks_encoding(tensor, name, SIZES, residuals))
+    left_out = [one.pending.copy() for one in residuals]
+    assert contribution_of(blocks_encoding(tensor, name, SIZES, residuals)) == first
+    assert all(np.array_equal(one.pending, was) for one, was in zip(residuals, left_out, strict=True))
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("loss_scale", [2.0**-4, 2.0**16])
+def test_a_residual_follows_the_loss_scale(name, loss_scale):
+    """What is left out of gradients of twice the size is the same, as long as the formats know no size."""
+    tensor, residuals, scaled = (
+        values_of(1300),
+        some_residuals((1300,)),
+        some_residuals((1300,), loss_scale=loss_scale),
+    )
+    contribution_of(blocks_encoding(tensor, name, (1300,), residuals))
+    contribution_of(blocks_encoding(tensor * loss_scale, name, (1300,), scaled))
+    assert np.array_equal(scaled[0].pending, residuals[0].pending)
 
 
 @pytest.mark.parametrize("name", LOSSY)
 @pytest.mark.parametrize("special", [INF, -INF, NAN])
-def test_after_what_is_no_number_nothing_is_made_up_for(name, special):
-    tensor, sizes = values_of(3 * 512), (3 * 512,)
-    tensor[600] = special
-    residuals = some_residuals(sizes)
-    with np.errstate(all="ignore"):
-        expected, left_out = expected_contribution(tensor, name, sizes, residuals)
-    assert contribution_of(blocks_encoding(tensor, name, sizes, residuals)) == expected
-    assert np.isfinite(residuals[0]).all()
-    assert residuals[0][600] == 0
-    others = np.isfinite(left_out[0])
-    assert np.array_equal(residuals[0][others], left_out[0][others])
-    assert not residuals[0][~others].any()
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_result_shows_that_a_contribution_was_not_finite(name, special, rank, dtype):
+    tensors = [values_of(1300, seed).to(dtype) for seed in range(2)]
+    tensors[rank][600] = special
+    assert not result_of(tensors, name).isfinite().all()
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_what_overflows_with_its_residual_is_infinite_and_forgotten(name):
+@pytest.mark.parametrize("special", [(INF, -INF), (INF, INF)])
+def test_a_result_shows_more_infinities_than_top_k_takes(name, special):
+    tensors = [torch.full((512,), value) for value in special]
+    assert not result_of(tensors, name).isfinite().all()
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_a_result_shows_what_overflows_with_its_residual(name):
     largest = float(np.finfo(np.float32).max)
-    residuals = [np.full(512, largest, np.float32)]
-    contribution_of(blocks_encoding(torch.full((512,), largest), name, (512,), residuals))
-    assert np.isfinite(residuals[0]).all()
+    residuals = [Residual(np.full(512, largest, np.float32), np.zeros(512, np.float32))]
+    assert not result_of([torch.full((512,), largest), torch.zeros(512)], name, residuals).isfinite().all()
+
+
+def result_of(tensors, name, residuals=None):
+    """Return what the tensors, one of each rank, become; the residuals are the first rank's."""
+    size = tensors[0].numel()
+    encodings = [
+        blocks_encoding(tensor, name, (size,), None if rank else residuals)
+        for rank, tensor in enumerate(tensors)
+    ]
+    result = torch.empty(encodings[0].result_bytes, dtype=torch.uint8)
+    for start, stop, payload in reduced(encodings, parse(name).dtype, 4 * KIB):
+        encodings[0].store(start, stop, payload, result.numpy())
+    encodings[0].decode(result)
+    return tensors[0]
 
 
 # ---- results ----

@@ -6,7 +6,7 @@ import torch
 from reduction.codecs import BLOCK_CODECS
 from reduction.model.wire_sizes import TOPK_BLOCK
 
-from worker_plugin.tensors.encoding import BlockEncoding, ParameterSlice
+from worker_plugin.tensors.encoding import BlockEncoding, ParameterSlice, Residual
 from worker_plugin.tensors.wire_dtype import parse
 
 #: As `reduction.codecs` has it for its own arithmetic.
@@ -20,7 +20,9 @@ def encoded(wire):
     values = torch.arange(1, sum(SIZES) + 1, dtype=torch.float32)
     slices, offset = [], 0
     for size in SIZES:
-        slices.append(ParameterSlice(offset, size, np.zeros(size, np.float32)))
+        slices.append(
+            ParameterSlice(offset, size, Residual(np.zeros(size, np.float32), np.zeros(size, np.float32)))
+        )
         offset += size
     encoding = BlockEncoding(values, parse(wire), slices)
     payload = np.zeros(encoding.contribution_bytes, np.uint8)
@@ -38,7 +40,7 @@ def test_all_pieces_of_a_chunk_arrive(wire):
     codec.start(arrived, payload.data)
     offset = 0
     for slice_ in slices:
-        sent = encoding.tensor[slice_.offset : slice_.offset + slice_.numel].numpy() - slice_.residual
+        sent = encoding.tensor[slice_.offset : slice_.offset + slice_.numel].numpy() - slice_.residual.pending
         np.testing.assert_allclose(arrived[offset : offset + slice_.numel], sent, rtol=1e-5, atol=1e-3)
         assert sent.any()
         offset += -(-slice_.numel // codec.block) * codec.block

@@ -19,7 +19,7 @@ from support.fakes.fake_gpu import FakeEvent, FakeGpu, FakeStream, garbage
 from worker_plugin.tensors import from_gpu, gpu
 from worker_plugin.tensors.admission import admit
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice
+from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice, Residual
 from worker_plugin.tensors.from_gpu import Downloads
 from worker_plugin.tensors.futures import make_future
 from worker_plugin.tensors.gpu import PendingCopy
@@ -46,7 +46,7 @@ def blocks(tensor, wire):
     sizes = [*SIZES, max(0, tensor.numel() - sum(SIZES))] if tensor.numel() > sum(SIZES) else [tensor.numel()]
     offsets = np.cumsum([0, *sizes[:-1]]).tolist()
     slices = [
-        ParameterSlice(offset, size, np.zeros(size, np.float32))
+        ParameterSlice(offset, size, Residual(np.zeros(size, np.float32), np.zeros(size, np.float32)))
         for offset, size in zip(offsets, sizes, strict=True)
     ]
     return BlockEncoding(tensor, parse(wire), slices)

@@ -7,10 +7,12 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from reduction.errors import ConfigError
+from reduction.errors import ClosedError, ConfigError
 
 from worker_plugin.tensors.feedback import ErrorFeedback
+from worker_plugin.tensors.futures import fail, make_future
 
+INF, NAN = float("inf"), float("nan")
 TOO_LATE = "load_state_dict comes too late: call it before the first backward pass"
 NO_STATE = r"this is no state_dict\(\) of a ReductionState"
 
@@ -19,29 +21,47 @@ def parameters(*sizes):
     return [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
 
 
-def fill(feedback, some, first=1.0):
-    """Write first, first + 1, ... into the residuals of these parameters."""
-    for number, slice_ in enumerate(feedback.slices(some)):
-        slice_.residual[:] = first + number
+#: Whose parameters all are, but where a test has more.
+MODULE = torch.nn.Module()
 
 
-def residuals(feedback, some):
-    return [slice_.residual.tolist() for slice_ in feedback.slices(some)]
+def slices_of(feedback, some, index=0, module=MODULE):
+    """Show these parameters in a bucket; index 0 begins a step."""
+    return feedback.slices(feedback.step_of(module, index), some)
+
+
+def fill(feedback, some, first=1.0, index=0, module=MODULE):
+    """Leave out first, first + 1, ... of these parameters."""
+    for number, slice_ in enumerate(slices_of(feedback, some, index, module)):
+        slice_.residual.pending[:] = first + number
+
+
+def residuals(feedback, some, module=MODULE):
+    """Return what is kept; like a step that leaves the same out again."""
+    kept = []
+    for slice_ in slices_of(feedback, some, module=module):
+        slice_.residual.pending[:] = slice_.residual.kept
+        kept.append(slice_.residual.kept.tolist())
+    return kept
+
+
+def saved(feedback):
+    return [one.tolist() for one in feedback.state_dict()["residuals"]]
 
 
 def test_pieces_lie_one_after_the_other():
-    slices = ErrorFeedback().slices(parameters(3, 0, 2))
+    slices = slices_of(ErrorFeedback(), parameters(3, 0, 2))
     assert [(slice_.offset, slice_.numel) for slice_ in slices] == [(0, 3), (3, 0), (3, 2)]
 
 
 def test_the_first_residual_is_zero():
-    (slice_,) = ErrorFeedback().slices(parameters((2, 3)))
-    assert slice_.residual.dtype == np.float32
-    assert slice_.residual.tolist() == [0.0] * 6
+    (slice_,) = slices_of(ErrorFeedback(), parameters((2, 3)))
+    assert slice_.residual.kept.dtype == slice_.residual.pending.dtype == np.float32
+    assert slice_.residual.kept.tolist() == [0.0] * 6
 
 
 def test_a_bucket_without_parameters():
-    assert ErrorFeedback().slices([]) == []
+    assert slices_of(ErrorFeedback(), []) == []
 
 
 def test_parameters_keep_their_residuals():
@@ -54,16 +74,16 @@ def test_residuals_survive_other_buckets():
     feedback, (a, b, c) = ErrorFeedback(), parameters(2, 2, 2)
     fill(feedback, [a])
     fill(feedback, [b, c], first=2.0)
-    slices = feedback.slices([c, a, b])
-    assert [slice_.residual[0] for slice_ in slices] == [3.0, 1.0, 2.0]
+    slices = slices_of(feedback, [c, a, b])
+    assert [slice_.residual.kept[0] for slice_ in slices] == [3.0, 1.0, 2.0]
     assert [slice_.offset for slice_ in slices] == [0, 2, 4]
 
 
 def test_state_is_in_the_order_of_first_sight():
     feedback, (a, b, c) = ErrorFeedback(), parameters(1, 2, 3)
-    feedback.slices([b])
-    feedback.slices([c, b])
-    feedback.slices([a, b, c])
+    slices_of(feedback, [b])
+    slices_of(feedback, [c, b])
+    slices_of(feedback, [a, b, c])
     assert [residual.numel() for residual in feedback.state_dict()["residuals"]] == [2, 3, 1]
 
 
@@ -78,7 +98,7 @@ def test_equal_parameters_are_not_the_same():
 
 def test_parameters_are_not_kept_alive():
     feedback, some = ErrorFeedback(), parameters(4)
-    feedback.slices(some)
+    slices_of(feedback, some)
     gone = weakref.ref(some[0])
     some.clear()
     gc.collect()
@@ -172,7 +192,7 @@ def test_residuals_of_another_model():
     with pytest.raises(
         ConfigError, match="the residual of parameter 1 has 3 elements, the parameter 4: load"
     ):
-        feedback.slices(parameters(2, 4))
+        slices_of(feedback, parameters(2, 4))
 
 
 def test_loading_comes_too_late_after_the_first_collective():
@@ -202,3 +222,162 @@ def test_what_is_no_state(state):
     with pytest.raises(ConfigError, match=NO_STATE):
         feedback.load_state_dict(state)
     assert feedback.state_dict() == {"residuals": []}
+
+
+# ---- steps ----
+
+
+def watched(feedback, tensor, index):
+    """Return the future of a bucket's collective, and what the hook returns."""
+    future = make_future(tensor)
+    return future, feedback.step_of(MODULE, index).watch(future, tensor)
+
+
+def test_a_step_is_kept_when_the_next_one_begins():
+    feedback, some = ErrorFeedback(), parameters(1)
+    fill(feedback, some, 1.0)
+    assert saved(feedback) == [[1.0]]
+    (slice_,) = slices_of(feedback, some)
+    assert (slice_.residual.kept[0], saved(feedback)) == (1.0, [[0.0]])
+
+
+def test_discarded_steps_leave_no_trace():
+    feedback, some = ErrorFeedback(), parameters(1, 2)
+    fill(feedback, some, 1.0)
+    for _ in range(3):
+        fill(feedback, some, 7.0)
+        feedback.discard([])
+        feedback.discard([])
+        assert saved(feedback) == [[1.0], [2.0, 2.0]]
+    assert residuals(feedback, some) == [[1.0], [2.0, 2.0]]
+
+
+def test_what_is_discarded_is_all_of_the_step():
+    feedback, (a, b) = ErrorFeedback(), parameters(1, 1)
+    fill(feedback, [a], 7.0, index=0)
+    fill(feedback, [b], 8.0, index=1)
+    feedback.discard([])
+    assert residuals(feedback, [a, b]) == [[0.0], [0.0]]
+
+
+def test_before_the_first_step_nothing_is_discarded():
+    feedback, some = ErrorFeedback(), parameters(1)
+    feedback.discard([])
+    feedback.discard([torch.nn.Module()])
+    fill(feedback, some, 1.0)
+    assert residuals(feedback, some) == [[1.0]]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize("special", [INF, -INF, NAN])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_result_that_is_not_finite_discards_the_step(bad, special, dtype):
+    feedback, (a, b) = ErrorFeedback(), parameters(1, 1)
+    fill(feedback, [a], 7.0, index=0)
+    fill(feedback, [b], 8.0, index=1)
+    results = [torch.ones(600, dtype=dtype), torch.ones(600, dtype=dtype)]
+    results[bad][300] = special
+    for index, result in enumerate(results, 2):
+        future, returned = watched(feedback, result, index)
+        future.set_result(result)
+        assert returned.value() is result
+    assert saved(feedback) == [[0.0], [0.0]]
+    assert residuals(feedback, [a, b]) == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_result_whose_sum_overflows_is_finite(dtype):
+    feedback, some = ErrorFeedback(), parameters(1)
+    fill(feedback, some, 7.0)
+    for result in (torch.full((300,), torch.finfo(dtype).max, dtype=dtype), torch.empty(0, dtype=dtype)):
+        future, _ = watched(feedback, result, index=1)
+        future.set_result(result)
+    assert residuals(feedback, some) == [[7.0]]
+
+
+def test_an_error_is_that_of_the_collective():
+    feedback, some = ErrorFeedback(), parameters(1)
+    fill(feedback, some)
+    future, returned = watched(feedback, torch.ones(1), index=1)
+    fail(future, ClosedError("closed"))
+    with pytest.raises(ClosedError, match="closed"):
+        returned.value()
+
+
+def test_a_step_that_begins_before_the_results_of_the_last_one():
+    feedback, some = ErrorFeedback(), parameters(1)
+    fill(feedback, some)
+    future, _ = watched(feedback, torch.ones(1), index=1)
+    with pytest.raises(ConfigError, match="must return a future that is done after reduction_hook's"):
+        slices_of(feedback, some)
+    future.set_result(torch.ones(1))
+    assert residuals(feedback, some) == [[1.0]]
+
+
+def test_modules_have_steps_of_their_own():
+    feedback, (a, b), (one, other) = (
+        ErrorFeedback(),
+        parameters(1, 1),
+        (torch.nn.Module(), torch.nn.Module()),
+    )
+    fill(feedback, [a], 1.0, module=one)
+    fill(feedback, [b], 2.0, module=other)
+    feedback.discard([other])
+    assert saved(feedback) == [[1.0], [0.0]]
+    assert residuals(feedback, [a], one) == [[1.0]]
+    assert residuals(feedback, [b], other) == [[0.0]]
+    with pytest.raises(ConfigError, match=r"2 modules .* state.discard_step\(ddp_model\)"):
+        feedback.discard([])
+    feedback.discard([torch.nn.Module()])  # has not had a step
+    assert saved(feedback) == [[1.0], [0.0]]
+
+
+def test_buckets_of_modules_that_take_turns_find_their_steps():
+    feedback, (a, b, c, d) = ErrorFeedback(), parameters(1, 1, 1, 1)
+    modules = torch.nn.Module(), torch.nn.Module()
+    fill(feedback, [a], 1.0, index=0, module=modules[0])
+    fill(feedback, [c], 3.0, index=0, module=modules[1])
+    fill(feedback, [b], 2.0, index=1, module=modules[0])
+    fill(feedback, [d], 4.0, index=1, module=modules[1])
+    feedback.discard(modules[:1])
+    assert saved(feedback) == [[0.0], [3.0], [0.0], [4.0]]
+
+
+def test_a_parameter_that_another_module_shows_is_settled():
+    feedback, (a, shared) = ErrorFeedback(), parameters(1, 1)
+    modules = torch.nn.Module(), torch.nn.Module()
+    fill(feedback, [a, shared], 1.0, module=modules[0])
+    fill(feedback, [shared], 7.0, module=modules[1])
+    feedback.discard(modules[1:])
+    assert saved(feedback) == [[1.0], [2.0]]
+    feedback.discard([])  # that of the first is over
+    assert residuals(feedback, [a, shared], modules[0]) == [[1.0], [2.0]]
+
+
+def test_a_step_after_buckets_were_rebuilt():
+    feedback, (a, b, c) = ErrorFeedback(), parameters(1, 1, 1)
+    fill(feedback, [a, b, c], 1.0)
+    fill(feedback, [c], 7.0, index=0)
+    fill(feedback, [b, a], 8.0, index=1)
+    feedback.discard([])
+    assert residuals(feedback, [a, b, c]) == [[1.0], [2.0], [3.0]]
+
+
+def test_what_a_discarded_step_was_the_first_to_show_keeps_its_number():
+    feedback, (a, b) = ErrorFeedback(), parameters(1, 2)
+    fill(feedback, [b, a])
+    feedback.discard([])
+    assert saved(feedback) == [[0.0, 0.0], [0.0]]
+
+
+def test_a_step_has_the_loss_scale_with_which_it_began():
+    feedback, (a, b) = ErrorFeedback(), parameters(1, 1)
+    feedback.loss_scale = 4.0
+    scales = [slices_of(feedback, [a], 0)[0].residual.loss_scale]
+    feedback.loss_scale = 8.0
+    scales += [slices_of(feedback, [b], 1)[0].residual.loss_scale]
+    scales += [slice_.residual.loss_scale for slice_ in slices_of(feedback, [a, b], 0)]
+    feedback.discard([])
+    feedback.loss_scale = 2.0
+    scales += [slice_.residual.loss_scale for slice_ in slices_of(feedback, [a, b], 0)]
+    assert scales == [4.0, 4.0, 8.0, 8.0, 2.0, 2.0]

@@ -52,6 +52,14 @@ def test_lightning_without_a_line(script: Script, reducer: Reducer) -> None:
     assert received_bytes(reducer) >= 2 * STEPS * MODEL_BYTES
 
 
+@needs("lightning")
+def test_lightning_skips_steps(script: Script) -> None:
+    """After an overflow, and a step that the script skips, training has the bits that it would have without them."""
+    plain = weights_in(script("lightning_skips_script.py", "plain", ranks=0))
+    assert weights_in(script("lightning_skips_script.py", "skips", ranks=0)) == plain
+    assert len(plain) == 1
+
+
 @needs("accelerate")
 @pytest.mark.parametrize("way", ["hook", "backend", "without a line"])
 def test_accelerate(script: Script, reducer: Reducer, way: str) -> None:

@@ -31,6 +31,7 @@ _ADDRESSES = re.compile(r"(?:10\.0\.0\.[56]|127\.0\.0\.1):50051")
 PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
 #: Blocks of Python that are run elsewhere, by page and first line.
 PYTHON_ELSEWHERE = {
+    ("docs/fewer-bytes.md", "class Steps(lightning.Callback):"): "tests/frameworks",
     ("docs/integrations.md", "import lightning"): "tests/frameworks",
     ("docs/elastic.md", 'store, rank, size = next(dist.rendezvous("env://"))'): "benchmarks/elastic/load.py",
     ("docs/operating.md", "from torch.distributed.debug import start_debug_server"): "tests/frameworks",
@@ -125,8 +126,12 @@ def run_block(rank: Any, text: str, reducers: list[str]) -> dict[str, bool]:
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         rank.cleanup.callback(os.environ.pop, name, None)
     tensor = rank.values(rank.number, (100,))
+    ddp_model = DistributedDataParallel(nn.Linear(3, 2, bias=False))
     given = {
-        "ddp_model": DistributedDataParallel(nn.Linear(3, 2, bias=False)),
+        "batches": [torch.ones(1, 3), torch.full((1, 3), 1e9)],
+        "ddp_model": ddp_model,
+        "device": "cpu",
+        "optimizer": torch.optim.SGD(ddp_model.parameters(), 0.1),
         "group": dist.group.WORLD,
         "rank": rank.number,
         "reducers": reducers,
@@ -144,6 +149,7 @@ def run_block(rank: Any, text: str, reducers: list[str]) -> dict[str, bool]:
         rank.cleanup.callback(space["state"].close)
     if "ddp_model" in text:
         model = given["ddp_model"]
+        model.zero_grad()
         model(torch.full((1, 3), rank.number + 1.0)).sum().backward()
         made["averages"] = torch.allclose(model.module.weight.grad, torch.full((2, 3), 1.5), rtol=0.01)
         made["attached"] = bool(model._comm_hooks)

@@ -280,6 +280,12 @@ def test_an_io_process_and_a_local_group_exclude_each_other(local_group):
     assert build({"local_group": 1}, {"REDUCTION_IO_PROCESS": "1"}).io_process
 
 
+@pytest.mark.parametrize("wire", ["int8", "fp8", "topk:0.1"])
+def test_an_elastic_job_leaves_nothing_out(wire):
+    with pytest.raises(ConfigError, match=rf"wire_dtype='{wire}' leaves something out, and elastic"):
+        build({"wire_dtype": wire, "elastic": True, "job": "a", "rank": 0, "world_size": 2}, {})
+
+
 def test_an_io_process_and_an_elastic_job_exclude_each_other():
     with pytest.raises(ConfigError, match=r"io_process is set, .* elastic"):
         build({"io_process": True, "elastic": True, "rank": 0, "world_size": 2}, {})

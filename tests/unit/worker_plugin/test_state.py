@@ -1,0 +1,32 @@
+"""What `ReductionState` refuses before it has met anybody."""
+
+import pytest
+import torch
+from reduction.errors import ConfigError
+
+from worker_plugin import ReductionState
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("inf"), float("nan"), 2.0**65, 2.0**-65, "1", None])
+def test_what_is_no_loss_scale(scale):
+    with pytest.raises(
+        ConfigError, match=r"the loss scale is .*, allowed are 5\.42101e-20 to 1\.84467e\+19: pass"
+    ):
+        ReductionState(wire_dtype="int8").set_loss_scale(scale)
+
+
+@pytest.mark.parametrize("scale", [1, 65536.0, 2.0**64, 2.0**-64])
+def test_a_loss_scale(scale):
+    ReductionState().set_loss_scale(scale)
+
+
+def test_before_the_first_backward_pass_there_is_nothing_to_discard():
+    ReductionState(wire_dtype="int8").discard_step()
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 3), torch.nn.ReLU()])
+def test_steps_of_another_model_cannot_be_discarded(model):
+    with pytest.raises(
+        ConfigError, match=f"averages no gradients of the {type(model).__name__}: pass a module"
+    ):
+        ReductionState(wire_dtype="int8").discard_step(model)

@@ -315,14 +315,15 @@ class ReductionState:
             scale: positive and finite in float32; the same on all ranks.
 
         Raises:
-            ConfigError: the scale is no such number.
+            ConfigError: the scale is no such number; or something was left out before the first call, of a scale
+                that is not known. Call it before the first backward pass, or never.
         """
         if not isinstance(scale, (int, float)) or not LOSS_SCALE_MIN <= scale <= LOSS_SCALE_MAX:
             raise ConfigError(
                 f"the loss scale is {scale!r}, allowed are {LOSS_SCALE_MIN:g} to {LOSS_SCALE_MAX:g}: pass what the "
                 f"loss is multiplied with, such as scaler.get_scale()"
             )
-        self._feedback.loss_scale = scale
+        self._feedback.set_loss_scale(scale)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a lossy `wire_dtype` has left out so far on this rank, for this rank's checkpoint.

@@ -1,8 +1,8 @@
 """How a tensor becomes a contribution, and a result the tensor again; one object per collective.
 
 What a contribution says is decided once, when its chunk is first pushed: an epoch that asks for it
-again gets the same bytes. Starts and stops are
-bytes as the layout counts them (`reduction/model/wire_sizes.py`).
+again gets the same bytes. Starts and stops are bytes as the layout counts them
+(`reduction/model/wire_sizes.py`).
 """
 
 from __future__ import annotations

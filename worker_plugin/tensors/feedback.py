@@ -83,7 +83,8 @@ class _Entry:
     """The residual of one parameter."""
 
     def __init__(self, kept: NDArray[np.float32]) -> None:
-        self.residual = Residual(kept, np.zeros_like(kept))
+        # Not zeros_like, which writes all of it: in hierarchical mode a rank uses only its shard.
+        self.residual = Residual(kept, np.zeros(kept.size, np.float32))
         #: Left out what is pending; None if nothing is.
         self.step: Step | None = None
 
@@ -100,8 +101,8 @@ class ErrorFeedback:
     """The residuals of one rank. Read and written by its encodings; not while collectives are in flight."""
 
     def __init__(self) -> None:
-        #: What the loss of the next step is multiplied with.
-        self.loss_scale = 1.0
+        #: What the loss of the next step is multiplied with; None: nobody has said.
+        self._loss_scale: float | None = None
         #: Of each parameter, in the order in which DDP first showed them; not kept alive, nor is
         #: the residual.
         self._entries: Any = WeakIdKeyDictionary()
@@ -110,6 +111,21 @@ class ErrorFeedback:
         #: Loaded, of parameters that DDP has not shown yet.
         self._loaded: deque[NDArray[np.float32]] = deque()
         self._is_used = False
+        #: Whether there are residuals of a loss scale that is not known.
+        self._has_unknown = False
+
+    def set_loss_scale(self, scale: float) -> None:
+        """Say what the loss of the next steps is multiplied with.
+
+        Raises:
+            ConfigError: there are residuals already, and nobody has said of which scale.
+        """
+        if self._loss_scale is None and self._has_unknown:
+            raise ConfigError(
+                "set_loss_scale comes too late: what gradients have left out so far, or in the state_dict that was "
+                "loaded, has a scale that is not known; call it before each backward pass, from the first one on"
+            )
+        self._loss_scale = scale
 
     def step_of(self, module: torch.nn.Module, index: int) -> Step:
         """Return the step of a module's bucket, which may begin with it: DDP shows buckets in ascending order.
@@ -121,7 +137,7 @@ class ErrorFeedback:
         if step is None or index <= step.last_index:
             if step is not None:
                 step.settle()
-            step = self._steps[module] = Step(self.loss_scale)
+            step = self._steps[module] = Step(self._loss_scale or 1.0)
         step.last_index = index
         return step
 
@@ -133,6 +149,7 @@ class ErrorFeedback:
                 module's step with the same parameter is still in flight.
         """
         self._is_used = True
+        self._has_unknown = self._loss_scale is None
         slices, offset = [], 0
         for parameter in parameters:
             numel = parameter.numel()
@@ -176,7 +193,10 @@ class ErrorFeedback:
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all residuals as the next step will have them, in the order of their parameters."""
         residuals = [*(entry.settled.kept for entry in self._entries.values()), *self._loaded]
-        return {"residuals": [torch.from_numpy(residual.copy()) for residual in residuals]}
+        return {
+            "residuals": [torch.from_numpy(residual.copy()) for residual in residuals],
+            "has_loss_scale": not self._has_unknown,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take residuals over; before the first collective.
@@ -192,3 +212,4 @@ class ErrorFeedback:
         self._loaded = deque(
             one.detach().cpu().to(torch.float32).reshape(-1).numpy().copy() for one in residuals
         )
+        self._has_unknown = bool(residuals) and not state.get("has_loss_scale", False)

@@ -145,7 +145,7 @@ def test_residuals_find_their_parameters_after_a_restart():
 
 
 def test_before_the_first_collective_there_is_nothing_to_save_and_to_load():
-    assert ErrorFeedback().state_dict() == {"residuals": []}
+    assert ErrorFeedback().state_dict() == {"residuals": [], "has_loss_scale": True}
     feedback = ErrorFeedback()
     feedback.load_state_dict(ErrorFeedback().state_dict())
     assert residuals(feedback, parameters(1)) == [[0.0]]
@@ -221,7 +221,7 @@ def test_what_is_no_state(state):
     feedback = ErrorFeedback()
     with pytest.raises(ConfigError, match=NO_STATE):
         feedback.load_state_dict(state)
-    assert feedback.state_dict() == {"residuals": []}
+    assert feedback.state_dict()["residuals"] == []
 
 
 # ---- steps ----
@@ -372,12 +372,40 @@ def test_what_a_discarded_step_was_the_first_to_show_keeps_its_number():
 
 def test_a_step_has_the_loss_scale_with_which_it_began():
     feedback, (a, b) = ErrorFeedback(), parameters(1, 1)
-    feedback.loss_scale = 4.0
+    feedback.set_loss_scale(4.0)
     scales = [slices_of(feedback, [a], 0)[0].residual.loss_scale]
-    feedback.loss_scale = 8.0
+    feedback.set_loss_scale(8.0)
     scales += [slices_of(feedback, [b], 1)[0].residual.loss_scale]
     scales += [slice_.residual.loss_scale for slice_ in slices_of(feedback, [a, b], 0)]
     feedback.discard([])
-    feedback.loss_scale = 2.0
+    feedback.set_loss_scale(2.0)
     scales += [slice_.residual.loss_scale for slice_ in slices_of(feedback, [a, b], 0)]
     assert scales == [4.0, 4.0, 8.0, 8.0, 2.0, 2.0]
+
+
+def test_a_loss_scale_comes_before_the_first_step():
+    feedback, some = ErrorFeedback(), parameters(1)
+    feedback.set_loss_scale(2.0)
+    fill(feedback, some)
+    feedback.set_loss_scale(4.0)
+    again = ErrorFeedback()
+    again.load_state_dict(feedback.state_dict())
+    again.set_loss_scale(8.0)
+    assert residuals(again, parameters(1)) == [[1.0]]
+
+
+def test_a_loss_scale_comes_too_late():
+    """What was left out would be multiplied with it, although it may have it already."""
+    feedback, some = ErrorFeedback(), parameters(1)
+    fill(feedback, some)
+    with pytest.raises(ConfigError, match="set_loss_scale comes too late"):
+        feedback.set_loss_scale(2.0)
+    for state in (feedback.state_dict(), {"residuals": [torch.ones(1)]}):
+        again = ErrorFeedback()
+        again.load_state_dict(state)
+        with pytest.raises(ConfigError, match="set_loss_scale comes too late"):
+            again.set_loss_scale(2.0)
+        assert residuals(again, parameters(1)) == [[1.0]]
+    nothing = ErrorFeedback()
+    nothing.load_state_dict(ErrorFeedback().state_dict())
+    nothing.set_loss_scale(2.0)

@@ -5,10 +5,14 @@ from worker_plugin import attach
 state = attach(ddp_model, reducers=["10.0.0.5:50051", "10.0.0.6:50051"])
 """
 
-from reduction import __version__, errors
+from _reduction_server_entry_points import require_packages
 
-from worker_plugin.process import grpc_variables  # noqa: F401  before whatever imports grpc
-from worker_plugin.process.torch_version import require_torch
+require_packages()  # before whatever imports `reduction`
+
+from reduction import __version__, errors  # noqa: E402
+
+from worker_plugin.process import grpc_variables  # noqa: E402, F401  before whatever imports grpc
+from worker_plugin.process.torch_version import require_torch  # noqa: E402
 
 require_torch()  # before whatever imports torch
 

@@ -1,6 +1,6 @@
 """REDUCTION_AUTO=ddp: every DistributedDataParallel module averages through the reducers; no line of code.
 
-Torch calls `install` at the end of `import torch` (`reduction.torch_plugin`). It changes
+Torch calls `install` at the end of `import torch` (`_reduction_server_entry_points`). It changes
 `DistributedDataParallel.__init__`, which then does what `attach` does, and `register_comm_hook`, which
 says why a script cannot have another hook.
 """
@@ -14,8 +14,8 @@ import weakref
 from typing import Any
 
 import torch.distributed as dist
+from _reduction_server_entry_points import NAME, VARIABLE
 from reduction.errors import ConfigError
-from reduction.torch_plugin import NAME, VARIABLE
 from torch.nn.parallel import DistributedDataParallel
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
     dist.init_process_group("reduction")
 
 Importing this package registers the backend. That is only needed where torch does not load plug-ins
-by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `reduction.torch_plugin`.
+by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `_reduction_server_entry_points`.
 
     register            makes a group for torch, which asks by name
     group               the group of torch 2.8 to 2.13, a ProcessGroup

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from reduction.torch_plugin import NAME
+from _reduction_server_entry_points import NAME
 from torch.distributed.distributed_c10d import AllreduceCoalescedOptions, AllreduceOptions, ProcessGroup
 
 from worker_plugin.config import AllSettings

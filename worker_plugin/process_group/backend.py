@@ -6,7 +6,7 @@ a Work alive.
 
 from __future__ import annotations
 
-from reduction.torch_plugin import NAME
+from _reduction_server_entry_points import NAME
 from torch._C._distributed_c10d import Backend
 from torch.distributed.distributed_c10d import ProcessGroup
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import Unpack
 
+from _reduction_server_entry_points import NAME
 from reduction.errors import ConfigError
-from reduction.torch_plugin import NAME
 from torch._C._distributed_c10d import Backend
 
 from worker_plugin.config import AllSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from reduction import torch_plugin
+from _reduction_server_entry_points import register_backend
 from reduction.errors import ConfigError
 from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup
@@ -22,7 +22,7 @@ from worker_plugin.state import ReductionState
 
 def register() -> None:
     """Make the backend "reduction" known to torch. Idempotent."""
-    torch_plugin.register_backend()
+    register_backend()
 
 
 def make_group(options: Any, pg_options: object) -> ProcessGroup | Backend:

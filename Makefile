@@ -19,7 +19,7 @@ STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 
 # What tests/unit must cover to the last branch. Folders: to find a package inside worker_plugin coverage would
 # import torch, forget it, and crash when it is imported again (coverage 7.17).
-COVERED := --cov=proto/reduction --cov=reducer/core --cov=worker_plugin/core
+COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
 
 # More arguments for pytest or the demo: make bench ARGS=--full
 ARGS ?=

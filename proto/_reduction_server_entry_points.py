@@ -4,7 +4,7 @@ Torch 2.5 and newer call `on_import_torch` at the end of every `import torch`
 (TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns that off); 2.14 and newer call `register_backend` when the backend
 "reduction" is first named. An exception there would break `import torch` in every program of the
 environment. So this module costs next to nothing, imports our packages only where they are wanted, and
-has a name that no user's file has: a `reduction.py` beside a script comes before our package in `sys.path`.
+has a name that no user's file has: what lies beside a script comes before our packages in `sys.path`.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ from reduction.process.ready import wait_until_ready
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("reduction", "reducer", "worker_plugin")
+#: What other programs call, under a name that no user's file has.
+ENTRY_POINTS = "_reduction_server_entry_points"
 TIMEOUT_S = 60
 
 RANK = """
@@ -110,7 +112,7 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
         text = archive.read(metadata).decode()
         entry_points = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
     info = metadata.removesuffix("/METADATA")
-    assert {name.partition("/")[0] for name in names} == {*PACKAGES, info}
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, f"{ENTRY_POINTS}.py", info}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     stubs = ("reduction.proto", "reduction_pb2.py", "reduction_pb2.pyi")
     assert {f"reduction/v1/{stub}" for stub in stubs} <= names
@@ -120,7 +122,8 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     fields = message_from_string(text)
     assert fields["Name"] == "reduction-server"
     assert fields["Version"] == reduction.__version__
-    assert "reducer = reducer.commands.main:main" in entry_points
+    targets = [line.partition(" = ")[2] for line in entry_points.splitlines() if " = " in line]
+    assert [target.partition(":")[0] for target in targets] == [ENTRY_POINTS] * 3
 
 
 def test_wheel_holds_every_module(wheel: Path) -> None:

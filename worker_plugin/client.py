@@ -197,11 +197,7 @@ class Client:
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.DescriptorOwner`."""
-        addresses, descriptors = self._driver.inherited()
-        for meeting_point in self._meeting_points:
-            for reducer in meeting_point.own_reducers:
-                descriptors += reducer.descriptors
-        return addresses, descriptors
+        return self._driver.inherited()
 
     # ---- the download and discovery threads ----
 

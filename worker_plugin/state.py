@@ -621,7 +621,7 @@ class ReductionState:
         if self.config.elastic:
             return make_communicator(self.config, model)
         ranks, local_group = self._ranks(), self.config.local_group
-        rendezvous = StoreRendezvous(self.config, ranks.store, ranks.size)
+        rendezvous = StoreRendezvous(self.config, ranks.store, ranks.size, ranks.label)
         if local_group in (None, 1) or ranks.size == 1 or (local_group == "auto" and ranks.store is None):
             return Client(self.config, ranks, rendezvous)
         if ranks.store is None:

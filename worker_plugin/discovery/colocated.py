@@ -25,7 +25,7 @@ from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.words import some_of
-from worker_plugin.discovery.embedded import EmbeddedReducer, stop_all
+from worker_plugin.discovery.embedded import EmbeddedReducer, User, give_back, lend
 from worker_plugin.discovery.waiting_for_ranks import wait_for
 
 log = logging.getLogger(__name__)
@@ -104,9 +104,11 @@ def hosts_in(addresses: Sequence[str]) -> int:
 
 
 def start(
-    config: PluginConfig, colocation: Colocation, store: Store, key: str, rank: int
+    config: PluginConfig, colocation: Colocation, store: Store, key: str, rank: int, user: User
 ) -> list[EmbeddedReducer]:
     """Start the reducers of this host, if this rank is its leader, and tell all ranks; return them.
+
+    Those that another job of this process has started are taken instead.
 
     Raises:
         ReductionError: they did not start, or the host's address is not known.
@@ -117,10 +119,9 @@ def start(
     try:
         host = config.colocated_host or own_address()
         for _ in range(min(max(1, round(config.link_mbit / MBIT_PER_PROCESS)), PROCESSES_MAX)):
-            started.append(EmbeddedReducer(host, colocation.token, config.tls))
-            started[-1].keep_alive()
+            started.append(lend(user, host, colocation.token, config.tls))
     except Exception as error:  # whatever it is, the other ranks must not wait for this host
-        stop_all(started)
+        give_back(user, started)
         failure = error if isinstance(error, ReductionError) else ReducerUnavailable(repr(error))
         text = f"rank {rank} ({socket.gethostname()}): {failure}"
         store.set(f"{key}/{rank}", f"{type(failure).__name__} {text}")

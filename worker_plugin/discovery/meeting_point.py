@@ -19,11 +19,14 @@ from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
 from worker_plugin.discovery.addresses import NO_SOURCES, Sources, configured, dns_names_in, lists_in
 from worker_plugin.discovery.colocated import Colocation
-from worker_plugin.discovery.embedded import EmbeddedReducer, stop_all
+from worker_plugin.discovery.embedded import EmbeddedReducer, User, give_back, lend
 from worker_plugin.discovery.nodes import Locality
 from worker_plugin.transports.security import OPEN, Access, access_of, private_access
 
 log = logging.getLogger(__name__)
+
+#: Of the reducers on the ranks' hosts, for all jobs of which this process is rank 0, so that they can share them.
+_TOKEN = secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class MeetingPoint:
     colocated_access: Access = OPEN
     #: Those of them that this rank has started.
     started: tuple[EmbeddedReducer, ...] = ()
+    #: The job's name and group under which this rank has borrowed them; a rail has another name than the job.
+    user: User = ("", "")
     #: What may name other reducers while the job runs.
     sources: Sources = NO_SOURCES
     #: Who has named the reducers, for the line that rank 0 shows; "" if nobody has.
@@ -75,8 +80,8 @@ class MeetingPoint:
     named: NamedReducers | None = None
 
     @classmethod
-    def from_json(cls, text: str, config: PluginConfig) -> MeetingPoint:
-        """Return rank 0's choice on another rank, from a text of `to_json`.
+    def from_json(cls, text: str, config: PluginConfig, group: str = "") -> MeetingPoint:
+        """Return rank 0's choice on another rank of the group, from a text of `to_json`.
 
         Raises:
             ConfigError: the settings do not give access to the reducers.
@@ -96,6 +101,7 @@ class MeetingPoint:
             access,
             sources=Sources(**{name: tuple(texts) for name, texts in fields["sources"].items()}),
             colocation=colocation,
+            user=(job, group),
         )
 
     def to_json(self) -> str:
@@ -113,12 +119,12 @@ class MeetingPoint:
 
     @property
     def own_reducers(self) -> tuple[EmbeddedReducer, ...]:
-        """The reducers that this rank has started."""
+        """The reducers that this process has started, for this job or an earlier one."""
         return self.started if self.embedded is None else (self.embedded, *self.started)
 
     def stop(self) -> None:
-        """End the reducers that this rank has started."""
-        stop_all(self.own_reducers)
+        """Return this process's own reducers; those that no other job of it uses end."""
+        give_back(self.user, self.own_reducers)
 
     def with_colocated(self, config: PluginConfig, store: Store, key: str, rank: int) -> MeetingPoint:
         """Return the meeting point with the reducers on the ranks' hosts, which all ranks start and wait for.
@@ -134,12 +140,12 @@ class MeetingPoint:
         """
         if self.colocation is None:
             return self
-        started = colocated.start(config, self.colocation, store, key, rank)
+        started = colocated.start(config, self.colocation, store, key, rank, self.user)
         try:
             found = colocated.addresses_of(config, self.colocation, store, key)
             access = private_access(self.colocation.token, config)
         except BaseException:
-            stop_all(started)
+            give_back(self.user, started)
             raise
         return replace(
             self,
@@ -151,8 +157,13 @@ class MeetingPoint:
         )
 
 
-def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
+def choose(config: PluginConfig, infos: Mapping[int, RankInfo], group: str = "") -> MeetingPoint:
     """Return rank 0's choice; its settings count for all. `infos` are by rank, none if it is alone.
+
+    Args:
+        config: rank 0's settings.
+        infos: of the ranks.
+        group: tells the ranks from others whose job has the same name, see `RankGroup.label`.
 
     Raises:
         ReductionError: settings contradict each other, an address cannot be resolved, or no reducer
@@ -167,8 +178,8 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
                 f"so set reducers= or REDUCTION_REDUCERS there too"
             )
         if (colocation := _colocation(config, infos, None)) is not None:
-            return MeetingPoint(job, (), colocation=colocation)
-        meeting_point = embed(job, infos, "no reducers are configured")
+            return MeetingPoint(job, (), colocation=colocation, user=(job, group))
+        meeting_point = embed(job, infos, "no reducers are configured", group)
         address = meeting_point.addresses[0]
         log.info("no reducers are configured: rank 0 runs one at %s for this job", address)
         return meeting_point
@@ -192,6 +203,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo]) -> MeetingPoint:
         source=named_here.source,
         sources=Sources(dns_names_in(wanted), resolved.of_names, lists_in(wanted), resolved.of_lists),
         colocation=colocation,
+        user=(job, group),
     )
 
 
@@ -211,11 +223,11 @@ def _colocation(
     leaders = colocated.leaders_of({rank: info.host_id for rank, info in infos.items()})
     if not colocated.is_needed(config, len(leaders), addresses):
         return None
-    return Colocation(leaders, secrets.token_urlsafe(32))
+    return Colocation(leaders, _TOKEN)
 
 
-def embed(job: str, infos: Mapping[int, RankInfo], why: str) -> MeetingPoint:
-    """Start a private reducer on this host; `why` says in errors why there is no other.
+def embed(job: str, infos: Mapping[int, RankInfo], why: str, group: str = "") -> MeetingPoint:
+    """Meet at a private reducer of this process; `why` says in errors why there is no other.
 
     Raises:
         ReductionError: a rank runs on another host, or the reducer does not start.
@@ -226,8 +238,8 @@ def embed(job: str, infos: Mapping[int, RankInfo], why: str) -> MeetingPoint:
                 f"{why}, and rank {rank} is on another host than rank 0: start "
                 f"`reducer serve` somewhere and pass reducers= or set REDUCTION_REDUCERS"
             )
-    embedded = EmbeddedReducer()
-    return MeetingPoint(job, (embedded.address,), private_access(embedded.token), embedded)
+    embedded = lend((job, group))
+    return MeetingPoint(job, (embedded.address,), private_access(embedded.token), embedded, user=(job, group))
 
 
 def check_without_store(config: PluginConfig) -> None:

@@ -64,13 +64,16 @@ class StoreRendezvous:
     Without a store, as in jobs whose user gives rank and world size, settings must say everything.
     """
 
-    def __init__(self, config: PluginConfig, store: Store | None, world_size: int) -> None:
-        """Reserve store keys, if there are other ranks to meet.
+    def __init__(self, config: PluginConfig, store: Store | None, world_size: int, group: str = "") -> None:
+        """Reserve store keys, if there are other ranks to meet. `group` is `RankGroup.label`.
 
         On the thread of the first collective, so that all ranks reserve them in the same order.
         States with different job names may be used first in another order on every rank, so each
         name has an order of its own.
         """
+        self._group = group
+        #: The job's name, once it is agreed.
+        self._job = ""
         self._prefix: roll_call.StorePrefix | None = None
         if store is not None and world_size > 1:
             purpose = "rendezvous" if config.job is None else f"rendezvous of {config.job}"
@@ -80,10 +83,12 @@ class StoreRendezvous:
         """See `Rendezvous.agree`."""
         if self._prefix is not None:
             return self._meet(self._prefix, config, rank, world_size, None).meeting_point
+        if world_size > 1:
+            meeting_point.check_without_store(config)
+        chosen = meeting_point.choose(config, {}, self._group)
+        self._job = chosen.job
         if world_size == 1:
-            return meeting_point.choose(config, {})
-        meeting_point.check_without_store(config)
-        chosen = meeting_point.choose(config, {})
+            return chosen
         return dataclasses.replace(chosen, named=named_reducers(chosen.addresses))
 
     def agree_on_nodes(
@@ -102,8 +107,8 @@ class StoreRendezvous:
         """See `Rendezvous.fall_back`."""
 
         def choose(infos: Mapping[int, RankInfo]) -> MeetingPoint:
-            # The communicator has the job's name already, and does not look at this one.
-            return meeting_point.embed(config.job or "", infos, "no reducer is left")
+            # Under the job's name, so that this is not the reducer that the job has lost.
+            return meeting_point.embed(self._job, infos, "no reducer is left", self._group)
 
         if self._prefix is None:
             return choose({})
@@ -125,12 +130,13 @@ class StoreRendezvous:
         )
         store = prefix.open(config.join_timeout_s)
         if rank == 0:
-            choose = choose or partial(meeting_point.choose, config)
+            choose = choose or partial(meeting_point.choose, config, group=self._group)
             chosen, plan, nonce = _choose_for_all(store, config, world_size, info, choose)
         else:
             text, nonce = roll_call.answer_call(store, rank, info.to_json(), config)
             choice, plan_fields = json.loads(text)
-            chosen, plan = MeetingPoint.from_json(choice, config), NodePlan(**plan_fields)
+            chosen, plan = MeetingPoint.from_json(choice, config, self._group), NodePlan(**plan_fields)
+        self._job = chosen.job
         chosen = chosen.with_colocated(config, store, f"colocated/{nonce}", rank)
         if plan.size == 1:
             return AgreedNodes(chosen, plan, None, store)
@@ -156,5 +162,9 @@ def _choose_for_all(
     except ReductionError as error:
         call.broadcast_error(error)
         raise
-    call.broadcast(json.dumps([chosen.to_json(), dataclasses.asdict(plan)]))
+    try:
+        call.broadcast(json.dumps([chosen.to_json(), dataclasses.asdict(plan)]))
+    except BaseException:
+        chosen.stop()
+        raise
     return chosen, plan, call.nonce

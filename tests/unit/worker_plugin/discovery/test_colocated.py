@@ -20,6 +20,7 @@ from worker_plugin.discovery.colocated import (
 
 TWO = Colocation((0, 2), "secret")
 KEY = "colocated/nonce"
+USER = ("job", "")
 
 
 class Reducer:
@@ -27,26 +28,18 @@ class Reducer:
 
     made: ClassVar[list] = []
 
-    def __init__(self, host, token, tls):
+    def __init__(self, user, host, token, tls):
+        self.users = {user}
         self.address = f"{host}:{7000 + len(self.made)}"
         self.token = token
-        self.is_stopped = self.is_kept = False
         self.made.append(self)
-
-    def keep_alive(self):
-        self.is_kept = True
-
-    def begin_stop(self):
-        self.is_stopped = True
-
-    def stop(self):
-        assert self.is_stopped, "all of them end at the same time"
 
 
 @pytest.fixture
 def reducers(monkeypatch):
     monkeypatch.setattr(Reducer, "made", [])
-    monkeypatch.setattr(colocated, "EmbeddedReducer", Reducer)
+    monkeypatch.setattr(colocated, "lend", Reducer)
+    monkeypatch.setattr(colocated, "give_back", lambda user, made: [one.users.remove(user) for one in made])
     return Reducer.made
 
 
@@ -109,11 +102,10 @@ def test_too_many_hosts_need_reducers_elsewhere(mode, reducers):
 
 def test_leaders_start_one_each_and_all_ranks_hear_of_it(reducers, config):
     store = HashStore()
-    assert start(config, TWO, store, KEY, 1) == []
-    assert start(config, TWO, store, KEY, 2) == reducers[:1]
-    assert start(config, TWO, store, KEY, 0) == reducers[-1:]
+    assert start(config, TWO, store, KEY, 1, USER) == []
+    assert start(config, TWO, store, KEY, 2, USER) == reducers[:1]
+    assert start(config, TWO, store, KEY, 0, USER) == reducers[-1:]
     assert {reducer.token for reducer in reducers} == {"secret"}
-    assert all(reducer.is_kept for reducer in reducers)
     found = addresses_of(config, TWO, store, KEY)
     assert found == (reducers[1].address, reducers[0].address)
 
@@ -121,7 +113,7 @@ def test_leaders_start_one_each_and_all_ranks_hear_of_it(reducers, config):
 def test_a_fast_link_gets_several_processes(reducers):
     config = PluginConfig(colocated_host="10.0.0.1", link="25G", timeout_s=5.0)
     store = HashStore()
-    assert len(start(config, Colocation((0,), "secret"), store, KEY, 0)) == 5
+    assert len(start(config, Colocation((0,), "secret"), store, KEY, 0, USER)) == 5
     assert addresses_of(config, Colocation((0,), "secret"), store, KEY) == tuple(
         one.address for one in reducers
     )
@@ -129,14 +121,14 @@ def test_a_fast_link_gets_several_processes(reducers):
 
 def test_one_that_does_not_start_is_an_error_on_all_ranks(reducers, config, monkeypatch):
     store = HashStore()
-    start(config, TWO, store, KEY, 0)
+    start(config, TWO, store, KEY, 0, USER)
 
     def refuse(*_):
         raise ReducerUnavailable("no")
 
-    monkeypatch.setattr(colocated, "EmbeddedReducer", refuse)
+    monkeypatch.setattr(colocated, "lend", refuse)
     with pytest.raises(ReducerUnavailable):
-        start(config, TWO, store, KEY, 2)
+        start(config, TWO, store, KEY, 2, USER)
     with pytest.raises(ReducerUnavailable, match=rf"^rank 2 \({socket.gethostname()}\): no$"):
         addresses_of(config, TWO, store, KEY)
 
@@ -146,29 +138,30 @@ def test_any_other_error_is_told_too(reducers, config, monkeypatch):
         raise OSError("no more processes")
 
     store = HashStore()
-    monkeypatch.setattr(colocated, "EmbeddedReducer", refuse)
+    monkeypatch.setattr(colocated, "lend", refuse)
     with pytest.raises(ReducerUnavailable, match="no more processes"):
-        start(config, TWO, store, KEY, 0)
+        start(config, TWO, store, KEY, 0, USER)
     with pytest.raises(ReducerUnavailable, match=r"rank 0 .*no more processes"):
         addresses_of(config, Colocation((0,), "secret"), store, KEY)
 
 
 def test_no_link_is_so_fast_that_reducers_take_the_whole_host(reducers):
     config = PluginConfig(colocated_host="10.0.0.1", link="400G", timeout_s=5.0)
-    assert len(start(config, TWO, HashStore(), KEY, 0)) == 8
+    assert len(start(config, TWO, HashStore(), KEY, 0, USER)) == 8
 
 
-def test_what_was_started_is_stopped_if_another_one_does_not_start(reducers, monkeypatch):
-    config = PluginConfig(colocated_host="10.0.0.1", link="10G", timeout_s=5.0)
+def test_what_was_started_is_given_back_if_another_one_does_not_start(reducers, monkeypatch):
+    config = PluginConfig(colocated_host="10.0.0.1", link="15G", timeout_s=5.0)
 
-    def keep_alive(self):
+    def lend(*arguments):
         if len(reducers) == 2:
             raise ReducerUnavailable("no")
+        return Reducer(*arguments)
 
-    monkeypatch.setattr(Reducer, "keep_alive", keep_alive)
+    monkeypatch.setattr(colocated, "lend", lend)
     with pytest.raises(ReducerUnavailable):
-        start(config, TWO, HashStore(), KEY, 0)
-    assert [reducer.is_stopped for reducer in reducers] == [True, True]
+        start(config, TWO, HashStore(), KEY, 0, USER)
+    assert [reducer.users for reducer in reducers] == [set(), set()]
 
 
 # ---- the address of this host ----

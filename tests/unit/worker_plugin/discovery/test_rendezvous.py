@@ -2,6 +2,7 @@
 
 import datetime
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from reduction.discovery.resolve import Resolved
@@ -9,7 +10,7 @@ from reduction.errors import ConfigError, ReducerUnavailable, WorkerLost, Worker
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery import meeting_point, rendezvous, roll_call
+from worker_plugin.discovery import colocated, meeting_point, rendezvous, roll_call
 from worker_plugin.discovery.addresses import Sources
 from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.discovery.roll_call import StorePrefix
@@ -27,13 +28,18 @@ def store():
 @pytest.fixture
 def host(monkeypatch):
     """All threads run on one host, where an embedded reducer seems to start."""
-    reducer = {}
+    reducer = SimpleNamespace(address="127.0.0.1:2", token="secret", users=[])
+
+    def lend(user, *_):
+        reducer.users.append(user)
+        return reducer
+
     monkeypatch.setattr(rendezvous, "loopback_id", lambda: "here")
-    monkeypatch.setattr(
-        meeting_point.EmbeddedReducer, "__init__", lambda self, *_: self.__dict__.update(reducer)
-    )
-    monkeypatch.setattr(meeting_point.EmbeddedReducer, "keep_alive", lambda self: None)
-    reducer.update(address="127.0.0.1:2", token="secret")
+    for module in (meeting_point, colocated):
+        monkeypatch.setattr(module, "lend", lend)
+        monkeypatch.setattr(
+            module, "give_back", lambda user, reducers: [r.users.remove(user) for r in reducers]
+        )
     return reducer
 
 
@@ -202,6 +208,31 @@ def test_without_reducers_rank_0_starts_one_for_all(store, host):
     assert {point.addresses for point in points.values()} == {("127.0.0.1:2",)}
     assert [point.embedded is not None for _, point in sorted(points.items())] == [True, False, False]
     assert points[1].access.metadata == points[0].access.metadata != ()
+    assert host.users == [("mine", "")]
+    for point in points.values():
+        point.stop()
+    assert host.users == []
+
+
+def test_what_rank_0_has_borrowed_is_given_back_if_it_cannot_tell_the_others(host, monkeypatch):
+    def broadcast(*_):
+        raise RuntimeError("the store is gone")
+
+    monkeypatch.setattr(roll_call.RollCall, "gather", lambda *_: {})
+    monkeypatch.setattr(roll_call.RollCall, "broadcast", broadcast)
+    config = PluginConfig(job="mine")
+    with pytest.raises(RuntimeError, match="the store is gone"):
+        StoreRendezvous(config, HashStore(), 2).agree(config, 0, 2)
+    assert host.users == []
+
+
+def test_a_fallback_is_not_the_reducer_that_the_job_has_lost(host):
+    """It is lent for the same job and group, which one reducer cannot have twice."""
+    config = PluginConfig(fallback="embedded")
+    rendezvous = StoreRendezvous(config, None, 1, "0 pg 1")
+    point = rendezvous.agree(config, 0, 1)
+    rendezvous.fall_back(config, 0, 1)
+    assert host.users == [(point.job, "0 pg 1")] * 2
 
 
 def test_a_fallback_must_be_within_reach_of_all(store, host, monkeypatch):

@@ -1,0 +1,123 @@
+"""Which jobs share a reducer that their process has started, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from reduction.errors import ReducerUnavailable
+
+from worker_plugin.discovery import embedded
+from worker_plugin.discovery.embedded import EmbeddedReducer, give_back, lend
+
+ONE, TWO, THREE = ("one", ""), ("two", ""), ("one", "0,1")
+
+
+@pytest.fixture(autouse=True)
+def stopped(monkeypatch: pytest.MonkeyPatch) -> list[EmbeddedReducer]:
+    """The reducers that were stopped. None of them has a process."""
+    stopped: list[EmbeddedReducer] = []
+    ports = iter(range(7000, 8000))
+
+    def start(self: EmbeddedReducer, _: int) -> Any:
+        return SimpleNamespace(returncode=None, stdin=None, stdout=None), f"host:{next(ports)}"
+
+    def stop(self: EmbeddedReducer) -> None:
+        assert self._stopping.is_set(), "all of them end at the same time"
+        stopped.append(self)
+
+    monkeypatch.setattr(EmbeddedReducer, "_start", start)
+    monkeypatch.setattr(EmbeddedReducer, "keep_alive", lambda self: None)
+    monkeypatch.setattr(EmbeddedReducer, "stop", stop)
+    monkeypatch.setattr(embedded, "_lent", [])
+    return stopped
+
+
+def test_the_last_job_ends_it(stopped: list[EmbeddedReducer]) -> None:
+    first = lend(ONE)
+    assert lend(TWO) is lend(THREE) is first
+    give_back(ONE, [first])
+    give_back(THREE, [first])
+    assert stopped == []
+    assert lend(ONE) is first
+    give_back(TWO, [first])
+    give_back(ONE, [first])
+    assert stopped == [first]
+    assert lend(ONE) is not first
+
+
+def test_several_for_one_job_are_different_ones_and_shared_with_the_next(
+    stopped: list[EmbeddedReducer],
+) -> None:
+    mine = [lend(ONE), lend(ONE)]
+    assert mine[0] is not mine[1]
+    theirs = [lend(TWO), lend(TWO)]
+    assert theirs == mine
+    give_back(ONE, mine)
+    assert stopped == []
+    give_back(TWO, theirs)
+    assert stopped == mine
+
+
+def test_one_that_would_be_started_in_another_way_is_not_shared() -> None:
+    tls: Any = SimpleNamespace()
+    plain = lend(ONE, "10.0.0.1", "token")
+    others = [
+        lend(TWO, "10.0.0.2", "token"),
+        lend(TWO, "10.0.0.1", "another"),
+        lend(TWO, "10.0.0.1", "token", tls),
+    ]
+    assert len({*others, plain}) == 4
+    assert lend(TWO, "10.0.0.1", "token") is plain
+
+
+def test_one_that_has_ended_is_not_lent() -> None:
+    first: Any = lend(ONE)
+    first._process.returncode = -9
+    second = lend(TWO)
+    assert second is not first
+    first._process.returncode = None  # it was started again
+    assert lend(TWO) is first
+
+
+def test_jobs_that_come_at_once_wait_for_the_one_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, begun, go = EmbeddedReducer._start, threading.Event(), threading.Event()
+
+    def slowly(self: EmbeddedReducer, port: int) -> Any:
+        begun.set()
+        assert go.wait(30)
+        return start(self, port)
+
+    monkeypatch.setattr(EmbeddedReducer, "_start", slowly)
+    with ThreadPoolExecutor(5) as threads:
+        lent = [threads.submit(lend, (str(number), "")) for number in range(5)]
+        assert begun.wait(30)
+        go.set()
+        assert len({one.result() for one in lent}) == 1
+
+
+def test_a_start_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: EmbeddedReducer, _: int) -> Any:
+        raise ReducerUnavailable("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedReducer, "_start", refuse)
+        with pytest.raises(ReducerUnavailable, match="no"):
+            lend(ONE)
+    assert lend(ONE).users == {ONE}
+
+
+def test_a_forked_child_has_none_of_its_parents() -> None:
+    mine = lend(ONE)
+    with embedded._lending:  # as if another thread lent one at this moment
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)  # if it waits for that thread
+            os._exit(0 if lend(TWO) is not mine and mine.users == {ONE} else 1)
+    assert os.waitpid(pid, 0) == (pid, 0)
+    assert lend(TWO) is mine

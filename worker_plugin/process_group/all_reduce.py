@@ -6,6 +6,7 @@ in common.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from worker_plugin.discovery.rank_group import RankGroup, ranks_text
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process_group.inner import not_compiled
 from worker_plugin.process_group.members import Members
-from worker_plugin.process_group.work import AllReduceWork
+from worker_plugin.process_group.order import Order
 from worker_plugin.state import ReductionState
 from worker_plugin.tensors.admission import is_admitted
 from worker_plugin.tensors.futures import Future
@@ -51,13 +52,13 @@ class AllReducer:
         """Whether reducers can do it; looks only at what all ranks of a correct program agree on."""
         return all(is_admitted(tensor, op) for tensor in tensors)
 
-    def issue(self, tensors: Sequence[torch.Tensor], op: dist.ReduceOp) -> AllReduceWork:
+    def issue(self, tensors: Sequence[torch.Tensor], op: dist.ReduceOp) -> list[Future]:
         """Reduce each of some tensors over all ranks, in place.
 
         Raises:
             ReductionError: see `ReductionState.all_reduce`.
         """
-        return AllReduceWork(tensors, [self._issue(tensor, op) for tensor in tensors])
+        return [self._issue(tensor, op) for tensor in tensors]
 
     def _issue(self, tensor: torch.Tensor, op: dist.ReduceOp) -> Future:
         if tensor.is_contiguous() and not tensor.is_neg():
@@ -85,6 +86,7 @@ class ReducersFirst:
     """A group, or a backend inside of one, that asks the reducers first. Its other base class is torch's."""
 
     _all_reducer: AllReducer
+    _order: Order
     #: Does what reducers do not.
     _inner: ProcessGroup
 
@@ -107,8 +109,8 @@ class ReducersFirst:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         op = _op_of(opts, named)
         if len(tensors) == 1 and self._all_reducer.takes(tensors, op):
-            return self._all_reducer.issue(tensors, op)
-        return self._inner.allreduce(tensors, _options(AllreduceOptions, opts, op))
+            return self._reduce(tensors, op)
+        return self._order.delegate(self._inner.allreduce, tensors, _options(AllreduceOptions, opts, op))
 
     @not_compiled
     def allreduce_coalesced(self, tensors: Any, opts: Any = None, **named: Any) -> dist.Work:
@@ -116,11 +118,21 @@ class ReducersFirst:
         tensors = list(tensors)
         op = _op_of(opts, named)
         if tensors and self._all_reducer.takes(tensors, op):
-            return self._all_reducer.issue(tensors, op)
-        return self._inner.allreduce_coalesced(tensors, _options(AllreduceCoalescedOptions, opts, op))
+            return self._reduce(tensors, op)
+        options = _options(AllreduceCoalescedOptions, opts, op)
+        return self._order.delegate(self._inner.allreduce_coalesced, tensors, options)
+
+    @not_compiled
+    def barrier(self, *arguments: Any, **named: Any) -> dist.Work:
+        """Meet the other ranks once the collectives that were called before are done on all of them."""
+        return self._order.barrier(functools.partial(self._inner.barrier, *arguments, **named))
+
+    def _reduce(self, tensors: Sequence[torch.Tensor], op: dist.ReduceOp) -> dist.Work:
+        return self._order.all_reduce(tensors, functools.partial(self._all_reducer.issue, tensors, op))
 
     def shutdown(self) -> None:
-        """Leave in good order; torch calls it in destroy_process_group."""
+        """Leave in good order, after the all-reduces in flight; torch calls it in destroy_process_group."""
+        self._order.wait()
         self.state.close()
 
     def abort(self) -> None:

@@ -14,6 +14,7 @@ from worker_plugin.config import AllSettings
 from worker_plugin.process_group import inner
 from worker_plugin.process_group.all_reduce import AllReducer, ReducersFirst
 from worker_plugin.process_group.members import Members
+from worker_plugin.process_group.order import Order
 
 
 @inner.forwards(inner.FORWARDED, Backend)
@@ -28,6 +29,7 @@ class ReductionBackend(ReducersFirst, Backend):
     def __init__(self, members: Members, settings: AllSettings) -> None:
         Backend.__init__(self, members.rank, members.size)
         self._all_reducer = AllReducer(members, settings)
+        self._order = Order()
         self._options = Backend.Options(NAME, members.timeout)
         # It asks Gloo or NCCL by the tensors' device.
         self._inner = ProcessGroup(members.store, members.rank, members.size)

@@ -8,6 +8,7 @@ from worker_plugin.config import AllSettings
 from worker_plugin.process_group import inner
 from worker_plugin.process_group.all_reduce import AllReducer, ReducersFirst
 from worker_plugin.process_group.members import Members
+from worker_plugin.process_group.order import Order
 
 
 @inner.forwards(inner.FORWARDED, ProcessGroup)
@@ -23,6 +24,7 @@ class ReductionProcessGroup(ReducersFirst, ProcessGroup):  # type: ignore[misc] 
         # With a store as well pybind11 refuses a subclass.
         ProcessGroup.__init__(self, members.rank, members.size)  # type: ignore[call-arg]
         self._all_reducer = AllReducer(members, settings)
+        self._order = Order()
         backends = inner.backends_of(members)
         self._inner = ProcessGroup(members.store, members.rank, members.size)
         # In this group as well: C++ asks it for what it cannot override (reduce, gather), and takes

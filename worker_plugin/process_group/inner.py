@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
 from worker_plugin.process_group.members import Members
 
-#: Methods of a process group but all-reduces, in all versions of torch; no version has them all.
+#: Methods of a process group but all-reduces and `barrier`, in all versions of torch; no version has them all.
 FORWARDED = (
     "_allgather_base",
     "_reduce_scatter_base",
@@ -32,7 +32,6 @@ FORWARDED = (
     "allgather_into_tensor_coalesced",
     "alltoall",
     "alltoall_base",
-    "barrier",
     "broadcast",
     "gather",
     "monitored_barrier",
@@ -46,6 +45,8 @@ FORWARDED = (
     "scatter",
     "send",
 )
+#: Those of two ranks. They wait for no collective: the other ranks may not have called it yet.
+_POINT_TO_POINT = ("recv", "recv_anysource", "send")
 
 
 def backends_of(members: Members) -> dict[str, Any]:
@@ -99,7 +100,10 @@ def not_compiled(method: _C) -> _C:
 
 def _forwarder(name: str) -> Callable[..., Any]:
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
-        return getattr(self._inner, name)(*arguments, **named)
+        method = getattr(self._inner, name)
+        if name in _POINT_TO_POINT:
+            return method(*arguments, **named)
+        return self._order.delegate(method, *arguments, **named)
 
     forward.__name__ = name
     return not_compiled(forward)

@@ -1,4 +1,4 @@
-"""`AllReduceWork`: what an all-reduce of a process group returns, and how its caller learns of the result."""
+"""`AllReduceWork`: what a process group returns for what it does itself, and how the caller learns of the result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import collections
 import datetime
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from reduction.errors import CollectiveTimeout
@@ -17,13 +17,12 @@ from worker_plugin.process_group.completions import completions
 from worker_plugin.tensors.futures import Future, raise_in_waiter
 
 #: Up to torch 2.13 C++ may hold a Work whose Python half is gone: then Python's `wait` is gone as well,
-#: and that of C++ never returns (seen in DDP.join). So this many of the last ones are kept, which are
-#: small once their result was waited for. DDP.join waits a backward pass later, far fewer
-#: all-reduces than these.
+#: and that of C++ never returns (seen in DDP.join). So this many of the last ones that Python has dropped
+#: are kept. DDP.join waits a backward pass later, far fewer all-reduces than these.
 KEPT = 4096
 #: DDP.join gives its Work to C++, which first waits for it and then asks for its tensor, one number that
-#: nobody else holds (torch 2.13: Reducer::mark_variable_ready). So a Work keeps tensors whose memory has at
-#: most this many bytes, even once it was waited for. All that are kept have 4 MiB of them at most.
+#: nobody else holds (torch 2.13: Reducer::mark_variable_ready). So a Work that is kept keeps tensors whose
+#: memory has at most this many bytes. All that are kept have 4 MiB of them at most.
 SMALL_BYTES = 1024
 _kept: collections.deque[AllReduceWork] = collections.deque(maxlen=KEPT)
 
@@ -31,26 +30,43 @@ _kept: collections.deque[AllReduceWork] = collections.deque(maxlen=KEPT)
 class AllReduceWork(Work):
     """An all-reduce of some tensors, which get the result; any thread may wait for it.
 
+    As one of torch's own it holds the tensors as long as Python holds it, and once it is done nothing else
+    of ours holds them. A barrier that waits for all-reduces (order.py) is one without tensors.
+
     Torch's own way to make one from a future would lose errors:
     `_create_work_from_future(...).wait()` returns True for a future that has failed (torch 2.13).
 
     Args:
         tensors: get the result.
         futures: those of the tensors, in the order in which they were issued.
+        on_done: called when the last of them is done, with a result or an error, by the thread that
+            completed it; it may be called more than once.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], futures: Sequence[Future]) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        futures: Sequence[Future],
+        on_done: Callable[[AllReduceWork], None] = lambda _: None,
+    ) -> None:
         super().__init__()
         self._weak_tensors = [TensorWeakRef(tensor) for tensor in tensors]
         self._small = [tensor for tensor in tensors if tensor.untyped_storage().nbytes() <= SMALL_BYTES]
-        self._lock = threading.Lock()
-        #: Both are empty once a caller has the result, or `_kept` would hold large tensors.
+        self._devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+        self._lock = threading.RLock()  # a signal handler may wait
         self._tensors = list(tensors)
+        #: Empty once all are done: their values are the tensors.
         self._futures = list(futures)
         #: What is left of the futures then: the error, and when the result is on the GPUs.
         self._error: Exception | None = None
         self._events: list[torch.cuda.Event] = []
-        _kept.append(self)
+        self._on_done = on_done
+        for future in futures:
+            future.add_done_callback(self._on_future)
+
+    def __del__(self) -> None:
+        self._tensors = self._small
+        _kept.append(self)  # which brings it to life again; Python calls this once for each object
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         """Wait for the result; of a GPU's tensors, let the current stream wait for it too.
@@ -62,15 +78,7 @@ class AllReduceWork(Work):
         """
         if timeout is not None and timeout > datetime.timedelta(0):
             self._wait_until(time.monotonic() + timeout.total_seconds(), timeout)
-        with self._lock:
-            futures = self._futures
-        try:
-            for future in futures:
-                future.wait()
-        except Exception as error:
-            self._forget_futures(error)
-        else:
-            self._forget_futures(None)
+        self._finish()
         for event in self._events:
             event.wait(torch.cuda.current_stream(event.device))
         if self._error is not None:
@@ -80,9 +88,7 @@ class AllReduceWork(Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return a future of the tensors. Its continuations may wait for other collectives."""
         tensors = self.result()
-        devices: list[int | str | torch.device] = list(
-            {tensor.device for tensor in tensors if tensor.is_cuda}
-        )
+        devices: list[int | str | torch.device] = list(self._devices)
         combined: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
 
         def complete() -> None:
@@ -140,14 +146,25 @@ class AllReduceWork(Work):
             done = threading.Event()
             future.add_done_callback(lambda _, done=done: done.set())  # type: ignore[misc]
             if not done.wait(max(0.0, deadline - time.monotonic())):
-                raise CollectiveTimeout(f"an all-reduce has no result after {timeout.total_seconds():g} s")
+                raise CollectiveTimeout(f"a collective has no result after {timeout.total_seconds():g} s")
 
-    def _forget_futures(self, error: Exception | None) -> None:
-        """Keep what the futures have come to, which the calling thread's streams wait for already."""
+    def _on_future(self, _: Future) -> None:
+        if self.is_completed():
+            self._finish()
+            self._on_done(self)
+
+    def _finish(self) -> None:
+        """Wait for the futures and keep what they have come to; let the current streams wait for the result."""
         with self._lock:
-            if not self._futures:
-                return
-            devices = {tensor.device for tensor in self._tensors if tensor.is_cuda}
-            self._events = [torch.cuda.current_stream(device).record_event() for device in devices]
-            self._error = error
-            self._futures, self._tensors = [], []
+            futures = self._futures
+        failure = None
+        try:
+            for future in futures:
+                future.wait()
+        except Exception as error:
+            failure = error.with_traceback(None)  # whose frames hold the futures
+        with self._lock:
+            if self._futures:
+                self._events = [torch.cuda.current_stream(one).record_event() for one in self._devices]
+                self._error = failure
+                self._futures = []

@@ -136,7 +136,7 @@ def test_a_timeout_of_wait_does_not_end_the_collective(
     ranks: Any, reducers: Callable[[int], list[str]]
 ) -> None:
     text, _ = ranks.run(2, late, reducers(1))
-    assert text == "an all-reduce has no result after 0.3 s"
+    assert text == "a collective has no result after 0.3 s"
 
 
 def by_a_store(rank: Any, reducers: list[str], path: str, job: str) -> None:

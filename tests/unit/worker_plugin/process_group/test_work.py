@@ -10,7 +10,8 @@ import pytest
 import torch
 from reduction.errors import CollectiveTimeout, WorkerLost
 
-from worker_plugin.process_group.work import SMALL_BYTES, AllReduceWork
+from worker_plugin.process_group import work as works
+from worker_plugin.process_group.work import KEPT, SMALL_BYTES, AllReduceWork
 from worker_plugin.tensors.futures import Future, fail
 
 
@@ -52,41 +53,79 @@ def test_an_error_is_raised_as_often_as_somebody_waits() -> None:
             one.wait()
 
 
-@pytest.mark.parametrize("way", ["wait", "get_future"])
-def test_tensors_are_not_kept_once_the_result_is_there(way: str) -> None:
+def is_gone(reference: weakref.ref[torch.Tensor]) -> bool:
+    deadline = threading.Event()
+    for _ in range(100):  # the thread that completed the future may hold it for a moment
+        if reference() is None:
+            return True
+        deadline.wait(0.05)
+    return False
+
+
+@pytest.mark.parametrize("way", ["wait", "get_future", "is_completed", "nothing"])
+@pytest.mark.parametrize("is_dropped_early", [True, False])
+def test_no_tensor_outlives_its_future(way: str, is_dropped_early: bool) -> None:
     tensor = torch.ones(SMALL_BYTES // 4 + 1)
     gone = weakref.ref(tensor)
     work, futures = work_of(tensor)
     waiting = work.get_future() if way == "get_future" else None
+    if is_dropped_early:
+        del work
     futures.pop().set_result(tensor)
-    if waiting is None:
-        work.wait()
-    else:
+    del tensor
+    if waiting is not None:
         waiting.wait()
-    del tensor, waiting
-    deadline = threading.Event()
-    for _ in range(100):  # the thread that completed the future may hold it for a moment
-        if gone() is None:
-            break
-        deadline.wait(0.05)
-    assert gone() is None
+    del waiting
+    if not is_dropped_early:
+        if way == "wait":
+            work.wait()
+        elif way == "is_completed":
+            assert work.is_completed()
+        assert work.result()[0] is gone(), "one that is held holds its tensors"
+        del work
+    assert is_gone(gone)
+    kept = works._kept[-1]  # as C++ sees it
+    assert kept.wait() is True
     with pytest.raises(RuntimeError, match="a tensor of this all-reduce is gone"):
-        work.result()
+        kept.result()
+
+
+def test_only_the_last_works_are_kept() -> None:
+    references = []
+    for _ in range(KEPT + 10):
+        work, _ = work_of()
+        references.append(weakref.ref(work))
+        del work
+    assert len(works._kept) == KEPT
+    assert [reference() is None for reference in references[:11]] == [True] * 10 + [False]
 
 
 def test_a_small_tensor_that_nobody_holds_is_there_after_the_wait() -> None:
-    """DDP.join waits for its Work and then asks for the tensor."""
+    """DDP.join waits for its Work and then asks for the tensor; meanwhile only C++ holds the Work."""
     tensor, large = torch.ones(SMALL_BYTES // 4), torch.ones(SMALL_BYTES)
     work, (first, second) = work_of(tensor, large[:2])
     held = work.result()[1]
+    del work
     first.set_result(tensor)
     second.set_result(large)
     del tensor, large, first, second
-    work.wait()
-    assert work.get_future().wait()[0].sum() == SMALL_BYTES // 4
+    kept = works._kept[-1]
+    kept.wait()
+    assert kept.get_future().wait()[0].sum() == SMALL_BYTES // 4
     gone = weakref.ref(held)
     del held
-    assert gone() is None, "a small part of a large tensor holds all of it"
+    assert is_gone(gone), "a small part of a large tensor holds all of it"
+
+
+def test_it_tells_when_it_is_done() -> None:
+    tensors, told = [torch.ones(2), torch.ones(3)], []
+    futures: list[Future] = [torch.futures.Future() for _ in tensors]
+    work = AllReduceWork(tensors, futures, told.append)
+    futures[1].set_result(tensors[1])
+    assert told == []
+    fail(futures[0], WorkerLost("rank 1 is gone"))
+    assert told[0] is work
+    assert isinstance(work.exception(), WorkerLost)
 
 
 def test_a_timeout_leaves_it_as_it_is() -> None:

@@ -287,3 +287,70 @@ def test_random_sequences_read_what_they_read_on_gloo(
     for reads, wrong in call.answers():
         assert not wrong, f"{len(wrong)} of {count // 2}, the first: {wrong[0]}"
         assert reads >= count
+
+
+def group_of(rank: Any, reducers: list[str]) -> Any:
+    group = dist.new_group(backend="reduction", pg_options=ReductionOptions(reducers=reducers))
+    dist.all_reduce(torch.ones(1), group=group)
+    return group
+
+
+def something_between(rank: Any, reducers: list[str]) -> list[float]:
+    """Let rank 1 come to its all-reduce only when rank 0 has called the barrier."""
+    group = group_of(rank, reducers)
+    tensor = torch.ones(3)
+    if rank.number == 1:
+        dist.recv(torch.empty(1), 0, group=group)
+    dist.all_reduce(tensor, group=group, async_op=True)
+    barrier = dist.barrier(group=group, async_op=True)
+    if rank.number == 0:
+        dist.send(torch.ones(1), 1, group=group)
+    barrier.wait()
+    found = tensor.tolist()
+    dist.destroy_process_group(group)
+    return found
+
+
+def test_the_call_of_an_asynchronous_barrier_returns_at_once(
+    ranks: Any, reducers: Callable[[int], list[str]]
+) -> None:
+    assert ranks.run(2, something_between, reducers(1)) == [[2.0] * 3] * 2
+
+
+def destroyed(rank: Any, reducers: list[str]) -> list[float]:
+    group = group_of(rank, reducers)
+    tensor = torch.ones(3)
+    if rank.number == 1:
+        dist.recv(torch.empty(1), 0)
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    if rank.number == 0:
+        dist.send(torch.ones(1), 1)
+    dist.destroy_process_group(group)
+    found = tensor.tolist()
+    work.wait()
+    return found
+
+
+def test_the_end_of_a_group_comes_after_its_all_reduces(
+    ranks: Any, reducers: Callable[[int], list[str]]
+) -> None:
+    assert ranks.run(2, destroyed, reducers(1)) == [[2.0] * 3] * 2
+
+
+def aborted(rank: Any, reducers: list[str]) -> list[str]:
+    """Abort while a barrier waits for an all-reduce to which rank 1 never comes."""
+    group = group_of(rank, reducers)
+    errors: list[Exception | None] = []
+    if rank.number == 0:
+        dist.all_reduce(torch.ones(3), group=group, async_op=True)
+        barrier = dist.barrier(group=group, async_op=True)
+        group.abort()
+        errors = [rank.error_of(barrier.wait)]
+        errors.append(rank.error_of(lambda: dist.broadcast(torch.ones(1), 0, group=group)))
+    dist.barrier()
+    dist.destroy_process_group(group)
+    return [type(error).__name__ for error in errors]
+
+
+def test_an_abort_ends_a_barrier_that_waits(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
+    assert ranks.run(2, aborted, reducers(1)) == [["ClosedError", "ClosedError"], []]

@@ -51,7 +51,7 @@ from worker_plugin.process.io_loop import io_loop
 from worker_plugin.reporting import Reporter
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.encoding import encoding_of
+from worker_plugin.tensors.encoding import OwnEncoding, encoding_of
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
@@ -140,9 +140,12 @@ class Client:
             )
         future = make_future(tensor)
         ready = gpu.written(tensor)
-        dtype, numel, encoding = encoding_of(
-            tensor.detach(), request.dtype, request.op, self._config.wire, request.slices
-        )
+        if self._world_size * self.local_size > 1:
+            dtype, numel, encoding = encoding_of(
+                tensor, request.dtype, request.op, self._config.wire, request.slices
+            )
+        else:
+            dtype, numel, encoding = request.dtype, tensor.numel(), OwnEncoding(tensor)
         collective = Collective(request.op, dtype, numel, request.fingerprint)
         with self._lock:
             if self._final is not None:

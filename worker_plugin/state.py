@@ -19,6 +19,7 @@ from reduction.limits import NUMEL_MAX
 from reduction.model import DType, ReduceOp
 from reduction.timeline.record import Record
 from torch._C._distributed_c10d import GradBucket
+from torch.autograd.graph import increment_version
 from torch.autograd.profiler import record_function
 from torch.distributed.distributed_c10d import ProcessGroup, Store
 from torch.nn.parallel import DistributedDataParallel
@@ -255,6 +256,8 @@ class ReductionState:
         if origin is not None and self._has_residuals(dtype, reduce_op):
             step = self._feedback.step_of(origin[0], origin[1].index())
             slices = self._feedback.slices(step, origin[1].parameters())
+        if reduce_op is ReduceOp.AVG:  # as Gloo does, which divides the sum in place
+            increment_version(tensor)
         future = self._issue(communicator, Request(tensor, dtype, reduce_op, fingerprint(layout), slices))
         return future if step is None else step.watch(future, tensor)
 

@@ -313,7 +313,9 @@ class Elastic:
         done: list[Entry] = []
         for seq, result in found.items():
             entry = entries[seq]
-            bytes_of(entry.request.tensor).copy_(result)
+            tensor = entry.request.tensor
+            with torch.inference_mode(tensor.is_inference()):
+                bytes_of(tensor).copy_(result)
             done.append(entry)
         with self._changed:
             for entry in done:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from worker_plugin.communicator import Request
+from worker_plugin.tensors.encoding import flat_of
 from worker_plugin.tensors.futures import Future
 
 
@@ -73,4 +74,4 @@ class Ledger:
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a contiguous tensor, as a flat tensor that shares its memory."""
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    return flat_of(tensor).view(torch.uint8)

@@ -16,6 +16,7 @@ from worker_plugin.discovery.nodes import Node
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.hierarchy.shards import Shards, fold
 from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.encoding import flat_of
 from worker_plugin.tensors.futures import Future
 from worker_plugin.tensors.gpu import CudaEvent, side_stream
 from worker_plugin.tensors.wire_dtype import WireFormat
@@ -76,7 +77,7 @@ class Exchange:
             else None
         )
         shards = Shards(request.slices, 1 if wire is None else wire.block, size)
-        flat = request.tensor.detach().reshape(-1)
+        flat = flat_of(request.tensor)
         count, itemsize = shards.sizes[local_rank], flat.element_size()
         received = self._take(size * count * itemsize, flat.device)
         mine = shards.pack(flat).view(torch.uint8)
@@ -106,7 +107,7 @@ class Exchange:
         tensor = share.submission.request.tensor
         rows = gathered.view(tensor.dtype).view(self._node.size, share.shards.most)
         with torch.inference_mode(tensor.is_inference()):
-            share.shards.unpack(rows, tensor.detach().view(-1))
+            share.shards.unpack(rows, flat_of(tensor))
         if tensor.is_cuda:
             torch.cuda.current_stream(tensor.device).synchronize()
         self._give(gathered)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from _reduction_server_entry_points import NAME
+from torch.autograd.graph import increment_version
 from torch.distributed.distributed_c10d import AllreduceCoalescedOptions, AllreduceOptions, ProcessGroup
 
 from worker_plugin.config import AllSettings
@@ -23,8 +24,8 @@ from worker_plugin.process_group.inner import not_compiled
 from worker_plugin.process_group.members import Members
 from worker_plugin.process_group.order import Order
 from worker_plugin.state import ReductionState
-from worker_plugin.tensors.admission import is_admitted
-from worker_plugin.tensors.futures import Future
+from worker_plugin.tensors.admission import each_once, is_admitted
+from worker_plugin.tensors.futures import Future, fail, make_future
 
 #: Torch names groups by small numbers, or by hashes, of which this many characters are enough.
 _NAME_CHARS_MAX = 32
@@ -63,12 +64,22 @@ class AllReducer:
     def _issue(self, tensor: torch.Tensor, op: dist.ReduceOp) -> Future:
         if tensor.is_contiguous() and not tensor.is_neg():
             return self.state.all_reduce(tensor, op)
-        dense = tensor.detach().resolve_neg().contiguous()
+        target = each_once(tensor)  # before it is issued, because it may refuse
+        copied = make_future(tensor)
 
-        def copy_back(done: Future) -> torch.Tensor:
-            return tensor.detach().copy_(done.value())
+        def copy_back(done: Future) -> None:
+            try:
+                with torch.inference_mode(tensor.is_inference()):
+                    target.copy_(done.value()[tuple(map(slice, target.shape))])
+            except Exception as error:
+                fail(copied, error)
+            else:
+                copied.set_result(tensor)
 
-        return self.state.all_reduce(dense, op).then(copy_back)
+        self.state.all_reduce(tensor.detach().resolve_neg().contiguous(), op).add_done_callback(copy_back)
+        if op == dist.ReduceOp(dist.ReduceOp.AVG):
+            increment_version(tensor)
+        return copied
 
     def begin_close(self) -> None:
         """Nothing: the state's own communicator is closed by worker_plugin/client.py."""

@@ -29,11 +29,13 @@ _OPS = (
 
 
 def admit(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> tuple[DType, ReduceOp]:
-    """Return what to call this collective on the wire.
+    """Return what to call this collective on the wire. Who gets an answer can copy the tensor and write to it.
 
     Raises:
         ConfigError: it cannot be reduced; the message says what can.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise ConfigError(f"a {type(tensor).__name__} cannot be reduced; pass a tensor")
     if tensor.layout is not torch.strided:
         raise ConfigError(f"a {tensor.layout} tensor cannot be reduced; pass a dense one")
     if not tensor.is_contiguous():
@@ -54,7 +56,28 @@ def admit(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
         raise ConfigError(f"op {op} is not supported; known are {', '.join(one.name for _, one in _OPS)}")
     if not dtype.allows(ours):
         raise ConfigError(f"{ours.name} of {tensor.dtype} is not defined: use SUM and divide")
+    _check_memory(tensor)
     return dtype, ours
+
+
+def each_once(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of a tensor for writing: of elements that `expand` has put in one place, the first.
+
+    Raises:
+        ConfigError: other elements may lie in one place. In which order they would be written is not known, and
+            after a lossy `wire_dtype` it counts. Or the tensor has no memory.
+    """
+    _check_memory(tensor)
+    view = tensor.data[tuple(slice(None if stride else 1) for stride in tensor.stride())]
+    end = 1
+    for stride, size in sorted(zip(view.stride(), view.shape, strict=True)):
+        if size > 1 and stride < end:
+            raise ConfigError(
+                f"elements of a tensor of shape {tuple(tensor.shape)} and stride {tensor.stride()} may lie in one "
+                f"place; pass tensor.clone()"
+            )
+        end += stride * (size - 1)
+    return view
 
 
 def is_admitted(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> bool:
@@ -71,6 +94,16 @@ def _on_the_wire(
     """Return what dtype and operation are called on the wire, None for one that has no name there."""
     # `op in (...)` is always False for torch's ReduceOp, and it cannot be hashed.
     return _DTYPES.get(tensor.dtype), next((ours for theirs, ours in _OPS if op == theirs), None)
+
+
+def _check_memory(tensor: torch.Tensor) -> None:
+    try:
+        tensor.data.as_strided(tensor.shape, tensor.stride()).data_ptr()
+    except RuntimeError as error:  # torch would read where its storage was before it was freed
+        raise ConfigError(
+            f"a tensor of shape {tuple(tensor.shape)} without its memory cannot be reduced; do it before its "
+            f"storage is freed, and outside of torch.func: {error}"
+        ) from error
 
 
 def _check_capture(device: torch.device) -> None:

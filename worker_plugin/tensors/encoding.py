@@ -34,6 +34,9 @@ class Encoding:
 
     Args:
         tensor: contiguous; not touched until `decode`.
+
+    Attributes:
+        tensor: its elements, see `flat_of`.
     """
 
     #: Whether a tensor on a GPU is encoded from its elements in host memory; if not, the GPU does
@@ -41,13 +44,13 @@ class Encoding:
     reads_host = False
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+        self.tensor = flat_of(tensor)
         self.contribution_bytes = self.result_bytes = tensor.nbytes
         self._bytes = memoryview(b"")
 
     def open(self, source: torch.Tensor | None = None) -> None:
         """Prepare for `encode`, from the tensor or a copy of its elements on the CPU."""
-        self._bytes = bytes_of((self.tensor if source is None else source).reshape(-1).view(torch.uint8))
+        self._bytes = bytes_of((self.tensor if source is None else source).view(torch.uint8))
 
     def close(self) -> None:
         """Forget the tensor's memory: everything was pushed."""
@@ -68,7 +71,7 @@ class Encoding:
 
     def fetch(self, host: torch.Tensor, first: int, stop: int) -> None:
         """Have the GPU copy elements to the contribution, or, if that is made of them, to memory like the tensor's."""
-        elements = self.tensor.reshape(-1)[first:stop]
+        elements = self.tensor[first:stop]
         host.view(elements.dtype)[first:stop].copy_(elements, non_blocking=True)
 
     def store(self, start: int, stop: int, payload: memoryview, out: NDArray[np.uint8]) -> None:
@@ -82,7 +85,14 @@ class Encoding:
 
     def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
         """Write the result into the tensor, perhaps by way of the memory that was its source."""
-        self.tensor.copy_(result.view(self.tensor.dtype).view(self.tensor.shape), non_blocking=True)
+        self.tensor.copy_(result.view(self.tensor.dtype), non_blocking=True)
+
+
+class OwnEncoding(Encoding):
+    """For a rank that is alone: its tensor is the result already, not rounded and with the bits of its NaNs."""
+
+    def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
+        """Leave the tensor as it is."""
 
 
 class CastEncoding(Encoding):
@@ -96,7 +106,7 @@ class CastEncoding(Encoding):
 
     def open(self, source: torch.Tensor | None = None) -> None:
         """See `Encoding.open`."""
-        self._flat = (self.tensor if source is None else source).reshape(-1)
+        self._flat = self.tensor if source is None else source
 
     def close(self) -> None:
         """See `Encoding.close`."""
@@ -113,12 +123,12 @@ class CastEncoding(Encoding):
 
     def fetch(self, host: torch.Tensor, first: int, stop: int) -> None:
         """See `Encoding.fetch`; rounded on the GPU, so half as many bytes leave it."""
-        elements = self.tensor.reshape(-1)[first:stop].to(self._dtype)
+        elements = self.tensor[first:stop].to(self._dtype)
         host.view(self._dtype)[first:stop].copy_(elements, non_blocking=True)
 
     def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
         """See `Encoding.decode`; on a GPU torch copies first, to memory as large, and then converts: so in parts."""
-        flat, values = self.tensor.view(-1), result.view(self._dtype)
+        flat, values = self.tensor, result.view(self._dtype)
         for first in range(0, flat.numel(), GPU_BATCH_ELEMENTS):
             part = slice(first, first + GPU_BATCH_ELEMENTS)
             flat[part].copy_(values[part], non_blocking=True)
@@ -185,7 +195,7 @@ class BlockEncoding(Encoding):
 
     def open(self, source: torch.Tensor | None = None) -> None:
         """See `Encoding.open`."""
-        self._flat = (self.tensor if source is None else source).reshape(-1)
+        self._flat = self.tensor if source is None else source
         self._scratch = np.empty(
             (2, min(self._count, BATCH_ELEMENTS // self._block), self._block), np.float32
         )
@@ -256,7 +266,7 @@ class BlockEncoding(Encoding):
 
     def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
         """See `Encoding.decode`."""
-        flat = self.tensor.view(-1)
+        flat = self.tensor
         if source is None:
             self._decode_blocks(result.numpy(), flat)
         else:
@@ -304,6 +314,16 @@ def encoding_of(
     if dtype in _TORCH and tensor.dtype is torch.float32:
         return dtype, tensor.numel(), CastEncoding(tensor, dtype)
     return dtype, tensor.numel(), Encoding(tensor)
+
+
+def flat_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a contiguous tensor in a row, in the same memory.
+
+    Writing to them does not count in autograd's version counter of the tensor, as Gloo's writes do not: `data`
+    has a counter of its own. Their stride is 1. `reshape(-1)` keeps any stride of a single element or of none,
+    and torch does not view such a tensor as bytes.
+    """
+    return tensor.data.as_strided((tensor.numel(),), (1,))
 
 
 def bytes_of(buffer: torch.Tensor) -> memoryview:

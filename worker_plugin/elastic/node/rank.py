@@ -33,6 +33,7 @@ from worker_plugin.hierarchy.exchange import Exchange, Share, Submission, on_str
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.tensors import gpu
+from worker_plugin.tensors.encoding import flat_of
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
 from worker_plugin.timeline.recorder import Recorder
 
@@ -312,7 +313,7 @@ class NodeRank:
                 if self._open.pop(submission.seq, None) is None:
                     return  # it has failed
             with torch.inference_mode(tensor.is_inference()):
-                tensor.detach().view(-1).copy_(flat)
+                flat_of(tensor).copy_(flat)
             if tensor.is_cuda:
                 torch.cuda.current_stream(tensor.device).synchronize()
         with _logged():

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from worker_plugin.integrations.horovod.negotiation import Entry, HorovodInternalError
+from worker_plugin.tensors.encoding import flat_of
 
 Tensor = torch.Tensor
 
@@ -145,7 +146,7 @@ def refuse_joined(said: Sequence[Any]) -> None:
 
 def bytes_of(tensor: Tensor) -> Tensor:
     """Return a contiguous tensor's memory as bytes, because Gloo does not know all dtypes."""
-    return tensor.view(-1).view(torch.uint8)
+    return flat_of(tensor).view(torch.uint8)
 
 
 def dtype_of(tensor: Tensor) -> str:

@@ -424,17 +424,14 @@ def test_a_forked_child_neither_unlocks_nor_unmaps_what_is_not_its_own(cudart):
 
 
 def test_a_graph_is_refused(monkeypatch):
-    tensor = SimpleNamespace(
-        layout=torch.strided,
-        is_contiguous=lambda: True,
-        is_neg=lambda: False,
-        device=torch.device("cuda", 0),
-        is_cuda=True,
-    )
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda", 0)
+        is_cuda = True
+
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(ConfigError, match="CUDA graph"):
-        admit(tensor, torch.distributed.ReduceOp.SUM)
+        admit(torch.ones(3).as_subclass(OnGpu), torch.distributed.ReduceOp.SUM)
 
 
 def test_streams_keep_their_order():

@@ -47,15 +47,17 @@ def everything(rank, reducers, job, size, floats, integers):
 
 
 def shapes(rank, reducers, job, size):
-    """What DDP never makes: no dimension, an inference tensor, a part of another tensor."""
+    """What DDP never makes: no dimension, an inference tensor, a part of another tensor, one element with a stride."""
     with rank.state(reducers, job, local_group=size) as state:
         scalar = torch.tensor(float(rank.number))
         with torch.inference_mode():
             inferred = torch.full((3, 5), float(rank.number))
         whole = torch.zeros(100)
         part = whole[10:21].fill_(rank.number)
-        for tensor in (scalar, inferred, part):
+        column = torch.full((1, 2), float(rank.number))[:, 0]
+        for tensor in (scalar, inferred, part, column, torch.zeros(0)[::2]):
             rank.wait(state.all_reduce(tensor))
+            assert tensor.is_inference() or tensor._version == (tensor is part), "it has been counted up"
             assert torch.equal(tensor, torch.full_like(tensor, sum(range(rank.world_size))))
         assert not whole[:10].any()
         assert not whole[21:].any()

@@ -50,6 +50,13 @@ def recover(*ledgers: Ledger) -> list[dict[int, float]]:
     return found
 
 
+def test_the_bytes_of_one_element_with_a_stride():
+    column = torch.ones(1, 2)[:, 1]
+    bytes_of(column).zero_()
+    assert column.tolist() == [0.0]
+    assert bytes_of(torch.ones(0)[::2]).numel() == 0
+
+
 def test_nothing_to_do():
     assert recover(ledger_of(2, {0: 1.0, 1: 2.0}), ledger_of(2, {0: 1.0, 1: 2.0})) == [{}, {}]
     assert recover(ledger_of(0, {}), ledger_of(0, {})) == [{}, {}]

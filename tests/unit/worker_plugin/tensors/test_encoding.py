@@ -87,6 +87,25 @@ def test_spans_of_plain_bytes_are_where_they_are():
     assert Encoding(torch.zeros(1000)).where(1024, 2048) == (1024, 2048)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        Encoding,
+        lambda tensor: CastEncoding(tensor, DType.BFLOAT16),
+        lambda tensor: BlockEncoding(tensor, parse("int8"), [ParameterSlice(0, tensor.numel())]),
+    ],
+    ids=["plain", "cast", "block"],
+)
+def test_one_element_or_none_may_have_any_stride(make):
+    column, empty = torch.ones(1, 2)[:, 1], torch.ones(0)[::2]
+    encoding = make(column)
+    assert contribution_of(encoding) == contribution_of(make(torch.ones(1)))
+    assert contribution_of(make(empty)) == b""
+    encoding.decode(torch.zeros(encoding.result_bytes, dtype=torch.uint8))
+    assert column.tolist() == [0.0]
+    assert column._version == 0, "autograd would take it for a change in place"
+
+
 @pytest.mark.parametrize("make", [Encoding, lambda tensor: CastEncoding(tensor, DType.BFLOAT16)])
 def test_only_the_span_asked_for_is_written(make):
     encoding = make(torch.ones(1024))

@@ -143,7 +143,8 @@ class ReductionState:
         the future completes and must not be changed until then; it then holds the result, and is
         the future's value. After an error its content is undefined. SUM, MIN, MAX and PRODUCT for
         all known dtypes, AVG for floating point. `wire_dtype` applies to SUM and AVG, without error
-        feedback. Callbacks of the future run on the thread that completes all futures: they must
+        feedback. Like Gloo it leaves autograd's version counter of the tensor as it is, except for AVG.
+        Callbacks of the future run on the thread that completes all futures: they must
         not wait for another.
 
         Raises:

@@ -71,7 +71,7 @@ def each_once(tensor: torch.Tensor) -> torch.Tensor:
     view = tensor.data[tuple(slice(None if stride else 1) for stride in tensor.stride())]
     end = 1
     for stride, size in sorted(zip(view.stride(), view.shape, strict=True)):
-        if size > 1 and stride < end:
+        if size > 1 and stride < end and view.numel():
             raise ConfigError(
                 f"elements of a tensor of shape {tuple(tensor.shape)} and stride {tensor.stride()} may lie in one "
                 f"place; pass tensor.clone()"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import socket
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from asyncio import wrap_future
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from reduction.blocking import begin
+from reduction.blocking import look_up as look_up_host
 from reduction.discovery.address_forms import dns_name, is_dns, join_host_and_port
 from reduction.discovery.cluster import REDUCERS_VARIABLE, Cluster
 from reduction.discovery.platform import Named, named_by_platform
@@ -40,9 +41,9 @@ async def look_up(names: Sequence[str]) -> tuple[str, ...]:
     Raises:
         OSError: a name has no address, or no server answers.
     """
-    loop, resolved = asyncio.get_running_loop(), dict[str, None]()
+    resolved = dict[str, None]()
     for dns in map(dns_name, names):
-        answers = await loop.getaddrinfo(dns.name, dns.port, type=socket.SOCK_STREAM)
+        answers = await wrap_future(look_up_host(dns.name, dns.port))
         hosts = sorted({str(answer[4][0]) for answer in answers})
         resolved.update(dict.fromkeys(join_host_and_port(host, dns.port) for host in hosts))
     return tuple(resolved)
@@ -78,31 +79,6 @@ class Sources:
 NO_SOURCES = Sources()
 
 
-async def _in_thread(find: Callable[[str], Cluster], text: str) -> Cluster:
-    """Return what a function returns that may block.
-
-    It runs on a thread that does not keep the process alive, as those of an executor would: a file of a server
-    that is gone may block for ever.
-
-    Raises:
-        ConfigError: the function has raised it.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Cluster] = loop.create_future()
-
-    def ask() -> None:
-        try:
-            cluster = find(text)
-        except Exception as error:  # of a bug, too: whoever waits must go on
-            failure = error if isinstance(error, ConfigError) else ConfigError(f"{text}: {error!r}")
-            loop.call_soon_threadsafe(answer.set_exception, failure)
-        else:
-            loop.call_soon_threadsafe(answer.set_result, cluster)
-
-    threading.Thread(target=ask, name="reduction-sources", daemon=True).start()
-    return await answer
-
-
 class Finder:
     """Asks the sources again, on a running loop. A source that fails still names what it named last."""
 
@@ -131,9 +107,12 @@ class Finder:
             self._is_busy = False
 
     async def _ask_lists(self) -> None:
+        clusters, asked = list[Cluster](), ""
         try:
-            clusters = [await _in_thread(cluster_of, text) for text in self._sources.lists]
-        except ConfigError as error:
+            for asked in self._sources.lists:
+                clusters.append(await wrap_future(begin(partial(cluster_of, asked))))
+        except Exception as failure:  # of a bug, too: whoever waits must go on
+            error = failure if isinstance(failure, ConfigError) else ConfigError(f"{asked}: {failure!r}")
             if str(error) != self._complaint:
                 log.warning("reducers are not looked for: %s", error)
             self._complaint = str(error)

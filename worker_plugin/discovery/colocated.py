@@ -19,12 +19,14 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from reduction.blocking import look_up
 from reduction.errors import ConfigError, ReducerUnavailable, ReductionError, from_name
 from reduction.shares import Machine, ring_time, split
 from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.words import some_of
+from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.discovery.embedded import EmbeddedReducer, User, give_back, lend
 from worker_plugin.discovery.waiting_for_ranks import wait_for
 
@@ -104,7 +106,7 @@ def hosts_in(addresses: Sequence[str]) -> int:
 
 
 def start(
-    config: PluginConfig, colocation: Colocation, store: Store, key: str, rank: int, user: User
+    config: PluginConfig, colocation: Colocation, store: BoundedStore, key: str, rank: int, user: User
 ) -> list[EmbeddedReducer]:
     """Start the reducers of this host, if this rank is its leader, and tell all ranks; return them.
 
@@ -117,7 +119,7 @@ def start(
         return []
     started: list[EmbeddedReducer] = []
     try:
-        host = config.colocated_host or own_address()
+        host = config.colocated_host or own_address(config.join_timeout_s)
         for _ in range(min(max(1, round(config.link_mbit / MBIT_PER_PROCESS)), PROCESSES_MAX)):
             started.append(lend(user, host, colocation.token, config.tls))
     except Exception as error:  # whatever it is, the other ranks must not wait for this host
@@ -130,7 +132,9 @@ def start(
     return started
 
 
-def addresses_of(config: PluginConfig, colocation: Colocation, store: Store, key: str) -> tuple[str, ...]:
+def addresses_of(
+    config: PluginConfig, colocation: Colocation, store: BoundedStore, key: str
+) -> tuple[str, ...]:
     """Return the addresses of all such reducers, in the order of their hosts' leaders.
 
     Raises:
@@ -138,26 +142,29 @@ def addresses_of(config: PluginConfig, colocation: Colocation, store: Store, key
     """
     missing = set(colocation.leaders)
 
-    def look() -> str:
-        missing.difference_update([rank for rank in missing if store.check([f"{key}/{rank}"])])
+    def look(raw: Store) -> str:
+        missing.difference_update([rank for rank in missing if raw.check([f"{key}/{rank}"])])
         names = ", ".join(some_of([str(rank) for rank in sorted(missing)]))
         return f"ranks {names}, which start the reducers of their hosts," if missing else ""
 
-    wait_for(look, config)
+    wait_for(store, look, config)
     found: list[str] = []
     for rank in colocation.leaders:
-        kind, _, text = store.get(f"{key}/{rank}").decode().partition(" ")
+        kind, _, text = store.get(f"{key}/{rank}").partition(" ")
         if kind != _OK:
             raise from_name(kind, text)
         found += text.split()
     return tuple(found)
 
 
-def own_address() -> str:
+def own_address(limit_s: float) -> str:
     """Return the address at which other hosts of the job reach this one.
 
     It is that of the interface that torch's collectives are told to use, or else of the way to
     the launcher's MASTER_ADDR, or to the outside.
+
+    Args:
+        limit_s: how long a name server may take to answer, in seconds.
 
     Raises:
         ConfigError: none of these is known.
@@ -167,7 +174,9 @@ def own_address() -> str:
     used = [name.removeprefix("=").split(",")[0] for name in names if not name.startswith("^")]
     avoided = {each for name in names if name.startswith("^") for each in name[1:].split(",")}
     candidates = [_address_of_interface(name) for name in used]
-    candidates += [_address_towards(host) for host in (os.environ.get("MASTER_ADDR"), _OUTSIDE) if host]
+    candidates += [
+        _address_towards(host, limit_s) for host in (os.environ.get("MASTER_ADDR"), _OUTSIDE) if host
+    ]
     candidates += [_address_of_interface(name) for _, name in socket.if_nameindex() if name not in avoided]
     for address in candidates:
         if address is not None and not address.startswith("127.") and address != "::1":
@@ -187,12 +196,13 @@ def _address_of_interface(name: str) -> str | None:
     return socket.inet_ntoa(answer[20:24])
 
 
-def _address_towards(host: str) -> str | None:
+def _address_towards(host: str, limit_s: float) -> str | None:
     """Return the local address of the way to a host; nothing is sent."""
     try:
-        family, kind, protocol, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
+        family, *_, there = look_up(host, 9).result(limit_s)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(there)
             return str(probe.getsockname()[0])
-    except (OSError, UnicodeError):  # UnicodeError: a name with a part that is too long
+    # TimeoutError is an OSError. A name with a part that is too long raises UnicodeError.
+    except (OSError, UnicodeError):
         return None

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from reduction.discovery.resolve import resolve
 from reduction.errors import ConfigError
 from reduction.model import NamedReducers
-from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
 from worker_plugin.discovery.addresses import NO_SOURCES, Sources, configured, dns_names_in, lists_in
+from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.discovery.colocated import Colocation
 from worker_plugin.discovery.embedded import EmbeddedReducer, User, give_back, lend
 from worker_plugin.discovery.nodes import Locality
@@ -126,7 +126,7 @@ class MeetingPoint:
         """Return this process's own reducers; those that no other job of it uses end."""
         give_back(self.user, self.own_reducers)
 
-    def with_colocated(self, config: PluginConfig, store: Store, key: str, rank: int) -> MeetingPoint:
+    def with_colocated(self, config: PluginConfig, store: BoundedStore, key: str, rank: int) -> MeetingPoint:
         """Return the meeting point with the reducers on the ranks' hosts, which all ranks start and wait for.
 
         Args:

@@ -11,11 +11,12 @@ from typing import Protocol, TypeAlias
 
 from reduction.errors import ReductionError
 from reduction.process.place import loopback_id
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point, roll_call
 from worker_plugin.discovery.addresses import configured
+from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.discovery.meeting_point import MeetingPoint, RankInfo
 from worker_plugin.discovery.named import named_reducers
 from worker_plugin.discovery.nodes import Locality, Node, NodePlan, plan_nodes
@@ -55,7 +56,7 @@ class AgreedNodes:
     node: Node | None
     #: For the ranks of a node to exchange their own addresses. No other communicator has used its
     #: keys.
-    store: Store
+    store: BoundedStore
 
 
 class StoreRendezvous:
@@ -128,7 +129,7 @@ class StoreRendezvous:
         info = RankInfo(
             loopback_id(), None if wanted is None else list(wanted.texts), locality, config.colocated
         )
-        store = prefix.open(config.join_timeout_s)
+        store = prefix.open(config)
         if rank == 0:
             choose = choose or partial(meeting_point.choose, config, group=self._group)
             chosen, plan, nonce = _choose_for_all(store, config, world_size, info, choose)
@@ -146,11 +147,11 @@ class StoreRendezvous:
         localities = [RankInfo.from_json(answer).locality for answer in answers]
         members = tuple(member for member in localities if member is not None)
         node = Node(index, world_size // plan.size, local_rank, members)
-        return AgreedNodes(chosen, plan, node, PrefixStore(nonce, store))
+        return AgreedNodes(chosen, plan, node, store.below(nonce))
 
 
 def _choose_for_all(
-    store: Store, config: PluginConfig, world_size: int, own_info: RankInfo, choose: Choose
+    store: BoundedStore, config: PluginConfig, world_size: int, own_info: RankInfo, choose: Choose
 ) -> tuple[MeetingPoint, NodePlan, str]:
     """Take the part of rank 0; return what it has chosen, and the nonce of its roll call."""
     call = roll_call.RollCall(store, own_info.to_json())

@@ -12,26 +12,22 @@ earlier life could have written. All keys but the first contain a nonce of a pro
 
 from __future__ import annotations
 
-import datetime
 import uuid
 import weakref
 from collections import Counter
 from dataclasses import dataclass
 
 from reduction.errors import ReductionError, from_name
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.words import some_of
+from worker_plugin.discovery.bounded_store import EXTRA_S, BoundedStore
 from worker_plugin.discovery.waiting_for_ranks import wait_for
 
 #: The first word of a broadcast that is no error. That of an error is the error's name: some errors
 #: have no code on the wire.
 _OK = "ok"
-#: The other ranks wait for the broadcast this much longer than rank 0 waits for their answers, in
-#: seconds. Rank 0 knows who is missing, so its error says more than one of theirs would.
-BROADCAST_EXTRA_S = 2.0
-
 #: How many prefixes of each store were reserved for each purpose. Every process group has a store
 #: of its own. One count for the whole process would not do: it may have been in groups that other
 #: ranks were not in.
@@ -45,14 +41,13 @@ class StorePrefix:
     store: Store
     prefix: str
 
-    def open(self, timeout_s: float) -> Store:
+    def open(self, config: PluginConfig) -> BoundedStore:
         """Return a new client of the store, below the prefix.
 
-        A blocking get on the client that all share would stall its use by the training thread.
+        Raises:
+            WorkerLost: see `BoundedStore.ask`.
         """
-        store: Store = self.store.clone()  # type: ignore[attr-defined]  # not in the stubs
-        store.set_timeout(datetime.timedelta(seconds=timeout_s))
-        return PrefixStore(self.prefix, store)
+        return BoundedStore.connect(self.store, config).below(self.prefix)
 
 
 def reserve_prefix(store: Store, purpose: str) -> StorePrefix:
@@ -69,7 +64,7 @@ def reserve_prefix(store: Store, purpose: str) -> StorePrefix:
 class RollCall:
     """The part of rank 0."""
 
-    def __init__(self, store: Store, text: str = "") -> None:
+    def __init__(self, store: BoundedStore, text: str = "") -> None:
         """Begin a roll call; `text` is rank 0's own answer."""
         self._store = store
         #: Identifies this roll call. No other life of the job has used it.
@@ -85,18 +80,18 @@ class RollCall:
         answers: dict[int, str] = {}
         missing, called = set(range(1, world_size)), set[bytes]()
 
-        def look() -> str:
+        def look(store: Store) -> str:
             for rank in sorted(missing):
                 answer, arrived = f"answer/{self.nonce}/{rank}", f"arrived/{rank}"
-                if self._store.check([answer]):
-                    answers[rank] = self._store.get(answer).decode()
+                if store.check([answer]):
+                    answers[rank] = store.get(answer).decode()
                     missing.remove(rank)
-                elif self._store.check([arrived]) and (nonce := self._store.get(arrived)) not in called:
-                    self._store.set(f"call/{nonce.decode()}", self.nonce)
+                elif store.check([arrived]) and (nonce := store.get(arrived)) not in called:
+                    store.set(f"call/{nonce.decode()}", self.nonce)
                     called.add(nonce)
             return _names(missing)
 
-        wait_for(look, config)
+        wait_for(self._store, look, config)
         return answers
 
     def broadcast(self, text: str) -> None:
@@ -108,7 +103,7 @@ class RollCall:
         self._store.set(f"broadcast/{self.nonce}", f"{type(error).__name__} {error}")
 
 
-def answer_call(store: Store, rank: int, text: str, config: PluginConfig) -> tuple[str, str]:
+def answer_call(store: BoundedStore, rank: int, text: str, config: PluginConfig) -> tuple[str, str]:
     """Take the part of another rank: answer, and return rank 0's broadcast and nonce.
 
     Raises:
@@ -118,22 +113,21 @@ def answer_call(store: Store, rank: int, text: str, config: PluginConfig) -> tup
     store.set(f"arrived/{rank}", own_nonce)
     nonce = _wait(store, f"call/{own_nonce}", config)
     store.set(f"answer/{nonce}/{rank}", text)
-    kind, _, broadcast = _wait(store, f"broadcast/{nonce}", config, BROADCAST_EXTRA_S).partition(" ")
+    # Rank 0 knows who is missing, so its error says more than this rank's would.
+    kind, _, broadcast = _wait(store, f"broadcast/{nonce}", config, EXTRA_S).partition(" ")
     if kind != _OK:
         raise from_name(kind, broadcast)
     return broadcast, nonce
 
 
-def answer_of(store: Store, nonce: str, rank: int) -> str:
+def answer_of(store: BoundedStore, nonce: str, rank: int) -> str:
     """Return the answer of a rank, after the broadcast; that of rank 0 is its own text."""
-    answer: bytes = store.get(f"answer/{nonce}/{rank}")
-    return answer.decode()
+    return store.get(f"answer/{nonce}/{rank}")
 
 
-def _wait(store: Store, key: str, config: PluginConfig, extra_s: float = 0.0) -> str:
-    wait_for(lambda: "" if store.check([key]) else "rank 0", config, extra_s=extra_s)
-    value: bytes = store.get(key)
-    return value.decode()
+def _wait(store: BoundedStore, key: str, config: PluginConfig, extra_s: float = 0.0) -> str:
+    wait_for(store, lambda raw: "" if raw.check([key]) else "rank 0", config, extra_s=extra_s)
+    return store.get(key)
 
 
 def _names(ranks: set[int]) -> str:

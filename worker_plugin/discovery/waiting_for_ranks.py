@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from reduction.errors import PeerLeft, WorkerLost, WorkersMissing
+from reduction.errors import PeerLeft, WorkersMissing
+from torch.distributed.distributed_c10d import Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.words import ADVICE
+from worker_plugin.discovery.bounded_store import WARN_INTERVALS, BoundedStore
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +23,6 @@ PAUSE_MIN_S = 0.01
 PAUSE_GROWTH = 1.5
 #: No pause is longer than this, in seconds.
 PAUSE_MAX_S = 0.5
-#: After the first warning, the next ones come in intervals of this many times `stall_warn_s`.
-WARN_INTERVALS = 3
 
 
 class Discovery(threading.Thread):
@@ -32,7 +32,9 @@ class Discovery(threading.Thread):
     give_up_at = math.inf
 
 
-def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 0.0) -> None:
+def wait_for(
+    store: BoundedStore, look: Callable[[Store], str], config: PluginConfig, *, extra_s: float = 0.0
+) -> None:
     """Return when no rank is missing. `look` asks the store, and returns the missing as a text.
 
     It logs a warning when `stall_warn_s` have passed, and again from time to time.
@@ -40,18 +42,13 @@ def wait_for(look: Callable[[], str], config: PluginConfig, *, extra_s: float = 
     Raises:
         WorkersMissing: a rank did not come within `timeout_s` and `extra_s`.
         PeerLeft: the owner of this thread, a `Discovery`, does not wait any more.
-        WorkerLost: the store does not answer any more, because the process that serves it has
-            ended.
+        WorkerLost: see `BoundedStore.ask`.
     """
     timeout_s = config.timeout_s
     started_at = time.monotonic()
     warn_at, pause_s = started_at + config.stall_warn_s, PAUSE_MIN_S
     while True:
-        try:
-            missing = look()
-        except RuntimeError as error:  # torch's DistNetworkError is one, too
-            reason = str(error).partition("\n")[0]
-            raise WorkerLost(f"the store of torch.distributed does not answer any more: {reason}") from None
+        missing = store.ask(look)
         if not missing:
             return
         now = time.monotonic()

@@ -29,11 +29,11 @@ from reduction.errors import (
     WorkerLost,
     code_to_others,
 )
-from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.client import CLOSE_EXTRA_S, Client
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.discovery.milestone import Milestone
 from worker_plugin.discovery.nodes import Node, own_locality
 from worker_plugin.discovery.rank_group import RankGroup
@@ -273,7 +273,7 @@ class Hierarchy:
             nodes.meeting_point.stop()
             raise
 
-    def _meet(self, node: Node, store: Store) -> None:
+    def _meet(self, node: Node, store: BoundedStore) -> None:
         """Meet the other ranks of the node, and make both groups."""
         others = {
             number: (one.pid, one.address)
@@ -281,10 +281,10 @@ class Hierarchy:
             if number != node.local_rank
         }
         self._neighbours.meet(others)  # from here on a neighbour's end is seen
-        store = PrefixStore(f"node/{node.index}", store)
+        store = store.below(f"node/{node.index}")
         times = self._config.join_timeout_s, self._config.timeout_s + SLACK_S
         for name in ("scatter", "gather"):
-            self._groups.append(LocalGroup(PrefixStore(name, store), node.local_rank, node.size, *times))
+            self._groups.append(LocalGroup(store.below(name), node.local_rank, node.size, *times))
         self._watch = Watch(self._config, node, self._neighbours, self)
         self._exchange = Exchange(node, self._config.wire)
         self._begin_thread("gather", lambda: self._gather(self._groups[1]))

@@ -14,6 +14,8 @@ import torch
 from torch._C import _distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from worker_plugin.discovery.bounded_store import EXTRA_S, BoundedStore
+
 #: Its stubs lack half of what is used here.
 _c10d: Any = _distributed_c10d
 
@@ -31,9 +33,13 @@ class LocalGroup:
         size: how many ranks the node has.
         making_s: how long the other ranks may take to make theirs, in seconds.
         timeout_s: how long a collective may take, in seconds.
+
+    Raises:
+        WorkerLost: see `BoundedStore.run`.
+        RuntimeError: another rank is gone, or did not come.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, making_s: float, timeout_s: float) -> None:
+    def __init__(self, store: BoundedStore, rank: int, size: int, making_s: float, timeout_s: float) -> None:
         self._store = store
         self._rank = rank
         self._size = size
@@ -42,7 +48,11 @@ class LocalGroup:
         options._timeout = timedelta(seconds=making_s)
         options._threads = 1  # one is enough for one collective at a time
         options._devices = [_c10d.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        self._gloo: Any = _c10d.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)
+
+        def make(raw: Store) -> Any:
+            return _c10d.ProcessGroupGloo(PrefixStore("gloo", raw), rank, size, options)
+
+        self._gloo: Any = store.run(make, making_s + EXTRA_S)
         self._nccl: Any = None
         #: The tensors of the last collective. Gloo's thread may still refer to them. If it had to
         #: free them, it would wait for the GIL, while the group's destructor holds the GIL and
@@ -95,6 +105,6 @@ class LocalGroup:
         if self._nccl is None:  # all ranks come here in the same collective
             options = _c10d.ProcessGroupNCCL.Options()
             options._timeout = self._timeout  # the only one that NCCL's watchdog knows
-            store = PrefixStore("nccl", self._store)
+            store = PrefixStore("nccl", self._store.raw)
             self._nccl = _c10d.ProcessGroupNCCL(store, self._rank, self._size, options)
         return self._nccl

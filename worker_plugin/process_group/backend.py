@@ -33,7 +33,7 @@ class ReductionBackend(ReducersFirst, Backend):
         self._options = Backend.Options(NAME, members.timeout)
         # It asks Gloo or NCCL by the tensors' device.
         self._inner = ProcessGroup(members.store, members.rank, members.size)
-        inner.register_backends(self._inner, inner.backends_of(members))
+        inner.register_backends(self._inner, inner.backends_of(members, self.state.config))
 
     @property
     def options(self) -> Backend.Options:

@@ -25,7 +25,7 @@ class ReductionProcessGroup(ReducersFirst, ProcessGroup):  # type: ignore[misc] 
         ProcessGroup.__init__(self, members.rank, members.size)  # type: ignore[call-arg]
         self._all_reducer = AllReducer(members, settings)
         self._order = Order()
-        backends = inner.backends_of(members)
+        backends = inner.backends_of(members, self.state.config)
         self._inner = ProcessGroup(members.store, members.rank, members.size)
         # In this group as well: C++ asks it for what it cannot override (reduce, gather), and takes
         # that way without the GIL.

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.bounded_store import EXTRA_S, BoundedStore, check_alive
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
 from worker_plugin.process_group.members import Members
 
@@ -49,10 +51,21 @@ FORWARDED = (
 _POINT_TO_POINT = ("recv", "recv_anysource", "send")
 
 
-def backends_of(members: Members) -> dict[str, Any]:
-    """Return Gloo's backend for "cpu" and, if this machine can use it, NCCL's for "cuda"."""
+def backends_of(members: Members, config: PluginConfig) -> dict[str, Any]:
+    """Return Gloo's backend for "cpu" and, if this machine can use it, NCCL's for "cuda".
+
+    Gloo waits for the other ranks as long as the group's own time-out says.
+
+    Raises:
+        WorkerLost: see `BoundedStore.ask`.
+    """
     store, rank, size = members.store, members.rank, members.size
-    gloo = dist.ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=members.timeout)
+
+    def make(raw: Store) -> Any:
+        return dist.ProcessGroupGloo(PrefixStore("gloo/", raw), rank, size, timeout=members.timeout)
+
+    check_alive(store, config)
+    gloo = BoundedStore(store, config).run(make, members.timeout.total_seconds() + EXTRA_S)
     is_counted = is_too_old(torch.__version__, WITH_BACKENDS)  # newer ones count by themselves
     if is_counted:
         gloo._set_sequence_number_for_group()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Coroutine
 from typing import Protocol
 
+from reduction.blocking import look_up
 from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, Push, ReducerFrame, WorkerFrame
 from reduction.process import descriptors
@@ -198,8 +198,7 @@ class Links:
     async def _remember(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError):  # a member's address may be no HOST:PORT
-            loop = asyncio.get_running_loop()
-            answers = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            answers = await asyncio.wrap_future(look_up(host.strip("[]"), int(port)))
             self.addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
 
     def run(self, work: Coroutine[None, None, None]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 from reduction import wire
+from reduction.blocking import look_up
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.model import LobbyEntry, LobbyRequest
 
@@ -156,5 +156,5 @@ class LobbyClient:
         """Note the address of the connection, which forked children must drop."""
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError):
-            answers = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            answers = await asyncio.wrap_future(look_up(host.strip("[]"), int(port)))
             self._peers |= {(str(answer[4][0]), int(port)) for answer in answers}

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from reduction import wire
+from reduction.blocking import look_up
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.process.place import local_socket, own_host
@@ -262,7 +263,7 @@ class TcpStream:
     async def _connect(self, host: str, port: int, key: bytes) -> socket.socket:
         """Return a connection that was greeted; of several addresses of the host, to the first that answers."""
         failure = OSError(f"{host} has no address")
-        for family, _, _, _, address in await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        for family, _, _, _, address in await asyncio.wrap_future(look_up(host, port)):
             try:
                 return await self._greet(socket.socket(family, socket.SOCK_STREAM), address, key)
             except OSError as error:

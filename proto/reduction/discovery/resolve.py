@@ -7,15 +7,19 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 
+from reduction.blocking import begin, look_up
 from reduction.discovery.address_forms import DnsName, dns_name, expand, is_dns, join_host_and_port
 from reduction.discovery.schemes import cluster_of, may_change, scheme_of
 from reduction.errors import ReducerUnavailable
 
 log = logging.getLogger(__name__)
 
-#: If a DNS name has too few addresses, it is looked up again after this many seconds.
+#: If a DNS name has too few addresses, it is looked up again after this many seconds. A name server has at
+#: least as long to answer.
 DNS_RETRY_S = 0.5
 
 
@@ -41,7 +45,8 @@ def resolve(
 
     Raises:
         ConfigError: see `cluster_of`.
-        ReducerUnavailable: a name has too few addresses after `timeout_s` seconds.
+        ReducerUnavailable: a name has too few addresses after `timeout_s` seconds, or whoever knows the
+            reducers has not answered until then.
     """
     resolved: dict[str, None] = {}
     of_names: dict[str, None] = {}
@@ -51,7 +56,10 @@ def resolve(
             found = _wait_for_name(dns_name(text), timeout_s, warn_s)
             of_names.update(dict.fromkeys(found))
         elif scheme_of(text) is not None:
-            found = cluster_of(text, environ).reducers
+            asked = begin(partial(cluster_of, text, environ))
+            if not wait([asked], timeout_s).done:
+                raise ReducerUnavailable(f"{text}: no answer within {timeout_s:g} s")
+            found = asked.result().reducers
             of_lists.update(dict.fromkeys(found if may_change(text) else ()))
         else:
             found = expand(text)
@@ -61,23 +69,28 @@ def resolve(
 
 def _wait_for_name(dns: DnsName, timeout_s: float, warn_s: float) -> tuple[str, ...]:
     started_at = time.monotonic()
-    warn_at = started_at + warn_s
+    give_up_at, warn_at = started_at + timeout_s, started_at + warn_s
+    hosts, reason = set[str](), "no name server has answered"
+    lookup = look_up(dns.name, dns.port)
     while True:
-        hosts, reason = set[str](), "too few addresses"
-        try:
-            answers = socket.getaddrinfo(dns.name, dns.port, type=socket.SOCK_STREAM)
-            hosts = {str(answer[4][0]) for answer in answers}
-        except socket.gaierror as error:
-            reason = str(error)
-        except UnicodeError:
-            reason = "it is no host name"
+        left = min(warn_at, give_up_at) - time.monotonic()
+        if wait([lookup], max(DNS_RETRY_S, left)).done:
+            hosts, reason = set[str](), "too few addresses"
+            try:
+                hosts = {str(answer[4][0]) for answer in lookup.result()}
+            except socket.gaierror as error:
+                reason = str(error)
+            except UnicodeError:
+                reason = "it is no host name"
         if len(hosts) >= dns.count:
             return tuple(join_host_and_port(host, dns.port) for host in sorted(hosts))
         now = time.monotonic()
         text = f"{dns.text}: {dns.name!r} has {len(hosts)} of {dns.count} addresses"
-        if now >= started_at + timeout_s:
+        if now >= give_up_at:
             raise ReducerUnavailable(f"{text} after {timeout_s:g} s: {reason}")
         if now >= warn_at:
             warn_at = float("inf")
-            log.warning("waiting for %s: %s; giving up in %.0f s", text, reason, started_at + timeout_s - now)
-        time.sleep(DNS_RETRY_S)
+            log.warning("waiting for %s: %s; giving up in %.0f s", text, reason, give_up_at - now)
+        if lookup.done():
+            time.sleep(DNS_RETRY_S)
+            lookup = look_up(dns.name, dns.port)

@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import torch.distributed as dist
 from reduction.errors import ConfigError, WorkersMissing
-from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_group
+from torch.distributed.distributed_c10d import _get_default_group
 
 from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.bounded_store import EXTRA_S, BoundedStore
 from worker_plugin.discovery.nodes import Locality, Node, own_locality
 from worker_plugin.discovery.rank_group import RankGroup, group_of
 
@@ -44,28 +45,30 @@ def local_ranks(config: PluginConfig) -> RankGroup | None:
     return None if size == 1 else group
 
 
-def meet(config: PluginConfig, ranks: RankGroup) -> tuple[WorkerNode, Store]:
+def meet(config: PluginConfig, ranks: RankGroup) -> tuple[WorkerNode, BoundedStore]:
     """Return the node, once all of its ranks have come, and a store of their own.
 
     Raises:
         ConfigError: the ranks are on several hosts, or have different settings.
         WorkersMissing: one did not come within `join_timeout_s`.
+        WorkerLost: see `BoundedStore.ask`.
     """
     assert config.rank is not None  # `PluginConfig` has checked these
     assert config.world_size is not None
     assert config.local_group is not None
     assert ranks.store is not None  # a process group has one
-    store = PrefixStore("reduction-elastic", ranks.store)
+    limit_s = config.join_timeout_s
+    store = BoundedStore.connect(ranks.store, config).below("reduction-elastic")
     # All ranks make their communicators in the same order, one after the other where a state is restarted.
-    store = PrefixStore(str(store.add(f"turn/{ranks.rank}", 1)), store)
+    store = store.below(str(store.ask(lambda raw: raw.add(f"turn/{ranks.rank}", 1))))
     own = asdict(own_locality(config.local_group, "")) | {"worker": [config.rank, config.world_size]}
     store.set(f"rank/{ranks.rank}", json.dumps(own))
     keys = [f"rank/{rank}" for rank in range(ranks.size)]
     try:
-        store.wait(keys, timedelta(seconds=config.join_timeout_s))
+        store.run(lambda raw: raw.wait(keys, timedelta(seconds=limit_s)), limit_s + EXTRA_S)
     except dist.DistStoreError:
         raise WorkersMissing(
-            f"not all {ranks.size} ranks of worker {config.rank} came within {config.join_timeout_s:g} s "
+            f"not all {ranks.size} ranks of worker {config.rank} came within {limit_s:g} s "
             f"(join_timeout_s): all of them must call state.sync"
         ) from None
     fields = [json.loads(store.get(key)) for key in keys]

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 import torch
 from reduction.errors import ClosedError, LocalProtocolError, ReductionError, WorkerLost, WorkersMissing
-from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.client import CLOSE_EXTRA_S
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
+from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.elastic.communicator import Elastic
 from worker_plugin.elastic.node.meeting import WorkerNode
 from worker_plugin.hierarchy.client import SLACK_S
@@ -68,7 +68,7 @@ class NodeRank:
     """
 
     def __init__(
-        self, config: PluginConfig, node: WorkerNode, store: Store, make_worker: Callable[[], Elastic]
+        self, config: PluginConfig, node: WorkerNode, store: BoundedStore, make_worker: Callable[[], Elastic]
     ) -> None:
         self._node = node
         self._lock = threading.RLock()  # a signal handler may close
@@ -87,7 +87,7 @@ class NodeRank:
         groups: list[LocalGroup] = []
         try:
             for name, timeout_s in zip(("fold", "deliver", "sync"), timeouts, strict=True):
-                of_group = PrefixStore(name, store)
+                of_group = store.below(name)
                 groups.append(
                     LocalGroup(of_group, node.local_rank, node.size, config.join_timeout_s, timeout_s)
                 )

@@ -154,22 +154,13 @@ async def test_planes_may_differ_from_rank_to_rank(tcp_place):
 
 
 async def test_the_second_address_of_a_name_is_tried_too(tcp_place, monkeypatch):
-    loop = asyncio.get_running_loop()
+    ask = socket.getaddrinfo
     with socket.socket() as held:
         held.bind(("127.0.0.2", 0))  # the first one refuses
         nowhere = (socket.AF_INET, socket.SOCK_STREAM, 6, "", held.getsockname())
 
-        class Loop:
-            """The loop, for a host with two addresses."""
-
-            def __getattr__(self, name):
-                return getattr(loop, name)
-
-            async def getaddrinfo(self, host, port, **options):
-                return [nowhere, *await loop.getaddrinfo(host, port, **options)]
-
         worker = tcp_place.worker()
-        worker.stream._loop = Loop()
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *where, **what: [nowhere, *ask(*where, **what)])
         await worker.welcome()
         await worker.peers(P)
         worker.hello()

@@ -16,7 +16,6 @@ from support.processes.children import environment
 from support.processes.reducers import status_of
 
 from worker_plugin.core.membership import roster, verdict
-from worker_plugin.discovery import addresses
 
 SECONDS = 1.0
 
@@ -42,17 +41,8 @@ def sum_over_a_name(rank, tables, job, settings):
     """Each rank has a name server of its own; tell when it is time, and go on."""
     ask = name_server(Path(tables[rank.number]))
     verdict.ABSENT_S, roster.LOOK_UP_S = 0.5, 0.2
-    keep = addresses.socket.getaddrinfo, addresses.look_up
-
-    async def look_up(names):
-        found = [ask(dns.name, dns.port) for dns in map(addresses.dns_name, names)]
-        return tuple(f"{answer[4][0]}:{answer[4][1]}" for answers in found for answer in answers)
-
-    def restore():
-        addresses.socket.getaddrinfo, addresses.look_up = keep
-
-    rank.cleanup.callback(restore)
-    addresses.socket.getaddrinfo, addresses.look_up = ask, look_up
+    rank.cleanup.callback(setattr, socket, "getaddrinfo", socket.getaddrinfo)
+    socket.getaddrinfo = ask
     port = settings.pop("port")
     state = rank.state([f"dns:reducers:{port}"], job, **settings)
     step = 0

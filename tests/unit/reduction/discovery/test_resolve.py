@@ -1,6 +1,7 @@
 """From texts to a list of HOST:PORT; DNS names are waited for."""
 
 import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -107,6 +108,33 @@ def test_only_some_schemes_may_stand_for_other_reducers_later(dns, tmp_path):
     assert found == Resolved(
         ("b:2", "a:1", "c1:3", "c2:3", "10.0.0.5:4"), of_names=("10.0.0.5:4",), of_lists=("a:1", "b:2")
     )
+
+
+@pytest.fixture
+def silence():
+    """Return what stands for a call that never returns, while the test runs."""
+    is_over = threading.Event()
+    yield lambda *_, **__: is_over.wait()
+    is_over.set()
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch, caplog, silence):
+    monkeypatch.setattr(socket, "getaddrinfo", silence)
+    monkeypatch.setattr(resolving, "DNS_RETRY_S", 0.01)
+    with pytest.raises(ReducerUnavailable) as caught:
+        resolve(("dns:reducers:1",), 0.5, 0.1)
+    assert str(caught.value) == (
+        "dns:reducers:1: 'reducers' has 0 of 1 addresses after 0.5 s: no name server has answered"
+    )
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for dns:reducers:1: 'reducers' has 0 of 1 addresses: no name server has answered; giving up in 0 s"
+    ]
+
+
+def test_nor_is_a_cluster_that_does_not_say_where_its_reducers_are(monkeypatch, silence):
+    monkeypatch.setattr(resolving, "cluster_of", silence)
+    with pytest.raises(ReducerUnavailable, match=r"^file:/gone: no answer within 0.1 s$"):
+        resolve(("file:/gone",), 0.1, 1000.0)
 
 
 def test_a_name_that_cannot_be_one(dns):

@@ -9,6 +9,7 @@ from torch.distributed import HashStore
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
+from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.discovery.colocated import (
     Colocation,
     addresses_of,
@@ -101,7 +102,7 @@ def test_too_many_hosts_need_reducers_elsewhere(mode, reducers):
 
 
 def test_leaders_start_one_each_and_all_ranks_hear_of_it(reducers, config):
-    store = HashStore()
+    store = BoundedStore(HashStore(), PluginConfig())
     assert start(config, TWO, store, KEY, 1, USER) == []
     assert start(config, TWO, store, KEY, 2, USER) == reducers[:1]
     assert start(config, TWO, store, KEY, 0, USER) == reducers[-1:]
@@ -112,7 +113,7 @@ def test_leaders_start_one_each_and_all_ranks_hear_of_it(reducers, config):
 
 def test_a_fast_link_gets_several_processes(reducers):
     config = PluginConfig(colocated_host="10.0.0.1", link="25G", timeout_s=5.0)
-    store = HashStore()
+    store = BoundedStore(HashStore(), PluginConfig())
     assert len(start(config, Colocation((0,), "secret"), store, KEY, 0, USER)) == 5
     assert addresses_of(config, Colocation((0,), "secret"), store, KEY) == tuple(
         one.address for one in reducers
@@ -120,7 +121,7 @@ def test_a_fast_link_gets_several_processes(reducers):
 
 
 def test_one_that_does_not_start_is_an_error_on_all_ranks(reducers, config, monkeypatch):
-    store = HashStore()
+    store = BoundedStore(HashStore(), PluginConfig())
     start(config, TWO, store, KEY, 0, USER)
 
     def refuse(*_):
@@ -137,7 +138,7 @@ def test_any_other_error_is_told_too(reducers, config, monkeypatch):
     def refuse(*_):
         raise OSError("no more processes")
 
-    store = HashStore()
+    store = BoundedStore(HashStore(), PluginConfig())
     monkeypatch.setattr(colocated, "lend", refuse)
     with pytest.raises(ReducerUnavailable, match="no more processes"):
         start(config, TWO, store, KEY, 0, USER)
@@ -174,7 +175,7 @@ def network(monkeypatch):
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(colocated, "_address_of_interface", interfaces.get)
-    monkeypatch.setattr(colocated, "_address_towards", ways.get)
+    monkeypatch.setattr(colocated, "_address_towards", lambda host, _: ways.get(host))
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces)))
     interfaces["lo"] = "127.0.0.1"
     return interfaces, ways
@@ -184,37 +185,37 @@ def test_the_interface_of_torchs_collectives_comes_first(network, monkeypatch):
     network[0].update(eth0="10.0.0.1", eth1="10.1.0.1")
     network[1]["head"] = "10.0.0.1"
     monkeypatch.setenv("MASTER_ADDR", "head")
-    assert own_address() == "10.0.0.1"
+    assert own_address(1.0) == "10.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth1,eth0")
-    assert own_address() == "10.1.0.1"
+    assert own_address(1.0) == "10.1.0.1"
 
 
 def test_interfaces_that_nccl_must_not_use_are_not_used(network, monkeypatch):
     network[0].update(docker0="172.17.0.1", eth0="10.0.0.1")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker0,lo")
-    assert own_address() == "10.0.0.1"
+    assert own_address(1.0) == "10.0.0.1"
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=eth0")
-    assert own_address() == "10.0.0.1"
+    assert own_address(1.0) == "10.0.0.1"
 
 
 def test_on_the_launchers_own_host_the_way_to_it_may_be_the_loopback_one(network, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "head")
     network[1].update({"head": "127.0.1.1", "192.0.2.1": "10.0.0.7"})
-    assert own_address() == "10.0.0.7"
+    assert own_address(1.0) == "10.0.0.7"
 
 
 def test_without_any_way_the_first_interface_counts(network):
     network[0].update(eth0="10.0.0.1")
-    assert own_address() == "10.0.0.1"
+    assert own_address(1.0) == "10.0.0.1"
 
 
 def test_a_host_without_an_address_must_be_told_one(network):
     with pytest.raises(ConfigError, match="set colocated_host= or REDUCTION_COLOCATED_HOST"):
-        own_address()
+        own_address(1.0)
 
 
 def test_the_loopback_interface_has_the_loopback_address():
     assert colocated._address_of_interface("lo") == "127.0.0.1"
     assert colocated._address_of_interface("nothing") is None
-    assert colocated._address_towards("127.0.0.1") == "127.0.0.1"
-    assert colocated._address_towards("no such host.") is None
+    assert colocated._address_towards("127.0.0.1", 60.0) == "127.0.0.1"
+    assert colocated._address_towards("no such host.", 60.0) is None

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-from types import SimpleNamespace
 
 import pytest
 from reduction.discovery.platform import Named
@@ -48,27 +47,18 @@ def test_what_may_change_later_are_names_and_lists():
     assert dns_names_in(("a:1", "dns:b:2", "c-{0..1}:3", "dns:d:4?count=2")) == ("dns:b:2", "dns:d:4?count=2")
 
 
-def loop_of(*script):
-    """Return an event loop whose name server gives these answers, for `look_up`."""
+def looked_up(monkeypatch, names, *script):
+    """Look up names at a name server that gives these answers."""
     questions = iter(script)
 
-    async def getaddrinfo(name, port, type):
+    def getaddrinfo(name, port, type):
         answer = next(questions)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return SimpleNamespace(getaddrinfo=getaddrinfo)
-
-
-def looked_up(monkeypatch, names, *script):
-    monkeypatch.setattr(addresses.asyncio, "get_running_loop", lambda: loop_of(*script))
-    coroutine = look_up(names)
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value
-    raise AssertionError("it waits for something else")
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asyncio.run(look_up(names))
 
 
 def test_looking_up_again_needs_an_answer_for_every_name(monkeypatch):

@@ -490,6 +490,8 @@ def _forget_times(core: RankCore) -> None:
     core.roster.look_around(core.identity.rank, core.identity.world_size, 0.0)
     for link in core.roster:
         link.lost_since = dict.fromkeys(link.lost_since, 0.0)
+        if link.lane is not None:
+            link.lane.moved_at = 0.0
 
 
 def _short(frame: Any) -> str:

@@ -62,6 +62,8 @@ class Lane:
         self.credit_bytes = credit_bytes
         self.pending: deque[Pending] = deque()
         self.in_flight = 0
+        #: When its latest result came.
+        self.moved_at = -math.inf
         #: The next push is chunk `_chunk` of collective `seq`. The member's chunks there end before
         #: `_stop`.
         self.seq = first
@@ -133,6 +135,7 @@ class Lane:
             return None
         push = self.pending.popleft()
         self.in_flight -= push.cost
+        self.moved_at = now
         if self.pace is not None:
             latency_s = None if push.triggered_at is None else now - push.triggered_at
             self.pace.on_result(push.cost, latency_s, now)

@@ -2,7 +2,7 @@
 
 Reducers report which ranks their oldest chunk waits for (`Waiting`). Of the ranks that wait, the
 lowest warns and the others only log it as information. So a stall is one warning in a job's log,
-and not one per rank.
+and not one per rank. Nor is it one per collective: thousands of small ones may be in flight.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from reduction.errors import CollectiveTimeout
 from reduction.model import Waiting
 
 from worker_plugin.core.actions import Action, Log
+from worker_plugin.core.link import Link
 from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.window import Outstanding, Window
 
@@ -46,10 +47,14 @@ class Stalls:
         self._stall_warn_s = stall_warn_s
         self._timeout_s = timeout_s
         #: The last collective that was logged because this rank, or the others, wait for it.
-        self.warned_seq: int | None = None
+        self._warned_seq: int | None = None
+        #: When each rank or reducer was named, in the last `stall_warn_s` seconds.
+        self._warned_at: dict[str, float] = {}
 
     def check(self, now: float, *, is_running: bool) -> None:
-        """Warn once if no result of the oldest collective has come for too long, and give it up in the end.
+        """Warn if no result has come for too long where the oldest collective waits, and give it up in the end.
+
+        At most once for each collective, and once in `stall_warn_s` seconds for the same ranks or reducers.
 
         Args:
             now: the present time.
@@ -62,42 +67,69 @@ class Stalls:
         seq = self._window.held
         oldest = self._window.outstanding.get(seq)
         if oldest is None:
-            self._check_own()
+            self._check_own(now)
             return
         if oldest.pushed_at is None:
             return
         waited = now - oldest.pushed_at
+        links = self._waited_for(seq)
+        # Neither a slow link nor a long queue is a stall.
+        still = now - max([oldest.moved_at, *(link.lane.moved_at for link in links if link.lane is not None)])
         is_late = waited >= self._timeout_s
-        is_still = now - oldest.moved_at >= self._stall_warn_s  # a slow link is no stall
-        if not is_late and (not (is_still and is_running) or self.warned_seq == seq):
+        is_still = still >= self._stall_warn_s
+        if not is_late and (not (is_still and is_running) or self._warned_seq == seq):
             return
         news = self._news()
         names = {
             peer.rank: str(peer) for report in news for peer in report.missing if peer.rank != self._rank
         }
         late = [names[rank] for rank in sorted(names)]
-        text = f"{self._text(seq, oldest, now, late)}; {self._end(waited, late, is_late=is_late)}"
+        where = [link.address for link in links]
+        end = self._end(waited, late, is_late=is_late)
+        text = f"{self._text(seq, oldest, waited, still, late, where)}; {end}"
         if is_late:
             raise CollectiveTimeout(text)
-        self.warned_seq = seq
+        if not self._may_warn(seq, late or where, now):
+            return
         others_speak = any(rank not in names for rank in range(self._rank))
         is_told_all = news and all(report.count == len(report.missing) for report in news)
         self._actions.append(Log(_INFO if others_speak and is_told_all else _WARNING, text))
 
-    def _check_own(self) -> None:
+    def _check_own(self, now: float) -> None:
         """Warn if the others wait for a collective that this rank has not issued yet."""
-        for link in self._roster:
-            news = link.waiting
-            if (
-                news is not None
-                and not news.epoch
-                and news.waited_s >= self._stall_warn_s
-                and news.seq >= self._window.issued
-                and news.seq != self.warned_seq
-            ):
-                self.warned_seq = news.seq
-                text = f"this rank is late by {news.waited_s:.0f} s: others wait for it to issue collective {news.seq}"
-                self._actions.append(Log(_WARNING, text))
+        reports = [
+            (news.seq, news.waited_s)
+            for link in self._roster
+            if (news := link.waiting) is not None
+            and not news.epoch
+            and news.waited_s >= self._stall_warn_s
+            and news.seq >= self._window.issued
+        ]
+        if not reports:
+            return
+        seq, waited_s = min(reports)
+        if self._may_warn(seq, ["this rank"], now):
+            text = f"this rank is late by {waited_s:.0f} s: others wait for it to issue collective {seq}"
+            self._actions.append(Log(_WARNING, text))
+
+    def _may_warn(self, seq: int, causes: list[str], now: float) -> bool:
+        """Whether to log what a collective waits for; it is logged then."""
+        self._warned_at = {
+            other: at for other, at in self._warned_at.items() if now - at < self._stall_warn_s
+        }
+        if self._warned_seq == seq or (causes and self._warned_at.keys() >= set(causes)):
+            return False
+        self._warned_seq = seq
+        self._warned_at |= dict.fromkeys(causes, now)
+        return True
+
+    def _waited_for(self, seq: int) -> list[Link]:
+        """Return the links on which a result comes next without which collective `seq` is not whole."""
+        return [
+            link
+            for link in self._roster
+            if link.lane is not None and link.lane.pending and link.lane.pending[0].seq <= seq
+        ]
 
     def _news(self) -> list[Waiting]:
         """Return the reducers' reports of the ranks that they wait for, as far as these are still true."""
@@ -111,19 +143,20 @@ class Stalls:
         issue = None if news.epoch else self._window.outstanding.get(news.seq)
         return issue is not None and news.chunk < len(issue.here) and self._window.needs(news.seq, news.chunk)
 
-    def _text(self, seq: int, oldest: Outstanding, now: float, names: list[str]) -> str:
-        assert oldest.pushed_at is not None
-        waited, still = now - oldest.pushed_at, now - oldest.moved_at
-        links = [link.address for link in self._roster if link.lane is not None and link.lane.pending]
-        where = ", ".join(links)
+    def _text(
+        self, seq: int, oldest: Outstanding, waited: float, still: float, names: list[str], where: list[str]
+    ) -> str:
+        at = ", ".join(where)
         if names:
             who = f"{', '.join(names)} {_verb(names, 'is', 'are')} late by {still:.0f} s"
-        elif links:
-            who = f"{where} {_verb(links, 'has', 'have')} sent no result for {still:.0f} s"
+        elif where:
+            who = f"{at} {_verb(where, 'has', 'have')} sent no result for {still:.0f} s"
         else:
-            who = f"no reducer is left, and no result has come for {still:.0f} s"
-        at = f" at {where}" if names and links else ""
-        missing = f"{oldest.missing} of {len(oldest.here)} chunks are missing{at}"
+            left = "" if any(link.lane is not None for link in self._roster) else "no reducer is left, and "
+            who = f"{left}no result has come for {still:.0f} s"
+        missing = f"{oldest.missing} of {len(oldest.here)} chunks are missing"
+        if names and where:
+            missing += f" at {at}"
         return f"{who}: collective {seq} ({oldest.collective}) is not done after {waited:.0f} s, {missing}"
 
     def _end(self, waited: float, names: list[str], *, is_late: bool) -> str:

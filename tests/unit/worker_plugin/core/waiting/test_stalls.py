@@ -23,8 +23,12 @@ def stalled(rank=0, world_size=4, **changes):
     return scene
 
 
+def logs(actions):
+    return [action for action in actions if isinstance(action, Log)]
+
+
 def logged(actions):
-    (log,) = [action for action in actions if isinstance(action, Log)]
+    (log,) = logs(actions)
     return log.level, log.text
 
 
@@ -143,6 +147,61 @@ def test_with_no_reducer_left_there_is_nobody_to_blame():
     assert text.startswith("no reducer is left, and no result has come for 5 s: ")
 
 
+def test_a_reducer_that_is_not_waited_for_is_not_blamed():
+    scene = Scene(1, world_size=4, timeout_s=5.0).run()
+    scene.issue(now=0.0)  # its chunk is at "a"
+    scene.issue(now=0.0)  # and this one's at "b"
+    scene.lose("a")
+    kind, text = failure(scene.tick(5.0))
+    assert kind is CollectiveTimeout
+    assert text.startswith("no result has come for 5 s: collective 0")
+    assert "b:1" not in text
+
+
+def small_ones(count):
+    """Return a scene with so many collectives of one chunk, on two reducers in turn."""
+    scene = Scene(world_size=4).run()
+    for _ in range(count):
+        scene.issue(now=0.0)
+    return scene
+
+
+def test_a_long_queue_is_no_stall():
+    scene = small_ones(40)
+    for seq in range(40):
+        now = seq + 1.0  # each comes 6 s or later after its push, 2 s after the one before it
+        assert logs(scene.tick(now)) == []
+        scene.result("ab"[seq % 2], seq, now=now)
+
+
+def test_only_reducers_that_are_waited_for_are_named():
+    scene = small_ones(4)
+    scene.result("b", 1, now=4.0)
+    level, text = logged(scene.tick(5.0))
+    assert level == WARNING
+    assert text.startswith("a:1 has sent no result for 5 s: collective 0 ")
+
+
+def test_a_cause_is_warned_of_once_in_a_while_however_many_collectives_it_delays():
+    scene = small_ones(2)
+    for seq, reducer in enumerate("ab"):
+        scene.receive(reducer, waiting(3, seq=seq))
+    assert logged(scene.tick(5.0))[1].startswith("rank 3 (h3) is late by 5 s: collective 0 ")
+    scene.result("a", 0, now=5.0)
+    assert logs(scene.tick(9.9)) == []
+    assert logged(scene.tick(10.0))[1].startswith("rank 3 (h3) is late by 10 s: collective 1 ")
+    assert logs(scene.tick(16.0)) == []
+
+
+def test_another_cause_is_warned_of_at_once():
+    scene = small_ones(2)
+    scene.receive("a", waiting(3, seq=0))
+    assert logged(scene.tick(5.0))[1].startswith("rank 3 (h3) is late by 5 s: collective 0 ")
+    scene.result("a", 0, now=5.0)
+    scene.receive("b", waiting(2, seq=1))
+    assert logged(scene.tick(5.1))[1].startswith("rank 2 (h2) is late by 5 s: collective 1 ")
+
+
 def test_a_collective_that_moves_is_no_stall():
     scene = Scene().run()
     scene.issue(4, now=0.0)
@@ -176,6 +235,16 @@ def test_a_rank_that_others_wait_for_hears_it_once():
             ]
         else:
             assert logs == []
+
+
+def test_nor_is_it_told_at_every_tick_if_reducers_wait_for_different_collectives():
+    scene = Scene(1, world_size=4).run()
+    texts = []
+    for tick in range(1000):
+        for seq, reducer in ((1, "a"), (0, "b")):
+            scene.receive(reducer, waiting(1, seq=seq, waited_s=5.0 + tick * 0.04))
+        texts += [action.text for action in scene.tick(tick * 0.04) if isinstance(action, Log)]
+    assert texts == ["this rank is late by 5 s: others wait for it to issue collective 0"]
 
 
 def test_old_news_is_no_reason_to_hurry():

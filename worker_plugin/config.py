@@ -100,12 +100,13 @@ class PluginConfig:
         5.0,
         Seconds(),
         "Seconds without a result after which the oldest collective is logged as a warning. After this "
-        "time a rank also says which reducers or ranks it waits for.",
+        "time a rank also says which reducers or ranks it waits for. Nobody is named more often.",
     )
     join_timeout_s: float = setting(
         60.0,
         Seconds(),
-        "Seconds to wait for reducers that cannot be reached, at the start and after all were lost.",
+        "Seconds to wait for reducers that cannot be reached, at the start and after all were lost. The store of "
+        "torch.distributed and name servers have as long to answer.",
     )
     close_timeout_s: float = setting(
         5.0, Seconds(), "Seconds that `close` waits for ranks that may still need this one."

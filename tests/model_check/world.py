@@ -486,6 +486,7 @@ def _forget_times(core: RankCore) -> None:
             if getattr(thing, name, None) is not None:
                 setattr(thing, name, 0.0)
     core.patience = Patience(core.identity.stall_warn_s, core._actions)  # what it has said decides nothing
+    core.stalls._warned_at.clear()  # nor does this
     # As at the next tick, which finds out; it would be one more state, whatever else happens before.
     core.roster.look_around(core.identity.rank, core.identity.world_size, 0.0)
     for link in core.roster:

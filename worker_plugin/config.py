@@ -100,7 +100,7 @@ class PluginConfig:
         5.0,
         Seconds(),
         "Seconds without a result after which the oldest collective is logged as a warning. After this "
-        "time a rank also says which reducers or ranks it waits for. Nobody is named more often.",
+        "time a rank also says which reducers or ranks it waits for. The same ones are named at most once in it.",
     )
     join_timeout_s: float = setting(
         60.0,

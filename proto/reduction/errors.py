@@ -8,7 +8,7 @@
     |   |-- ReducerUnavailable            no reducer could be reached in time
     |   |   `-- ReducerAbsent             nobody listens on its address: its process is gone
     |   |-- ReducerDraining               the reducer is about to stop and takes no new jobs
-    |   |-- ResourceExhausted             a limit of the reducer does not allow one more job or stream
+    |   |-- ResourceExhausted             a process has used up memory, descriptors, threads, or what a reducer allows
     |   |-- JobBusy                       a live job already has this name
     |   |   `-- RankTaken                 a live process already is this rank of the job
     |   |-- CollectiveTimeout             a collective did not finish within timeout_s
@@ -76,7 +76,7 @@ class ReducerDraining(RetryableError):
 
 
 class ResourceExhausted(RetryableError):
-    """One more job or stream would pass a limit of the reducer; the message names it."""
+    """A process has no memory, descriptor or thread left, or a reducer takes no more; the message names the limit."""
 
     code = 3
 

@@ -262,6 +262,8 @@ class Outbox:
     def _on_data_end(self, error: Exception | None) -> None:
         if isinstance(error, ReductionError):
             self.reject(error)
+        elif isinstance(error, tcp.CannotShare) and self._data_port is not None:
+            self._data_port.share_less(str(error))  # before the worker dials again
         if self._owner is not None and self._data is not None:
             lost = max(self._packets_lost, self._data.connection.packets_lost)
             if lost:

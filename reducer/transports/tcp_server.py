@@ -17,7 +17,6 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from reduction import wire
 from reduction.codecs import CODECS
@@ -33,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: How long to accept no connection after the process ran out of descriptors, in seconds.
 PAUSE_S = 1.0
+#: How long new streams of this host go by TCP after the process ran out of what sharing memory takes, in seconds.
+UNSHARED_S = 60.0
 _KEY_ID_BYTES = 16
 _BACKLOG = 1024
 
@@ -48,6 +49,7 @@ class DataPort:
         #: For TCP, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Attach | None], socket.socket] = {}
+        self._incarnation = b""
         #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
         self._offers: dict[bytes, tuple[bytes, Attach]] = {}
 
@@ -69,12 +71,10 @@ class DataPort:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
         self.port = listener.getsockname()[1]
         self._listeners.append(listener)
-        if incarnation:
-            with suppress(OSError):  # workers on this host come by TCP
-                self._listeners.append(_local_listener(incarnation))
-        for listener in self._listeners:
-            listener.setblocking(False)
-            self._resume(listener)
+        listener.setblocking(False)
+        self._resume(listener)
+        self._incarnation = incarnation
+        self._listen_locally()
 
     def stop(self) -> None:
         """Accept no new connections. Streams that moved end with their calls."""
@@ -84,6 +84,26 @@ class DataPort:
             self._loop.remove_reader(listener.fileno())
             listener.close()
         self._listeners.clear()
+
+    def share_less(self, reason: str) -> None:
+        """Let new streams of this host come by TCP for UNSHARED_S; those that share memory go on."""
+        for listener in [found for found in self._listeners if found.family == socket.AF_UNIX]:
+            log.warning("for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason)
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+            self._listeners.remove(listener)
+            self._loop.call_later(UNSHARED_S, self._listen_locally)
+
+    def _listen_locally(self) -> None:
+        if not self._incarnation or not self._listeners:  # the latter after `stop`
+            return
+        try:
+            listener = _local_listener(self._incarnation)
+        except OSError:  # workers on this host come by TCP
+            self._loop.call_later(UNSHARED_S, self._listen_locally)
+        else:
+            self._listeners.append(listener)
+            self._resume(listener)
 
     def offer(self, attach: Attach) -> bytes:
         """Return a new key. `attach` gets the socket of the one connection that presents it."""
@@ -167,6 +187,7 @@ def _local_listener(incarnation: bytes) -> socket.socket:
     try:
         listener.bind(local_socket(incarnation))
         listener.listen(_BACKLOG)
+        listener.setblocking(False)
     except OSError:
         listener.close()
         raise

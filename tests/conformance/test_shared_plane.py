@@ -2,10 +2,12 @@
 
 import array
 import asyncio
+import errno
 import gc
 import logging
 import os
 import socket
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from reduction import layout, wire
 from reduction.model import Abort, Collective, DType, Moved, Push, ReduceOp, Start
 from reduction.process.place import local_socket
 from reduction.transports import tcp
+from reduction.transports.shared import peer
 from reduction.transports.shared.sharing import _PLACE, PLACE_BYTES
 
 from reducer.transports import tcp_server
@@ -200,3 +203,36 @@ async def test_where_regions_are_forbidden_payloads_are_sent(shared_place, monke
     assert all(map(is_local, workers))
     await works(workers)
     assert any("Operation not permitted" in text for text in caplog.messages)
+
+
+@pytest.mark.parametrize("unshared_s", [1000.0, 0.0])
+async def test_a_reducer_that_cannot_map_a_region_takes_streams_by_tcp_for_a_while(
+    shared_place, monkeypatch, unshared_s
+):
+
+    def refuse(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(tcp_server, "UNSHARED_S", unshared_s)
+    with monkeypatch.context() as patch:
+        patch.setattr(peer, "mmap", SimpleNamespace(mmap=refuse, MAP_SHARED=1, PROT_READ=1))
+        cut = shared_place.worker()
+        await cut.welcome()
+        assert await cut.sink.closed is not None
+    if not unshared_s:
+        await shared_place.eventually(lambda: len(shared_place.data_port._listeners) == 2)
+    workers = await shared_place.running(job="other")
+    assert [is_local(worker) for worker in workers] == [not unshared_s] * 2
+    await works(workers)
+
+
+async def test_a_worker_that_cannot_map_a_region_comes_by_tcp_the_next_time(
+    shared_place, monkeypatch, caplog
+):
+    caplog.set_level(logging.INFO)
+    workers = await shared_place.running(credit=64 << 20, chunk_bytes=1 << 20)
+    stream = workers[0].stream
+    stream._connection.close(tcp.CannotShare("no descriptor is left"))
+    assert stream._endpoint.memory is None
+    assert "no memory is shared with it: no descriptor is left" in caplog.text
+    assert "no descriptor is left" in str(await workers[0].sink.closed)

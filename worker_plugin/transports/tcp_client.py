@@ -64,6 +64,7 @@ class TcpEndpoint:
         self, address: str, *, is_required: bool, access: Access = OPEN, memory: OwnMemory | None = None
     ) -> None:
         self.address = address
+        #: None if nothing is shared, or cannot be any more.
         self.memory = memory if is_possible() and not is_required else None
         #: Why memory could not be shared with this reducer, although it is on this host.
         self.why_not_shared = ""
@@ -373,6 +374,9 @@ class TcpStream:
 
     def on_end(self, error: Exception | None) -> None:
         """See `tcp.Handler`."""
+        if isinstance(error, tcp.CannotShare):
+            self._endpoint.memory = None  # the next stream comes by TCP
+            self._note_unshared(str(error))
         if isinstance(error, ReductionError):
             self._error = self._error or error
         elif error is not None:

@@ -10,6 +10,8 @@ from contextlib import suppress
 
 from reduction.errors import MalformedFrame
 from reduction.limits import REGION_BYTES_MAX, REGIONS_MAX
+from reduction.shortage import shortage
+from reduction.transports.tcp.connection import CannotShare
 
 # From linux/fcntl.h.
 _F_GET_SEALS, _F_SEAL_SHRINK = 1034, 0x0002
@@ -27,6 +29,7 @@ class PeerMemory:
         Raises:
             MalformedFrame: it could become smaller while we read, is no anonymous file, or is one too
                 many.
+            CannotShare: no descriptor or address space is left here.
         """
         try:
             if number in self._regions or len(self._regions) >= REGIONS_MAX:
@@ -34,7 +37,10 @@ class PeerMemory:
             size = _checked_size(descriptor)
             mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
         except OSError as error:
-            raise MalformedFrame(f"region {number} cannot be mapped: {error}") from error
+            text = f"region {number} cannot be mapped: "
+            if reason := shortage(error):
+                raise CannotShare(text + reason) from error
+            raise MalformedFrame(f"{text}{error}") from error
         finally:
             os.close(descriptor)
         self._regions[number] = memoryview(mapping)

@@ -90,6 +90,7 @@ class Sharing:
 
         Raises:
             MalformedFrame: the region may not be used.
+            CannotShare: no descriptor or address space is left here.
         """
         if header.kind == SHOW:
             self._peer.add(header.chunk, self._connection.take_descriptor())

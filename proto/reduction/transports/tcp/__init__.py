@@ -1,6 +1,12 @@
 """The TCP plane: fixed headers, and payloads straight from and into the memory where they belong."""
 
-from reduction.transports.tcp.connection import MESSAGES_PER_WAKE, WAKE_BYTES_MAX, Connection, Handler
+from reduction.transports.tcp.connection import (
+    MESSAGES_PER_WAKE,
+    WAKE_BYTES_MAX,
+    CannotShare,
+    Connection,
+    Handler,
+)
 from reduction.transports.tcp.messages import (
     CONTROL,
     COUNTER,
@@ -48,6 +54,7 @@ __all__ = [
     "TCP_DELACK_MAX_US",
     "TCP_RTO_MIN_US",
     "WAKE_BYTES_MAX",
+    "CannotShare",
     "Connection",
     "Handler",
     "Header",

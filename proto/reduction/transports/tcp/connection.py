@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from collections import deque
@@ -15,8 +16,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol, cast
 
-from reduction.errors import MalformedFrame, ReductionError
+from reduction.errors import MalformedFrame, ReductionError, ResourceExhausted
 from reduction.limits import DESCRIPTORS_WAITING_MAX
+from reduction.shortage import shortage
 from reduction.transports.tcp.messages import HEADER_BYTES, Header, parse_header
 from reduction.transports.tcp.socket_options import PathState, path_state
 
@@ -37,6 +39,13 @@ _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 #: Level, type and data of what comes beside the bytes, as `socket.sendmsg` takes it.
 _Ancillary = tuple[int, int, "array.array[int]"]
+
+
+class CannotShare(OSError):
+    """This process or its host has run out of what shared memory takes. The peer has broken no rule.
+
+    The connection ends as one that broke does, and the stream goes on over another one without shared memory.
+    """
 
 
 class HasDescriptor(Protocol):
@@ -184,6 +193,8 @@ class Connection:
                 self._wait_to_write()
                 return
             except OSError as error:
+                if ancillary and not isinstance(error, ConnectionError):
+                    error = CannotShare(f"a region cannot be shown: {shortage(error) or error}")
                 # Close later: the caller may be using what ends with this connection.
                 self._loop.call_soon(self.close, error)
                 self._queue.clear()
@@ -242,6 +253,10 @@ class Connection:
             return
         except (OSError, ReductionError) as error:
             self.close(error)
+        except MemoryError as error:
+            self.close(
+                ResourceExhausted(f"a message has come for which there is no memory: {shortage(error)}")
+            )
         except Exception as error:  # a bug must cost one connection, and not repeat for ever
             self.close(error)
             raise
@@ -264,8 +279,8 @@ class Connection:
         buffers = (self._rest, head) if self._header else (head,)
         if self._takes_descriptors:
             count, ancillary, flags, _ = self._socket.recvmsg_into(buffers, _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
-            if ancillary:
-                self._keep_descriptors(ancillary, flags)
+            if ancillary or flags & socket.MSG_CTRUNC:
+                self._keep_descriptors(ancillary, bool(flags & socket.MSG_CTRUNC))
         else:
             count = self._socket.recvmsg_into(buffers)[0]
         if not count:
@@ -289,12 +304,17 @@ class Connection:
             self._deliver()
         return True
 
-    def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]], flags: int) -> None:
+    def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]], is_cut: bool) -> None:
+        before = len(self._descriptors)
         for _, _, data in ancillary:  # a socket without further options gets nothing but descriptors
             numbers = array.array("i")
             numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
             self._descriptors.extend(numbers)
-        if flags & socket.MSG_CTRUNC or len(self._descriptors) > DESCRIPTORS_WAITING_MAX:
+        if is_cut and len(self._descriptors) - before < DESCRIPTORS_WAITING_MAX:
+            # There was room for more, so it is this process that can have no more (unix(7)).
+            reason = shortage(OSError(errno.EMFILE, ""))
+            raise CannotShare(f"the descriptor of a region could not be received: {reason}")
+        if is_cut or len(self._descriptors) > DESCRIPTORS_WAITING_MAX:
             raise MalformedFrame(f"more than {DESCRIPTORS_WAITING_MAX} descriptors wait for their messages")
 
     def _deliver(self) -> None:

@@ -84,13 +84,15 @@ def test_where_it_is_not_allowed_ordinary_memory_does_and_the_reason_is_kept(mon
     def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "memfd_create", refuse)
     memory = OwnMemory()
     memory.want()
-    assert place(memory, memory.allocate(100)) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "memfd_create", refuse)
+        assert place(memory, memory.allocate(100)) is None
     assert "Operation not permitted" in memory.refusal
+    assert place(memory, memory.allocate(100)) is None, "nobody has asked again"
     memory.want()
-    assert not memory.is_wanted
+    assert place(memory, memory.allocate(100)) is not None, "the next peer may have more luck"
 
 
 def test_memory_that_nobody_closes_ends_with_its_owner_and_its_buffers(memory):

@@ -2,6 +2,7 @@
 
 import array
 import asyncio
+import errno
 import gc
 import os
 import socket
@@ -17,6 +18,7 @@ from reduction.transports.shared import OwnMemory, PeerMemory, Sharing, address_
 from reduction.transports.shared.own import SLAB_BYTES
 from reduction.transports.shared.sharing import _PLACE, PLACE_BYTES
 from support.network.tcp_pair import Recorder, run, unix_pair
+from support.processes.shortages import no_descriptors
 
 
 class Side(Recorder):
@@ -192,12 +194,67 @@ def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
     with pytest.raises(MalformedFrame, match="a region of 0 bytes"):
         PeerMemory().add(1, empty)
 
-    def refuse(*_):
-        raise OSError(12, "Cannot allocate memory")
 
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EMFILE, tcp.CannotShare), (errno.ENOMEM, tcp.CannotShare), (errno.EACCES, MalformedFrame)],
+)
+def test_a_region_that_cannot_be_mapped_is_the_peers_fault_only_if_nothing_is_short(
+    monkeypatch, number, kind
+):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    memory = OwnMemory()
+    memory.want()
+    buffer = memory.allocate(SLAB_BYTES)
+    region, _ = memory.find(address_of(buffer.data))
+    before = descriptors()
     monkeypatch.setattr(peer.mmap, "mmap", refuse)
-    with pytest.raises(MalformedFrame, match="cannot be mapped"):
+    with pytest.raises(kind, match=f"region 1 cannot be mapped: .*{os.strerror(number)}"):
         PeerMemory().add(1, os.dup(region.descriptor))
+    assert descriptors() == before
+
+
+def test_without_descriptors_a_region_cannot_be_received_and_nobody_lies():
+    async def test():
+        with sides() as (one, other):
+            buffer = one.own.allocate(SLAB_BYTES)
+            before = descriptors()
+            with no_descriptors(0):
+                one.push(buffer)
+                error = await other.end()
+            assert type(error) is tcp.CannotShare
+            assert "ulimit -n" in str(error)
+            assert descriptors() < before, "nothing came, and the connection's own is closed"
+
+    run(test())
+
+
+def test_a_descriptor_that_cannot_be_sent_is_no_lie_either():
+    class Socket:
+        """Refuses descriptors as unix(7) does when too many are on their way."""
+
+        def __init__(self, sock):
+            self._sock = sock
+
+        def __getattr__(self, name):
+            return getattr(self._sock, name)
+
+        def sendmsg(self, buffers, ancillary=()):
+            if ancillary:
+                raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
+            return self._sock.sendmsg(buffers)
+
+    async def test():
+        with sides() as (one, _):
+            one.connection._socket = Socket(one.connection._socket)
+            one.push(one.own.allocate(SLAB_BYTES))
+            error = await one.end()
+            assert type(error) is tcp.CannotShare
+            assert "a region cannot be shown" in str(error)
+
+    run(test())
 
 
 def test_a_region_that_cannot_have_its_size_leaves_no_descriptor(monkeypatch):

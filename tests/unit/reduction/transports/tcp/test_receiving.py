@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from reduction import limits
-from reduction.errors import DataCorrupted, MalformedFrame, OutOfOrder
+from reduction.errors import DataCorrupted, MalformedFrame, OutOfOrder, ResourceExhausted
 from reduction.model import Collective, DType, Push, ReduceOp, Result
 from reduction.transports import tcp
 from support.network.tcp_pair import (
@@ -501,6 +501,22 @@ def test_a_bug_in_the_owner_ends_the_connection_and_is_seen_once(within):
             assert connection.is_closed
 
     run(test(), bugs=[bug])
+
+
+def test_a_message_for_which_there_is_no_memory_ends_the_connection_and_is_no_bug():
+    def refuse(header):
+        raise MemoryError
+
+    async def test():
+        with connected() as (connection, handler, peer):
+            handler.on_place = refuse
+            peer.send(result(0, b"payload"))
+            error = await handler.end()
+            assert type(error) is ResourceExhausted
+            assert "no memory" in str(error)
+            assert connection.is_closed
+
+    run(test())
 
 
 @pytest.mark.parametrize("payload", [b"", b"payload"])

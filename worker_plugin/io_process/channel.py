@@ -1,5 +1,7 @@
 """Messages between a rank's process and its I/O process: JSON arrays, each whole, with at most one descriptor.
 
+Bytes may follow a message, behind a line feed. They become its last item.
+
 They go over a pair of UNIX sockets of type SOCK_SEQPACKET (unix(7)), which keeps the borders of
 messages and ends when either process does. Both ends run this project's code of the same version, in
 processes of one user, so what arrives is not checked again.
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: The most bytes of a message. The kernel takes no message that is larger than the socket's buffer for sending.
 MESSAGE_BYTES_MAX = 128 * 1024
+#: The most bytes that follow a message; longer ones need several messages.
+PIECE_BYTES = 64 * 1024
 
 _DESCRIPTOR = struct.Struct("i")
 
@@ -40,8 +44,8 @@ class Channel:
     Args:
         sock: of type SOCK_SEQPACKET; it belongs to this object from here on.
         loop: the running one.
-        on_message: takes a message and the descriptor that came with it, -1 if none did. The
-            descriptor belongs to the callee.
+        on_message: takes a message and the descriptor that came with it, -1 if none did, because
+            this process may have no more, for one. The descriptor belongs to the callee.
         on_end: nothing comes any more, because the other end is gone, or because of an error that
             `on_message` has raised.
     """
@@ -76,13 +80,22 @@ class Channel:
         if not self._is_closed:
             self._loop.add_reader(self._descriptor, self._receive)
 
-    def send(self, *message: Any, described: Described | None = None) -> None:
+    def send(
+        self, *message: Any, described: Described | None = None, piece: bytes | memoryview = b""
+    ) -> None:
         """Send a message, after all earlier ones. It never blocks; after the end it does nothing.
+
+        Args:
+            message: its items.
+            described: whose descriptor goes along. If the system does not allow it, the message goes alone.
+            piece: bytes that follow, no more than PIECE_BYTES.
 
         Raises:
             ValueError: the message is too long.
         """
         data = json.dumps(message).encode()
+        if piece:
+            data = b"\n".join((data, piece))  # JSON has no line feed here
         if len(data) > MESSAGE_BYTES_MAX:
             raise ValueError(
                 f"a message of {len(data)} bytes to or from an I/O process, {MESSAGE_BYTES_MAX} are allowed"
@@ -93,6 +106,11 @@ class Channel:
             self._waiting.append((data, described))
             if len(self._waiting) == 1 and not self._flush():
                 self._loop.call_soon_threadsafe(self._wait_to_send)
+
+    def send_bytes(self, seq: int, payload: memoryview) -> None:
+        """Send the bytes of a collective, in as many messages as they need."""
+        for offset in range(0, len(payload), PIECE_BYTES):
+            self.send("bytes", seq, offset, piece=payload[offset : offset + PIECE_BYTES])
 
     def close(self) -> None:
         """End it, after what the kernel has taken. Idempotent. Loop thread."""
@@ -122,7 +140,11 @@ class Channel:
                     socket.send_fds(self._socket, [data], [described.descriptor])
             except (BlockingIOError, InterruptedError):
                 return False
-            except OSError:  # the other end is gone; `_receive` sees that too
+            except OSError as error:
+                if described is not None and not isinstance(error, ConnectionError):
+                    self._waiting[0] = data, None  # too many descriptors are on their way, for one
+                    continue
+                # The other end is gone; `_receive` sees that too.
                 self._waiting.clear()
                 return True
             self._waiting.popleft()
@@ -152,9 +174,11 @@ class Channel:
         failure: Exception | None = None
         try:
             if data:
-                on_message(json.loads(data), descriptor)
+                head, _, piece = data.partition(b"\n")
+                message = json.loads(head)
+                on_message([*message, piece] if piece else message, descriptor)
                 return
-        except Exception as error:  # a bug of ours, or no descriptors are left
+        except Exception as error:  # a bug of ours
             log.exception("a message between a rank and its I/O process could not be handled")
             failure = error
         self.close()

@@ -7,10 +7,12 @@ contributions come encoded, and results stay encoded.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
 import sys
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,9 +23,11 @@ from numpy.typing import NDArray
 from reduction.codecs import BLOCK_CODECS
 from reduction.errors import ClosedError, ReductionError
 from reduction.model import Collective
+from reduction.shortage import failure_of, shortage
 from reduction.transports.shared import OwnMemory
 
 from worker_plugin.communicator import CLOSED
+from worker_plugin.core.events import Broke
 from worker_plugin.driver import Driver
 from worker_plugin.io_process import messages
 from worker_plugin.io_process.channel import Channel
@@ -32,6 +36,8 @@ from worker_plugin.tensors.encoding import Encoding
 from worker_plugin.tensors.futures import make_future
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Recorder
+
+log = logging.getLogger(__name__)
 
 #: Seconds between two looks whether the rank's process has taken the last messages, and how often.
 _FLUSH_S, _FLUSH_TIMES = 0.01, 200
@@ -113,6 +119,14 @@ class IoProcess:
         self._memory = OwnMemory()
         #: The rank's memory, by the numbers that it calls its regions.
         self._regions: dict[int, NDArray[np.uint8]] = {}
+        #: A collective whose contribution the rank has to send, and what has come after it.
+        self._awaited: Transfer | None = None
+        self._later: deque[tuple[list[Any], int]] = deque()
+        #: The collectives whose results have to be sent to the rank.
+        self._apart: set[int] = set()
+        self._has_failed = False
+        #: Whether the log says that memory could not be mapped.
+        self._is_short = False
         #: The collectives that the rank is to hear of, because they are released.
         self._released: list[int] = []
         self._recorder = _RemoteRecorder(self.channel)
@@ -138,13 +152,18 @@ class IoProcess:
     # ---- messages ----
 
     def _on_message(self, message: list[Any], descriptor: int) -> None:
+        if self._awaited is not None and message[0] != "bytes":
+            self._later.append((message, descriptor))
+            return
         match message:
             case ["issue", seq, collective, contribution, result]:
                 self._issue(seq, messages.collective_from_json(collective), contribution, result)
+            case ["bytes", _, offset, piece]:
+                self._on_piece(offset, piece)
             case ["region", number]:
-                self._regions[number] = self._memory.adopt(descriptor)
+                self._adopt(number, descriptor)
             case ["forget", number]:
-                del self._regions[number]
+                self._regions.pop(number, None)
             case ["event", *event]:
                 self._driver.handle(messages.event_from_json(event))
             case ["fell_back", address, access]:
@@ -162,14 +181,54 @@ class IoProcess:
         progress = self._recorder.begin(seq, collective)
         encoding = Encoded(collective, contribution[2])
         transfer = Transfer(seq, collective, _NO_TENSOR, encoding, make_future(_NO_TENSOR), progress, None)
-        transfer.own(self._bytes(*contribution))
-        transfer.take_result(self._bytes(*result))
-        self._driver.issue(transfer)
+        is_there, is_shared = (
+            not nbytes or region in self._regions for region, _, nbytes in (contribution, result)
+        )
+        try:
+            transfer.own(self._bytes(*contribution))
+            transfer.take_result(self._bytes(*result))
+        except MemoryError as error:
+            self._driver.handle(
+                Broke(failure_of(f"the I/O process has no memory for collective {seq}", error))
+            )
+            return
+        if not is_shared:
+            self._apart.add(seq)
+        if is_there or self._has_failed:
+            self._driver.issue(transfer)
+        else:
+            self._awaited = transfer
+            self.channel.send("need", seq)
 
     def _bytes(self, region: int, offset: int, nbytes: int) -> torch.Tensor:
         if not nbytes:
             return _NO_TENSOR
-        return torch.from_numpy(self._regions[region][offset : offset + nbytes])
+        shared = self._regions.get(region)
+        return torch.from_numpy(
+            np.empty(nbytes, np.uint8) if shared is None else shared[offset : offset + nbytes]
+        )
+
+    def _adopt(self, number: int, descriptor: int) -> None:
+        """Map memory of the rank. If that is not possible, what lies there is sent."""
+        try:
+            self._regions[number] = self._memory.adopt(descriptor)
+        except OSError as error:
+            if not self._is_short:
+                self._is_short = True
+                reason = shortage(error if descriptor >= 0 else OSError(errno.EMFILE, "")) or error
+                log.warning("the I/O process cannot map memory of its rank, and has it sent: %s", reason)
+
+    def _on_piece(self, offset: int, piece: bytes) -> None:
+        """Take a part of the contribution that is waited for; after the last one, go on with what has come since."""
+        assert self._awaited is not None
+        contribution = self._awaited.contribution_bytes
+        contribution[offset : offset + len(piece)] = piece
+        if offset + len(piece) < len(contribution):
+            return
+        transfer, self._awaited = self._awaited, None
+        self._driver.issue(transfer)
+        while self._later and self._awaited is None:
+            self._on_message(*self._later.popleft())
 
     # ---- as `Copies`, for the driver ----
 
@@ -181,6 +240,9 @@ class IoProcess:
 
     def deliver(self, transfer: Transfer) -> None:
         """Let the rank copy the result."""
+        if transfer.seq in self._apart:
+            self._apart.discard(transfer.seq)
+            self.channel.send_bytes(transfer.seq, transfer.result_bytes)
         released, self._released = self._released, []
         self.channel.send("whole", transfer.seq, messages.progress_to_json(transfer.progress), released)
 
@@ -214,6 +276,7 @@ class IoProcess:
 
     def on_failed(self, error: ReductionError) -> ReductionError:
         """See `DriverOwner.on_failed`."""
+        self._has_failed = True
         self.channel.send("failed", messages.error_to_json(error))
         return error
 

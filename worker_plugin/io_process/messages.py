@@ -4,10 +4,14 @@
                            region NUMBER           memory of the rank, with its descriptor
                            forget NUMBER           that memory has ended
                            issue SEQ COLLECTIVE CONTRIBUTION RESULT
+                                                   each as region, offset and bytes; region 0 is none
+                           bytes SEQ OFFSET PIECE  a part of a contribution, after `need`
                            event NAME ITEM...      of the core (worker_plugin/core/events.py)
                            fell_back ADDRESS ACCESS
     to the rank            opened LINK ADDRESS     a link's reducer
                            began REDUCERS PLANES
+                           need SEQ                the contribution is in no memory that both have
+                           bytes SEQ OFFSET PIECE  a part of a result that is in no such memory, before `whole`
                            whole SEQ PROGRESS RELEASED
                                                    the result is there
                            released SEQS           no reducer needs these contributions again

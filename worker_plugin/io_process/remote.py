@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reduction.errors import LocalProtocolError, ReductionError, WorkerFailed
+from reduction.errors import LocalProtocolError, ReductionError, ResourceExhausted, WorkerFailed
 from reduction.process import descriptors
 from reduction.process.launch import io_process_command
+from reduction.shortage import failure_of, shortage
 from reduction.transports.shared import OWN_REGIONS_MAX, OwnMemory
 
 from worker_plugin.core.events import Broke, Event
@@ -54,6 +55,7 @@ class RemoteDriver:
         memory: that of the staging's pool.
 
     Raises:
+        ResourceExhausted: no descriptor, process or memory is left for it.
         WorkerFailed: the process cannot be started.
     """
 
@@ -65,6 +67,8 @@ class RemoteDriver:
         #: The regions that the I/O process knows.
         self._shown: set[int] = set()
         self._generation = memory.generation
+        #: Whether the log says that memory could not be shared.
+        self._is_short = False
         #: The collectives that are not released, by number.
         self._transfers: dict[int, Transfer] = {}
         self._failure: ReductionError | None = None
@@ -80,7 +84,10 @@ class RemoteDriver:
             with theirs:
                 self._process = _started(theirs)
         except OSError as error:
-            raise WorkerFailed(f"the I/O process of a rank cannot be started: {error}") from error
+            what = "the I/O process of a rank cannot be started"
+            if reason := shortage(error):
+                raise ResourceExhausted(f"{what}: {reason}") from error
+            raise WorkerFailed(f"{what}: {error}") from error
         self._channel = Channel(ours, loop, self._on_message, self._on_end)
         loop.call_soon_threadsafe(self._channel.start)
 
@@ -121,10 +128,9 @@ class RemoteDriver:
             assert transfer.result is not None
             places = self._place(transfer.contribution), self._place(transfer.result)
         except Exception as error:  # out of memory, perhaps
-            log.exception("no shared memory for a collective")
-            failure = LocalProtocolError(
-                f"collective {transfer.seq} could not be copied to shared memory: {error}"
-            )
+            failure = failure_of(f"collective {transfer.seq} could not be copied", error)
+            if isinstance(failure, LocalProtocolError):
+                log.exception("a collective could not be copied")
             io_loop().call_soon_threadsafe(self.handle, Broke(failure))
             return
         self._channel.send("issue", transfer.seq, messages.collective_to_json(transfer.collective), *places)
@@ -151,7 +157,7 @@ class RemoteDriver:
         del self._owner  # it refers to this object: a cycle
 
     def _place(self, buffer: torch.Tensor) -> tuple[int, int, int]:
-        """Return region, offset and bytes of a buffer, once the process knows the region."""
+        """Return region, offset and bytes of a buffer, once the process knows the region; region 0 if it has none."""
         if not buffer.nbytes:
             return 0, 0, 0
         if self._generation != self._memory.generation:
@@ -161,8 +167,11 @@ class RemoteDriver:
                 self._channel.send("forget", number)
         found = self._memory.find(buffer.data_ptr())
         if found is None:
-            reason = self._memory.refusal or f"a process has at most {OWN_REGIONS_MAX} regions"
-            raise MemoryError(f"{buffer.nbytes} bytes cannot be shared: {reason}")
+            if not self._is_short:
+                self._is_short = True
+                reason = self._memory.refusal or f"a process has at most {OWN_REGIONS_MAX} regions"
+                log.warning("memory cannot be shared with the I/O process, so it is sent there: %s", reason)
+            return 0, 0, buffer.nbytes
         region, offset = found
         if region.number not in self._shown:
             self._shown.add(region.number)
@@ -173,6 +182,11 @@ class RemoteDriver:
 
     def _on_message(self, message: list[Any], descriptor: int) -> None:
         match message:
+            case ["need", seq]:
+                self._channel.send_bytes(seq, self._transfers[seq].contribution_bytes)
+            case ["bytes", seq, offset, piece]:
+                if (transfer := self._transfers.get(seq)) is not None:
+                    transfer.result_bytes[offset : offset + len(piece)] = piece
             case ["whole", seq, progress, released]:
                 if (transfer := self._transfers.get(seq)) is not None:
                     messages.fill(transfer.progress, progress)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 
 import pytest
+from support.processes.shortages import no_descriptors
 
-from worker_plugin.io_process.channel import MESSAGE_BYTES_MAX, Channel
+from worker_plugin.io_process.channel import MESSAGE_BYTES_MAX, PIECE_BYTES, Channel
 
 
 class End:
@@ -155,6 +157,44 @@ def test_a_message_that_is_too_long_is_refused():
         await right.wait_for(1)
         with pytest.raises(ValueError, match=f"{MESSAGE_BYTES_MAX} are allowed"):
             left.channel.send("x" * MESSAGE_BYTES_MAX)
+        left.channel.close()
+        right.channel.close()
+
+    run(scenario)
+
+
+def test_a_collective_goes_in_pieces():
+    async def scenario():
+        left, right = map(End, pair())
+        payload = bytes(range(256)) * 1000
+        left.channel.send_bytes(7, memoryview(payload))
+        left.channel.send("whole", 7)
+        await right.wait_for(-(-len(payload) // PIECE_BYTES) + 1)
+        *pieces, last = [message for message, _ in right.messages]
+        assert last == ["whole", 7]
+        assert {(name, seq) for name, seq, _, _ in pieces} == {("bytes", 7)}
+        assert [offset for _, _, offset, _ in pieces] == list(range(0, len(payload), PIECE_BYTES))
+        assert b"".join(piece for *_, piece in pieces) == payload
+        left.channel.close()
+        right.channel.close()
+
+    run(scenario)
+
+
+def test_a_descriptor_that_cannot_be_sent_or_received_does_not_keep_its_message(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ETOOMANYREFS, "Too many references")
+
+    async def scenario():
+        left, right = map(End, pair())
+        pipe = Pipe(left.channel.descriptors[0])
+        with no_descriptors(0):
+            left.channel.send("first", described=pipe)
+            await right.wait_for(1)
+        monkeypatch.setattr(socket, "send_fds", refuse)
+        left.channel.send("second", described=pipe)
+        await right.wait_for(2)
+        assert right.messages == [(["first"], -1), (["second"], -1)]
         left.channel.close()
         right.channel.close()
 

@@ -19,7 +19,7 @@ from reduction import __version__
 from reduction.codecs import CODECS, Codec
 from reduction.codecs.average import scale
 from reduction.codecs.interface import Array
-from reduction.errors import DataCorrupted, MalformedFrame, ReductionError
+from reduction.errors import DataCorrupted, MalformedFrame, ReductionError, ResourceExhausted
 from reduction.model import (
     NOWHERE,
     PROTOCOL_VERSION,
@@ -36,6 +36,7 @@ from reduction.model import (
     Welcome,
     WorkerFrame,
 )
+from reduction.shortage import shortage
 from reduction.transports.interface import Sink
 from reduction.wire import checksum
 
@@ -267,19 +268,21 @@ class Engine:
                     now = self._clock()
                     for action in self.jobs.handle(event, now):
                         self._perform(action, now)
-            except Exception:  # a bug of the reducer must cost one job, not all
-                log.exception("event failed event=%s", type(event).__name__)
-                self._contain(event)
+            except Exception as error:  # a bug, or too little memory, must cost one job, not all
+                self._contain(event, error)
             if self._journal.has_news(len(self.jobs.by_name)):
                 self._journal.settle(self.jobs.by_name.values())
             self._events.popleft()
 
-    def _contain(self, event: ReducerEvent) -> None:
+    def _contain(self, event: ReducerEvent, error: Exception) -> None:
         """End the stream whose event failed. Its rank then fails the job everywhere."""
+        if reason := shortage(error):
+            failure: ReductionError = ResourceExhausted(f"the reducer has run out of memory: {reason}")
+        else:
+            log.error("event failed event=%s", type(event).__name__, exc_info=error)
+            failure = ReductionError("internal error of the reducer; see its log")
         if isinstance(event, Received):
-            self._events.append(
-                Rejected(event.stream, ReductionError("internal error of the reducer; see its log"))
-            )
+            self._events.append(Rejected(event.stream, failure))
 
     def _forget(self, stream: int) -> Sink | None:
         self._plane.pop(stream, None)

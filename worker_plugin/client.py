@@ -30,6 +30,7 @@ from reduction.errors import (
 from reduction.model import Collective, Place
 from reduction.process.place import own_host
 from reduction.rails import job_of
+from reduction.shortage import failure_of
 from reduction.transports.shared import OwnMemory
 
 from worker_plugin.communicator import CLOSED, Request
@@ -123,11 +124,18 @@ class Client:
         self.recorder = Recorder(config.trace)
         self._staging = Staging(ArenaPool.of(memory), self._on_arriving)
         driver = RemoteDriver if config.io_process else Driver
-        self._driver: Driver | RemoteDriver = driver(self, self._staging, self.recorder, memory)
+        try:
+            self._driver: Driver | RemoteDriver = driver(self, self._staging, self.recorder, memory)
+        except ReductionError:  # there is no I/O process
+            self._staging.finish(lambda: None)
+            raise
         fork.register(self)
         _clients.add(self)
         self._discovery = Discovery(target=self._discover, name="reduction-discovery", daemon=True)
-        self._discovery.start()
+        try:
+            self._discovery.start()
+        except RuntimeError as error:  # there can be no more threads
+            self._begin(failure_of("no thread can look for the other ranks", error))
 
     # ---- the user's thread ----
 
@@ -213,7 +221,10 @@ class Client:
 
     def _discover(self) -> None:
         """Look for job and reducers; then let the loop take over."""
-        asyncio.run_coroutine_threadsafe(self._live(self._ask(self._rendezvous.agree)), self._loop)
+        self._begin(self._ask(self._rendezvous.agree))
+
+    def _begin(self, meeting_point: MeetingPoint | ReductionError) -> None:
+        asyncio.run_coroutine_threadsafe(self._live(meeting_point), self._loop)
 
     def _fall_back(self) -> None:
         """Have rank 0 start a reducer, because none is left; on a thread of its own."""
@@ -228,8 +239,10 @@ class Client:
         except ReductionError as error:
             return error
         except Exception as error:
-            log.exception("discovery failed")
-            return LocalProtocolError(f"discovery failed: {error!r}")
+            failure = failure_of("discovery failed", error)
+            if isinstance(failure, LocalProtocolError):
+                log.exception("discovery failed")
+            return failure
 
     # ---- the loop thread ----
 
@@ -253,8 +266,10 @@ class Client:
             self._meeting_points.append(meeting_point)
             await self._serve(meeting_point)
         except Exception as error:
-            log.exception("the communicator failed")
-            self._driver.end(LocalProtocolError(f"the communicator failed: {error!r}"))
+            failure = failure_of("the communicator failed", error)
+            if isinstance(failure, LocalProtocolError):
+                log.exception("the communicator failed")
+            self._driver.end(failure)
         finally:
             with self._lock:
                 self._ended = True

@@ -9,8 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from reduction.errors import DataCorrupted, LocalProtocolError, MalformedFrame, ReductionError
+from reduction.errors import (
+    DataCorrupted,
+    LocalProtocolError,
+    MalformedFrame,
+    ReductionError,
+    ResourceExhausted,
+)
 from reduction.model import Push, ReducerFrame, Result
+from reduction.shortage import failure_of
 from reduction.transports.shared import OwnMemory
 from reduction.wire import checksum
 
@@ -171,19 +178,19 @@ class Driver:
     def issue(self, transfer: Transfer) -> None:
         """Take a collective whose turn has come: hand it to the core, or complete it with the error."""
         transfer.progress.taken = time.monotonic()
+        failure: ReductionError | None = None
         if transfer.ready is None:
             try:
                 self._staging.begin(transfer)
-            except Exception:  # out of memory, perhaps
-                log.exception("no private memory for a collective")
+            except Exception as error:  # out of memory, perhaps
+                failure = self._failure_of(f"collective {transfer.seq} could not be copied", error)
         if self._over.is_set() or self._failure is not None:
             self._staging.fail(transfer, self._failure or self._owner.final)
             return
         self._transfers[transfer.seq] = transfer
         if transfer.contribution is None:
-            self.handle(
-                Broke(LocalProtocolError(f"collective {transfer.seq} could not be copied; see the log"))
-            )
+            text = f"collective {transfer.seq} could not be copied; see the log"
+            self.handle(Broke(failure or LocalProtocolError(text)))
         else:
             self.handle(Issued(transfer.collective))
 
@@ -203,14 +210,12 @@ class Driver:
                 self._perform(action)
         except MalformedFrame as error:  # a result that cannot be decoded
             self.handle(Broke(error))
-        except Exception as error:  # a bug of ours: fail everywhere, with a cause
-            log.exception("job %s rank %d: event failed", *self._names)
+        except Exception as error:  # a bug of ours, or no memory is left: fail everywhere, with a cause
+            failure = self._failure_of(f"{type(event).__name__} could not be handled", error)
             if isinstance(event, Broke):
                 self.end(event.error)
             else:
-                self.handle(
-                    Broke(LocalProtocolError(f"{type(event).__name__} could not be handled: {error!r}"))
-                )
+                self.handle(Broke(failure))
 
     def fell_back(self, address: str, access: Access) -> None:
         """Go on at a reducer that rank 0 has started, after `DriverOwner.fall_back`."""
@@ -238,6 +243,9 @@ class Driver:
         if isinstance(error, MalformedFrame) and self._has_checksums():
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # no reducer sends such bytes
         self.handle(StreamLost(link, error))
+        # This rank's own, because a reducer says so with an Abort. After the loss: the stream cannot tell the others.
+        if isinstance(error, ResourceExhausted):
+            self.handle(Broke(error))
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -316,6 +324,13 @@ class Driver:
         self._recorder.totals.bytes_pushed += payload.nbytes
         self.links.push(action.link, push, destination)
         transfer.progress.on_push(action.link, action.stop - action.start)
+
+    def _failure_of(self, what: str, error: Exception) -> ReductionError:
+        """Return the error that ends the communicator; a bug's trace goes to the log."""
+        failure = failure_of(what, error)
+        if isinstance(failure, LocalProtocolError):
+            log.error("job %s rank %d: %s", *self._names, what, exc_info=error)
+        return failure
 
     def end(self, error: ReductionError) -> None:
         """Fail without telling the other ranks, because there is no core that could."""

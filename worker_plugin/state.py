@@ -13,10 +13,11 @@ from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
-from reduction.errors import ClosedError, ConfigError, ReductionError, WorkerFailed
+from reduction.errors import ClosedError, ConfigError, ReductionError, ResourceExhausted, WorkerFailed
 from reduction.layout import fingerprint
 from reduction.limits import NUMEL_MAX
 from reduction.model import DType, ReduceOp
+from reduction.shortage import shortage
 from reduction.timeline.record import Record
 from torch._C._distributed_c10d import GradBucket
 from torch.autograd.graph import increment_version
@@ -208,13 +209,10 @@ class ReductionState:
         has no type that they know. Nothing happens if it is over already.
 
         Returns:
-            The error, or WorkerFailed for one that is none of ours.
+            The error; for one that is none of ours ResourceExhausted if this process has run out of
+            something, otherwise WorkerFailed.
         """
-        if isinstance(error, ReductionError):
-            failure = error
-        else:
-            failure = WorkerFailed(f"{type(error).__name__}: {error}")
-            failure.__cause__ = error
+        failure = _failure_of(error)
         if isinstance(failure, ClosedError):
             return failure
         with self._lock:
@@ -614,7 +612,12 @@ class ReductionState:
         return self._group
 
     def _connect(self, model: str) -> Communicator:
-        communicator = self._make(model)
+        try:
+            communicator = self._make(model)
+        except (RuntimeError, OSError, MemoryError) as error:
+            if shortage(error):
+                raise _failure_of(error) from error
+            raise
         # A state that is dropped without close() leaves in the background, after its collectives;
         # one that is kept, at exit.
         self._dropping = weakref.finalize(self, communicator.leave)
@@ -634,6 +637,17 @@ class ReductionState:
                 f"torch.distributed, with this rank {ranks.rank} of {ranks.size}"
             )
         return Hierarchy(self.config, ranks, rendezvous)
+
+
+def _failure_of(error: Exception) -> ReductionError:
+    """Return the error that ends the communicator."""
+    if isinstance(error, ReductionError):
+        return error
+    text = f"{type(error).__name__}: {error}"
+    reason = shortage(error)
+    failure = ResourceExhausted(f"{text}; {reason}") if reason else WorkerFailed(text)
+    failure.__cause__ = error
+    return failure
 
 
 ReductionState.__doc__ = table.document(ReductionState.__doc__, table.rows(PluginConfig))

@@ -62,7 +62,11 @@ class BufferPool:
         self._sort_in()
         buffer = self._shelf.take(nbytes)
         if buffer is None or not self.memory.suits(address_of(buffer.data)):
-            buffer = self.memory.allocate(nbytes)
+            try:
+                buffer = self.memory.allocate(nbytes)
+            except BaseException:
+                self._shelf.cancel(nbytes)
+                raise
         lease = buffer.view(Lease)
         lease.returned = self._returned
         return lease.data

@@ -11,6 +11,7 @@ import asyncio
 import ctypes
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 #: One arena is for the loop's thread and one for gRPC's threads. With glibc's own number of arenas,
@@ -54,4 +55,5 @@ class Heap:
         assert self._trim is not None
         # This runs outside the loop because it takes milliseconds. Pages that a job still needs
         # come back by page faults.
-        asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
+        with suppress(RuntimeError):  # there can be no more threads; it is asked for again later
+            asyncio.get_running_loop().run_in_executor(None, self._trim, 0)

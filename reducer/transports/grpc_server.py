@@ -38,6 +38,7 @@ from reduction.limits import (
     WORKER_CONTROL_BYTES_MAX,
 )
 from reduction.security.tokens import TokenTable
+from reduction.shortage import shortage
 from reduction.v1 import reduction_pb2 as pb
 
 from reducer.binding import check_address
@@ -340,6 +341,10 @@ class GrpcServer:
             await asyncio.Event().wait()
         except ReductionError as error:
             outbox.reject(error)
+        except MemoryError as error:
+            outbox.reject(
+                ResourceExhausted(f"a message has come for which there is no memory: {shortage(error)}")
+            )
 
     @staticmethod
     async def _write(context: Context, outbox: Outbox) -> None:

@@ -101,7 +101,7 @@ class Finder:
             if everything and self._sources.lists:
                 await self._ask_lists()
             return (*await look_up(self._sources.dns_names), *self._last_of_lists)
-        except OSError:
+        except (OSError, RuntimeError):  # RuntimeError: there can be no more threads
             return None
         finally:
             self._is_busy = False

@@ -22,13 +22,22 @@ _thread: threading.Thread | None = None
 
 
 def io_loop() -> asyncio.AbstractEventLoop:
-    """Return the running loop; the first call of a process starts it. Any thread."""
+    """Return the running loop; the first call of a process starts it. Any thread.
+
+    Raises:
+        RuntimeError: there can be no more threads.
+    """
     global _loop, _thread
     with _lock:
         if _loop is None:
-            _loop = uvloop.new_event_loop()
-            _thread = threading.Thread(target=_run, args=(_loop,), name="reduction-io", daemon=True)
-            _thread.start()
+            loop = uvloop.new_event_loop()
+            thread = threading.Thread(target=_run, args=(loop,), name="reduction-io", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # a loop that no thread runs would keep everybody waiting
+                loop.close()
+                raise
+            _loop, _thread = loop, thread
         return _loop
 
 

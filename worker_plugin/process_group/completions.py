@@ -36,7 +36,11 @@ class Completions:
         self._threads: set[threading.Thread] = set()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a function, which must not raise, on a thread that does nothing else meanwhile."""
+        """Run a function, which must not raise, on a thread that does nothing else meanwhile.
+
+        Raises:
+            RuntimeError: there can be no more threads.
+        """
         with self._lock:
             self._idle -= 1
             if self._idle < 0:
@@ -45,8 +49,8 @@ class Completions:
                 # end of the process.
                 thread = threading.Thread(target=self._run, name="reduction-complete", daemon=True)
                 _at_exit.add(self)
-                self._threads.add(thread)
                 thread.start()
+                self._threads.add(thread)
         self._jobs.put(job)
 
     def begin_close(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from reduction.errors import CollectiveTimeout
+from reduction.shortage import failure_of
 from torch.distributed import Work
 from torch.utils.weak import TensorWeakRef
 
@@ -99,11 +100,17 @@ class AllReduceWork(Work):
             else:
                 combined.set_result(tensors)
 
+        def begin(_: object) -> None:
+            try:
+                completions.submit(complete)
+            except RuntimeError as error:
+                combined.set_exception(failure_of("no thread can go on after an all-reduce", error))  # type: ignore[arg-type]
+
         with self._lock:
             futures = self._futures
         # Not before the last one is done, or the thread would wait in vain.
         if futures:
-            futures[-1].add_done_callback(lambda _: completions.submit(complete))
+            futures[-1].add_done_callback(begin)
         else:
             complete()
         return raise_in_waiter(combined)

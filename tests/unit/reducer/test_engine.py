@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 from reduction import limits
-from reduction.errors import MalformedFrame
+from reduction.errors import MalformedFrame, ResourceExhausted
 from reduction.model import (
     Abort,
     Ack,
@@ -471,3 +471,22 @@ def test_a_late_tick_counts_as_lag_of_the_loop():
     engine.tick()
     assert sum(engine.loop_lag.counts) == 3
     assert engine.loop_lag.sum_s == pytest.approx(1.0)
+
+
+def test_too_little_memory_ends_the_job_that_needs_it_with_an_error_that_may_be_retried(monkeypatch, caplog):
+    engine = make_engine()
+    (sink,), (stream,) = running(engine, job="large")
+    (other_sink,), (other,) = running(engine, job="small")
+
+    def refuse(nbytes):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.pool, "take", refuse)
+        stream.send(push())
+    (abort,) = [frame for frame in sink.frames if isinstance(frame, Abort)]
+    assert abort.code == ResourceExhausted.code
+    assert "the reducer has run out of memory: Cannot allocate memory" in abort.message
+    assert "Traceback" not in caplog.text
+    other.send(push())
+    assert other_sink.kinds() == ["tuple"]

@@ -221,3 +221,17 @@ def test_a_lease_may_end_while_the_pool_looks_for_another():
 def test_the_default_bound():
     pool = BufferPool()
     assert pool._shelf._extra_bytes_max == EXTRA_BYTES_MAX == 64 << 20
+
+
+def test_what_cannot_be_allocated_does_not_count_as_in_use(monkeypatch):
+    pool = BufferPool()
+
+    def refuse(nbytes):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool.memory, "allocate", refuse)
+        with pytest.raises(MemoryError):
+            pool.take(1000)
+    assert pool._shelf.used_bytes == 0
+    assert pool.take(1000).nbytes == 1000

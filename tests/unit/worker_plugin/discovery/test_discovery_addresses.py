@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import threading
 
 import pytest
 from reduction.discovery.platform import Named
@@ -130,3 +131,13 @@ def test_a_source_that_raises_anything_is_a_warning(monkeypatch, caplog):
     finder = Finder(Sources(lists=("consul:web",), list_addresses=("a:1",)))
     assert asyncio.run(finder.find(everything=True)) == ("a:1",)
     assert "consul:web: ZeroDivisionError('a bug of theirs')" in caplog.text
+
+
+def test_a_source_that_no_thread_can_ask_is_a_warning(monkeypatch, caplog):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    finder = Finder(Sources(lists=("consul:web",), list_addresses=("a:1",)))
+    assert asyncio.run(finder.find(everything=True)) == ("a:1",)
+    assert "can't start new thread" in caplog.text

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from worker_plugin.process_group.completions import IDLE_MAX, Completions
 
 
@@ -57,4 +59,21 @@ def test_a_job_may_wait_for_the_next_one() -> None:
     completions, first, second = Completions(), threading.Event(), threading.Event()
     completions.submit(lambda: (completions.submit(second.set), second.wait(10), first.set()))  # type: ignore[arg-type, return-value]
     assert first.wait(10)
+    completions.stop(10)
+
+
+def test_without_another_thread_the_caller_hears_it_and_later_jobs_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    completions, done = Completions(), threading.Event()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="thread"):
+            completions.submit(done.set)
+    completions.submit(done.set)
+    assert done.wait(10)
     completions.stop(10)

@@ -11,6 +11,7 @@ import torch
 from reduction.errors import CollectiveTimeout, WorkerLost
 
 from worker_plugin.process_group import work as works
+from worker_plugin.process_group.completions import completions
 from worker_plugin.process_group.work import KEPT, SMALL_BYTES, AllReduceWork
 from worker_plugin.tensors.futures import Future, fail
 
@@ -136,3 +137,16 @@ def test_a_timeout_leaves_it_as_it_is() -> None:
     future.set_result(tensor)
     assert work.wait(datetime.timedelta(seconds=10)) is True
     assert work.wait(datetime.timedelta(0)) is True
+
+
+def test_a_continuation_that_no_thread_can_run_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    tensor = torch.ones(2)
+    work, (future,) = work_of(tensor)
+    monkeypatch.setattr(completions, "submit", refuse)
+    waiting = work.get_future()
+    future.set_result(tensor)
+    with pytest.raises(RuntimeError, match=r"ResourceExhausted.*ulimit -u"):
+        waiting.wait()

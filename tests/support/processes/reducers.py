@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,15 @@ def looked_at(*arguments: str) -> dict[str, Any]:
 class Reducer:
     """One `reducer serve` process; on a leash it also ends when this process is killed."""
 
-    def __init__(self, directory: Path, *options: str, bind: str = "127.0.0.1:0", leash: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        bind: str = "127.0.0.1:0",
+        leash: bool = True,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        """Start it; `before` is called in the new process."""
         self.log = Log(directory / f"reducer-{uuid.uuid4().hex[:6]}.log")
         command = [sys.executable, "-m", "reducer", "serve", "--bind", bind, "--processes", "1", *options]
         if leash:
@@ -46,6 +55,7 @@ class Reducer:
                 stderr=log,
                 text=True,
                 env=environment(),
+                preexec_fn=before,
             )
         try:
             self.address = wait_until_ready(self.process, START_S)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 
 #: Results are kept until the next checkpoint, so there must be one after at most so many collectives.
 COLLECTIVES_MAX = 65536
+#: An entry of the lobby has little room.
+REFUSAL_CHARACTERS_MAX = 600
 
 
 class Elastic:
@@ -149,6 +151,9 @@ class Elastic:
                 self._is_taking = offer is not None
             try:
                 received = None if offer is None else self._forming.accept(offer, training)
+            except ReductionError as error:
+                self.abandon(error)  # what was taken is of no use, and the donor need not wait for more
+                raise
             finally:
                 self._is_taking = False
             if received is not None:
@@ -189,6 +194,11 @@ class Elastic:
             donation.abandon(final)
         self._forming.say(offer=offer)
         return donation
+
+    def refuse(self, newcomers: Sequence[Worker], error: ReductionError) -> None:
+        """Have newcomers end with ConfigError: this worker cannot give them the training, and says why."""
+        nonces = tuple(worker.nonce for worker in newcomers)
+        self._forming.say(refused=nonces, refusal=str(error)[:REFUSAL_CHARACTERS_MAX])
 
     def change_to(self, generation: Generation, give_rest: Callable[[int], None]) -> None:
         """Change to a generation that all workers have agreed on in a checkpoint; wait until it, or another one, runs.

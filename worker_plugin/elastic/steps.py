@@ -25,7 +25,7 @@ PAUSE_S = 0.2
 #: What the first worker tells all others at a checkpoint, in the bytes before the buffers: that it has
 #: told something, what follows, and how many bytes that has.
 _HEADER_BYTES = 16
-_NOTHING, _CHANGE, _GIVE_UP, _RANKS = 0, 1, 2, 3
+_NOTHING, _CHANGE, _GIVE_UP, _RANKS, _LAYOUT = 0, 1, 2, 3, 4
 #: Called with the ranks before and after a change.
 OnChange = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
@@ -54,7 +54,10 @@ class Steps:
         #: Of the last call that had another model or optimizer than the one before.
         self._training: Training | None = None
         self._on_change = on_change
-        self._admission = Admission(communicator.donate)
+        self._admission = Admission(communicator.donate, communicator.refuse)
+        #: How buffers follow each other in the messages of checkpoints, as `transfer.pack` says it. The first
+        #: worker tells another one before it sends by it, so that all messages have one size.
+        self._layout, _ = transfer.pack({})
         #: Whether the last call has set model and optimizer.
         self.has_taken_state = False
         #: The ranks that take part in the present step. The first worker tells them, so that they are the
@@ -65,9 +68,11 @@ class Steps:
         """Return when a step may begin, with all workers in one state.
 
         Raises:
-            ConfigError: the optimizer changes what is not in the model.
+            ConfigError: the optimizer changes what is not in the model; something cannot be sent to others; the
+                model's buffers or the optimizer are not like those of the first worker.
             ReductionError: this worker cannot take part, or the job has failed.
         """
+        training.check_extra()
         if not training.is_same_as(self._training):
             training.check()
             self._training = training
@@ -77,7 +82,7 @@ class Steps:
         if received is not None:
             training = replace(training, extra=received["extra"])
             self.has_taken_state = True
-            self.ranks = tuple(received["ranks"])
+            self.ranks, self._layout = tuple(received["ranks"]), json.loads(received["layout"])
         elif not self._has_state:
             training = replace(training, extra=self._begin_alike(training))
             self.has_taken_state = True
@@ -138,6 +143,7 @@ class Steps:
                 "generation": generation_to_fields(generation),
                 "seq": seq,
                 "ranks": list(self.ranks),
+                "layout": json.dumps(self._layout),
                 "extra": dict(training.extra),
             }
         )
@@ -150,17 +156,19 @@ class Steps:
 
     def _tell(self, training: Training, give_up_at: float) -> tuple[int, bytes]:
         """Return what the first worker tells all; it also gives them its model's buffers."""
-        buffers = [buffer for buffer in training.model.buffers() if buffer.numel()]
         while True:
-            what, content = self._decide(training, give_up_at) if self._is_first else (_NOTHING, b"")
-            pieces = [torch.zeros(_HEADER_BYTES, dtype=torch.uint8)]
-            pieces += [bytes_of(buffer.detach().cpu().contiguous()) for buffer in buffers]
-            message = torch.cat(pieces)
+            buffers, parts = transfer.unpack(self._layout)
+            message = torch.zeros(_HEADER_BYTES + sum(part.nbytes for part in parts), dtype=torch.uint8)
+            content = b""
             if self._is_first:
+                layout, own = transfer.pack(training.buffers())
+                if layout == self._layout:
+                    what, content = self._decide(training, give_up_at)
+                    message = torch.cat([message[:_HEADER_BYTES], *map(transfer.flat_bytes, own)])
+                else:
+                    what, content = _LAYOUT, json.dumps(layout).encode()
                 header = bytes((1, what)) + len(content).to_bytes(8, "little")
                 message[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-            else:
-                message.zero_()
             self._communicator.checkpoint(message)
             if not int(message[0]):
                 continue  # the first worker is lost, and all see that
@@ -173,17 +181,15 @@ class Steps:
                 if not int(text[0]):
                     continue
                 content = text[1:].numpy().tobytes()
-            self._take_buffers(buffers, message[_HEADER_BYTES:])
+            if what == _LAYOUT:
+                self._layout = json.loads(content)
+                continue
+            start = _HEADER_BYTES
+            for part in parts:
+                bytes_of(part).copy_(message[start : start + part.nbytes])
+                start += part.nbytes
+            training.take_buffers(buffers)
             return what, content
-
-    def _take_buffers(self, buffers: Sequence[torch.Tensor], data: torch.Tensor) -> None:
-        start = 0
-        for buffer in buffers:
-            size = buffer.numel() * buffer.element_size()
-            theirs = data[start : start + size].clone().view(buffer.dtype).reshape(buffer.shape)
-            with torch.no_grad():
-                buffer.copy_(theirs)
-            start += size
 
     def _decide(self, training: Training, give_up_at: float) -> tuple[int, bytes]:
         """Return what the first worker tells all."""

@@ -9,7 +9,8 @@
                                                                        takes (donation.py)
                   all that have one go while it takes the training     WorkersMissing
                   another living process has its rank                  RankTaken, after TAKEN_S
-                  the others have other settings                       ConfigError
+                  the others have other settings, or one of them       ConfigError
+                  cannot give it the training
     has lost its  somebody of that is neither waiting nor gone         wait, at most STOPPED_S
     generation    all of that are waiting or gone, and this one has    Propose those that are waiting, if it
                   the lowest rank of those who wait                    may join that
@@ -122,6 +123,14 @@ def _as_new(hearing: Hearing) -> Advice:
                 ConfigError(
                     f"rank {own.worker.rank} has {own.settings}, rank {said.worker.rank} ({said.host}) of the job "
                     f"has {said.settings}: set them alike on all workers"
+                )
+            )
+    for said in live:
+        if own.worker.nonce in said.refused:
+            return Refuse(
+                ConfigError(
+                    f"rank {said.worker.rank} ({said.host}) cannot give its training to rank {own.worker.rank}: "
+                    f"{said.refusal}"
                 )
             )
     for said in hearing.living:

@@ -50,6 +50,9 @@ class Said:
     offer: Offer | None = None
     #: The id of the last offer that has failed, as its newcomer or its donor sees it.
     missed: str = ""
+    #: The nonces of newcomers to which it cannot give the training, and why.
+    refused: tuple[str, ...] = ()
+    refusal: str = ""
 
     def to_entry(self) -> bytes:
         """Return the entry for the lobby."""
@@ -68,6 +71,8 @@ class Said:
             fields["offer"] = {"id": self.offer.id, "workers": _workers_to_fields(self.offer.workers)}
         if self.missed:
             fields["missed"] = self.missed
+        if self.refused:
+            fields |= {"refused": self.refused, "refusal": self.refusal}
         return json.dumps(fields).encode()
 
 
@@ -130,6 +135,8 @@ def said_from_entry(data: bytes) -> Said:
             int(fields["count"]),
             offer=None if offer is None else _offer_from_fields(offer),
             missed=str(fields.get("missed", "")),
+            refused=tuple(map(str, fields.get("refused", ()))),
+            refusal=str(fields.get("refusal", "")),
         )
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise MalformedFrame(f"an entry of the lobby is not what a worker says: {error!r}") from None

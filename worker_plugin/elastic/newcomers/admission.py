@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reduction.errors import ReductionError, WorkerLost
+from reduction.errors import ConfigError, LocalProtocolError, ReductionError, WorkerLost
 
 from worker_plugin.elastic.clients import LOSSES
 from worker_plugin.elastic.membership.entries import Offer
@@ -28,10 +28,15 @@ class Admission:
 
     Args:
         donate: begins a donation; see `Elastic.donate`.
+        refuse: tells newcomers why they get nothing; see `Elastic.refuse`.
     """
 
-    def __init__(self, donate: Callable[[Offer, Training], Donation]) -> None:
-        self._donate = donate
+    def __init__(
+        self,
+        donate: Callable[[Offer, Training], Donation],
+        refuse: Callable[[Sequence[Worker], ReductionError], None],
+    ) -> None:
+        self._donate, self._refuse = donate, refuse
         self._donation: Donation | None = None
         #: How often newcomers did not take what they were given, by nonce.
         self._failures: dict[str, int] = {}
@@ -112,3 +117,5 @@ class Admission:
             self._failures[worker.nonce] = self._failures.get(worker.nonce, 0) + 1
         if not isinstance(error, LOSSES):
             self._again_at = time.monotonic() + AGAIN_S
+        if isinstance(error, (ConfigError, LocalProtocolError)):  # no other newcomer would fare better
+            self._refuse(offer.newcomers, error)

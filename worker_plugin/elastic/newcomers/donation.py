@@ -22,11 +22,12 @@ the others.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,13 +71,28 @@ class _Part:
     since: float
 
 
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Let whatever goes wrong with the donor's model or optimizer be an error that newcomers can be told."""
+    try:
+        yield
+    except ReductionError:
+        raise
+    except Exception as error:
+        log.exception("the training cannot be given to newcomers")
+        raise ConfigError(f"its training cannot be read: {error!r:.500}") from error
+
+
 class Donation:
-    """The donor's side.
+    """The donor's side. Once it is made no error of it is raised: see `error`.
 
     Args:
         offer: whom it is for.
         training: as it is now, in a checkpoint.
         connect: returns the communicator with the newcomers; called on this donation's thread.
+
+    Raises:
+        ConfigError: the training cannot be sent.
 
     Threads: all but `_run` is for the thread that trains; `abandon` is for any. `stop_recording` belongs
     to the end of each donation.
@@ -99,7 +115,9 @@ class Donation:
         self.has_ended = False
         #: Why it has failed.
         self.error: ReductionError | None = None
-        self._append(training.state())
+        with _reading():
+            training.check()
+            self._append(training.state())
         self._limit = max(self._unsent_bytes, BACKLOG_BYTES_MIN)
         self._finish_stall_s = FINISH_STALL_S + self._unsent_bytes / COMPARED_PER_S
         #: Whether all steps are recorded since the state was copied.
@@ -135,9 +153,13 @@ class Donation:
     def finish(self, last: Mapping[str, Any]) -> None:
         """Send this and the rest of the training; wait until the newcomers have all, or the donation has failed."""
         self.stop_recording()
-        self._append(dict(last) | {"rest": self._training.rest()})
-        # The newcomers compute theirs meanwhile.
-        self._append({"digest": self._training.digest()}, is_last=True)
+        try:
+            with _reading():
+                self._append(dict(last) | {"rest": self._training.rest()})
+                # The newcomers compute theirs meanwhile.
+                self._append({"digest": self._training.digest()}, is_last=True)
+        except ReductionError as error:
+            self.abandon(error)
         with self._changed:
             while not self.has_ended and self._stalls_for() < self._finish_stall_s:
                 self._changed.wait(PAUSE_S)
@@ -153,7 +175,7 @@ class Donation:
         """Fail."""
         with self._changed:
             self.is_abandoned = True
-            self.error = error
+            self.error = self.error or error
             client = self._client
             self._changed.notify_all()
         if client is not None:
@@ -163,9 +185,14 @@ class Donation:
         if self.has_ended or not self._has_steps:
             return
         has_closure = len(args) > 1 or any(value is not None for value in options.values())
-        step = None if has_closure else self._training.step()
-        if step is not None:
-            self._append(step)
+        try:
+            with _reading():
+                step = None if has_closure else self._training.step()
+                if step is not None:
+                    self._append(step)
+        except ReductionError as error:  # the donor's step must not fail for that
+            self.abandon(error)
+            return
         with self._changed:
             waiting = list(self._parts)[max(self._begun, 1) :]
             # The steps must not need more memory than the state, nor reach the newcomers later than that would.

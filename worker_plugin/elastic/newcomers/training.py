@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from reduction.errors import ConfigError
+from reduction.errors import ConfigError, ReductionError
 from reduction.layout import fingerprint
 from torch.utils.hooks import RemovableHandle
 
@@ -18,6 +19,20 @@ from worker_plugin.elastic.newcomers import transfer
 #: Where torch.optim.Optimizer keeps the hooks of its steps. Something that
 #: only looks like an optimizer has none.
 _HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+
+
+@contextlib.contextmanager
+def _taking() -> Iterator[None]:
+    """Let an error of the user's model or optimizer be one of this worker alone."""
+    try:
+        yield
+    except ReductionError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"this worker cannot take the training of another one: {error!r}; make model and optimizer alike on all "
+            f"workers"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +51,10 @@ class Training:
         return other is not None and self.model is other.model and self.optimizer is other.optimizer
 
     def check(self) -> None:
-        """Check that all that the optimizer changes is in the model.
+        """Check that all that the optimizer changes is in the model, and that all of it can be sent.
 
         Raises:
-            ConfigError: it is not.
+            ConfigError: it is not, or cannot.
         """
         inside = set(self.model.parameters())
         outside = [tuple(one.shape) for one in self._optimized() if one not in inside]
@@ -49,14 +64,31 @@ class Training:
                 f"workers that come would not get them; give state.sync a module that has all of them, such as "
                 f"torch.nn.ModuleList([model, loss])"
             )
+        transfer.pack(self.state())
+
+    def check_extra(self) -> None:
+        """Check that `extra` can be sent, on every worker in every `sync`: a newcomer may need it in any.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        transfer.pack({"extra": dict(self.extra)})
 
     def state(self) -> dict[str, Any]:
         """Return model and optimizer."""
         optimizer = None if self.optimizer is None else self.optimizer.state_dict()
-        return {"model": dict(self.model.state_dict()), "optimizer": optimizer}
+        state = {"model": dict(self.model.state_dict()), "optimizer": optimizer, "buffers": self.buffers()}
+        return state | {"form": self._form()}
 
+    @_taking()
     def take(self, state: Mapping[str, Any]) -> None:
-        """Take another worker's `state`, in place."""
+        """Take another worker's `state`, in place.
+
+        Raises:
+            ConfigError: this one's optimizer is another one, or something cannot load it.
+        """
+        self._check_form(state["form"])
+        self.take_buffers(state["buffers"])
         self.model.load_state_dict(state["model"])
         if self.optimizer is None:
             return
@@ -81,8 +113,13 @@ class Training:
             return None
         return {"groups": self._settings(), "gradients": gradients}
 
+    @_taking()
     def repeat(self, step: Mapping[str, Any]) -> None:
-        """Do another worker's `step`, without the hooks of the optimizer, which have had their effect there."""
+        """Do another worker's `step`, without the hooks of the optimizer, which have had their effect there.
+
+        Raises:
+            ConfigError: this one's optimizer cannot do it.
+        """
         assert self.optimizer is not None  # that of the other one has done the step
         self._set(step["groups"])
         for parameter, gradient in zip(self._optimized(), step["gradients"], strict=True):
@@ -102,12 +139,54 @@ class Training:
         """Return what steps of the optimizer leave alone."""
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         others = {name: value for name, value in self.model.state_dict().items() if name not in parameters}
-        return {"model": others, "groups": self._settings()}
+        return {"model": others, "groups": self._settings(), "buffers": self.buffers()}
 
+    @_taking()
     def take_rest(self, rest: Mapping[str, Any]) -> None:
-        """Take another worker's `rest`."""
+        """Take another worker's `rest`.
+
+        Raises:
+            ConfigError: something cannot load it.
+        """
+        self.take_buffers(rest["buffers"])
         self.model.load_state_dict(rest["model"], strict=False)
         self._set(rest["groups"])
+
+    def buffers(self) -> dict[str, list[Any]]:
+        """Return each buffer of the model by its name, after whether it is in `state_dict`."""
+        return {
+            name: [_is_persistent(*self._owner(name)), buffer.detach()]
+            for name, buffer in self.model.named_buffers()
+        }
+
+    @_taking()
+    def take_buffers(self, theirs: Mapping[str, Sequence[Any]]) -> None:
+        """Take another worker's `buffers`, with their shapes; one that this model lacks is registered.
+
+        Buffers that only this model has are left alone.
+
+        Raises:
+            ConfigError: one has another dtype, is in `state_dict` on one side only, or cannot be registered.
+        """
+        for name, (is_persistent, value) in theirs.items():
+            owner, leaf = self._owner(name)
+            own = dict(owner.named_buffers(recurse=False)).get(leaf)
+            if own is None:
+                device = next(self.model.parameters(), value).device
+                owner.register_buffer(leaf, value.to(device), is_persistent)
+                continue
+            kinds = (own.dtype, _is_persistent(owner, leaf)), (value.dtype, is_persistent)
+            if kinds[0] != kinds[1]:
+                here, there = (f"{dtype} with persistent={is_kept}" for dtype, is_kept in kinds)
+                raise ConfigError(
+                    f"buffer {name} is {here} in this worker's model and {there} in that of the first worker: "
+                    f"register it alike on all workers"
+                )
+            if own.shape == value.shape:
+                with torch.no_grad():
+                    own.copy_(value)
+            else:  # a cache that has grown, for one; whoever refers to the buffer still does
+                own.data = value.to(own.device)
 
     def digest(self) -> str:
         """Return a text that only trainings with the same bits have."""
@@ -126,6 +205,52 @@ class Training:
     def _set(self, settings: list[dict[str, Any]]) -> None:
         for group, values in zip(self._groups, settings, strict=True):
             group.update(values)
+
+    # ---- what must be alike ----
+
+    def _form(self) -> dict[str, Any]:
+        """Return which optimizer this is, and what its groups have: names of parameters, and of settings."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        return {
+            "class": "none" if self.optimizer is None else type(self.optimizer).__name__,
+            "parameters": [[names[one] for one in group["params"]] for group in self._groups],
+            "settings": [sorted(settings) for settings in self._settings()],
+        }
+
+    def _check_form(self, theirs: Mapping[str, Any]) -> None:
+        """Check that another worker's optimizer is like this one.
+
+        It may have more settings in a group, such as those that a scheduler has added: they are taken.
+        """
+        ours = self._form()
+        if ours["class"] != theirs["class"]:
+            self._differ("is", ours["class"], theirs["class"])
+        sizes = [[len(group) for group in form["parameters"]] for form in (ours, theirs)]
+        if sizes[0] != sizes[1]:
+            self._differ("has groups of", *(f"{size} parameters" for size in sizes))
+        for index, groups in enumerate(zip(ours["parameters"], theirs["parameters"], strict=True)):
+            for names in zip(*groups, strict=True):
+                if names[0] != names[1]:
+                    self._differ(f"has in group {index}, at one place,", *names)
+        for index, (own, others) in enumerate(zip(ours["settings"], theirs["settings"], strict=True)):
+            if missing := set(own).difference(others):
+                self._differ(f"has in group {index} the settings", sorted(missing), "has none of these")
+
+    @staticmethod
+    def _differ(what: str, ours: object, theirs: object) -> NoReturn:
+        raise ConfigError(
+            f"the optimizer of this worker {what} {ours}, and that of the first worker {theirs}: make it alike on all "
+            f"workers"
+        )
+
+    def _owner(self, name: str) -> tuple[torch.nn.Module, str]:
+        """Return the module that has a buffer, and its name there."""
+        path, _, leaf = name.rpartition(".")
+        return self.model.get_submodule(path), leaf
+
+
+def _is_persistent(owner: torch.nn.Module, leaf: str) -> bool:
+    return leaf not in owner._non_persistent_buffers_set
 
 
 def describe(model: torch.nn.Module) -> str:

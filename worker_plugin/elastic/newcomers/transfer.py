@@ -5,7 +5,8 @@ byte of every message says whether the donor has added anything: if it died, nob
 receivers all see that.
 
 A **tree** is what `state_dict` methods return: dictionaries, lists and tuples of tensors, numbers,
-texts, booleans and None.
+texts, booleans and None. `pack` takes just what `unpack` gives back, apart from subclasses of
+dictionaries and of the simple types, which arrive as what they are subclasses of.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ Submit: TypeAlias = Callable[[torch.Tensor], Future]
 PIECE_BYTES = 4 << 20
 #: How many of them are on their way at once.
 PIECES_IN_FLIGHT = 4
+#: How deeply a tree may be nested, and how many bits a whole number may have.
+DEPTH_MAX = 100
+INT_BITS_MAX = 4096
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
@@ -37,26 +41,51 @@ def pack(tree: Any) -> tuple[Any, list[torch.Tensor]]:
     """Return a tree as JSON knows it, and its tensors in the order in which it refers to them.
 
     Raises:
-        ConfigError: there is something in it that is neither a tensor nor JSON.
+        ConfigError: there is something in it that cannot be sent; the message says what, and where.
     """
     tensors: list[torch.Tensor] = []
 
-    def walk(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
+    def walk(value: Any, path: tuple[Any, ...]) -> Any:
+        if len(path) > DEPTH_MAX:
+            raise ConfigError(f"the state at {_dotted(path[:3])} is nested more than {DEPTH_MAX} deep")
+        if isinstance(value, torch.Tensor) and _is_plain(value):
             tensors.append(value)
             return {"tensor": [str(value.dtype), list(value.shape)]}
         if isinstance(value, dict):
-            return {"dict": [[walk(key), walk(item)] for key, item in value.items()]}
-        if isinstance(value, (list, tuple)):
-            return {type(value).__name__: [walk(item) for item in value]}
-        if value is None or isinstance(value, (bool, int, float, str)):
+            return {
+                "dict": [
+                    [walk(key, (*path, "a key")), walk(item, (*path, key))] for key, item in value.items()
+                ]
+            }
+        if type(value) in (list, tuple):
+            return {type(value).__name__: [walk(item, (*path, index)) for index, item in enumerate(value)]}
+        if isinstance(value, int) and value.bit_length() > INT_BITS_MAX:
+            raise ConfigError(
+                f"the state has a number of {value.bit_length()} bits at {_dotted(path)}: at most {INT_BITS_MAX} can "
+                f"be sent to another worker"
+            )
+        if value is None or isinstance(value, (int, float, str)):
             return value
         raise ConfigError(
-            f"the state has a {type(value).__name__} ({value!r:.80}): only tensors, numbers, texts, lists and "
-            f"dictionaries of them can be sent to another worker"
+            f"the state has a {type(value).__name__} ({value!r:.80}) at {_dotted(path)}: only dense tensors, numbers, "
+            f"texts, lists, tuples and dictionaries of them can be sent to another worker; convert it"
         )
 
-    return walk(tree), tensors
+    return walk(tree, ()), tensors
+
+
+def _dotted(path: Sequence[Any]) -> str:
+    return ".".join(map(str, path)) or "its top"
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is its dtype, its shape and its bytes."""
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of any tensor that `pack` takes, on the CPU; they may share its memory."""
+    return bytes_of(tensor.detach().cpu().resolve_conj().resolve_neg().contiguous())
 
 
 def join(parts: Sequence[tuple[Any, list[torch.Tensor]]]) -> tuple[Any, list[torch.Tensor]]:
@@ -95,7 +124,7 @@ def digest(tree: Any) -> str:
     packed, tensors = pack(tree)
     found = hashlib.sha256(json.dumps(packed).encode())
     for tensor in tensors:
-        found.update(bytes_of(tensor.detach().cpu().contiguous()).numpy().data)
+        found.update(flat_bytes(tensor).numpy().data)
     return found.hexdigest()
 
 
@@ -116,7 +145,7 @@ def send_packed(packed: Any, tensors: Sequence[torch.Tensor], submit: Submit) ->
     submit(size).wait()
     if not int(size[0]):
         raise WorkerLost("the worker that sends the state is not in this generation")
-    for parts in ([text], [bytes_of(tensor.detach().cpu().contiguous()) for tensor in tensors]):
+    for parts in ([text], [flat_bytes(tensor) for tensor in tensors]):
         window: deque[Future] = deque()
         for piece in _pieces(parts):
             window.append(submit(torch.cat((torch.ones(1, dtype=torch.uint8), *piece))))

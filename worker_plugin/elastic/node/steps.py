@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from reduction.errors import ReductionError
 
 from worker_plugin.elastic.newcomers import transfer
@@ -34,27 +33,26 @@ class NodeSteps:
             WorkerLost: another rank of the node has ended or failed.
             ReductionError: this worker cannot take part, or the job has failed.
         """
-        if self._steps is None:
-            return self._follow(training)
         try:
+            if self._steps is None:
+                return self._follow(training)
             extra = self._steps.sync(training)
         except ReductionError as error:
             self._rank.abandon(error)
             raise
         tree: dict[str, Any] = {"ranks": list(self._steps.ranks), "extra": extra}
         tree["state"] = training.state() if self._steps.has_taken_state else None
-        tree["buffers"] = list(training.model.buffers())
+        tree["buffers"] = training.buffers()
         transfer.send(tree, self._rank.tell)
         self.ranks = self._steps.ranks
         return extra
 
     def _follow(self, training: Training) -> dict[str, Any]:
+        training.check_extra()
         tree = transfer.receive(self._rank.tell)
         if tree["state"] is not None:
             training.take(tree["state"])
-        with torch.no_grad():
-            for own, theirs in zip(training.model.buffers(), tree["buffers"], strict=True):
-                own.copy_(theirs)
+        training.take_buffers(tree["buffers"])
         before, self.ranks = self.ranks, tuple(tree["ranks"])
         if before and before != self.ranks:
             for call in self._on_change:

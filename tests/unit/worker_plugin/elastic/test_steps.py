@@ -1,10 +1,12 @@
 """What workers do between two steps: all must come out of a checkpoint with the same ranks, whoever dies in it."""
 
+import numpy as np
 import pytest
 import torch
-from reduction.errors import WorkersMissing
+from reduction.errors import ConfigError, WorkersMissing
 
 from worker_plugin.elastic.membership.lineage import Generation, Worker
+from worker_plugin.elastic.newcomers import transfer
 from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.steps import Steps
 
@@ -35,6 +37,7 @@ class Communicator:
         self.job, self.own, self.seq = job, WORKERS[rank], 0
         self.received = self.error = None
         self.newcomers = []
+        self.refuse = None
 
     @property
     def generation(self) -> Generation:
@@ -63,6 +66,7 @@ def steps_of(job: Job, rank: int, changes: list, min_workers: int = 1) -> Steps:
     steps = Steps(Communicator(job, rank), min_workers, 0.0, [lambda *ranks: changes.append(ranks)])
     steps._has_state = True
     steps.ranks = (0, 1, 2)
+    steps._layout, _ = transfer.pack(training(0.0).buffers())
     return steps
 
 
@@ -121,3 +125,55 @@ def test_too_few_are_an_error_on_all():
     for rank in (1, 2):
         with pytest.raises(WorkersMissing, match="2 workers are left, min_workers is 3"):
             steps_of(job, rank, [], min_workers=3).sync(training(0.0))
+
+
+class Caches(torch.nn.Module):
+    """Buffers outside of state_dict, each with a shape and a value of its own."""
+
+    def __init__(self, **buffers: tuple[int, float]) -> None:
+        super().__init__()
+        for name, (size, value) in buffers.items():
+            self.grow(name, size, value)
+
+    def grow(self, name: str, size: int, value: float) -> None:
+        self.register_buffer(name, torch.full((size,), value), persistent=False)
+
+    def values(self) -> dict[str, list[float]]:
+        return {name: buffer.tolist() for name, buffer in self.named_buffers()}
+
+
+@pytest.mark.parametrize("dies_before", [1, 3, 5, 99])
+def test_buffers_are_those_of_the_first_worker_with_their_shapes(dies_before):
+    """Also where two have as many bytes as these two have the other way round."""
+    job, seen = Job(dies_before), []
+    models = [Caches(a=(2, 0.0), b=(4, 0.5)), Caches(a=(4, 1.0), b=(2, 1.5)), Caches(a=(1, 2.0), c=(3, 2.5))]
+    for rank, model in enumerate(models):
+        steps, values = steps_of(job, rank, []), []
+        steps._layout, _ = transfer.pack({})
+        mine = Training(model, None, {})
+        try:
+            for step in range(4):
+                steps.sync(mine)
+                values.append(model.values())
+                model.grow("a", 3 + step + rank, 10.0 + rank)
+        except InterruptedError:
+            continue
+        values = [{name: each[name] for name in each if name != "c"} for each in values]
+        seen.append(values)
+    assert len(seen) == (3 if dies_before == 99 else 2)
+    assert all(values == seen[0] for values in seen)
+    if dies_before > 1:
+        assert seen[0][0] == {"a": [0.0] * 2, "b": [0.5] * 4}
+    assert models[2].c.tolist() == [2.5] * 3  # the others have none
+
+
+@pytest.mark.parametrize("value", [np.float32(0.25), torch.Size((1,)), [object()]])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_extra_that_cannot_be_sent_is_an_error_before_anybody_waits_for_it(rank, value):
+    job = Job(99)
+    steps = steps_of(job, rank, [])
+    good = training(0.0)
+    with pytest.raises(ConfigError, match=r"extra\.best"):
+        steps.sync(Training(good.model, None, {"best": value}))
+    assert steps._communicator.seq == 0
+    assert job.told == {}

@@ -107,6 +107,15 @@ def test_a_newcomer_that_has_begun_to_take_the_training_does_not_begin_a_new_job
     assert isinstance(deliberate(replace(hearing(said(2, "b"), live), has_taken=True)), Wait)
 
 
+def test_a_newcomer_is_told_why_it_gets_nothing():
+    live = said(0, number=3, refused=("b2",), refusal="a function"), said(1, number=3)
+    advice = deliberate(hearing(said(2, "b"), *live))
+    assert isinstance(advice, Refuse)
+    assert isinstance(advice.error, ConfigError)
+    assert "rank 0 (host0) cannot give its training to rank 2: a function" in str(advice.error)
+    assert isinstance(deliberate(hearing(said(2, "c"), *live)), Wait)
+
+
 def test_settings_of_those_who_run_count():
     strange = said(1, "c", settings="something else")
     assert isinstance(deliberate(hearing(said(2, "b"), said(0, number=3), strange)), Wait)

@@ -20,7 +20,9 @@ def entry(said: Said, *, is_gone: bool = False) -> LobbyEntry:
 
 
 def test_round_trips():
-    for said in (SAID, Said(B, "h", "s"), Said(B, "h", "s", offer=Offer("id", (A, B)), missed="other")):
+    refusal = Said(B, "h", "s", refused=("aa", "cc"), refusal="why")
+    offer = Said(B, "h", "s", offer=Offer("id", (A, B)), missed="other")
+    for said in (SAID, Said(B, "h", "s"), offer, refusal):
         assert said_from_entry(said.to_entry()) == said
 
 

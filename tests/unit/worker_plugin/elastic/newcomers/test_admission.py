@@ -42,7 +42,8 @@ class Scene:
     def __init__(self):
         self.donations = []
         self.donating_fails = False
-        self.admission = Admission(self._donate)
+        self.refused = []
+        self.admission = Admission(self._donate, lambda *those: self.refused.append(those))
 
     def _donate(self, offer, training):
         if self.donating_fails:
@@ -102,6 +103,7 @@ def test_a_rank_that_came_back_meanwhile(scene):
 def test_newcomers_that_failed_together_are_tried_one_by_one(scene):
     scene.tend(new(1), new(4))
     scene.donations[0].has_ended, scene.donations[0].error = True, WorkerLost("gone")
+    assert scene.refused == []
     for turn, expected in enumerate([new(1), new(4), new(1)], start=1):
         assert scene.tend(new(1), new(4)) is None
         assert scene.given[turn] == [expected]
@@ -131,6 +133,9 @@ def test_an_error_of_ours_is_logged_and_does_not_come_at_each_step(scene, when, 
         assert scene.tend(new(1)) is None
         assert not scene.donations[0].is_recording
     assert "ranks [1] did not get the training: a function" in caplog.text
+    ((newcomers, error),) = scene.refused
+    assert list(newcomers) == [new(1)]
+    assert str(error) == "a function"
     caplog.clear()
     before = len(scene.donations)
     scene.donating_fails = False

@@ -1,6 +1,7 @@
 """A training on its way to newcomers, while its donor trains on."""
 
 import copy
+import re
 import threading
 import time
 
@@ -173,7 +174,7 @@ def test_an_optimizer_that_changes_what_it_loads_is_an_error_of_the_newcomer():
 
     sums = FakeSums(2)
     ours, theirs = make(0), make(1)
-    ours = Training(ours.model, torch.optim.SGD(ours.model.parameters(), 0.1, momentum=0.9), {})
+    ours = Training(ours.model, Rounds(ours.model.parameters(), 0.1, momentum=0.9), {})
     train(ours, 1)
     donation, _ = donate(ours, sums)
     newcomer = Newcomer(
@@ -287,6 +288,80 @@ def test_a_state_that_cannot_be_sent_is_an_error_of_the_donor():
     ours.optimizer.param_groups[0]["call"] = print
     with pytest.raises(ConfigError, match="builtin_function"):
         Donation(OFFER, ours, lambda donation: FakeClient(FakeSums(2)))
+
+
+def test_a_state_that_cannot_be_read_is_an_error_for_the_newcomer():
+    ours = make(0)
+    ours.model.register_state_dict_pre_hook(fail_if(lambda: True))
+    with pytest.raises(ConfigError, match=r"KeyError\('mine'\)"):
+        Donation(OFFER, ours, lambda donation: FakeClient(FakeSums(2)))
+
+
+def fail_if(ready):
+    def hook(*_):
+        if ready():
+            raise KeyError("mine")
+
+    return hook
+
+
+@pytest.mark.parametrize("when", ["step", "rest"])
+def test_no_error_of_a_donation_reaches_the_donors_training(when):
+    sums, ours, is_bad = FakeSums(2), make(0), []
+    ours.model.register_state_dict_pre_hook(fail_if(lambda: bool(is_bad)))
+    donation, client = donate(ours, sums)
+    newcomer = Newcomer(sums)
+    train(ours, 2)
+    if when == "step":
+        ours.optimizer.param_groups[0]["note"] = object()
+    train(ours, 1)
+    is_bad.append(True)
+    donation.finish(LAST)
+    newcomer.end()
+    assert donation.has_ended
+    assert isinstance(donation.error, ConfigError)
+    assert ("the state has a object" if when == "step" else "KeyError('mine')") in str(donation.error)
+    assert newcomer.last is None
+    assert client.is_closed
+
+
+def other_groups(model):
+    return torch.optim.Adam([{"params": [one]} for one in model.parameters()], 0.01)
+
+
+def swapped(model):
+    return torch.optim.Adam(list(model.parameters())[::-1], 0.01)
+
+
+def more_settings(model):
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    optimizer.param_groups[0]["note"] = 1
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "message"),
+    [
+        (other_groups, r"groups of \[1, 1\] parameters, and that of the first worker \[2\] parameters"),
+        (swapped, "in group 0, at one place, bias, and that of the first worker weight"),
+        (more_settings, r"in group 0 the settings \['note'\]"),
+        (
+            lambda model: torch.optim.SGD(model.parameters(), 0.01),
+            "is SGD, and that of the first worker Adam",
+        ),
+        (lambda model: None, "is none, and that of the first worker Adam"),
+    ],
+)
+def test_another_optimizer_is_an_error_of_the_newcomer(make_optimizer, message):
+    sums, ours = FakeSums(2), make(0)
+    train(ours, 1)
+    donation, _ = donate(ours, sums)
+    theirs = make(1).model
+    newcomer = Newcomer(sums, training=Training(theirs, make_optimizer(theirs), {}))
+    newcomer.end()
+    assert isinstance(newcomer.error, ConfigError)
+    assert re.search(message, str(newcomer.error))
+    donation.abandon(WorkerLost("the newcomer has gone"))
 
 
 def test_the_trees_do_not_change_with_the_training():

@@ -134,7 +134,7 @@ def test_hooks_come_back_after_a_step_that_fails():
     gradients(ours)
     step = copy.deepcopy(ours.step())
     step["gradients"][0] = torch.zeros(1)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ConfigError):
         theirs.repeat(step)
     assert len(theirs.optimizer._optimizer_step_pre_hooks) == 1
 
@@ -162,6 +162,78 @@ def test_all_that_the_optimizer_changes_must_be_in_the_model():
     Training(net, None, {}).check()
     with pytest.raises(ConfigError, match=r"2 parameters that are not in the model, one of shape \(2, 3\)"):
         Training(net, optimizer, {}).check()
+
+
+class Cached(nn.Module):
+    def __init__(self, size: int = 2, dtype=torch.float32, *, persistent: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("cache", torch.arange(size).to(dtype), persistent)
+        self.register_buffer("later", None, persistent=False)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("by", ["take", "take_rest"])
+def test_buffers_come_with_their_shapes(by, persistent):
+    ours, theirs = (Training(Cached(size, persistent=persistent), None, {}) for size in (5, 2))
+    ours.model.later = torch.ones(3)
+    ours.model.linear.register_buffer("new", torch.ones(1, dtype=torch.int32), persistent=False)
+    own = theirs.model.cache
+    if by == "take":
+        theirs.take(copy.deepcopy(ours.state()))
+    else:
+        theirs.take_rest(copy.deepcopy(ours.rest()))
+    assert theirs.model.cache.tolist() == [0, 1, 2, 3, 4]
+    assert theirs.model.cache is own  # so that all who refer to it see it
+    assert theirs.model.later.tolist() == [1, 1, 1]
+    assert torch.equal(theirs.model.linear.new, ours.model.linear.new)
+    assert list(theirs.model.state_dict()) == list(ours.model.state_dict())
+    if by == "take":
+        assert theirs.digest() == ours.digest()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            lambda: Cached(dtype=torch.float16),
+            "buffer cache is torch.float16 with persistent=False .* torch.float32",
+        ),
+        (
+            lambda: Cached(persistent=True),
+            "buffer cache is torch.float32 with persistent=True .* persistent=False",
+        ),
+        (lambda: nn.Linear(2, 2), "no attribute `linear`"),
+    ],
+)
+def test_buffers_of_another_kind(model, message):
+    ours = Training(Cached(), None, {})
+    ours.model.linear.register_buffer("new", torch.ones(1))
+    with pytest.raises(ConfigError, match=message):
+        Training(model(), None, {}).take_buffers(ours.buffers())
+
+
+def test_what_a_scheduler_adds_to_the_groups_is_taken():
+    ours, theirs = training(), training(seed=1)
+    torch.optim.lr_scheduler.ExponentialLR(ours.optimizer, 0.9)
+    theirs.take(copy.deepcopy(ours.state()))
+    assert theirs.optimizer.param_groups[0]["initial_lr"] == 0.01
+    assert theirs.digest() == ours.digest()
+
+
+def test_a_model_that_cannot_load_a_state():
+    ours, theirs = training(), training()
+    theirs.model.register_load_state_dict_post_hook(lambda *_: 1 / 0)
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        theirs.take(ours.state())
+
+
+def test_a_state_that_cannot_be_sent_is_noticed_before_anybody_needs_it():
+    ours = training()
+    ours.check()
+    ours.optimizer.param_groups[0]["note"] = print
+    with pytest.raises(ConfigError, match=r"builtin_function.* at optimizer.param_groups.0.note"):
+        ours.check()
 
 
 def test_the_state_of_an_optimizer_keeps_its_dtypes():

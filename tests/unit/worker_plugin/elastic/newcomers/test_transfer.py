@@ -3,10 +3,13 @@
 import json
 import math
 import threading
+from collections import namedtuple
 from collections.abc import Callable, Iterable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as some
 from reduction.errors import ConfigError, WorkerLost
 from support.fakes.fake_sums import FakeSums
 
@@ -76,9 +79,71 @@ def test_empty_trees_and_tensors():
     assert got["scalar"] == torch.tensor(2.5, dtype=torch.bfloat16)
 
 
-def test_only_tensors_and_json_can_be_sent():
-    with pytest.raises(ConfigError, match="the state has a object"):
-        transfer.pack({"x": [object()]})
+Pair = namedtuple("Pair", "a b")
+LOOP: list[object] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (object(), "the state has a object"),
+        (torch.Size((1, 2)), "the state has a Size"),
+        (Pair(1, 2), "the state has a Pair"),
+        (torch.eye(2).to_sparse(), "the state has a Tensor"),
+        (torch.eye(2, device="meta"), "the state has a Tensor"),
+        (LOOP, "the state at x.1.0 is nested more than"),
+        (2**20_000, "the state has a number of 20001 bits"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_only_tensors_and_json_can_be_sent(value, message):
+    with pytest.raises(ConfigError, match=rf"(?s){message}.* (at x\.1|100 deep)"):
+        transfer.pack({"x": [0, value]})
+
+
+_LEAVES = (
+    some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False) | some.text(max_size=5)
+)
+_KEYS = some.recursive(_LEAVES, lambda inner: some.tuples(inner, inner), max_leaves=3)
+
+
+@given(
+    some.recursive(
+        _LEAVES | some.just(torch.Size((1,))) | some.just(b""),
+        lambda inner: (
+            some.lists(inner, max_size=3)
+            | some.tuples(inner, inner)
+            | some.dictionaries(_KEYS, inner, max_size=3)
+        ),
+    )
+)
+def test_what_is_packed_can_be_read(tree):
+    try:
+        packed, _ = transfer.pack(tree)
+    except ConfigError:
+        return
+    got, _ = transfer.unpack(json.loads(json.dumps(packed)))
+    assert repr(got) == repr(tree)
+
+
+def test_a_tree_that_is_as_deep_as_it_may_be_can_be_read():
+    tree: object = 1
+    for _ in range(transfer.DEPTH_MAX):
+        tree = {"x": [tree]} if isinstance(tree, list) else [tree]
+        try:
+            packed, _ = transfer.pack(tree)
+        except ConfigError:
+            break
+    assert transfer.unpack(json.loads(json.dumps(packed)))[0]
+
+
+def test_conjugate_and_negative_views_arrive():
+    tensor = torch.randn(3, dtype=torch.complex64)
+    for view in (tensor.conj(), tensor.conj().imag):
+        (got,) = exchange(view, 1)
+        assert torch.equal(got, view)
+        assert transfer.digest(view) == transfer.digest(view.clone().resolve_conj().resolve_neg())
 
 
 @pytest.mark.parametrize(

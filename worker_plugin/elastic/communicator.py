@@ -160,7 +160,7 @@ class Elastic:
                 with self._changed:
                     self.received = received
                     self._ledger.begin(received["seq"])
-                self._forming.plan(received["generation"])
+                self._forming.plan(received["generation"], received["before"])
 
     def begin_add(self, tensor: torch.Tensor) -> Future:
         """Begin to sum a CPU tensor of whole numbers over all workers, in place. All of them must call it."""
@@ -256,7 +256,7 @@ class Elastic:
         client = self._client
         if client is not None:
             client.leave()
-        self._forming.close()
+        self._forming.close(in_order=True)
 
     def _raise_if_over(self) -> None:
         if self._final is not None:
@@ -304,6 +304,8 @@ class Elastic:
         except Exception as error:
             log.exception("job %s rank %d: the elastic thread failed", self._job, self.own.rank)
             self._end(LocalProtocolError(f"the elastic thread failed: {error!r}"))
+        finally:
+            self._forming.end()
 
     def _recover(self, client: Client) -> bool:
         """Agree with the generation's workers about results, and go on; return whether it still runs."""
@@ -378,7 +380,7 @@ class Elastic:
             donation.abandon(error)
         if client is not None and not isinstance(error, ClosedError):
             client.abandon(error)  # or the others would wait for this worker
-        self._forming.close()
+        self._forming.close(in_order=isinstance(error, ClosedError))
         for entry in left:
             fail(entry.future, error)
 

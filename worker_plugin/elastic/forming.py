@@ -32,6 +32,7 @@ from worker_plugin.elastic.membership.council import (
 )
 from worker_plugin.elastic.membership.entries import Offer, Said, generation_from_fields
 from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
+from worker_plugin.elastic.membership.memory import Memory
 from worker_plugin.elastic.membership.voice import Voice
 from worker_plugin.elastic.newcomers.donation import Donation, follow
 from worker_plugin.elastic.newcomers.training import Training
@@ -63,11 +64,13 @@ class Forming:
     ) -> None:
         assert config.rank is not None  # `PluginConfig` has checked these
         assert config.world_size is not None
+        assert config.job is not None
         self._config = config
         self._local_size = local_size
         self._changed, self._check = changed, check
         self.own = Worker(config.rank, secrets.token_hex(16))
         self._lineage = Lineage(self.own, config.world_size)
+        self._memory = Memory(config.job, self.own)
         #: The generation that all workers have agreed to change to.
         self._planned: Generation | None = None
         #: Whether this worker has begun to take a training, and the offers with which it has.
@@ -95,9 +98,11 @@ class Forming:
         """See `Lineage.may_join`."""
         return self._lineage.may_join(generation)
 
-    def plan(self, generation: Generation) -> None:
-        """Let `form` join this generation next, if it may."""
+    def plan(self, generation: Generation, before: Generation | None = None) -> None:
+        """Let `form` join this generation next, if it may; a newcomer knows which one has started before."""
         with self._changed:
+            if before is not None and not self._lineage.number:
+                self._lineage.inherit(before)
             # A worker may have been lost meanwhile, and the others may have gone on already.
             if self._lineage.may_join(generation):
                 self._planned = generation
@@ -107,9 +112,15 @@ class Forming:
         """Tell all others; see `Voice.say`."""
         self._voice.say(number=self._lineage.number, **changes)
 
-    def close(self) -> None:
+    def close(self, *, in_order: bool = False) -> None:
         """Leave the lobby, without waiting for that."""
+        if in_order:
+            self._memory.erase()
         self._voice.close()
+
+    def end(self) -> None:
+        """Say that `form` will not be called again."""
+        self._memory.release()
 
     # ---- generations ----
 
@@ -127,6 +138,8 @@ class Forming:
             with self._changed:
                 self._check()
                 planned, self._planned = self._planned, None
+            if (former := self._memory.former()) is not None:
+                self.say(former=former)
             now = time.monotonic()
             unheard = self._voice.why_unheard()
             if isinstance(unheard, Unauthenticated) and self._lineage.number == 0:
@@ -154,10 +167,13 @@ class Forming:
                         self._changed.wait(PAUSE_S)
 
     def _hearing(self, now: float, since: float) -> Hearing:
+        others = self._voice.others()
+        for said in others.values():
+            self._lineage.ended.update(said.ended)
         return Hearing(
             now,
             self._voice.own,
-            self._voice.others(),
+            others,
             self._lineage,
             since,
             self._config.join_timeout_s,
@@ -167,6 +183,7 @@ class Forming:
 
     def _join(self, generation: Generation) -> Client | None:
         """Join a generation; return its communicator once it has started, None if it never will."""
+        self._memory.keep(generation.number)
         self._lineage.join(generation)
         self.say(is_waiting=False, proposal=generation)
         client = client_of(self._config, self.own, generation, self._local_size)
@@ -279,7 +296,8 @@ class Forming:
             if error is not None:
                 raise error
             received = follow(training, submit_to(client))
-            received["generation"] = generation_from_fields(received["generation"])
+            for name in ("before", "generation"):
+                received[name] = generation_from_fields(received[name])
         except LOSSES as error:
             log.warning("job %s rank %d: the state did not come: %s", self._config.job, self.own.rank, error)
             self.say(missed=offer.id)

@@ -138,9 +138,12 @@ class Steps:
 
     def _give_rest(self, training: Training, generation: Generation, seq: int) -> None:
         """Tell newcomers all but the training itself; `seq` is the number of the next collective."""
+        before = self._communicator.generation
+        assert before is not None  # it has connected
         self._admission.finish(
             {
                 "generation": generation_to_fields(generation),
+                "before": generation_to_fields(before),
                 "seq": seq,
                 "ranks": list(self.ranks),
                 "layout": json.dumps(self._layout),

@@ -220,14 +220,29 @@ def test_workers_that_cannot_take_part_get_an_error_and_the_others_none(start: A
     other_model = start(2, 2, 9, WIDTH="17")
     other_size = start(2, 3, 9)
     other_dtype = start(2, 2, 9, REDUCTION_WIRE_DTYPE="bf16")
+    other_groups = start(3, 2, 9, GROUPS="1")
     assert "ConfigError: rank 2 has world_size=2, wire_dtype=None, a model of" in other_model.error()
     assert "world_size=3" in other_size.error()
     assert "wire_dtype=bf16" in other_dtype.error()
+    assert "ConfigError: the optimizer of this worker has groups of [1," in other_groups.error()
     at = workers[0].lines[-1]["step"]
     for worker in workers:
         worker.wait_for(lambda line: line["step"] > at + 5)
         assert worker.lines[-1]["members"] == [0, 1]
         worker.log.check()
+
+
+@pytest.mark.timeout(300)
+def test_a_training_that_cannot_be_sent_refuses_the_newcomer_and_costs_the_others_nothing(start: Any) -> None:
+    workers = [start(rank, 2, SECRET="1") for rank in range(2)]
+    workers[0].wait_for(lambda line: line["step"] == 4)
+    error = start(2, 2).error()
+    assert "ConfigError: rank 0 (" in error
+    assert "at optimizer.param_groups.0.secret" in error
+    start.stop()
+    said = [worker.end() for worker in workers]
+    assert_alike(*said)
+    assert said[0][-1]["changes"] == []
 
 
 @pytest.mark.timeout(300)

@@ -2,8 +2,9 @@
 
 Variables: STEPS; STOP, a file: when there is one, all end after the same step; PAUSE_S between steps; WIDTH of the
 model; UNUSED=1 leaves a parameter without a gradient; CLIP=1 clips weights after the optimizer's step; HOOK=step or
-HOOK=load sums something in a hook of the optimizer's step, or of the model when it loads a state; FREEZE, the name
-of one of Training's methods by which it takes the others' state, stops there forever, having said so.
+HOOK=load sums something in a hook of the optimizer's step, or of the model when it loads a state; GROUPS=1 gives each
+parameter a group of its own in the optimizer; SECRET=1 gives the optimizer something that cannot be sent, after three
+steps; FREEZE, the name of one of Training's methods by which it takes the others' state, stops there forever, having said so.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ net = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Li
 net.register_parameter("spare", nn.Parameter(torch.zeros(1)))
 net.spare.requires_grad = "UNUSED" in os.environ
 model = DistributedDataParallel(net, find_unused_parameters=True)
-optimizer = torch.optim.Adam(net.parameters(), 0.01)
+net.register_buffer("cache", torch.zeros(4), persistent=False)
+groups = [{"params": [one]} for one in net.parameters()] if "GROUPS" in os.environ else net.parameters()
+optimizer = torch.optim.Adam(groups, 0.01)
 attach(model, state)
 if os.environ.get("HOOK") == "step":
     optimizer.register_step_pre_hook(sum_something)
@@ -85,6 +88,10 @@ while step < steps and not stops:
         with torch.no_grad():
             net[0].weight.clamp_(-0.1, 0.1)
     step += 1
+    if step == 3:  # as caches do that depend on the longest sample so far
+        net.register_buffer("cache", torch.arange(9.0), persistent=False)
+        if "SECRET" in os.environ:
+            optimizer.param_groups[0]["secret"] = print
     stops, ranks[31] = bool(ranks[31]), 0
     moments = [moment for one in optimizer.state.values() for moment in one.values()]
     line = {

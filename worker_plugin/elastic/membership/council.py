@@ -6,14 +6,16 @@
     new           nobody has a generation; ranks 0 to size - 1 are     Propose the first one, if it is rank 0
                   there
                   some have one                                        wait until they take it in, as long as that
-                                                                       takes (donation.py)
+                                                                       takes (donation.py); until then they know
+                                                                       whether one before it has ended (memory.py)
                   all that have one go while it takes the training     WorkersMissing
                   another living process has its rank                  RankTaken, after TAKEN_S
                   the others have other settings, or one of them       ConfigError
                   cannot give it the training
     has lost its  somebody of that is neither waiting nor gone         wait, at most STOPPED_S
     generation    all of that are waiting or gone, and this one has    Propose those that are waiting, if it
-                  the lowest rank of those who wait                    may join that
+                  the lowest rank of those who wait                    may join that; else wait for more to come
+                                                                       back, or to prove that others have ended
                   nothing for `join_timeout_s`                         WorkersMissing
                   the others have gone on without it, for STOPPED_S    WorkerLost
 
@@ -142,6 +144,11 @@ def _as_new(hearing: Hearing) -> Advice:
                     f"rank {own.worker.rank} is a live process on {said.host}: give each worker a rank of its own"
                 )
             )
+    if live and all(said.is_waiting for said in live):
+        ranks = sorted(said.worker.rank for said in live)
+        return Wait(
+            f"ranks {ranks}, which have lost others, to go on and take this one in; their logs say what for"
+        )
     if live:
         return Wait(f"the job's {len(live)} workers to take this one in, between two steps")
     there = {said.worker.rank: said.worker for said in (*hearing.living, own)}
@@ -171,7 +178,7 @@ def _after_a_loss(hearing: Hearing) -> Advice:
         if said.is_waiting and said.number and said.worker in together
     }
     waiting[own.worker] = own
-    gone = {said.worker for said in hearing.others.values() if said.is_gone}
+    gone = {said.worker for said in hearing.others.values() if said.is_gone}.union(lineage.ended)
     if any(said.missed == last.id for said in (*hearing.others.values(), own)):
         # Its newcomers did not get the training, so they have not joined it, and never will.
         gone.update(last.newcomers)
@@ -180,7 +187,8 @@ def _after_a_loss(hearing: Hearing) -> Advice:
         return Wait(f"ranks {[worker.rank for worker in silent]} to notice that a worker is lost")
     number = max(said.number for said in (*hearing.others.values(), own))
     wanted = Generation(max(number, lineage.number) + 1, hearing.new_id, tuple(sorted(waiting)))
-    if own.worker == wanted.workers[0] and lineage.may_join(wanted):
+    may_join = lineage.may_join(wanted)
+    if own.worker == wanted.workers[0] and may_join:
         return Propose(wanted)
     ahead = [said for said in hearing.living if said.number > lineage.number and not said.is_waiting]
     if ahead and hearing.now >= hearing.since + STOPPED_S:
@@ -190,12 +198,29 @@ def _after_a_loss(hearing: Hearing) -> Advice:
                 f"not answer for too long; start it again"
             )
         )
+    why = f"rank {wanted.workers[0].rank} to propose the next generation"
+    if not may_join:
+        why = _why_too_few(hearing, last, wanted)
     if hearing.now >= hearing.since + hearing.join_timeout_s:
-        ranks = [worker.rank for worker in wanted.workers]
-        return Refuse(
-            WorkersMissing(
-                f"ranks {ranks} are left of the {len(last.workers)} workers of generation {last.number}, and these are "
-                f"no majority of it; no other came within {hearing.join_timeout_s:g} s (join_timeout_s)"
-            )
+        return Refuse(WorkersMissing(f"waited {hearing.join_timeout_s:g} s (join_timeout_s) for {why}"))
+    return Wait(why)
+
+
+def _why_too_few(hearing: Hearing, last: Generation, wanted: Generation) -> str:
+    """Return for whom those who are left wait, and why they cannot go on by themselves."""
+    lost = [one for one in last.workers if one not in wanted.workers and one not in hearing.lineage.ended]
+    ranks = [worker.rank for worker in lost]
+    back = sorted(
+        {said.worker.rank for said in hearing.living if not said.number and said.worker.rank in ranks}
+    )
+    how = "one that is started again on the host where it was killed proves that it has ended"
+    if back:
+        how = (
+            f"ranks {back} are there again, but on another host or in another container, or those before them have "
+            f"not ended or said goodbye, so they cannot prove that these have ended"
         )
-    return Wait(f"rank {wanted.workers[0].rank} to propose the next generation, or for more workers")
+    return (
+        f"ranks {ranks}: ranks {[worker.rank for worker in wanted.workers]} are left of the {len(last.workers)} "
+        f"workers of generation {last.number} and are no majority of it, and the others may go on behind a cut link; "
+        f"{how}"
+    )

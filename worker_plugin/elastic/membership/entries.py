@@ -53,6 +53,14 @@ class Said:
     #: The nonces of newcomers to which it cannot give the training, and why.
     refused: tuple[str, ...] = ()
     refusal: str = ""
+    #: What it has found on its host of a process that had its rank, and has ended (memory.py): its nonce, and the
+    #: highest number of a generation that it had joined.
+    former: tuple[str, int] | None = None
+
+    @property
+    def ended(self) -> dict[Worker, int]:
+        """Who has ended, as it knows; see `Lineage.ended`."""
+        return {} if self.former is None else {Worker(self.worker.rank, self.former[0]): self.former[1]}
 
     def to_entry(self) -> bytes:
         """Return the entry for the lobby."""
@@ -73,6 +81,8 @@ class Said:
             fields["missed"] = self.missed
         if self.refused:
             fields |= {"refused": self.refused, "refusal": self.refusal}
+        if self.former is not None:
+            fields["former"] = self.former
         return json.dumps(fields).encode()
 
 
@@ -124,7 +134,7 @@ def said_from_entry(data: bytes) -> Said:
     """
     try:
         fields = json.loads(data)
-        proposal, offer = fields.get("proposal"), fields.get("offer")
+        proposal, offer, former = (fields.get(name) for name in ("proposal", "offer", "former"))
         return Said(
             Worker(int(fields["rank"]), str(fields["nonce"])),
             str(fields["host"]),
@@ -137,6 +147,7 @@ def said_from_entry(data: bytes) -> Said:
             missed=str(fields.get("missed", "")),
             refused=tuple(map(str, fields.get("refused", ()))),
             refusal=str(fields.get("refusal", "")),
+            former=None if former is None else (str(former[0]), int(former[1])),
         )
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise MalformedFrame(f"an entry of the lobby is not what a worker says: {error!r}") from None

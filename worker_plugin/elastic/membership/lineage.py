@@ -6,14 +6,21 @@ in one generation at a time, and never goes back to one with a lower number.
 
 The rule. A worker joins a generation only if it has a **majority** of the last generation that this
 worker knows to have started, and of every generation that it has joined since. Half of them are a
-majority if the first one, the one with the lowest rank, is among them. The first generation of a
-job has all workers of the job's size instead.
+majority if the first one, the one with the lowest rank, is among them. A newcomer joins its first
+generation as if it had been in the one before. Workers that are known to have
+ended, and to have joined nothing since a generation, do not count in it (memory.py). The first
+generation of a job has all workers of the job's size instead.
 
 Why it suffices. Let G and H have started, and let each be the one that all of its workers are in at
 this moment. Both hold a majority of their last common ancestor, so some worker of that has joined
 both, first one of them, say G. It took H only because H holds a majority of G as well. So a worker
 of G is in H, and not in G any more: a contradiction. tests/model_check/test_generations.py visits
 all interleavings of small cases, with the real code of this module.
+
+That some do not count changes nothing: they have joined neither G nor H, and half of those who count
+for one, or more, is more than half of those who count for both, if these are fewer. Where they are as
+many, both are counted alike. That a worker has ended is not enough: before it did, it may have joined
+a generation with workers that go on.
 
 It is enough to look at the last generation that has started, and not at all earlier ones, only
 because a generation starts when *all* of its workers have joined it. And a generation that a
@@ -22,7 +29,7 @@ worker has joined counts although it may never start, because the worker cannot 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -54,12 +61,15 @@ class Generation:
         """The worker that gives newcomers the state."""
         return next(worker for worker in self.workers if worker not in self.newcomers)
 
-    def is_majority_of(self, before: Generation) -> bool:
-        """Whether this one has enough workers of an earlier one to speak for it."""
-        staying = set(self.workers).intersection(before.workers)
-        if 2 * len(staying) == len(before.workers):
-            return before.workers[0] in staying
-        return 2 * len(staying) > len(before.workers)
+    def is_majority_of(self, before: Generation, ended: Mapping[Worker, int]) -> bool:
+        """Whether this one has enough workers of an earlier one to speak for it; see `Lineage.ended`."""
+        counting = before.workers
+        if ended:
+            counting = tuple(one for one in counting if ended.get(one, before.number + 1) > before.number)
+        staying = set(self.workers).intersection(counting)
+        if 2 * len(staying) == len(counting):
+            return bool(staying) and counting[0] in staying
+        return 2 * len(staying) > len(counting)
 
 
 class Lineage:
@@ -78,6 +88,8 @@ class Lineage:
         #: Those that this worker has joined since then, and of which it does not know whether they
         #: have started.
         self.joined: tuple[Generation, ...] = ()
+        #: Workers that are known to have ended, each with the highest number of a generation that it has joined.
+        self.ended: dict[Worker, int] = {}
 
     @property
     def number(self) -> int:
@@ -92,7 +104,15 @@ class Lineage:
         if self.started is None and generation.number == 1:
             return [worker.rank for worker in generation.workers] == list(range(self.size))
         before: Iterable[Generation] = self.joined if self.started is None else (self.started, *self.joined)
-        return all(generation.is_majority_of(one) for one in before)
+        return all(generation.is_majority_of(one, self.ended) for one in before)
+
+    def inherit(self, before: Generation) -> None:
+        """Take note, as a newcomer, which generation has started before the one that takes it in.
+
+        That counts for it as for the others: there may be so many newcomers that they are a majority of a
+        generation which none of the others has joined.
+        """
+        self.joined = (before,)
 
     def join(self, generation: Generation) -> None:
         """Take note that this worker joins a generation, which it may do."""

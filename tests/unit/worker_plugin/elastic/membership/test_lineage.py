@@ -23,7 +23,25 @@ def test_the_first_generation_has_all_workers():
 )
 def test_a_majority_or_the_half_with_the_lowest_rank(workers, is_majority):
     before = Generation(1, "x", (A, B, C, D))
-    assert Generation(2, "y", workers).is_majority_of(before) == is_majority
+    assert Generation(2, "y", workers).is_majority_of(before, {}) == is_majority
+
+
+@pytest.mark.parametrize(
+    ("ended", "workers", "is_majority"),
+    [
+        ({A: 1}, (B, C), True),
+        ({A: 1}, (B,), False),
+        ({A: 2}, (B, C), False),  # it may have gone on with D
+        ({A: 2, C: 1}, (B, D), True),
+        ({A: 0, C: 1}, (B,), True),  # the lower one of B and D
+        ({A: 0, C: 1}, (D,), False),
+        ({A: 1, B: 1, C: 1}, (D,), True),
+        ({A: 1, B: 1, C: 1, D: 1}, (NEW,), False),
+    ],
+)
+def test_those_that_have_ended_and_joined_nothing_since_do_not_count(ended, workers, is_majority):
+    before = Generation(1, "x", (A, B, C, D))
+    assert Generation(3, "y", workers).is_majority_of(before, ended) == is_majority
 
 
 def test_a_generation_that_was_joined_counts_until_one_has_started():

@@ -174,8 +174,10 @@ HALVED = ("0 proposes 0,3", "0 joins 0,3", "3 joins 0,3", "0 dies")
 @pytest.mark.parametrize(
     ("size", "proposals", "deaths", "newcomers"),
     [
-        (2, 4, 1, 1),
+        (2, 3, 1, 1),
         (3, 2, 1, 1),
+        pytest.param(2, 4, 1, 1, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
+        pytest.param(3, 2, 2, 1, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
         pytest.param(3, 3, 1, 0, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
         pytest.param(4, 2, 1, 0, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
     ],

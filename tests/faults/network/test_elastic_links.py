@@ -129,7 +129,7 @@ def test_of_two_parts_only_one_goes_on(scene: Scene) -> None:
     others[0].wait_for(lambda line: line["members"] == [1, 2])
     at = others[0].lines[-1]["step"]
     others[0].wait_for(lambda line: line["step"] > at + 20)
-    assert "ranks [0] are left of the 3 workers of generation 1, and these are no majority" in alone.error()
+    assert "ranks [0] are left of the 3 workers of generation 1 and are no majority" in alone.error()
     scene.stop()
     said = [worker.end() for worker in others]
     assert_alike(*said, alone.lines)

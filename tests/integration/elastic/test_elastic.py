@@ -25,7 +25,12 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
     stop = tmp_path / "stop"
 
     def one(rank: int, size: int, steps: int = 1_000_000, **more: str) -> Worker:
-        variables = {"REDUCTION_WORLD_SIZE": str(size), "STEPS": str(steps), "STOP": str(stop)}
+        variables = {
+            "REDUCTION_WORLD_SIZE": str(size),
+            "STEPS": str(steps),
+            "STOP": str(stop),
+            "HOST": str(tmp_path),
+        }
         running.append(Worker(tmp_path, rank, **(shared | variables | more)))
         return running[-1]
 
@@ -211,6 +216,33 @@ def test_half_of_the_workers_without_the_first_cannot_go_on(start: Any) -> None:
     workers[1].wait_for(lambda line: line["step"] == 5)
     workers[0].process.kill()
     assert "no majority" in workers[1].error()
+
+
+@pytest.mark.timeout(300)
+def test_half_of_the_workers_goes_on_when_the_first_comes_back_on_its_host(
+    start: Any, tmp_path: Path
+) -> None:
+    workers = [start(rank, 2, REDUCTION_STALL_WARN_S="1") for rank in range(2)]
+    workers[1].wait_for(lambda line: line["step"] == 5)
+    workers[0].process.kill()
+    (tmp_path / "other").mkdir()
+    elsewhere = start(0, 2, HOST=str(tmp_path / "other"))
+    left = workers[1]
+    deadline = time.monotonic() + 60
+    while "ranks [0] are there again, but on another host" not in left.log.text:
+        assert time.monotonic() < deadline, left.log.text
+        time.sleep(0.1)
+    assert not any(line["members"] == [1] for line in left.lines)
+    assert not elsewhere.lines
+    elsewhere.process.kill()
+    back = start(0, 2)
+    back.wait_for(lambda line: line["step"] > back.lines[0]["step"] + 5)
+    start.stop()
+    said = [left.end(), back.end()]
+    assert_alike(*said, workers[0].lines)
+    assert steps_of(said[0]) == list(range(1, len(said[0]) + 1))  # none was lost, and none done twice
+    assert said[0][-1]["members"] == [0, 1]
+    assert not list(tmp_path.glob("reduction-*"))
 
 
 @pytest.mark.timeout(300)

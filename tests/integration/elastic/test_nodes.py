@@ -31,6 +31,7 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
             "REDUCTION_WORLD_SIZE": str(size),
             "STEPS": "1000000",
             "STOP": str(stop),
+            "HOST": str(tmp_path),
             "OMP_NUM_THREADS": "1",
         }
         variables["REDUCTION_LOCAL_GROUP"] = "2"

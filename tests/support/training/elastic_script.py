@@ -4,7 +4,8 @@ Variables: STEPS; STOP, a file: when there is one, all end after the same step; 
 model; UNUSED=1 leaves a parameter without a gradient; CLIP=1 clips weights after the optimizer's step; HOOK=step or
 HOOK=load sums something in a hook of the optimizer's step, or of the model when it loads a state; GROUPS=1 gives each
 parameter a group of its own in the optimizer; SECRET=1 gives the optimizer something that cannot be sent, after three
-steps; FREEZE, the name of one of Training's methods by which it takes the others' state, stops there forever, having said so.
+steps; HOST, a folder in place of /dev/shm; FREEZE, the name of one of Training's methods by which it takes the others'
+state, stops there forever, having said so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import ReductionState, attach
+from worker_plugin.elastic.membership import memory
 from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.sampler import ElasticSampler
 
@@ -38,6 +41,7 @@ def sum_something(*_: object) -> None:
     state.all_reduce(torch.ones(3)).wait()
 
 
+memory.FOLDER = Path(os.environ["HOST"])
 if "FREEZE" in os.environ:
     setattr(Training, os.environ["FREEZE"], freeze)
 steps, pause_s = int(os.environ["STEPS"]), float(os.environ.get("PAUSE_S", "0.05"))

@@ -137,7 +137,7 @@ def test_those_who_are_left_go_on():
     expected = Generation(2, "new", (worker(0), worker(1)))
     assert deliberate(hearing(mine, waiting, gone, lineage=after_first(0))) == Propose(expected)
     advice = deliberate(hearing(waiting, mine, gone, lineage=after_first(1)))
-    assert advice == Wait("rank 0 to propose the next generation, or for more workers")
+    assert advice == Wait("rank 0 to propose the next generation")
     proposing = replace(mine, proposal=expected)
     assert deliberate(hearing(waiting, proposing, gone, lineage=after_first(1))) == Join(expected)
 
@@ -184,7 +184,41 @@ def test_a_minority_waits_and_then_fails():
     late = deliberate(hearing(own, lineage=after_first(2), now=160.0))
     assert isinstance(late, Refuse)
     assert isinstance(late.error, WorkersMissing)
-    assert "ranks [2] are left of the 3 workers of generation 1, and these are no majority" in str(late.error)
+    assert "waited 60 s (join_timeout_s) for ranks [0, 1]: ranks [2] are left of the 3 workers" in str(
+        late.error
+    )
+    assert "proves that it has ended" in str(late.error)
+
+
+def test_half_of_the_workers_goes_on_when_another_has_provably_ended():
+    own, other = said(1, number=1, is_waiting=True), said(2, number=1, is_waiting=True)
+    gone = said(0, number=1, is_gone=True)
+    lineage = Lineage(own.worker, 4)
+    first = Generation(1, "first", tuple(worker(rank) for rank in range(4)))
+    lineage.join(first)
+    lineage.start(first)
+    lost = said(3, number=1, is_gone=True)
+    advice = deliberate(hearing(own, other, gone, lost, lineage=lineage))
+    assert isinstance(advice, Wait)
+    assert "ranks [0, 3]: ranks [1, 2] are left" in advice.why
+    assert "started again on the host where it was killed" in advice.why
+    elsewhere = said(0, "b")
+    advice = deliberate(hearing(own, other, gone, lost, elsewhere, lineage=lineage))
+    assert isinstance(advice, Wait)
+    assert "ranks [0] are there again, but on another host" in advice.why
+    proof = said(0, "b", former=("a0", 1))
+    lineage.ended.update(proof.ended)
+    advice = deliberate(hearing(own, other, gone, lost, proof, lineage=lineage))
+    assert advice == Propose(Generation(2, "new", (worker(1), worker(2))))
+    lineage.ended.update(said(0, "b", former=("a0", 2)).ended)  # it may have gone on with worker 3
+    assert isinstance(deliberate(hearing(own, other, gone, lost, proof, lineage=lineage)), Wait)
+
+
+def test_a_newcomer_is_told_that_the_others_cannot_go_on_yet():
+    live = [said(rank, number=1, is_waiting=True) for rank in (3, 1)]
+    advice = deliberate(hearing(said(0, "b"), *live))
+    assert isinstance(advice, Wait)
+    assert "ranks [1, 3], which have lost others, to go on" in advice.why
 
 
 def test_a_worker_without_which_the_others_have_gone_on():

@@ -22,7 +22,9 @@ def entry(said: Said, *, is_gone: bool = False) -> LobbyEntry:
 def test_round_trips():
     refusal = Said(B, "h", "s", refused=("aa", "cc"), refusal="why")
     offer = Said(B, "h", "s", offer=Offer("id", (A, B)), missed="other")
-    for said in (SAID, Said(B, "h", "s"), offer, refusal):
+    former = Said(B, "h", "s", former=("dd", 3))
+    assert former.ended == {Worker(1, "dd"): 3}
+    for said in (SAID, Said(B, "h", "s"), offer, refusal, former):
         assert said_from_entry(said.to_entry()) == said
 
 
@@ -39,6 +41,9 @@ def test_bytes_that_nobody_says(data):
         {"nonce": None, "count": None},
         {"proposal": 3},
         {"offer": 3},
+        {"former": 3},
+        {"former": ["a", None]},
+        {"refused": 3},
         {"offer": {"id": "x", "workers": [[0, "a"]]}},
         {"offer": {"id": "x", "workers": [[0, "a"], [0, "a"]]}},
         {"proposal": {"number": 1, "id": "x", "workers": [[0]], "newcomers": []}},

@@ -60,5 +60,18 @@ def test_a_generation_that_was_joined_counts_until_one_has_started():
     assert lineage.may_join(Generation(3, "y", (B, C)))
 
 
+def test_newcomers_alone_are_no_majority():
+    before, ours = Generation(1, "x", (A, B)), Worker(4, "b")
+    with_newcomers = Generation(2, "y", (A, NEW, ours), (NEW, ours))
+    lineage = Lineage(NEW, 2)
+    lineage.inherit(before)
+    assert lineage.may_join(with_newcomers)
+    lineage.join(with_newcomers)
+    assert not lineage.may_join(Generation(3, "z", (NEW, ours)))
+    assert lineage.may_join(Generation(3, "z", (A, NEW)))
+    lineage.start(with_newcomers)
+    assert lineage.may_join(Generation(3, "z", (NEW, ours)))
+
+
 def test_the_donor_is_the_first_that_has_the_state():
     assert Generation(2, "x", (A, B, C), (A,)).donor == B

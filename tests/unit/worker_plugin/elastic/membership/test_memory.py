@@ -1,0 +1,134 @@
+"""What a process leaves for the one that is started in its place, and what no other one can learn from it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from worker_plugin.elastic.membership import memory as module
+from worker_plugin.elastic.membership.lineage import Worker
+from worker_plugin.elastic.membership.memory import Memory
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /dev/shm")
+FIRST, SECOND, THIRD = (Worker(3, letter * 32) for letter in "abc")
+#: A worker that joins generations 1 and 4, forks, says so, and is killed by the test.
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from worker_plugin.elastic.membership import memory
+from worker_plugin.elastic.membership.lineage import Worker
+memory.FOLDER = Path(sys.argv[1])
+mine = memory.Memory("job", Worker(3, "a" * 32))
+assert mine.former() is None
+mine.keep(1)
+mine.keep(4)
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def joined(own: Worker, *numbers: int) -> Memory:
+    memory = Memory("job", own)
+    assert memory.former() is None
+    for number in numbers:
+        memory.keep(number)
+    return memory
+
+
+def test_the_next_process_learns_what_the_one_before_it_has_joined(folder):
+    joined(FIRST, 1, 12, 13).release()
+    second = Memory("job", SECOND)
+    assert second.former() == (FIRST.nonce, 13)
+    assert second.former() is None
+    second.release()
+    third = Memory("job", THIRD)  # the second one has joined nothing
+    assert third.former() == (FIRST.nonce, 13)
+    third.keep(15)
+    third.release()
+    assert Memory("job", FIRST).former() == (THIRD.nonce, 15)
+
+
+def test_nothing_is_known_of_one_that_may_live():
+    first = joined(FIRST, 1)
+    second = Memory("job", SECOND)
+    assert second.former() is None
+    second.keep(2)  # it has no file
+    first.release()
+    assert second.former() == (FIRST.nonce, 1)
+
+
+def test_a_process_that_is_killed_and_has_children(folder):
+    """Its orphans live on, and must not keep the lock."""
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)], stdout=subprocess.PIPE)
+    child = int(process.stdout.readline())
+    second = Memory("job", SECOND)
+    assert second.former() is None
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    try:
+        assert second.former() == (FIRST.nonce, 4)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_other_jobs_ranks_and_hosts_know_nothing(folder, tmp_path_factory, monkeypatch):
+    joined(FIRST, 1).release()
+    assert Memory("other", SECOND).former() is None
+    assert Memory("job", Worker(2, SECOND.nonce)).former() is None
+    monkeypatch.setattr(module, "FOLDER", tmp_path_factory.mktemp("host"))
+    assert Memory("job", SECOND).former() is None
+
+
+def test_one_that_leaves_in_order_leaves_nothing(folder):
+    first = joined(FIRST, 1)
+    first.erase()
+    assert not list(folder.iterdir())
+    first.release()
+    assert Memory("job", SECOND).former() is None
+
+
+def test_a_number_that_cannot_be_written_is_not_taken_for_the_last(folder, monkeypatch):
+    first = joined(FIRST, 1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    first.keep(2)
+    assert Memory("job", SECOND).former() is None
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")])
+def test_what_somebody_else_has_put_there(make, folder):
+    memory = Memory("job", FIRST)
+    make(memory._path)
+    assert memory.former() is None
+    memory.keep(1)
+    memory.erase()
+    memory.release()
+
+
+@pytest.mark.parametrize("record", [b"\xff", b"one", b"a b", b"a 1 2"])
+def test_a_file_that_is_no_record(record, folder):
+    memory = Memory("job", FIRST)
+    memory._path.write_bytes(record)
+    assert memory.former() is None
+    memory.keep(1)
+    memory.release()
+    assert Memory("job", SECOND).former() == (FIRST.nonce, 1)
+
+
+def test_a_host_without_the_folder(monkeypatch, folder):
+    monkeypatch.setattr(module, "FOLDER", folder / "none")
+    joined(FIRST, 1).release()

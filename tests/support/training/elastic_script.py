@@ -41,7 +41,7 @@ def sum_something(*_: object) -> None:
     state.all_reduce(torch.ones(3)).wait()
 
 
-memory.FOLDER = Path(os.environ["HOST"])
+memory.FOLDER = Path(os.environ.get("HOST", memory.FOLDER))
 if "FREEZE" in os.environ:
     setattr(Training, os.environ["FREEZE"], freeze)
 steps, pause_s = int(os.environ["STEPS"]), float(os.environ.get("PAUSE_S", "0.05"))

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from reduction import __version__
@@ -36,11 +36,12 @@ from reduction.model import (
     Welcome,
     WorkerFrame,
 )
+from reduction.pacing import Sent
 from reduction.shortage import shortage
 from reduction.transports.interface import Sink
 from reduction.wire import checksum
 
-from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
+from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.histogram import Histogram
 from reducer.core.jobs import Jobs
@@ -76,6 +77,17 @@ class Owner(NamedTuple):
     totals: JobTotals
 
 
+class Paced(Protocol):
+    """A connection that the kernel can pace; see `reduction.pacing`."""
+
+    @property
+    def sent(self) -> Sent | None:
+        """What was sent on it so far, where that is known."""
+
+    def pace(self, bytes_per_s: int) -> None:
+        """Send no more than so many bytes per second from now on."""
+
+
 class Engine:
     """Implements `ReducerEndpoint` in process."""
 
@@ -105,6 +117,8 @@ class Engine:
         self._sinks: dict[int, Sink] = {}
         #: The data plane of each stream that has joined.
         self._plane: dict[int, str] = {}
+        #: The data connections that can be paced, by stream.
+        self._paced: dict[int, Paced] = {}
         #: What counts the bytes of each stream that has joined.
         self._traffic: dict[int, Traffic] = {}
         self._accumulators: dict[SlotKey, Array] = {}
@@ -129,7 +143,9 @@ class Engine:
         if self._ticked_at is not None:
             self.loop_lag.add(max(0.0, now - self._ticked_at - TICK_S))
         self._ticked_at = now
-        self._handle(Tick())
+        asked = ((stream, self._paced.get(stream)) for stream in self.jobs.sending())
+        answers = ((stream, None if path is None else path.sent) for stream, path in asked)
+        self._handle(Tick({stream: sent for stream, sent in answers if sent is not None}))
         self._journal.tick()
         self.lobby.forget(self._clock())
         if not self.jobs.by_name:
@@ -247,6 +263,12 @@ class Engine:
         self._traffic[stream] = job.totals.on_plane(plane)
         return Owner(job.label, job.ranks[rank].host, job.totals)
 
+    def pace(self, stream: int, connection: Paced | None) -> None:
+        """Pace what a stream sends on this connection from now on; None: on none."""
+        self._paced.pop(stream, None)
+        if connection is not None and stream in self._sinks:
+            self._paced[stream] = connection
+
     def lose(self, stream: int, reason: str) -> None:
         """Record that a stream is over although the reducer has not ended it."""
         sink = self._forget(stream)
@@ -286,6 +308,7 @@ class Engine:
 
     def _forget(self, stream: int) -> Sink | None:
         self._plane.pop(stream, None)
+        self._paced.pop(stream, None)
         self._traffic.pop(stream, None)
         return self._sinks.pop(stream, None)
 
@@ -309,6 +332,9 @@ class Engine:
             case Discard(slot):
                 self._accumulators.pop(slot, None)
                 self._firsts.pop(slot, None)
+            case Throttle(stream, bytes_per_s):
+                if (connection := self._paced.get(stream)) is not None:
+                    connection.pace(bytes_per_s)
             case Warn(text):
                 log.warning("%s", text)
 
@@ -402,6 +428,10 @@ class EngineStream:
     def move(self, plane: str) -> Owner | None:
         """Say over which data plane frames come and go from now on; see `Engine.move`."""
         return self._engine.move(self._number, plane)
+
+    def pace(self, connection: Paced | None) -> None:
+        """Say over which connection results go from now on; None: over none that can be paced."""
+        self._engine.pace(self._number, connection)
 
     def close(self, reason: str = "its call ended") -> None:
         """End the stream; see `ReducerStream.close`. `reason` goes into the log."""

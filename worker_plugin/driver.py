@@ -17,6 +17,7 @@ from reduction.errors import (
     ResourceExhausted,
 )
 from reduction.model import Push, ReducerFrame, Result
+from reduction.pacing import Sent
 from reduction.shortage import failure_of
 from reduction.transports.shared import OwnMemory
 from reduction.wire import checksum
@@ -37,6 +38,7 @@ from worker_plugin.core.actions import (
     Send,
     Shut,
     Store,
+    Throttle,
 )
 from worker_plugin.core.events import Broke, Event, FellBack, Found, Issued, Received, StreamLost, Tick
 from worker_plugin.core.rank import Identity, RankCore
@@ -268,6 +270,8 @@ class Driver:
                 self.links.open(link, address, join, self)
             case Shut(link):
                 self.links.shut(link)
+            case Throttle(link, bytes_per_s):
+                self.links.pace(link, bytes_per_s)
             case Fail(error, is_over):
                 self._fail(error)
                 if is_over:
@@ -289,13 +293,14 @@ class Driver:
         if not self._over.is_set():
             # The next tick is set first: time must go on even if handling this one raises.
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-            is_asked = self._core is not None and self._core.wants_packets_lost
-            lost = 0
+            is_asked = self._core is not None and self._core.wants_sent
+            sent: Mapping[int, Sent] = {}
             if is_asked or self._ticks % RETRANSMITS_TICKS == 0:
-                lost = self.links.packets_lost
+                sent = self.links.sent()
+                lost = sum(one.lost for one in sent.values())
                 self._recorder.totals.retransmits = max(self._recorder.totals.retransmits, lost)
             self._ticks += 1
-            self.handle(Tick(lost if is_asked else 0))
+            self.handle(Tick(sent))
             self._count_epochs()
 
     def _count_epochs(self) -> None:

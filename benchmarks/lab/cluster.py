@@ -28,6 +28,8 @@ class Shape:
     #: Hosts with slower links, as the figure in network.py calls them, and the part of the rate that
     #: they have. Then all hosts are told how fast their links are.
     slower: tuple[tuple[str, float], ...] = ()
+    #: Processes of each reducer; 0: as many as it starts by default.
+    processes: int = 1
     #: Other traffic on the links of the first two workers.
     background: Bursts | None = None
     #: On GPUs: NCCL may use nothing but sockets, and ranks may share a GPU. Shaped links imply it.
@@ -81,7 +83,7 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
             if with_goodput:  # iperf3 must have the links to itself
                 other = (reducers_at or workers_at[1:])[0]
                 link = replace(link, goodput_mbit=goodput_mbit(workers_at[0], other))
-        reducers = stack.enter_context(closing(Reducers(shape.reducers, reducers_at)))
+        reducers = stack.enter_context(closing(Reducers(shape.reducers, reducers_at, shape.processes)))
         ranks = Ranks(
             shape.workers, reducers.addresses, device=shape.device, hosts=workers_at, sockets=sockets
         )

@@ -24,7 +24,9 @@ namespaces is touched.
   that is all hosts at once (a ring at n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at
   32 KiB, 4.6 at 16 KiB). With a burst of 128 KiB, that many bytes pass at once after a pause, so
   small sums would not see the rate at all. Measure them with a small burst; packets then have at
-  most half of it (`Link.packet_bytes`).
+  most half of it (`Link.packet_bytes`). A queue of a millisecond holds two such packets, and drops whole
+  ones: harsher than a switch, which drops frames. `Link.packet_segments` makes packets smaller, at the
+  price of everybody's CPU.
 - Congestion control: "cubic", Linux's default, where namespaces may choose it, else "reno". At
   round trips this short cubic behaves like reno (RFC 9438, section 4.3). The machine's own default
   could be any.
@@ -140,6 +142,7 @@ class Network:
 
     def _build(self, link: Link) -> None:
         packets = ["gso_max_size", f"{link.packet_bytes}"]
+        packets += ["gso_max_segs", f"{link.packet_segments}"] if link.packet_segments else []
         switch = _name(self._bridge)
         _run("ip", "netns", "add", switch)
         _run("ip", "-n", switch, "link", "add", "dev", "bridge", "type", "bridge")

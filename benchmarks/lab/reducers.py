@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from reduction.process.ready import close, wait_until_ready
 
 from benchmarks.lab.hosts import LOOPBACK, Host
-from benchmarks.lab.procfs import cpu_s
+from benchmarks.lab.procfs import children, cpu_s
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -18,8 +18,8 @@ STOP_TIMEOUT_S = 10.0
 class Reducers:
     """`count` reducer processes, on loopback or each on its own of `hosts`. They end when this process does."""
 
-    def __init__(self, count: int, hosts: Sequence[Host] = ()) -> None:
-        self._processes = [start(host) for host in hosts or [LOOPBACK] * count]
+    def __init__(self, count: int, hosts: Sequence[Host] = (), processes: int = 1) -> None:
+        self._processes = [start(host, processes=processes) for host in hosts or [LOOPBACK] * count]
         try:
             #: HOST:PORT of each.
             self.addresses = [wait_until_ready(process, START_TIMEOUT_S) for process in self._processes]
@@ -45,7 +45,8 @@ class Reducers:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds, user and system, that all of them have used; in steps of 10 ms."""
-        return sum(cpu_s(process.pid) for process in self._processes)
+        pids = [pid for parent in self.pids for pid in (parent, *children(parent))]
+        return sum(map(cpu_s, pids))
 
     def close(self) -> None:
         """Stop them, and kill those that do not stop."""
@@ -55,10 +56,12 @@ class Reducers:
             close(process, STOP_TIMEOUT_S)
 
 
-def start(host: Host, port: int = 0, *, log_level: str = "warning") -> subprocess.Popen[str]:
-    """Start one; it says on stdout when it serves, and ends with its stdin."""
+def start(
+    host: Host, port: int = 0, *, log_level: str = "warning", processes: int = 1
+) -> subprocess.Popen[str]:
+    """Start one; it says on stdout when it serves, and ends with its stdin. 0 processes: as many as it likes."""
     command = [*host.prefix, sys.executable, "-m", "reducer", "serve", "--bind", f"{host.address}:{port}"]
-    command += ["--workers", "1"]  # k counts processes
+    command += ["--processes", f"{processes}"] if processes else []
     command += ["--stop-with-stdin", "--log-level", log_level, "--drain-timeout", "2"]
     command += ["--link", f"{host.link_mbit:g}M"] if host.link_mbit else []
     if host != LOOPBACK:

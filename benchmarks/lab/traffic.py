@@ -18,6 +18,8 @@ class Link:
     delay_ms: float = 0.0
     #: Bytes that may pass at once after a pause; `benchmarks.lab.network` explains why so many.
     burst_bytes: int = 128 << 10
+    #: How many segments TCP may hand over as one packet, which a short queue drops whole; 0: as many as fit.
+    packet_segments: int = 0
     #: Name of TCP's congestion control; empty until it is known.
     congestion: str = ""
     #: Goodput of one TCP stream of iperf3, the better of both directions; None until it is
@@ -38,6 +40,7 @@ class Link:
     def name(self) -> str:
         """The name that tables have."""
         path = f", {self.delay_ms:g} ms long" if self.delay_ms else ""
+        path += f", {self.packet_segments} segments" if self.packet_segments else ""
         return f"{self.rate_mbit:g} Mbit/s, {self.latency_ms:g} ms{path}"
 
     @property

@@ -92,6 +92,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--latency", type=numbers, default=[link.latency_ms], help=latencies)
     delays = "ms from a host to the switch, half of a round trip; several: comma-separated"
     parser.add_argument("--delay", type=numbers, default=[link.delay_ms], help=delays)
+    segments = "TCP hands over no more segments as one packet; as many as fit a burst by default"
+    parser.add_argument("--segments", type=int, default=0, help=segments)
+    processes = "processes of each reducer; 0: as `reducer serve` has them by default"
+    parser.add_argument("--processes", type=int, default=1, help=processes)
     parser.add_argument("--burst", type=size, default=link.burst_bytes, help="of a link")
     parser.add_argument("--congestion", default="", help="TCP's algorithm; else cubic, or reno")
     parser.add_argument(
@@ -131,12 +135,14 @@ def measure(arguments: argparse.Namespace) -> Report:
             latency_ms=latency,
             delay_ms=delay,
             burst_bytes=arguments.burst,
+            packet_segments=arguments.segments,
             congestion=arguments.congestion,
         )
         shape = Shape(
             workers=arguments.workers,
             reducers=k,
             link=link,
+            processes=arguments.processes,
             slower=arguments.slower,
             background=arguments.background,
         )

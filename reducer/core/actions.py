@@ -76,4 +76,12 @@ class Warn:
     text: str
 
 
-Action: TypeAlias = Send | Close | Fold | Publish | Discard | Warn
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Send no more than so many bytes per second on a stream's data connection."""
+
+    stream: int
+    bytes_per_s: int
+
+
+Action: TypeAlias = Send | Close | Fold | Publish | Discard | Warn | Throttle

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reduction.errors import ReductionError
 from reduction.model import WorkerFrame
+from reduction.pacing import Sent
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -35,6 +37,9 @@ class Lost:
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed. The engine sends this event every few tens of milliseconds."""
+
+    #: What the data connection of each stream has sent so far, where that is known.
+    sent: Mapping[int, Sent] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ across epochs.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reduction import layout
@@ -48,6 +50,7 @@ from reduction.model import (
     Goodbye,
     Hello,
     Join,
+    LinkRate,
     Minimum,
     Moved,
     NamedReducers,
@@ -62,8 +65,9 @@ from reduction.model import (
     WorkerFrame,
     job_title,
 )
+from reduction.pacing import Pacing, Sent
 
-from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Warn
+from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.slot import Slot, check_chunk
 from reducer.core.stragglers import Stragglers
 from reducer.core.totals import JobLabel, JobTotals, job_label
@@ -93,6 +97,10 @@ class RankView:
     streams: int = 1
     #: The rank holds the results of all collectives below this number.
     held: int = 0
+    #: The rate that it has told; infinite: no limit is known.
+    rate: float = math.inf
+    #: The rate that it was told on its present stream.
+    told_rate: float = math.inf
     #: Bytes of credit that the rank's pushes of this epoch take until their results are published.
     outstanding: int = 0
 
@@ -139,9 +147,13 @@ class Job:
     received_bytes: int = 0
     #: Payload bytes of all results.
     sent_bytes: int = 0
+    #: What `sent_bytes` was at the last look at the connections.
+    looked_at_bytes: int = 0
     #: The counters of all jobs of this name.
     totals: JobTotals = field(default_factory=JobTotals)
     stragglers: Stragglers = field(init=False)
+    #: How fast results are sent.
+    pacing: Pacing = field(default_factory=Pacing)
 
     def __post_init__(self) -> None:
         self.stragglers = Stragglers(self.totals)
@@ -187,6 +199,7 @@ class Job:
                 self.hellos.pop(join.rank, None)
             view.stream = stream
             view.presence = Presence.PRESENT
+            view.rate = view.told_rate = math.inf
             # The count tells rank 0 that the former stream is lost, perhaps with pushes on it.
             view.streams += 1
         else:
@@ -225,6 +238,9 @@ class Job:
             case Ack(held):
                 self._on_held(rank, held, now)
                 return []
+            case LinkRate():
+                self.ranks[rank].rate = frame.rate
+                return []
             case Hello():
                 return self._on_hello(rank, frame, now)
             case Goodbye():
@@ -261,7 +277,7 @@ class Job:
         if len(self.hellos) == self.world_size:
             self.is_started = True
             start = Start(self.epoch, min(self.hellos.values()))
-            actions += [Send(stream, start) for stream in self._streams()]
+            actions += [Send(stream, start) for stream in self.streams()]
         return actions
 
     def _adopt(self, rank: int, configuration: Configuration, index: int) -> list[Action]:
@@ -391,18 +407,40 @@ class Job:
 
     # ---- time ----
 
-    def on_tick(self, now: float) -> list[Action]:
+    def on_tick(self, sent: Mapping[int, Sent], now: float) -> list[Action]:
         """Send the minimum if no Result has carried it, and report whom the ranks wait for."""
         actions: list[Action] = []
         self.stragglers.settle(now)
         news, text = self._news(now)
         if news is not None:
-            actions += [Send(stream, news) for stream in self._streams()]
+            actions += [Send(stream, news) for stream in self.streams()]
         if text:
             actions.append(Warn(f"job={self.title} {text}"))
         if self.minimum_due is not None and now >= self.minimum_due:
             self.minimum_due = None
-            actions += [Send(stream, Minimum(self.minimum)) for stream in self._streams()]
+            actions += [Send(stream, Minimum(self.minimum)) for stream in self.streams()]
+        return actions + self._pace(sent, now)
+
+    def _pace(self, sent: Mapping[int, Sent], now: float) -> list[Action]:
+        """Send results at the rate that the links of the job carry, and tell all ranks of the lowest one."""
+        if self.configuration is None:
+            return []
+        weights, own_host = self.configuration.weights, self.place.host
+        share = weights[self.index] / sum(weights)
+        views = {view.stream: view for view in self.ranks.values() if view.stream is not None}
+        remote = [stream for stream, view in views.items() if view.place.host != own_host or not own_host]
+        self.pacing.hear([view.rate for view in views.values()])
+        if sent:
+            known = {stream: sent[stream] for stream in remote if stream in sent}
+            self.pacing.look(known, share * len(known), now)
+        rate = self.pacing.rate
+        actions: list[Action] = []
+        for stream, view in views.items():
+            if view.told_rate != rate:
+                view.told_rate = rate
+                actions.append(Send(stream, LinkRate.of(rate)))
+        if not math.isinf(rate):
+            actions += [Throttle(stream, int(share * rate)) for stream in remote]
         return actions
 
     def _news(self, now: float) -> tuple[Waiting | None, str]:
@@ -421,7 +459,7 @@ class Job:
     def drain(self) -> list[Action]:
         """Tell all ranks that this reducer wants to leave."""
         self.is_draining = True
-        return [Send(stream, Peers((), self.is_draining)) for stream in self._streams()]
+        return [Send(stream, Peers((), self.is_draining)) for stream in self.streams()]
 
     def fail(self, error: ReductionError) -> list[Action]:
         """Tell every present rank why the job is over, and free its memory."""
@@ -482,7 +520,8 @@ class Job:
 
     # ---- helpers ----
 
-    def _streams(self) -> list[int]:
+    def streams(self) -> list[int]:
+        """Return the streams of all ranks that are present, in the order of the ranks."""
         return [view.stream for _, view in sorted(self.ranks.items()) if view.stream is not None]
 
     def _raise_minimum(self) -> bool:

@@ -121,6 +121,15 @@ class Jobs:
         if owner is not None:
             owner[0].totals.chunk_reduces.add(seconds)
 
+    def sending(self) -> list[int]:
+        """Return the streams of jobs that have sent results since the last call."""
+        streams = []
+        for job in self.by_name.values():
+            if job.sent_bytes != job.looked_at_bytes:
+                job.looked_at_bytes = job.sent_bytes
+                streams += job.streams()
+        return streams
+
     def handle(self, event: ReducerEvent, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
         match event:
@@ -130,8 +139,8 @@ class Jobs:
                 return self._refuse(stream, error)
             case Lost(stream):
                 return self._on_lost(stream)
-            case Tick():
-                return [action for job in self.by_name.values() for action in job.on_tick(now)]
+            case Tick(sent):
+                return [action for job in self.by_name.values() for action in job.on_tick(sent, now)]
             case Drain():
                 self.is_draining = True
                 return [action for job in self.by_name.values() for action in job.drain()]

@@ -269,7 +269,7 @@ class GrpcServer:
         try:
             data = await self._first_message(context)
             if data is not grpc.aio.EOF:
-                outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings)
+                outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings, context.peer())
                 reader = asyncio.create_task(self._read(context, outbox, data))
                 del data  # otherwise this frame would keep it during the whole call
                 await self._serve(context, outbox, reader)

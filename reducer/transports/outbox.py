@@ -21,6 +21,7 @@ from reduction.errors import OutOfOrder, ReductionError
 from reduction.limits import CHUNK_BYTES_MAX, DATA_KEY_S, UNREAD_CONTROL_BYTES_MAX, UNREAD_NEWS_BYTES
 from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.transports import tcp
+from reduction.transports.grpc_socket import GrpcSocket, address_of
 
 from reducer.engine import ON_SHARED_MEMORY, ON_TCP, Engine, Owner
 from reducer.transports.tcp_server import DataPort, DataSession
@@ -69,7 +70,12 @@ class Outbox:
     """One worker's stream between transport and engine."""
 
     def __init__(
-        self, engine: Engine, encoder: Encoder, data_port: DataPort | None, siblings: tuple[int, ...] = ()
+        self,
+        engine: Engine,
+        encoder: Encoder,
+        data_port: DataPort | None,
+        siblings: tuple[int, ...] = (),
+        peer: str = "",
     ) -> None:
         #: Why the stream ended.
         self.error: ReductionError | None = None
@@ -98,6 +104,7 @@ class Outbox:
         self._changed = asyncio.Event()
         self._is_closed = False
         self._stream = engine.open(self)
+        self._stream.pace(GrpcSocket({address_of(peer)}))
 
     @property
     def has_moved(self) -> bool:
@@ -247,6 +254,7 @@ class Outbox:
         self._data = DataSession(
             sock, self._engine.pool, self._encoder.header, self._stream.send, self._on_data_end
         )
+        self._stream.pace(None if is_local else self._data.connection)
         if self._has_sent_moved:
             self._data.connection.start()
 

@@ -46,16 +46,28 @@ async def test_a_descriptor_is_open_as_long_as_the_stream_and_no_longer(place):
     assert stream.descriptor == -1
 
 
-async def test_packets_lost_can_be_asked_at_any_time_and_never_shrink(place):
+async def test_what_was_sent_can_be_asked_at_any_time_and_never_shrinks(place):
     worker = place.worker(world_size=1)
-    counts = [worker.stream.packets_lost]
+    assert worker.stream.sent is None
     await worker.welcome()
-    counts.append(worker.stream.packets_lost)
+    before = worker.stream.sent
+    worker.push(np.zeros(CHUNK // 4, np.float32))
+    await worker.result(0)
+    after = worker.stream.sent
+    if place.transport != "grpc":
+        assert after.acked_bytes >= before.acked_bytes + CHUNK
+        assert after.segments > before.segments
     worker.stream.close()
     await worker.stream.wait_closed()
-    assert counts == sorted(counts)
-    assert min(counts) >= 0
-    assert worker.stream.packets_lost >= 0
+    assert (worker.stream.sent is None) == (after is None)
+
+
+async def test_a_paced_stream_carries_the_same_sums(place):
+    workers = await place.running()
+    for seq, bytes_per_s in enumerate((1, 10_000_000, 0)):
+        for worker in workers:
+            worker.stream.pace(bytes_per_s or 1 << 40)
+        await sums(workers, seq)
 
 
 async def test_wait_closed_returns_when_the_sink_was_told(place):
@@ -106,7 +118,8 @@ async def test_a_stream_that_was_never_opened_ends_with_its_reason():
     assert not sink.closed.done(), "whoever opened it must hear of it later"
     assert await sink.closed is error
     await stream.wait_closed()
-    assert (stream.descriptor, stream.packets_lost) == (-1, 0)
+    stream.pace(1)
+    assert (stream.descriptor, stream.sent) == (-1, None)
     stream.close()
     await endpoint.close()
     assert sink.frames.empty()

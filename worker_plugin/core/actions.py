@@ -89,6 +89,14 @@ class Shut:
 
 
 @dataclass(frozen=True, slots=True)
+class Throttle:
+    """Send no more than so many bytes per second on a link's data connection."""
+
+    link: int
+    bytes_per_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """The communicator has failed: every future that is not delivered, and every later collective, gets this error."""
 
@@ -142,6 +150,7 @@ Action: TypeAlias = (
     | Deliver
     | Release
     | Shut
+    | Throttle
     | Fail
     | Embed
     | LookUp

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reduction.errors import ReductionError
 from reduction.model import Collective, ReducerFrame
+from reduction.pacing import Sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,8 @@ class Leave:
 class Tick:
     """Time has passed. It comes every few tens of milliseconds; the first one starts dialling."""
 
-    #: Packets that this rank's data connections have lost so far; 0 unless
-    #: `RankCore.wants_packets_lost`.
-    packets_lost: int = 0
+    #: What each link's data connection has sent so far, where that is known, if `RankCore.wants_sent`.
+    sent: Mapping[int, Sent] = field(default_factory=dict)
 
 
 Event: TypeAlias = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 
 from reduction.errors import ReducerAbsent, ReductionError
@@ -77,6 +78,10 @@ class Link:
     is_draining: bool = False
     #: The last epoch in which this rank said Hello on the present stream.
     hello_epoch: int = 0
+    #: The lowest rate that the reducer has told of; infinite: no limit is known.
+    rate: float = math.inf
+    #: The rate that the reducer was told on the present stream.
+    told_rate: float = math.inf
     #: The pushes of the epoch; None before its Start and after its end or the stream's.
     lane: Lane | None = None
     #: How many collectives this rank has told the reducer that it holds.
@@ -108,6 +113,7 @@ class Link:
         self.is_absent = False
         self.busy_since = None
         self.acked = 0
+        self.rate = self.told_rate = math.inf
 
     @property
     def reason(self) -> str:

@@ -34,7 +34,8 @@ Leave                  once nothing is in flight, the same as Close
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reduction.errors import (
@@ -57,6 +58,7 @@ from reduction.model import (
     Configure,
     Goodbye,
     Join,
+    LinkRate,
     Member,
     Minimum,
     NamedReducers,
@@ -67,6 +69,7 @@ from reduction.model import (
     Waiting,
     Welcome,
 )
+from reduction.pacing import Pacing, Sent
 
 from worker_plugin.core.actions import (
     Action,
@@ -78,6 +81,7 @@ from worker_plugin.core.actions import (
     LookUp,
     Send,
     Shut,
+    Throttle,
 )
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.events import (
@@ -100,7 +104,7 @@ from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.choice import fair_choice
 from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.membership.verdict import FallBack, GiveUp, Keep, Reconfigure, Verdict, View, judge
-from worker_plugin.core.membership.weights import weights
+from worker_plugin.core.membership.weights import said_rate, weights
 from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
@@ -200,6 +204,9 @@ class RankCore:
         self.has_begun = False
         #: Whether the user waits for the first epoch to start.
         self.is_awaited = False
+        self.pacing = Pacing()
+        #: Whether anything was in flight when somebody asked last.
+        self._was_busy = False
         self.patience = Patience(identity.stall_warn_s, self._actions)
         self.stalls = Stalls(
             identity.rank,
@@ -216,9 +223,10 @@ class RankCore:
         return self.epochs.configuration is not None and self.epochs.configuration.checksums
 
     @property
-    def wants_packets_lost(self) -> bool:
-        """Whether the next `Tick` should say how many packets were lost, which costs system calls."""
-        return self.grid.is_counting_losses
+    def wants_sent(self) -> bool:
+        """Whether the next `Tick` should say what was sent, which costs system calls."""
+        was_busy, self._was_busy = self._was_busy, not self.window.is_idle
+        return was_busy or self._was_busy or self.grid.is_counting_losses
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
@@ -263,8 +271,8 @@ class RankCore:
             case Leave(issued):
                 self.last_issued = issued
                 self._close_if_idle(now)
-            case Tick(packets_lost):
-                self._on_tick(packets_lost, now)
+            case Tick(sent):
+                self._on_tick(sent, now)
 
     def _dispatch_failing(self, event: Event, now: float) -> None:
         """Take an event while failing: only what is necessary to tell the other ranks."""
@@ -396,6 +404,8 @@ class RankCore:
                 self._leave_if_done(now)
             case Waiting():
                 link.waiting = frame
+            case LinkRate():
+                link.rate = frame.rate
             case Welcome():
                 ended_another = self.roster.on_welcome(link, frame, now)
                 if ended_another and self.epochs.is_member(link):
@@ -434,7 +444,7 @@ class RankCore:
 
     # ---- time ----
 
-    def _on_tick(self, packets_lost: int, now: float) -> None:
+    def _on_tick(self, sent: Mapping[int, Sent], now: float) -> None:
         self._begin(now)
         self.roster.dial(now, self._join())
         if self.roster.wants_look_up(now):
@@ -452,8 +462,9 @@ class RankCore:
             self.patience.check(self._view(now))
         if not (self.epochs.is_calm and self.roster.is_calm):
             self._judge(now)
+        self._pace(sent, now)
         if not self.grid.is_settled:
-            self._tune(packets_lost, now)
+            self._tune(sum(one.lost for one in sent.values()), now)
         self._announce(now)
         self._leave_if_done(now)
 
@@ -474,6 +485,27 @@ class RankCore:
                 return
             self._actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
             self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
+
+    def _pace(self, sent: Mapping[int, Sent], now: float) -> None:
+        """Push at the rate that the links carry, and tell the reducers how fast that is."""
+        members = [(link, link.lane.weight) for link in self.roster if link.lane is not None]
+        total = sum(weight for _, weight in members)
+        own_host = self.identity.place.host
+        remote = [
+            (link, weight / total) for link, weight in members if link.place.host != own_host or not own_host
+        ]
+        self.pacing.hear([link.rate for link, _ in members])
+        if sent:
+            known = [(link.id, share) for link, share in remote if link.id in sent]
+            self.pacing.look(
+                {number: sent[number] for number, _ in known}, sum(share for _, share in known), now
+            )
+        for link, _ in members:
+            if link.told_rate != self.pacing.own:
+                link.told_rate = self.pacing.own
+                self._actions.append(Send(link.id, LinkRate.of(self.pacing.own)))
+        if not math.isinf(rate := self.pacing.rate):
+            self._actions += [Throttle(link.id, int(rate * share)) for link, share in remote]
 
     def _announce(self, now: float) -> None:
         """Between collectives, rank 0 tells the others which reducers it has found, so that they dial them too.
@@ -568,6 +600,7 @@ class RankCore:
         self.grid.begin(is_within_host=self._is_within_host(links))
         size, checksums = self._chunk_bytes(links), self.identity.checksums
         added = self.roster.added
+        self.pacing.expect(said_rate(links))
         self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums, added), now)
 
     def _is_within_host(self, links: Sequence[Link]) -> bool:

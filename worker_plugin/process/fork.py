@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import stat
 import weakref
 from typing import Protocol
+
+from reduction.transports.grpc_socket import sockets_to
 
 
 class DescriptorOwner(Protocol):
@@ -44,7 +44,7 @@ def _after_in_child() -> None:
         numbers += descriptors
     _owners.clear()
     if addresses:
-        numbers += _sockets_to(addresses)
+        numbers += sockets_to(addresses)  # gRPC does not tell which it owns
     if numbers:
         _replace(numbers)
 
@@ -58,20 +58,6 @@ def _replace(numbers: list[int]) -> None:
         for number in numbers:
             os.dup2(null, number, inheritable=False)
         os.close(null)
-
-
-def _sockets_to(addresses: set[tuple[str, int]]) -> list[int]:
-    """Return the sockets that lead to one of these addresses; gRPC does not tell which it owns."""
-    numbers = []
-    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
-        with contextlib.suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as probe:
-                peer = probe.getpeername()
-            if isinstance(peer, tuple) and (peer[0].removeprefix("::ffff:"), peer[1]) in addresses:
-                numbers.append(int(name))
-    return numbers
 
 
 os.register_at_fork(after_in_child=_after_in_child)

@@ -143,10 +143,10 @@ class GrpcStream:
     def divert(self) -> None:
         """Do nothing: gRPC receives into memory of its own, never into the sink's."""
 
-    @property
-    def packets_lost(self) -> int:
-        """0: gRPC does not tell."""
-        return 0
+    sent = None
+
+    def pace(self, bytes_per_s: int) -> None:
+        """Do nothing: it has no connection of its own; see `Links.pace`."""
 
     @property
     def descriptor(self) -> int:

@@ -10,7 +10,9 @@ from typing import Protocol
 from reduction.blocking import look_up
 from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, Push, ReducerFrame, WorkerFrame
+from reduction.pacing import Sent
 from reduction.process import descriptors
+from reduction.transports.grpc_socket import GrpcSocket
 from reduction.transports.interface import RemoteEndpoint, RemoteStream
 from reduction.transports.shared import OWN_REGIONS_MAX, OwnMemory
 
@@ -79,6 +81,8 @@ class Links:
         self.addresses: set[tuple[str, int]] = set()
         self._endpoints: dict[int, RemoteEndpoint] = {}
         self._streams: dict[int, RemoteStream] = {}
+        #: The sockets of gRPC, for streams that have no data connection.
+        self._sockets: dict[int, GrpcSocket] = {}
         #: How many descriptors the process had open before the first link.
         self._others = 0
         #: Of each link's present stream; none once it has ended. Through them alone we refer to a
@@ -104,10 +108,19 @@ class Links:
     def _grpc(self) -> str:
         return "grpc" if self.access.tls is None else "grpc with TLS"
 
-    @property
-    def packets_lost(self) -> int:
-        """Packets that the data connections have lost so far, where that is known."""
-        return sum(stream.packets_lost for stream in self._streams.values())
+    def sent(self) -> dict[int, Sent]:
+        """Return what the data connection of each link has sent so far, where that is known."""
+        answers = ((link, self._paced(link).sent) for link in self._streams)
+        return {link: sent for link, sent in answers if sent is not None}
+
+    def pace(self, link: int, bytes_per_s: int) -> None:
+        """Send no more than so many bytes per second on the link's stream."""
+        self._paced(link).pace(bytes_per_s)
+
+    def _paced(self, link: int) -> RemoteStream | GrpcSocket:
+        """Return what can be paced of a link: its data connection, or the socket of gRPC."""
+        stream = self._streams[link]
+        return stream if stream.plane else self._sockets[link]
 
     def accesses(self) -> dict[str, Access]:
         """Return what each reducer wants to see, by its address."""
@@ -127,7 +140,9 @@ class Links:
         sink = self._sinks[link] = _LinkSink(self, link, owner)
         stream = self._streams[link] = endpoint.open(sink)
         stream.send(join)
-        self.run(self._remember(address))
+        peers: set[tuple[str, int]] = set()
+        self._sockets[link] = GrpcSocket(peers)
+        self.run(self._remember(address, peers))
 
     def send(self, link: int, frame: WorkerFrame) -> None:
         """Send on the link's stream."""
@@ -195,11 +210,12 @@ class Links:
             return GrpcEndpoint(address, access)
         return TcpEndpoint(address, is_required=self.transport == "tcp", access=access, memory=self.memory)
 
-    async def _remember(self, address: str) -> None:
+    async def _remember(self, address: str, peers: set[tuple[str, int]]) -> None:
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError):  # a member's address may be no HOST:PORT
             answers = await asyncio.wrap_future(look_up(host.strip("[]"), int(port)))
-            self.addresses |= {(str(answer[4][0]), int(port)) for answer in answers}
+            peers |= {(str(answer[4][0]), int(port)) for answer in answers}
+            self.addresses |= peers
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine in the background. The set keeps a reference, without which the loop may lose a task."""

@@ -28,6 +28,7 @@ from reduction import wire
 from reduction.blocking import look_up
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
+from reduction.pacing import Sent
 from reduction.process.place import local_socket, own_host
 from reduction.transports import shared, tcp
 from reduction.transports.interface import ResultSink
@@ -157,9 +158,14 @@ class TcpStream:
             self._connection.divert()
 
     @property
-    def packets_lost(self) -> int:
-        """Packets lost on the connection, as far as is known."""
-        return 0 if self._connection is None else self._connection.packets_lost
+    def sent(self) -> Sent | None:
+        """See `RemoteStream.sent`."""
+        return None if self._connection is None or self._sharing is not None else self._connection.sent
+
+    def pace(self, bytes_per_s: int) -> None:
+        """See `RemoteStream.pace`."""
+        if self._connection is not None:
+            self._connection.pace(bytes_per_s)
 
     @property
     def descriptor(self) -> int:

@@ -31,7 +31,7 @@ class UnopenedStream:
     """A stream that tells its sink on the next turn of the loop that it has ended; see `RemoteStream`."""
 
     descriptor = -1
-    packets_lost = 0
+    sent = None
     plane = ""
 
     def __init__(self, sink: Sink, error: ReductionError) -> None:
@@ -42,6 +42,9 @@ class UnopenedStream:
         """Drop the frame."""
 
     def close(self) -> None:
+        """Do nothing."""
+
+    def pace(self, bytes_per_s: int) -> None:
         """Do nothing."""
 
     def divert(self) -> None:

@@ -7,6 +7,7 @@ mean "all collectives with a seq below this".
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -74,6 +75,24 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkRate:
+    """How fast the sender's connections carry collectives; from a reducer, the lowest rate that it knows."""
+
+    #: Bytes of every collective per second; 0: no limit is known.
+    bytes_per_s: int
+
+    @classmethod
+    def of(cls, rate: float) -> LinkRate:
+        """Return what tells this rate, which may be infinite."""
+        return cls(0 if math.isinf(rate) else int(rate))
+
+    @property
+    def rate(self) -> float:
+        """The rate; infinite if no limit is known."""
+        return self.bytes_per_s or math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """The rank leaves in good order."""
 
@@ -94,7 +113,7 @@ class Moved:
     """The last frame of one direction on a call; later frames come over the TCP plane. No core sees it."""
 
 
-WorkerFrame: TypeAlias = Join | Hello | Push | Ack | Goodbye | Abort | Moved
+WorkerFrame: TypeAlias = Join | Hello | Push | Ack | LinkRate | Goodbye | Abort | Moved
 
 
 # ---- reducer -> worker ----
@@ -177,4 +196,6 @@ class Waiting:
         return f"{names} and {more} more" if more > 0 else names
 
 
-ReducerFrame: TypeAlias = Welcome | Moved | Configure | Start | Result | Minimum | Peers | Waiting | Abort
+ReducerFrame: TypeAlias = (
+    Welcome | Moved | Configure | Start | Result | Minimum | LinkRate | Peers | Waiting | Abort
+)

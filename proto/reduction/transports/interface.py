@@ -11,6 +11,7 @@ from typing import Protocol
 
 from reduction.errors import ReductionError
 from reduction.model import ReducerFrame, WorkerFrame
+from reduction.pacing import Sent
 
 
 class Sink(Protocol):
@@ -70,8 +71,11 @@ class RemoteStream(ReducerStream, Protocol):
         """Return when `on_closed` has been called."""
 
     @property
-    def packets_lost(self) -> int:
-        """How many packets the stream has lost and sent again so far; 0 where that is not known."""
+    def sent(self) -> Sent | None:
+        """What the stream's own data connection has sent; None if it has none, or nothing is known."""
+
+    def pace(self, bytes_per_s: int) -> None:
+        """Send no more than so many bytes per second, where that is possible."""
 
     @property
     def descriptor(self) -> int:

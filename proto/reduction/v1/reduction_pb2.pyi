@@ -121,7 +121,7 @@ EVENT_KIND_ENDED: EventKind
 EVENT_KIND_DRAINING: EventKind
 
 class WorkerFrame(_message.Message):
-    __slots__ = ("join", "hello", "push", "ack", "goodbye", "abort", "moved")
+    __slots__ = ("join", "hello", "push", "ack", "goodbye", "abort", "moved", "link_rate")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PUSH_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,7 @@ class WorkerFrame(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    LINK_RATE_FIELD_NUMBER: _ClassVar[int]
     join: Join
     hello: Hello
     push: Push
@@ -136,7 +137,8 @@ class WorkerFrame(_message.Message):
     goodbye: Goodbye
     abort: Abort
     moved: Moved
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
+    link_rate: LinkRate
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., link_rate: _Optional[_Union[LinkRate, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size", "group", "place", "named")
@@ -231,7 +233,7 @@ class Goodbye(_message.Message):
     def __init__(self, held: _Optional[int] = ..., minimum: _Optional[int] = ...) -> None: ...
 
 class ReducerFrame(_message.Message):
-    __slots__ = ("welcome", "configure", "start", "result", "minimum", "peers", "abort", "moved", "waiting")
+    __slots__ = ("welcome", "configure", "start", "result", "minimum", "peers", "abort", "moved", "waiting", "link_rate")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CONFIGURE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +243,7 @@ class ReducerFrame(_message.Message):
     ABORT_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    LINK_RATE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     configure: Configuration
     start: Start
@@ -250,7 +253,8 @@ class ReducerFrame(_message.Message):
     abort: Abort
     moved: Moved
     waiting: Waiting
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., minimum: _Optional[_Union[Minimum, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
+    link_rate: LinkRate
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., configure: _Optional[_Union[Configuration, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., minimum: _Optional[_Union[Minimum, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., link_rate: _Optional[_Union[LinkRate, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("incarnation", "credit_bytes", "data_port", "data_key", "siblings", "place")
@@ -341,6 +345,12 @@ class Peer(_message.Message):
     streams: int
     place: Place
     def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ..., streams: _Optional[int] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+
+class LinkRate(_message.Message):
+    __slots__ = ("bytes_per_s",)
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    bytes_per_s: int
+    def __init__(self, bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("host", "link_mbit")

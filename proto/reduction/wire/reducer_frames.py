@@ -49,6 +49,8 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
             return pb.ReducerFrame(start=pb.Start(epoch=epoch, minimum=minimum)).SerializeToString()
         case model.Minimum(minimum):
             return pb.ReducerFrame(minimum=pb.Minimum(minimum=minimum)).SerializeToString()
+        case model.LinkRate(bytes_per_s):
+            return pb.ReducerFrame(link_rate=pb.LinkRate(bytes_per_s=bytes_per_s)).SerializeToString()
         case model.Peers(peers, draining):
             seen = pb.Peers(peers=map(peer_to_pb, peers), draining=draining)
             return pb.ReducerFrame(peers=seen).SerializeToString()
@@ -90,6 +92,8 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
             return _result_from_pb(message.result, memoryview(message.result.payload))
         case "minimum":
             return model.Minimum(message.minimum.minimum)
+        case "link_rate":
+            return model.LinkRate(message.link_rate.bytes_per_s)
         case "peers":
             require("Peers.peers", len(message.peers.peers), 0, limits.WORLD_SIZE_MAX)
             return model.Peers(tuple(map(peer_from_pb, message.peers.peers)), message.peers.draining)

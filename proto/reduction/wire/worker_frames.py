@@ -67,6 +67,8 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
             return pb.WorkerFrame(hello=hello).SerializeToString()
         case model.Ack(held):
             return pb.WorkerFrame(ack=pb.Ack(held=held)).SerializeToString()
+        case model.LinkRate(bytes_per_s):
+            return pb.WorkerFrame(link_rate=pb.LinkRate(bytes_per_s=bytes_per_s)).SerializeToString()
         case model.Goodbye(held, minimum):
             return pb.WorkerFrame(goodbye=pb.Goodbye(held=held, minimum=minimum)).SerializeToString()
         case model.Abort():
@@ -95,6 +97,8 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
             return _push_from_pb(message.push, memoryview(message.push.payload))
         case "ack":
             return model.Ack(message.ack.held)
+        case "link_rate":
+            return model.LinkRate(message.link_rate.bytes_per_s)
         case "goodbye":
             return model.Goodbye(message.goodbye.held, message.goodbye.minimum)
         case "abort":

@@ -17,6 +17,8 @@ SCALE = 1000
 #: Remote reducers get this part of their best share if there are others beside them. A share that is
 #: too large makes their links the slowest ones; one that is as much too small costs less.
 CAUTION = 0.95
+#: Part of what a link carries that is payload: 1448 bytes of each frame's 1538, headers and gaps included.
+PAYLOAD_SHARE = 1448 / 1538
 #: Reducers on machines with ranks get no share if that saves less than this part of the time.
 GAIN_MIN = 0.03
 
@@ -27,19 +29,28 @@ def weights(links: Sequence[Link]) -> tuple[int, ...]:
     Args:
         links: to reducers that all ranks are at; at least one.
     """
-    peers = links[0].peers.values()
-    # A process that does not say where it runs counts as one on a host of its own.
-    hosts: list[Hashable] = [link.place.host or ("reducer", link.id) for link in links]
-    homes: list[Hashable] = [peer.place.host or ("rank", peer.rank) for peer in peers]
-    reducers, ranks = Counter(hosts), Counter(homes)
-    rates = _rates((*hosts, *homes), [*(link.place for link in links), *(peer.place for peer in peers)])
-    names = list(dict.fromkeys((*hosts, *ranks)))
-    machines = [Machine(ranks[name], reducers[name], rates[name]) for name in names]
-    share = dict(zip(names, _shares(machines), strict=True))
-    parts = [share[host] / reducers[host] for host in hosts]
+    hosts, machines = _machines(links)
+    share = dict(zip(machines, _shares(list(machines.values())), strict=True))
+    parts = [share[host] / machines[host].reducers for host in hosts]
     scaled = [round(SCALE * part / max(parts)) for part in parts]
     divisor = math.gcd(*scaled)
     return tuple(weight // divisor for weight in scaled)
+
+
+def said_rate(links: Sequence[Link]) -> float:
+    """Return how fast the links of all hosts carry collectives; infinite unless every host says how fast its link is.
+
+    Args:
+        links: to reducers that all ranks are at; at least one.
+
+    Returns:
+        Payload bytes of every collective per second.
+    """
+    places = [*(link.place for link in links), *(peer.place for peer in links[0].peers.values())]
+    if not all(place.link_mbit for place in places):
+        return math.inf
+    seconds_per_byte = split(list(_machines(links)[1].values())).seconds_per_byte  # of Mbit/s
+    return PAYLOAD_SHARE * 1e6 / 8 / seconds_per_byte if seconds_per_byte else math.inf
 
 
 def with_share(links: Sequence[Link]) -> tuple[Link, ...]:
@@ -47,6 +58,18 @@ def with_share(links: Sequence[Link]) -> tuple[Link, ...]:
     if not links:
         return ()
     return tuple(link for link, weight in zip(links, weights(links), strict=True) if weight)
+
+
+def _machines(links: Sequence[Link]) -> tuple[list[Hashable], dict[Hashable, Machine]]:
+    """Return the host of each of these reducers, and all machines of the job by their hosts."""
+    peers = links[0].peers.values()
+    # A process that does not say where it runs counts as one on a host of its own.
+    hosts: list[Hashable] = [link.place.host or ("reducer", link.id) for link in links]
+    homes: list[Hashable] = [peer.place.host or ("rank", peer.rank) for peer in peers]
+    reducers, ranks = Counter(hosts), Counter(homes)
+    rates = _rates((*hosts, *homes), [*(link.place for link in links), *(peer.place for peer in peers)])
+    names = dict.fromkeys((*hosts, *ranks))
+    return hosts, {name: Machine(ranks[name], reducers[name], rates[name]) for name in names}
 
 
 def _shares(machines: Sequence[Machine]) -> Sequence[float]:

@@ -18,9 +18,10 @@ from typing import NamedTuple, Protocol, cast
 
 from reduction.errors import MalformedFrame, ReductionError, ResourceExhausted
 from reduction.limits import DESCRIPTORS_WAITING_MAX
+from reduction.pacing import Sent
 from reduction.shortage import shortage
 from reduction.transports.tcp.messages import HEADER_BYTES, Header, parse_header
-from reduction.transports.tcp.socket_options import PathState, path_state
+from reduction.transports.tcp.socket_options import PathState, pace, path_state
 
 #: A connection receives at most this many messages before the event loop serves others.
 MESSAGES_PER_WAKE = 8
@@ -83,6 +84,7 @@ class Connection:
         self.queued_bytes = 0
         self.is_closed = False
         self._last_path = PathState()
+        self._paced = 0
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
@@ -111,6 +113,18 @@ class Connection:
     def path(self) -> PathState:
         """What the kernel knows of the path to the peer; of a closed connection, what it knew last."""
         return self._last_path if self.is_closed else path_state(self._socket)
+
+    @property
+    def sent(self) -> Sent:
+        """What was sent on it so far, as far as the kernel knows."""
+        path = self.path
+        return Sent(path.acked_bytes, path.segments, path.packets_lost)
+
+    def pace(self, bytes_per_s: int) -> None:
+        """Send no more than so many bytes per second, from now on."""
+        if bytes_per_s != self._paced and not self.is_closed:
+            self._paced = bytes_per_s
+            pace(self._socket, bytes_per_s)
 
     def fileno(self) -> int:
         """Return the socket's descriptor, -1 when it is closed."""

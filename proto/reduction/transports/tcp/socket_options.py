@@ -21,8 +21,11 @@ TCP_RTO_MIN_US, TCP_DELACK_MAX_US = 45, 46
 #: Retransmissions for Datacenter Communication", SIGCOMM 2009); our receivers delay it by less. The
 #: retransmission time still follows the path's round trip: only its lower bound changes.
 _LINUX_OPTIONS = {TCP_RTO_MIN_US: 20_000, TCP_DELACK_MAX_US: 5_000} if sys.platform == "linux" else {}
-#: The fields tcpi_rtt, tcpi_total_retrans and tcpi_dsack_dups of struct tcp_info.
-_TCP_INFO = struct.Struct("=68xI28xI112xI")
+#: The fields tcpi_rtt, tcpi_total_retrans, tcpi_bytes_acked, tcpi_data_segs_out and
+#: tcpi_dsack_dups of struct tcp_info.
+_TCP_INFO = struct.Struct("=68xI28xI16xQ28xI56xI")
+#: Python's socket module lacks it.
+_SO_MAX_PACING_RATE = 47
 
 
 def prepare(sock: socket.socket) -> None:
@@ -36,6 +39,11 @@ def prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with contextlib.suppress(AttributeError):  # only Linux calls it so
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+    set_timers(sock)
+
+
+def set_timers(sock: socket.socket) -> None:
+    """Let the kernel retransmit and acknowledge as early as suits a data center."""
     for option, value_us in _LINUX_OPTIONS.items():
         with contextlib.suppress(OSError):  # the kernel is older
             sock.setsockopt(socket.IPPROTO_TCP, option, value_us)
@@ -68,6 +76,10 @@ class PathState(NamedTuple):
     retransmits: int = 0
     #: Of these, what the peer had received already.
     duplicates: int = 0
+    #: Bytes that the peer has acknowledged.
+    acked_bytes: int = 0
+    #: Segments with data that were sent, again or for the first time.
+    segments: int = 0
 
     @property
     def packets_lost(self) -> int:
@@ -81,6 +93,12 @@ def path_state(sock: socket.socket) -> PathState:
     """Ask the kernel for the state of a socket's path; zeros where it does not tell."""
     with contextlib.suppress(AttributeError, OSError, struct.error):
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        rtt_us, retransmits, duplicates = _TCP_INFO.unpack(info)
-        return PathState(rtt_us / 1e6, retransmits, duplicates)
+        rtt_us, retransmits, acked_bytes, segments, duplicates = _TCP_INFO.unpack(info)
+        return PathState(rtt_us / 1e6, retransmits, duplicates, acked_bytes, segments)
     return PathState()
+
+
+def pace(sock: socket.socket, rate: int) -> None:
+    """Let the kernel send no more than `rate` payload bytes per second on this socket; TCP paces by itself."""
+    with contextlib.suppress(OSError):  # the kernel is older, or another one
+        sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", rate))

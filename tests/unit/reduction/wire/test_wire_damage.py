@@ -18,6 +18,7 @@ from reduction.model import (
     Goodbye,
     Hello,
     Join,
+    LinkRate,
     Member,
     Minimum,
     Moved,
@@ -44,6 +45,7 @@ WORKER_FRAMES = [
     Hello(replace(CONFIGURATION, added=("c:1", "d:1")), 7),
     PUSH,
     Ack(300),
+    LinkRate(125_000_000),
     Goodbye(3, 2),
     Moved(),
     Abort(7, "why"),
@@ -54,6 +56,7 @@ REDUCER_FRAMES = [
     Start(2, 300),
     RESULT,
     Minimum(300),
+    LinkRate(0),
     Peers((Peer(0, ID, "h", Presence.PRESENT), Peer(1, ID, "", Presence.LOST)), True),
     Abort(7, "why"),
 ]

@@ -305,7 +305,7 @@ def test_the_path_is_known_until_the_connection_is_closed_and_then_remembered():
     async def test():
         with connected(tcp_pair) as (connection, _, _):
             assert 0 < connection.path.rtt_s < 60
-            assert connection.path[1:] == (0, 0)
+            assert connection.path.packets_lost == 0
             connection.close()
             assert connection.path.rtt_s > 0
 

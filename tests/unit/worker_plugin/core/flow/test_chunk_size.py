@@ -19,6 +19,7 @@ from reduction.model import (
     Start,
     Welcome,
 )
+from reduction.pacing import Sent
 from support.scenes.rank_scene import INSTANCE, Scene, incarnation, nonce, send
 
 from worker_plugin.core.actions import Log, PushChunk
@@ -302,13 +303,13 @@ def test_grpc_has_no_finer_grid():
 
 def test_a_communicator_asks_for_a_finer_grid():
     scene, now = measured(rate=5e6)
-    assert not scene.core.wants_packets_lost
+    assert not scene.core.wants_sent
     scene.tick(now)
     scene.receive("a", Start(2, 1), now)
-    assert scene.core.wants_packets_lost
-    scene.handle(Tick(packets_lost=0), now)
+    assert scene.core.wants_sent
+    scene.handle(Tick({0: Sent()}), now)
     for _ in range(2):
         now = reduce(scene, 5e6, now)
-    assert chosen(scene.handle(Tick(packets_lost=LOOK), now)) == [
+    assert chosen(scene.handle(Tick({0: Sent(lost=LOOK)}), now)) == [
         "epoch 3 with chunks of 16384 bytes, after measuring"
     ]

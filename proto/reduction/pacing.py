@@ -1,0 +1,143 @@
+"""How fast the senders of a job send: as fast as the links carry it without losing packets.
+
+n ranks meet on the link of a reducer, and its k reducers meet on the link of a rank. The port of a switch holds
+about a millisecond of its rate, so the windows of so many connections overflow it, whatever each of them does
+alone, and every loss stalls all ranks. Connections that are paced to their shares of the link fill it without a
+queue. Nobody knows the rate of the links, so it is found as TCP finds it, by losses. But the connections of a job
+share one rate, R bytes of every collective per second, because the slowest one decides for all of them: the
+connection between a rank and a reducer that owns the part s of every collective is paced to s R, both ways.
+
+Each rank and each reducer finds a rate of its own from what its connections lose, and tells the others
+(`LinkRate`). The lowest one is R.
+
+    unpaced    nothing was lost so far, or not enough to matter      left at the first losses
+    starting   no losses: grow fast                                  left at the next losses
+    paced      losses: back off. No losses: grow fast to just below  never
+               the rate of the last losses, slowly past it, and then
+               fast again, because the links carry more now
+
+That is CUBIC in shape (RFC 9438): concave below the last maximum, flat near it, convex beyond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+#: Part of an interval's segments whose loss makes a sender back off. If less is lost its rate stays.
+LOSS_MAX = 0.002
+#: The factor by which losses lower the rate, and by which it falls at most if links carry still less.
+BACK_OFF, BACK_OFF_MOST = 0.95, 0.5
+#: Growth per interval until links are full, below the rate of the last losses, and near it.
+GROWTH_START, GROWTH_FAST, GROWTH_SLOW = 1.1, 1.04, 1.002
+#: Near means within this part of the rate of the last losses.
+NEAR = 0.03
+#: A rate does not grow past that of the last losses if less than this part of it was used.
+USED_MIN = 0.85
+#: A sender's own rate is at most this multiple of the others', which may have grown since they told it.
+SLACK = 1.15
+#: No rate is lower, in bytes per second: whatever senders tell, a job goes on.
+RATE_LEAST = 125_000.0
+#: What links carry is the best of so many intervals, because in some of them there was nothing to send.
+INTERVALS = 4
+#: An interval goes on until so many segments were sent, or fewer would say nothing about losses.
+SEGMENTS_MIN = 100
+#: An interval of more seconds than this was mostly idle, and says nothing either.
+INTERVAL_S_MAX = 0.2
+
+
+class Sent(NamedTuple):
+    """What a connection has sent since it began."""
+
+    #: Bytes that the peer has acknowledged.
+    acked_bytes: int = 0
+    #: Packets with data, as large as the path allows.
+    segments: int = 0
+    #: Segments that were lost.
+    lost: int = 0
+
+
+class Pacing:
+    """The rate of one sender: a rank, or a reducer in one job."""
+
+    def __init__(self) -> None:
+        #: Bytes of every collective per second that this sender's connections carry; infinite: unpaced.
+        self.own = math.inf
+        #: The lowest rate of other senders.
+        self.others = math.inf
+        #: The rate at which packets were lost last; infinite while it is not known.
+        self._ceiling = math.inf
+        self._achieved: deque[float] = deque(maxlen=INTERVALS)
+        self._is_settling = False
+        self._before: dict[int, Sent] = {}
+        #: When the present interval began.
+        self._began_at = -math.inf
+
+    @property
+    def rate(self) -> float:
+        """The rate to send at."""
+        return max(min(self.own, self.others), RATE_LEAST)
+
+    def expect(self, rate: float) -> None:
+        """Begin at a rate that somebody has said; losses, or their absence, still change it."""
+        if math.isinf(self.own):
+            self.own = self._ceiling = rate
+
+    def hear(self, rates: Collection[float]) -> None:
+        """Take the rates that other senders have told."""
+        self.others = min(rates, default=math.inf)
+
+    def look(self, sent: Mapping[int, Sent], share: float, now: float) -> None:
+        """Adapt the rate to what the connections have sent since the interval began, if that is enough.
+
+        Args:
+            sent: of each connection, by a number that no later one has.
+            share: part of every collective that goes over each connection, of all of them together.
+            now: in seconds.
+        """
+        if not sent:  # no connection is left that can lose anything
+            self.own = math.inf
+        parts = [(new, self._before.get(key, new)) for key, new in sent.items()]
+        segments = sum(new.segments - old.segments for new, old in parts)
+        lost = sum(max(0, new.lost - old.lost) for new, old in parts)
+        acked = sum(new.acked_bytes - old.acked_bytes for new, old in parts)
+        seconds = now - self._began_at
+        if seconds <= INTERVAL_S_MAX and 0 <= segments < SEGMENTS_MIN:
+            return  # the interval goes on
+        self._before, self._began_at = dict(sent), now
+        if seconds <= INTERVAL_S_MAX and segments > 0:
+            self._adapt(acked / seconds / share, lost / segments)
+
+    def _adapt(self, achieved: float, loss: float) -> None:
+        self._achieved.append(achieved)
+        if loss > LOSS_MAX:
+            # What was lost before the rate was lowered shows up to a retransmission time-out later.
+            if not self._is_settling:
+                self._back_off(max(self._achieved))
+            self._is_settling = not self._is_settling
+            return
+        self._is_settling = False
+        if loss or math.isinf(self.own):
+            return
+        growth = 1.0
+        if math.isinf(self._ceiling):
+            growth = GROWTH_START
+        elif self.own < (1 - NEAR) * self._ceiling:
+            growth = min(GROWTH_FAST, (1 - NEAR / 2) * self._ceiling / self.own)
+        elif self.own < (1 + NEAR) * self._ceiling:
+            growth = GROWTH_SLOW
+        elif achieved >= USED_MIN * self.rate:
+            growth = GROWTH_FAST
+        self.own = min(self.own * growth, SLACK * self.others)
+
+    def _back_off(self, achieved: float) -> None:
+        rate = self.rate
+        if math.isinf(rate):
+            self.own = BACK_OFF * achieved
+        elif achieved >= USED_MIN * rate:
+            self._ceiling = rate
+            self.own = BACK_OFF * rate
+        else:  # something else takes a part of the links, or they are slower now
+            self.own = max(BACK_OFF_MOST * rate, BACK_OFF * achieved)

@@ -1,0 +1,95 @@
+"""The socket of a gRPC connection, which gRPC keeps to itself: found among this process's descriptors by its peer.
+
+With it the kernel can pace a stream on gRPC, and tell what it has lost, as on a data connection of our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Collection, Iterator
+from urllib.parse import unquote
+
+from reduction.pacing import Sent
+from reduction.transports.tcp.socket_options import pace, path_state, set_timers
+
+Address = tuple[str, int]
+#: See `GrpcSocket`; about a second, at the rate at which cores are told of time.
+PAUSES = 25
+
+
+def address_of(peer: str) -> Address:
+    """Return the address in a text such as "ipv4:10.0.0.5:40000", by which gRPC calls the peer of a call."""
+    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+    return host.strip("[]").removeprefix("::ffff:"), int(port) if port.isdecimal() else 0
+
+
+def sockets_to(peers: Collection[Address]) -> list[int]:
+    """Return the descriptors of this process's sockets that are connected to one of these addresses."""
+    numbers = []
+    for name in os.listdir("/proc/self/fd") if peers and os.path.isdir("/proc/self/fd") else ():
+        with contextlib.suppress(OSError), _borrowed(int(name), peers):
+            numbers.append(int(name))
+    return numbers
+
+
+class GrpcSocket:
+    """The socket that leads to a peer, if just one of this process does.
+
+    It is never closed here, and never kept open: each use looks whether the descriptor still is that socket.
+
+    Args:
+        peers: the addresses that the peer may have; more may be added later.
+    """
+
+    def __init__(self, peers: Collection[Address]) -> None:
+        self._peers = peers
+        self._number = -1
+        self._paced = 0
+        #: How often not to search again after a search in vain, which costs a look at all descriptors.
+        self._pauses = 0
+
+    @property
+    def sent(self) -> Sent | None:
+        """What was sent on it so far; None if it is not found."""
+        with contextlib.suppress(OSError), _borrowed(self._number, self._peers) as sock:
+            path = path_state(sock)
+            return Sent(path.acked_bytes, path.segments, path.packets_lost)
+        self._find()
+        return None
+
+    def pace(self, bytes_per_s: int) -> None:
+        """Send no more than so many bytes per second from now on."""
+        if bytes_per_s == self._paced:
+            return
+        with contextlib.suppress(OSError), _borrowed(self._number, self._peers) as sock:
+            pace(sock, bytes_per_s)
+            self._paced = bytes_per_s
+
+    def _find(self) -> None:
+        self._pauses -= 1
+        if self._pauses >= 0:
+            return
+        self._pauses = PAUSES
+        found = sockets_to(self._peers)
+        self._number, self._paced = found[0] if len(found) == 1 else -1, 0
+        with contextlib.suppress(OSError), _borrowed(self._number, self._peers) as sock:
+            set_timers(sock)
+
+
+@contextlib.contextmanager
+def _borrowed(number: int, peers: Collection[Address]) -> Iterator[socket.socket]:
+    """Yield a descriptor as a socket, and leave it open.
+
+    Raises:
+        OSError: it is none that is connected to one of these addresses.
+    """
+    if number < 0 or not stat.S_ISSOCK(os.fstat(number).st_mode):
+        raise OSError(f"descriptor {number} is no socket")
+    with socket.socket(fileno=os.dup(number)) as sock:
+        peer = sock.getpeername()
+        if not isinstance(peer, tuple) or (peer[0].removeprefix("::ffff:"), peer[1]) not in peers:
+            raise OSError(f"descriptor {number} leads elsewhere")
+        yield sock

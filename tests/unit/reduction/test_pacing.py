@@ -1,0 +1,222 @@
+"""The rate of a job's senders, on links of which only the queue and the rate are modelled."""
+
+import math
+import random
+
+import pytest
+from reduction.pacing import BACK_OFF, RATE_LEAST, SEGMENTS_MIN, SLACK, Pacing, Sent
+
+#: What 1 Gbit/s carries, in payload bytes per second.
+GIGABIT = 118e6
+TICK_S = 0.04
+SEGMENT = 1448
+#: A sender hands over so much at once, and a full queue drops it whole, as veth does.
+PACKET = 16 * SEGMENT
+
+
+class Port:
+    """A port of a switch on which all senders of some jobs meet; it holds a millisecond of its rate."""
+
+    def __init__(self, jobs: int = 1, senders: int = 4, seed: int = 0) -> None:
+        self.jobs = [[Pacing() for _ in range(senders)] for _ in range(jobs)]
+        self.sent = [[Sent() for _ in range(senders)] for _ in range(jobs)]
+        self.told = [[math.inf] * senders for _ in range(jobs)]
+        self.random = random.Random(seed)
+        self.now = self.queue = self.lost = self.offered = 0.0
+
+    def run(self, seconds: float, capacity: float, need: float = math.inf) -> list[float]:
+        """Let time pass; return what each job has carried, as a part of what the port could carry."""
+        carried = [0.0] * len(self.jobs)
+        steps = round(seconds / TICK_S)
+        for _ in range(steps):
+            self.now += TICK_S
+            rates = [min(min(one.rate for one in job), need, 4 * capacity) for job in self.jobs]
+            offered = sum(rates) * TICK_S
+            self.queue += offered - capacity * TICK_S
+            dropped = max(0.0, self.queue - capacity * 1e-3)
+            self.queue = min(max(self.queue, 0.0), capacity * 1e-3)
+            self.offered += offered
+            self.lost += dropped
+            # A lost tail waits for a time-out, and with it all ranks.
+            passed = max(0.3, 1 - 8 * dropped / offered) * min(1.0, capacity * TICK_S / offered)
+            packets = self.random.choices(range(len(rates)), rates, k=math.ceil(dropped / PACKET))
+            for number, rate in enumerate(rates):
+                carried[number] += rate * passed / capacity / steps
+                loss = packets.count(number) * PACKET / (rate * TICK_S)
+                self._tell(number, rate, passed, min(loss, 0.9))
+        return carried
+
+    def _tell(self, number: int, rate: float, passed: float, loss: float) -> None:
+        job, told = self.jobs[number], list(self.told[number])
+        unlucky = self.random.randrange(len(job))
+        for index, one in enumerate(job):
+            old, segments = self.sent[number][index], int(rate * TICK_S / SEGMENT)
+            lost = int(segments * loss * len(job)) if index == unlucky else 0
+            new = Sent(
+                old.acked_bytes + int(rate * passed * TICK_S), old.segments + segments, old.lost + lost
+            )
+            self.sent[number][index] = new
+            one.hear(told[:index] + told[index + 1 :])
+            one.look({0: new}, 1.0, self.now)
+            self.told[number][index] = one.own
+
+
+@pytest.mark.parametrize("capacity", [GIGABIT / 10, GIGABIT, 25 * GIGABIT])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_link_is_filled_without_being_told_how_fast_it_is(capacity, seed):
+    port = Port(seed=seed)
+    port.run(1.5, capacity)
+    port.lost = port.offered = 0.0
+    assert port.run(4.0, capacity)[0] > 0.95
+    assert port.lost < 0.004 * port.offered
+
+
+@pytest.mark.parametrize("factor", [1 / 3, 3])
+def test_a_link_that_changes_is_filled_again(factor):
+    port = Port()
+    port.run(3.0, GIGABIT)
+    port.run(2.0, GIGABIT * factor)
+    assert port.run(2.0, GIGABIT * factor)[0] > 0.93
+
+
+def test_jobs_share_a_link_and_lose_little_together():
+    port = Port(jobs=2)
+    port.run(6.0, GIGABIT)
+    first, second = port.run(6.0, GIGABIT)
+    assert first + second > 0.93
+    assert max(first, second) < 1.15 * min(first, second)
+
+
+def test_a_job_that_comes_later_gets_its_part():
+    port = Port(jobs=2)
+    late, port.jobs = port.jobs[1:], port.jobs[:1]
+    port.run(3.0, GIGABIT)
+    port.jobs += late
+    port.run(30.0, GIGABIT)
+    first, second = port.run(6.0, GIGABIT)
+    assert first + second > 0.93
+    assert max(first, second) < 1.5 * min(first, second)
+
+
+def test_nothing_is_paced_as_long_as_nothing_is_lost():
+    port = Port()
+    port.run(2.0, GIGABIT, need=0.9 * GIGABIT)
+    assert all(math.isinf(one.rate) for one in port.jobs[0])
+
+
+@pytest.mark.parametrize("wrong", [0.1, 1.0, 10.0])
+def test_a_rate_that_somebody_said_is_where_it_begins(wrong):
+    port = Port()
+    for one in port.jobs[0]:
+        one.expect(wrong * GIGABIT)
+    assert port.jobs[0][0].rate == wrong * GIGABIT
+    port.run(5.0, GIGABIT)
+    assert port.run(2.0, GIGABIT)[0] > 0.93
+
+
+# ---- one look ----
+
+
+def look(subject, seconds=TICK_S, acked=10**6, segments=1000, lost=0, share=1.0):
+    """Let a connection send that much since the last look."""
+    old = subject.history[-1]
+    subject.history.append(Sent(old.acked_bytes + acked, old.segments + segments, old.lost + lost))
+    subject.now += seconds
+    subject.look({0: subject.history[-1]}, share, subject.now)
+
+
+class Subject(Pacing):
+    def __init__(self):
+        super().__init__()
+        self.now, self.history = 100.0, [Sent()]
+        self.look({0: Sent()}, 1.0, self.now)
+
+
+def test_the_first_losses_pace_at_a_little_less_than_what_was_carried():
+    subject = Subject()
+    look(subject, acked=4 * 10**6)
+    look(subject, acked=10**6, lost=100)
+    assert subject.own == pytest.approx(BACK_OFF * 10**8)
+
+
+def test_a_rate_is_that_of_whole_collectives():
+    subject = Subject()
+    look(subject, acked=10**6, lost=100, share=0.25)
+    assert subject.own == pytest.approx(BACK_OFF * 10**8)
+
+
+def test_losses_count_once_until_they_have_stopped_for_an_interval():
+    subject = Subject()
+    look(subject, lost=100)
+    once = subject.own
+    look(subject, lost=100)
+    assert subject.own == once
+    look(subject, lost=100)
+    assert subject.own < once
+
+
+def test_few_losses_neither_lower_the_rate_nor_let_it_grow():
+    subject = Subject()
+    look(subject, lost=100)
+    before = subject.own
+    look(subject, lost=1)
+    assert subject.own == before
+    look(subject)
+    assert subject.own > before
+
+
+@pytest.mark.parametrize(
+    "change", [{"segments": SEGMENTS_MIN - 1, "lost": 50}, {"seconds": 1.0, "lost": 500}]
+)
+def test_an_idle_interval_says_nothing(change):
+    subject = Subject()
+    look(subject, **change)
+    assert math.isinf(subject.own)
+
+
+def test_a_new_connection_begins_with_its_first_look():
+    subject = Subject()
+    subject.look({1: Sent(10**9, 10**6, 10**5)}, 1.0, subject.now + TICK_S)
+    assert math.isinf(subject.own)
+    subject.look({1: Sent(10, 10, 0)}, 1.0, subject.now + 2 * TICK_S)  # it began again
+    assert math.isinf(subject.own)
+
+
+def test_without_connections_there_is_no_limit():
+    subject = Subject()
+    look(subject, lost=100)
+    subject.look({}, 0.0, subject.now + TICK_S)
+    assert math.isinf(subject.own)
+
+
+def test_the_lowest_rate_of_all_counts_and_ones_own_follows_it():
+    subject = Subject()
+    look(subject, acked=10**6, lost=100)
+    subject.hear([math.inf, 10**6])
+    assert subject.rate == 10**6
+    look(subject, acked=10**4)
+    assert subject.own == SLACK * 10**6
+    subject.hear([])
+    assert subject.rate == subject.own
+
+
+def test_nobody_can_stop_a_job_with_a_rate():
+    subject = Subject()
+    subject.hear([1.0])
+    assert subject.rate == RATE_LEAST
+
+
+def test_what_is_known_wins_over_what_is_said():
+    subject = Subject()
+    look(subject, lost=100)
+    before = subject.own
+    subject.expect(10**9)
+    assert subject.own == before
+
+
+def test_a_rate_that_is_not_used_does_not_grow_past_the_last_losses():
+    subject = Subject()
+    subject.expect(10**8)
+    for _ in range(100):
+        look(subject, acked=10**5)
+    assert subject.own < 1.04 * 10**8

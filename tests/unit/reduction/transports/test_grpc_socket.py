@@ -1,0 +1,91 @@
+"""Finding and using the socket of a connection that somebody else owns."""
+
+import os
+import socket
+
+import pytest
+from reduction.transports import grpc_socket
+from reduction.transports.grpc_socket import PAUSES, GrpcSocket, address_of, sockets_to
+
+
+@pytest.fixture
+def connected():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as ours:
+            theirs, _ = server.accept()
+            with theirs:
+                yield ours, theirs
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:10.0.0.5:40000", ("10.0.0.5", 40000)),
+        ("ipv6:%5B::1%5D:40000", ("::1", 40000)),
+        ("ipv6:[::ffff:10.0.0.5]:40000", ("10.0.0.5", 40000)),
+        ("unix:/run/reducer", ("", 0)),
+        ("", ("", 0)),
+    ],
+)
+def test_grpc_says_who_the_peer_is(peer, address):
+    assert address_of(peer) == address
+
+
+def test_a_socket_is_found_by_its_peer_and_stays_open(connected):
+    ours, theirs = connected
+    assert sockets_to({ours.getpeername()}) == [ours.fileno()]
+    assert sockets_to({theirs.getpeername()}) == [theirs.fileno()]
+    assert sockets_to({("127.0.0.1", 1)}) == sockets_to(set()) == []
+    ours.sendall(b"x")
+    assert theirs.recv(1) == b"x"
+
+
+def test_what_was_sent_is_known_once_it_is_found(connected):
+    ours, theirs = connected
+    subject = GrpcSocket({ours.getpeername()})
+    assert subject.sent is None  # that was the search
+    ours.sendall(bytes(1000))
+    theirs.recv(1000, socket.MSG_WAITALL)
+    assert subject.sent.segments == 1
+
+
+def test_it_is_paced(connected):
+    ours, _ = connected
+    subject = GrpcSocket({ours.getpeername()})
+    subject.pace(1000)  # it is not found yet
+    assert subject.sent is None
+    for rate in (1000, 1000, 2000):
+        subject.pace(rate)
+        option = ours.getsockopt(socket.SOL_SOCKET, 47, 8)
+        assert int.from_bytes(option, "little") == rate
+
+
+def test_of_several_connections_to_a_peer_none_is_taken(connected):
+    ours, _ = connected
+    with socket.create_connection(ours.getpeername()):
+        subject = GrpcSocket({ours.getpeername()})
+        assert subject.sent is subject.sent is None
+
+
+def test_a_search_in_vain_is_not_repeated_at_once(connected, monkeypatch):
+    searches = []
+    monkeypatch.setattr(grpc_socket, "sockets_to", lambda peers: searches.append(peers) or [])
+    subject = GrpcSocket({("127.0.0.1", 1)})
+    for _ in range(2 * PAUSES + 2):
+        assert subject.sent is None
+    assert len(searches) == 2
+
+
+def test_a_descriptor_that_has_become_another_file_is_left_alone(connected):
+    ours, theirs = connected
+    subject = GrpcSocket({ours.getpeername()})
+    assert subject.sent is None
+    assert subject.sent is not None
+    number = ours.fileno()
+    os.dup2(theirs.fileno(), number)
+    assert subject.sent is None
+    subject.pace(1000)
+    with open(os.devnull) as null:
+        os.dup2(null.fileno(), number)
+    assert subject.sent is None
+    assert int.from_bytes(theirs.getsockopt(socket.SOL_SOCKET, 47, 8), "little") != 1000

@@ -68,12 +68,21 @@ class Slot:
         """Take a contribution and return the payloads that can be folded now, in rank order.
 
         Raises:
-            CollectiveMismatch: this rank and the slot's first one disagree; the slot is unchanged.
+            CollectiveMismatch: this rank and the slot's first one disagree, on the collective or on how
+                much of it they send; the slot is unchanged.
             OutOfOrder: this rank has contributed already; the slot is unchanged.
         """
         if collective is not self.collective and collective != self.collective:
             raise CollectiveMismatch(
                 f"rank {rank} issued {collective}, but rank {self.first_rank} issued {self.collective}"
+            )
+        if payload.nbytes != self.nbytes:
+            # Of equal collectives only what is kept of each block makes a difference.
+            least, _ = collective.dtype.format.push_sizes(self.layout_bytes)
+            raise CollectiveMismatch(
+                f"rank {rank} sends {payload.nbytes // least} elements of each block of "
+                f"{collective.dtype.format.block} as {collective.dtype.name}, but rank {self.first_rank} "
+                f"{self.nbytes // least}: set wire_dtype alike on all ranks"
             )
         if self.has(rank):
             raise OutOfOrder(f"rank {rank} pushed the same chunk twice in one epoch")

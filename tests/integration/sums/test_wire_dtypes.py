@@ -78,12 +78,13 @@ def special_values(rank, reducers, job):
 
 
 def two_ratios(rank, reducers, job):
-    """Each rank may choose the share of top-k by itself."""
-    ratio = ("topk:0.25", "topk:0.5")[rank.number]
-    row = rank.values(rank.number, (2000,))
+    """Return the error of ranks whose shares of top-k differ."""
+    ratio = ("topk:0.25", "topk:0.5", "topk:0.25")[rank.number]
     with rank.state(reducers, job, wire_dtype=ratio) as state:
-        rank.wait(state.all_reduce(row))
-    return row.count_nonzero().item(), row.tolist()
+        with pytest.raises(CollectiveMismatch) as caught:
+            rank.wait(state.all_reduce(rank.values(rank.number, (2000,))))
+        assert isinstance(state.error, CollectiveMismatch)
+    return str(caught.value)
 
 
 def untouched(rank, reducers, job, wire):
@@ -187,10 +188,10 @@ def test_inf_and_nan(ranks, reducers, job):
     assert seen["topk"] == [[3, 601], [600]]
 
 
-def test_topk_ratios_may_differ(ranks, reducers, job):
-    (count, result), (_, other) = ranks.run(2, two_ratios, reducers(2), job, group=False)
-    assert result == other
-    assert 1000 < count < 1800, "of 2000; half from one rank, a quarter from the other"
+@pytest.mark.parametrize("group", [True, False])
+def test_topk_ratios_that_differ_are_an_error_that_names_the_rank(ranks, reducers, job, group):
+    for text in ranks.run(3, two_ratios, reducers(2), job, group=group):
+        assert "rank 1 sends 256 elements" in text or "rank 1 256: set wire_dtype alike" in text
 
 
 @pytest.mark.parametrize("wire", [None, "bf16", "fp16", "int8", "topk"])

@@ -13,7 +13,7 @@ SUM4 = Collective(ReduceOp.SUM, DType.FLOAT32, 4, 7)
 
 
 def payload(rank):
-    return memoryview(bytes([rank]))
+    return memoryview(bytes([rank] * 12))
 
 
 def test_rank_0_first_is_folded_at_once():
@@ -80,3 +80,16 @@ def test_disagreement_names_both_ranks_and_changes_nothing():
         slot.on_push(0, SUM4, payload(0))
     assert str(caught.value) == f"rank 0 issued {SUM4}, but rank 1 issued {SUM3}"
     assert slot.on_push(0, SUM3, payload(0)) == (payload(0), payload(1))
+
+
+def test_other_shares_of_top_k_are_a_disagreement():
+    topk = Collective(ReduceOp.SUM, DType.TOPK, 1024, 7)
+    five, six = (memoryview(bytes(k * 4 * 2)) for k in (5, 6))
+    slot = Slot(topk, 2048, five.nbytes, 1, 2)
+    slot.on_push(1, topk, five)
+    with pytest.raises(CollectiveMismatch) as caught:
+        slot.on_push(0, topk, six)
+    assert str(caught.value) == (
+        "rank 0 sends 6 elements of each block of 512 as TOPK, but rank 1 5: set wire_dtype alike on all ranks"
+    )
+    assert slot.on_push(0, topk, five) == (five, five)

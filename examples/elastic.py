@@ -3,7 +3,8 @@
     REDUCTION_RANK=0 REDUCTION_WORLD_SIZE=3 python examples/elastic.py     and so on, ranks 1 and 2
 
 on each worker, by any supervisor that starts it again when it ends badly. REDUCTION_JOB and REDUCTION_REDUCERS name job
-and reducers. Kill a worker at any time, and start it again: docs/elastic.md says what follows.
+and reducers, and REDUCTION_RUN is a text that is new for every training. Kill a worker at any time, and start it again:
+docs/elastic.md says what follows.
 """
 
 from __future__ import annotations

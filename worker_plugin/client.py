@@ -318,6 +318,7 @@ class Client:
             uses_data_ports=transport != "grpc",
             goes_on=self._goes_on,
             named=meeting_point.named,
+            run=meeting_point.run or config.run or "",
         )
         self._identity = identity
         self.recorder.describe(identity.job, identity.rank, identity.world_size)

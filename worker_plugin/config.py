@@ -54,6 +54,13 @@ class PluginConfig:
         "Name of the job, the same on all ranks; no other live job may have it. Rank 0 makes one up if "
         "none is given.",
     )
+    run: str | None = setting(
+        None,
+        Text(f"a string of 1 to {limits.RUN_BYTES_MAX} bytes"),
+        "What tells this run from any other that has the job's name: the same on all ranks, and new for "
+        "every run, such as the id that a scheduler gives it. Needed, and used, only where ranks have no process "
+        "group and no store to meet through.",
+    )
     rank: int | None = setting(
         None,
         WholeNumber(0, limits.WORLD_SIZE_MAX - 1),
@@ -148,7 +155,7 @@ class PluginConfig:
         False,
         Switch(),
         "Whether the job goes on when a worker is lost, and takes in new ones, see docs/elastic.md; 1 or 0 in "
-        "the environment. It needs `job`, `reducers`, `rank` and `world_size`: how many workers begin.",
+        "the environment. It needs `job`, `run`, `reducers`, `rank` and `world_size`: how many workers begin.",
     )
     min_workers: int = setting(
         1,
@@ -215,6 +222,8 @@ class PluginConfig:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
         if self.job is not None:
             self._check_job(self.job)
+        if self.run is not None:
+            _check_text("run", self.run, limits.RUN_BYTES_MAX)
         if isinstance(self.local_group, int) and not self.elastic:
             self._check_local_group(self.local_group)
         if self.credit_bytes is not None and self.credit_bytes < (self.chunk_bytes or 0):
@@ -269,14 +278,7 @@ class PluginConfig:
     def _check_job(self, job: str) -> None:
         # Each rail adds a suffix to the name. Whether "auto" will make rails is not known yet.
         bytes_max = limits.JOB_NAME_BYTES_MAX - (0 if self.local_group is None else SUFFIX_BYTES_MAX)
-        try:
-            size = len(job.encode())
-        except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
-            raise ConfigError(f"job {job!r} is not text") from None
-        if not 1 <= size <= bytes_max:
-            raise ConfigError(f"job {job!r} must have 1 to {bytes_max} bytes")
-        if not job.isprintable():
-            raise ConfigError(f"job {job!r} has characters that cannot be printed")
+        _check_text("job", job, bytes_max)
         if is_rail(job):
             raise ConfigError(f"job {job!r} ends like the rail of a job (local_group): choose another name")
 
@@ -308,10 +310,22 @@ class PluginConfig:
             )
 
 
+def _check_text(name: str, text: str, bytes_max: int) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+        raise ConfigError(f"{name} {text!r} is not text") from None
+    if not 1 <= size <= bytes_max:
+        raise ConfigError(f"{name} {text!r} must have 1 to {bytes_max} bytes")
+    if not text.isprintable():
+        raise ConfigError(f"{name} {text!r} has characters that cannot be printed")
+
+
 class Settings(TypedDict, total=False):
     """What may be given for each setting but `reducers`; None means that it is not given."""
 
     job: str | None
+    run: str | None
     rank: int | str | None
     world_size: int | str | None
     transport: str | None

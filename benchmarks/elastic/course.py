@@ -86,6 +86,7 @@ def elastic(settings: Settings, say: Callable[[str], None]) -> Course:
         variables = environment(folder, settings.pause_s) | {
             "REDUCTION_REDUCERS": ",".join(reducers.addresses),
             "REDUCTION_JOB": "elastic",
+            "REDUCTION_RUN": folder.name,
             "REDUCTION_WORLD_SIZE": str(settings.workers),
             "REDUCTION_LOG": "error",
         }

@@ -56,6 +56,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]
     variables = environment(folder, options.pause) | {
         "REDUCTION_REDUCERS": ",".join(reducers.addresses),
         "REDUCTION_JOB": "joining",
+        "REDUCTION_RUN": folder.name,
         "REDUCTION_WORLD_SIZE": str(options.workers),
         "REDUCTION_LOG": "error",
         "MEGABYTES": str(options.megabytes),

@@ -54,6 +54,8 @@ EPOCH_MAX = (1 << 63) - 1
 ID_BYTES = 16
 #: A job's name stands in lines of the log and in tables, so it has to stay readable.
 JOB_NAME_BYTES_MAX = 200
+#: What tells one run of a job from another: a random number, or what a scheduler calls it.
+RUN_BYTES_MAX = 200
 #: A worker describes a longer list of ranks by its beginning and a hash
 #: (`worker_plugin/discovery/rank_group.py`).
 GROUP_BYTES_MAX = 100

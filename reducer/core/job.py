@@ -119,6 +119,8 @@ class Job:
     group: str = ""
     #: Each contribution is the sum over this many processes of a node.
     local_size: int = 1
+    #: What all ranks of the job have said of their run. Ranks of another one never come in.
+    run: str = ""
     #: Of this reducer.
     place: Place = NOWHERE
     instance: bytes = b""

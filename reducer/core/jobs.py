@@ -14,6 +14,9 @@ The answer to a Join depends on what the reducer knows of the job of that name:
                                              instance than rank 0's
     another rank, known but gone, new nonce  rank 0 is there: JobBusy; rank 0 is gone: begin anew;
                                              rank 0 has not joined yet: attach
+    a rank of another run                    rank 0 is there: JobBusy. If not, it is rank 0 who begins anew, and
+                                             whose run it is; any other rank does, once rank 0 and the former
+                                             process of its own rank have gone, and gets JobBusy before
     another world size or local size         JobBusy; while the job is forming,
                                              CollectiveMismatch for all ranks
     other reducers were named to the rank    while the job is forming, CollectiveMismatch for all ranks
@@ -190,8 +193,7 @@ class Jobs:
         job = self.by_name.get((join.job, join.group))
         if job is not None and self._begins_anew(job, join):
             self._grant(join, job.reserved_bytes)  # before the old one ends
-            stale = StaleInstance(f"job {join.job!r} was started again by rank {join.rank} on {join.host}")
-            actions += self._fail(job, stale)
+            actions += self._fail(job, _ended_by(job, join))
             job = None
         if job is None:
             job = self._make(join)
@@ -238,6 +240,12 @@ class Jobs:
         who = f"rank {join.rank} of job {title!r}"
         if join.instance and job.instance and join.instance != job.instance and join.rank:
             raise StaleInstance(f"{who} on {join.host} belongs to an earlier or later life of the job")
+        if join.run != job.run:
+            has_ended = 0 in job.ranks and not job.is_present(join.rank)
+            if job.is_present(0) or (join.rank and not has_ended):
+                there = next(peer for peer in job.peers() if job.is_present(peer.rank))
+                raise JobBusy(f"job {title!r} is live: {_two_runs(there.rank, there.host, join)}")
+            return True
         if known is not None and known.nonce == join.nonce:
             return False
         if join.rank == 0:
@@ -289,6 +297,7 @@ class Jobs:
             reserved_bytes=reservation(join.world_size, credit_bytes),
             incarnation=self.incarnation,
             local_size=join.local_size,
+            run=join.run,
             place=self.place,
             totals=self.totals.begin(job_label(join.job, join.group)),
         )
@@ -335,3 +344,18 @@ class Jobs:
         del self.by_name[job.name, job.group]
         self.totals.end(job.totals, "ended" if job.has_ended else "lost")
         return job.discard_slots()
+
+
+def _ended_by(job: Job, join: Join) -> ReductionError:
+    """Return what ends the ranks of a job that this Join begins anew."""
+    if join.run != job.run and 0 not in job.ranks:
+        first = job.peers()[0]
+        return JobBusy(f"job {job.title!r} is taken: {_two_runs(first.rank, first.host, join)}")
+    return StaleInstance(f"job {join.job!r} was started again by rank {join.rank} on {join.host}")
+
+
+def _two_runs(rank: int, host: str, join: Join) -> str:
+    return (
+        f"rank {rank} on {host} and rank {join.rank} on {join.host} belong to different runs; choose another job name, "
+        f"or wait for the end of the other run; ranks without a process group need the same run="
+    )

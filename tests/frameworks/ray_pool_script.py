@@ -21,7 +21,8 @@ def total(rank: int, path: str) -> float:
     from worker_plugin import ReductionState
 
     tensor = torch.full((1000,), rank + 1.0)
-    with ReductionState("ray:night", job="pool", rank=rank, world_size=2, token_file=path) as state:
+    run = ray.get_runtime_context().get_job_id()
+    with ReductionState("ray:night", job="pool", run=run, rank=rank, world_size=2, token_file=path) as state:
         state.all_reduce(tensor).wait()
     return tensor.unique().item()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -220,7 +220,7 @@ class World:
             match action:
                 case wa.Store(seq, start, _, payload):
                     chunk = start // CHUNK_BYTES
-                    if payload.parts != tuple((rank, seq, chunk) for rank in range(self.n)):
+                    if payload.parts != tuple((number, seq, chunk) for number in self._summed(box.core)):
                         raise Violation(f"wrong sum for collective {seq} chunk {chunk}: {payload.parts}")
                     box.stored.add((seq, chunk))
                 case wa.Deliver(seq):
@@ -230,7 +230,7 @@ class World:
                     if action.seq < box.core.window.released:
                         raise Violation(f"needs the released contribution of collective {action.seq}")
                     payload = Payload(
-                        ((box.core.identity.rank, action.seq, action.chunk),), action.stop - action.start
+                        ((self._number_of(box.core), action.seq, action.chunk),), action.stop - action.start
                     )
                     push = Push(
                         action.epoch, action.seq, action.chunk, action.collective, action.held, payload
@@ -244,6 +244,14 @@ class World:
                 case _:
                     rest.append(action)
         return rest
+
+    @staticmethod
+    def _number_of(core: RankCore) -> int:
+        return core.identity.nonce[0]
+
+    def _summed(self, core: RankCore) -> Iterable[int]:
+        """Return the numbers of those whose contributions a rank's sums must have, in order."""
+        return range(self.n)
 
     def _perform_on_reducer(self, box: ReducerBox, actions: list[Any]) -> list[Any]:
         rest = []

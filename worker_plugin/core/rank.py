@@ -154,6 +154,8 @@ class Identity:
     goes_on: bool = False
     #: The reducers that this rank was told of, if the ranks have no store to agree on them.
     named: NamedReducers | None = None
+    #: See `Join.run`.
+    run: str = ""
 
 
 class State(enum.Enum):
@@ -538,6 +540,7 @@ class RankCore:
             group=who.group,
             place=who.place,
             named=who.named,
+            run=who.run,
         )
 
     def _verdict(self, now: float) -> Verdict:

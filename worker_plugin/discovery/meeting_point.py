@@ -78,6 +78,8 @@ class MeetingPoint:
     source: str = ""
     #: What this rank says of its addresses, if the ranks have no store to agree on them.
     named: NamedReducers | None = None
+    #: What only these ranks know, because it came through their store; "" if they have none.
+    run: str = ""
 
     @classmethod
     def from_json(cls, text: str, config: PluginConfig, group: str = "") -> MeetingPoint:
@@ -262,4 +264,10 @@ def check_without_store(config: PluginConfig) -> None:
         raise ConfigError(
             "no reducers are configured: pass reducers=, set REDUCTION_REDUCERS, or initialise "
             "torch.distributed so that rank 0 can start one for all ranks of this host"
+        )
+    if config.run is None:
+        instead = "" if config.elastic else ", or initialise torch.distributed"
+        raise ConfigError(
+            f"nothing tells these ranks from those of another run that is called {config.job!r} too: pass run= or set "
+            f"REDUCTION_RUN, the same on all ranks and new for every run{instead}"
         )

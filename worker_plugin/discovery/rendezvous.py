@@ -138,6 +138,8 @@ class StoreRendezvous:
             choice, plan_fields = json.loads(text)
             chosen, plan = MeetingPoint.from_json(choice, config, self._group), NodePlan(**plan_fields)
         self._job = chosen.job
+        # No other life of the job has used this nonce, nor do other ranks know it.
+        chosen = dataclasses.replace(chosen, run=nonce)
         chosen = chosen.with_colocated(config, store, f"colocated/{nonce}", rank)
         if plan.size == 1:
             return AgreedNodes(chosen, plan, None, store)

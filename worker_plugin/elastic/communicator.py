@@ -78,6 +78,7 @@ class Elastic:
         settings = f"world_size={config.world_size}, wire_dtype={config.wire_dtype}"
         settings += f", {local_size} processes per worker" if local_size > 1 else ""
         settings += f", a model of {model}" if model else ""
+        settings += f", run={config.run!r}"
         self._ledger = Ledger()
         self._client: Client | None = None
         #: The generation that runs, or ran last.

@@ -85,9 +85,13 @@ class Forming:
 
     @property
     def newcomers(self) -> list[Worker]:
-        """The new processes that want to be taken in."""
-        others = self._voice.others().values()
-        return [said.worker for said in others if not said.is_gone and said.number == 0]
+        """The new processes that want to be taken in, and may be: others refuse themselves (council.py)."""
+        others, settings = self._voice.others().values(), self._voice.own.settings
+        return [
+            said.worker
+            for said in others
+            if not said.is_gone and said.number == 0 and said.settings == settings
+        ]
 
     @property
     def finds_a_job(self) -> bool:

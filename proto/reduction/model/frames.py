@@ -14,7 +14,7 @@ from typing import TypeAlias
 from reduction.model.job import NOWHERE, Collective, Configuration, NamedReducers, Peer, Place
 
 #: A reducer refuses a Join of another version. Within a version fields are only added.
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 # ---- worker -> reducer ----
@@ -43,6 +43,8 @@ class Join:
     place: Place = NOWHERE
     #: None if the ranks have agreed on their reducers through a store.
     named: NamedReducers | None = None
+    #: What the ranks of this run share and those of no other run have; empty for a rank that is alone.
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)

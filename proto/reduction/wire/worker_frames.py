@@ -60,6 +60,7 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
                 group=frame.group,
                 place=place_to_pb(frame.place),
                 named=None if frame.named is None else _named_to_pb(frame.named),
+                run=frame.run,
             )
             return pb.WorkerFrame(join=join).SerializeToString()
         case model.Hello(configuration, held):
@@ -143,9 +144,11 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         require("length of Join.job", len(join.job.encode()), 1, limits.JOB_NAME_BYTES_MAX)
         require("length of Join.host", len(join.host.encode()), 0, limits.HOST_BYTES_MAX)
         require("length of Join.group", len(join.group.encode()), 0, limits.GROUP_BYTES_MAX)
+        require("length of Join.run", len(join.run.encode()), 0, limits.RUN_BYTES_MAX)
         require_printable("Join.job", join.job)
         require_printable("Join.host", join.host)
         require_printable("Join.group", join.group)
+        require_printable("Join.run", join.run)
         require_id("Join.nonce", join.nonce)
         if join.instance or join.rank == 0:
             require_id("Join.instance", join.instance)
@@ -169,6 +172,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         join.group,
         place,
         named,
+        join.run,
     )
 
 

@@ -134,6 +134,7 @@ def run_block(rank: Any, text: str, reducers: list[str]) -> dict[str, bool]:
         "optimizer": torch.optim.SGD(ddp_model.parameters(), 0.1),
         "group": dist.group.WORLD,
         "rank": rank.number,
+        "run": "today",
         "reducers": reducers,
         "tensor": tensor,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -253,10 +254,13 @@ def test_workers_that_cannot_take_part_get_an_error_and_the_others_none(start: A
     other_size = start(2, 3, 9)
     other_dtype = start(2, 2, 9, REDUCTION_WIRE_DTYPE="bf16")
     other_groups = start(3, 2, 9, GROUPS="1")
+    other_run = start(2, 2, 9, REDUCTION_RUN="yesterday")
     assert "ConfigError: rank 2 has world_size=2, wire_dtype=None, a model of" in other_model.error()
     assert "world_size=3" in other_size.error()
     assert "wire_dtype=bf16" in other_dtype.error()
     assert "ConfigError: the optimizer of this worker has groups of [1," in other_groups.error()
+    assert f"({socket.gethostname()}) of the job has" in (text := other_run.error())
+    assert "run='yesterday'" in text
     at = workers[0].lines[-1]["step"]
     for worker in workers:
         worker.wait_for(lambda line: line["step"] > at + 5)

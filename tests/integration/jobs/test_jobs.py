@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from reduction.errors import JobBusy, RankTaken, StaleInstance, WorkerLost
 from support.network.faulty_relay import OVER_A_NETWORK
 from support.processes.ranks import Died
+from support.processes.reducers import status_of
 
 ROUNDS = 40
 
@@ -42,6 +44,19 @@ def lives(rank, reducers, job, count):
         with rank.state(reducers, job) as state:
             for step in range(3):
                 rank.round(state, step=step)
+
+
+def one_of_two_runs(rank, reducers, job):
+    """Return the sum, or the error, of rank 0 of run x, rank 1 of run y, or rank 1 of run x, once it may begin."""
+    run, number = (("x", 0), ("y", 1), ("x", 1))[rank.number]
+    rank.hear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REDUCTION_RUN", run)
+        with rank.state(reducers, job, rank=number, world_size=2) as state:
+            try:
+                return rank.wait(state.all_reduce(torch.full((1000,), {"x": 1.0, "y": 100.0}[run]))).tolist()
+            except JobBusy as error:
+                return str(error)
 
 
 def run_until_killed(rank, reducers, job):
@@ -115,6 +130,21 @@ def test_a_rank_that_is_killed_is_named_to_all_others(ranks, fresh_ranks, reduce
 
 def test_two_jobs_at_once(ranks, reducers, job):
     ranks.run(4, one_of_two_jobs, reducers(2), job, 2, group=False)
+
+
+def test_two_runs_of_one_name_do_not_mix(ranks, reducers, job):
+    addresses = reducers(2)
+    call = ranks.begin(3, one_of_two_runs, addresses, job, group=False)
+    call.tell(0, None)
+    while not all(job in str(status_of(address)["jobs"]) for address in addresses):
+        pass
+    call.tell(1, None)
+    call.wait_for(1)
+    call.tell(2, None)
+    first, stranger, second = call.answers()
+    assert first == second == [2.0] * 1000
+    assert "belong to different runs" in stranger
+    assert f"rank 0 on {socket.gethostname()}" in stranger
 
 
 def test_name_again_after_a_clean_close(ranks, reducers, job):

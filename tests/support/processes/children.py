@@ -12,10 +12,11 @@ START_S = 30.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment for a child: no settings of the caller's, loopback only."""
+    """Return the environment for a child: no settings of the caller's but a run of its own, loopback only."""
     ours = ("REDUCTION_", "REDUCER_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return kept | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
+    defaults = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "REDUCTION_RUN": f"tests-{os.getpid()}"}
+    return kept | defaults | more
 
 
 def state_of(pid: int) -> str:

@@ -15,6 +15,7 @@ def test_defaults_are_the_documented_ones():
     assert dataclasses.asdict(build({}, {})) == {
         "reducers": None,
         "job": None,
+        "run": None,
         "rank": None,
         "world_size": None,
         "transport": "auto",
@@ -199,6 +200,9 @@ def test_wrong_variables_are_named(environ, text):
             {"tls_cert": "c", "tls_key": "k", "tls_ca": "a", "transport": "tcp"},
             "transport is 'tcp', which TLS does not cover",
         ),
+        ({"run": ""}, "run '' must have 1 to 200 bytes"),
+        ({"run": "r" * 201}, f"run '{'r' * 201}' must have 1 to 200 bytes"),
+        ({"run": "two\nlines"}, "run 'two\\nlines' has characters that cannot be printed"),
         ({"job": "two\nlines"}, "job 'two\\nlines' has characters that cannot be printed"),
         ({"reducers": ()}, "the list of reducers is empty: name at least one HOST:PORT"),
         ({"reducers": ("a:1", "a:1")}, "the list of reducers names an address twice: a:1, a:1"),
@@ -229,7 +233,7 @@ def test_tls_over_grpc(transport):
     assert PluginConfig(transport=transport).tls is None
 
 
-@pytest.mark.parametrize("variable", ["REDUCTION_JOB", "REDUCTION_REDUCERS"])
+@pytest.mark.parametrize("variable", ["REDUCTION_JOB", "REDUCTION_RUN", "REDUCTION_REDUCERS"])
 def test_bytes_of_the_environment_that_are_no_text(variable):
     with pytest.raises(ConfigError):  # b"\xff" in the environment is "\udcff" here
         build({}, {variable: "\udcff:1"})
@@ -249,6 +253,7 @@ def test_values_at_the_edge_pass():
     config = PluginConfig(
         reducers=addresses,
         job="j" * 200,
+        run="r" * 200,
         rank=limits.WORLD_SIZE_MAX - 1,
         world_size=limits.WORLD_SIZE_MAX,
         chunk_bytes=limits.CHUNK_BYTES_MIN,

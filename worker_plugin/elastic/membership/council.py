@@ -1,8 +1,9 @@
 """How workers agree on their next generation: a pure function of what one of them hears.
 
     this worker   what it hears                                        what follows
-    any           a proposal that names it, and that it may join,      Join: the one with the highest number
-                  not as a newcomer, who must get the training first
+    any           a proposal of its own run that names it, and that    Join: the one with the highest number
+                  it may join, not as a newcomer, who must get the
+                  training first
     new           nobody has a generation; ranks 0 to size - 1 are     Propose the first one, if it is rank 0
                   there
                   some have one                                        wait until they take it in, as long as that
@@ -10,8 +11,8 @@
                                                                        whether one before it has ended (memory.py)
                   all that have one go while it takes the training     WorkersMissing
                   another living process has its rank                  RankTaken, after TAKEN_S
-                  the others have other settings, or one of them       ConfigError
-                  cannot give it the training
+                  the others have other settings, or another run, or   ConfigError
+                  one of them cannot give it the training
     has lost its  somebody of that is neither waiting nor gone         wait, at most STOPPED_S
     generation    all of that are waiting or gone, and this one has    Propose those that are waiting, if it
                   the lowest rank of those who wait                    may join that; else wait for more to come
@@ -108,8 +109,10 @@ def deliberate(hearing: Hearing) -> Advice:
                 f"again"
             )
         )
-    proposals = [said.proposal for said in hearing.living if said.proposal is not None]
-    own = hearing.own.worker
+    own, settings = hearing.own.worker, hearing.own.settings
+    proposals = [
+        one.proposal for one in hearing.living if one.proposal is not None and one.settings == settings
+    ]
     allowed = [one for one in proposals if own not in one.newcomers and hearing.lineage.may_join(one)]
     if allowed:
         return Join(max(allowed, key=lambda one: (one.number, one.id)))

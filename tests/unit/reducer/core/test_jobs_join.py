@@ -359,6 +359,56 @@ def test_the_groups_of_a_job_end_by_themselves():
     assert jobs.memory_reserved_bytes == reservation(2, CREDIT)
 
 
+# ---- which run it is ----
+
+
+def two_runs(one, other):
+    return (
+        f"{one} and {other} belong to different runs; choose another job name, or wait for the end of the other run; "
+        f"ranks without a process group need the same run="
+    )
+
+
+def test_a_rank_of_another_run_does_not_come_to_rank_0():
+    jobs = make_jobs()
+    receive(jobs, 10, join(0, run="x"))
+    for rank, size in ((0, 2), (1, 2), (1, 3)):
+        error = JobBusy(f"job 'job' is live: {two_runs('rank 0 on host0', f'rank {rank} on y')}")
+        stranger = join(rank, life=1, instance=NEW if rank == 0 else b"", run="y", host="y", world_size=size)
+        assert receive(jobs, 20, stranger) == refused(20, error)
+    assert receive(jobs, 11, join(1, instance=b"", run="x"))[0] == Send(11, Welcome(REDUCER, CREDIT))
+
+
+def test_a_rank_of_another_run_does_not_come_to_those_who_wait_for_rank_0():
+    jobs = make_jobs()
+    receive(jobs, 12, join(2, instance=b"", run="x", world_size=3))
+    receive(jobs, 11, join(1, instance=b"", run="x", world_size=3))
+    jobs.handle(Lost(11), 0.0)
+    error = JobBusy(f"job 'job' is live: {two_runs('rank 2 on host2', 'rank 1 on host1')}")
+    assert receive(jobs, 21, join(1, life=1, instance=b"", run="y", world_size=3)) == refused(21, error)
+
+
+def test_rank_0_of_another_run_takes_the_name_from_those_who_wait_for_theirs():
+    jobs = make_jobs()
+    receive(jobs, 11, join(1, instance=b"", run="x"))
+    error = JobBusy(f"job 'job' is taken: {two_runs('rank 1 on host1', 'rank 0 on y')}")
+    assert receive(jobs, 20, join(0, instance=NEW, run="y", host="y"))[:2] == refused(11, error)
+    assert set(jobs.streams) == {20}
+
+
+def test_another_run_begins_when_rank_0_and_the_former_process_of_the_rank_are_gone():
+    jobs = make_jobs()
+    for rank in range(3):
+        receive(jobs, 10 + rank, join(rank, run="x", world_size=3))
+    jobs.handle(Lost(10), 0.0)
+    again = join(1, life=1, instance=b"", run="y", world_size=3)
+    error = JobBusy(f"job 'job' is live: {two_runs('rank 1 on host1', 'rank 1 on host1')}")
+    assert receive(jobs, 21, again) == refused(21, error)
+    jobs.handle(Lost(11), 0.0)
+    stale = StaleInstance("job 'job' was started again by rank 1 on host1")
+    assert receive(jobs, 22, again)[:2] == refused(12, stale)
+
+
 # ---- which reducers were named ----
 
 ONE, TWO = NamedReducers("a:1", 1), NamedReducers("a:1, b:1", 2)

@@ -66,6 +66,15 @@ def test_all_ranks_get_the_name_that_rank_0_makes_up(store):
     assert points[4].addresses == ("127.0.0.1:1",)
 
 
+def test_ranks_with_a_store_are_one_run_and_no_others_are(store):
+    config = PluginConfig(reducers=("127.0.0.1:1",), job="same", run="constant")
+    first, second = live(store, [config] * 3), live(store, [config] * 3)
+    runs = [{point.run for point in points.values()} for points in (first, second)]
+    assert [len(ours) for ours in runs] == [1, 1]
+    assert not runs[0] & runs[1]
+    assert "" not in runs[0]
+
+
 def test_a_life_does_not_meet_the_one_before(store):
     first, second = live(store, [REDUCERS] * 3), live(store, [REDUCERS] * 3)
     assert len({point.job for point in second.values()}) == 1
@@ -290,6 +299,10 @@ def test_a_fallback_meets_below_the_same_prefix(store, host):
         (PluginConfig(fallback="embedded"), "fallback='embedded' needs"),
         (PluginConfig(colocated="auto"), "colocated='auto' needs"),
         (REDUCERS, "no job name"),
+        (
+            PluginConfig(job="mine", reducers=("127.0.0.1:1",)),
+            "nothing tells these ranks from those of another run",
+        ),
         (PluginConfig(job="mine"), "no reducers are configured"),
     ],
 )
@@ -322,7 +335,7 @@ def test_any_store_will_do(make):
 
 
 def test_without_a_store_a_rank_says_which_reducers_it_was_told_of():
-    config = PluginConfig(reducers=("127.0.0.2:1", "127.0.0.1:1"), job="night")
+    config = PluginConfig(reducers=("127.0.0.2:1", "127.0.0.1:1"), job="night", run="today")
     point = StoreRendezvous(config, None, 2).agree(config, 1, 2)
     assert point.named is not None
     assert point.named.text == "127.0.0.1:1, 127.0.0.2:1"

@@ -50,7 +50,7 @@ def test_everything_that_a_driver_needs_arrives():
     private = {"10.0.0.6:50051": private_access("secret")}
     sources = Sources(("dns:h:1",), ("h:1",), ("file:/x",), ("10.0.0.5:50051",))
     named = NamedReducers("10.0.0.5:50051, h:1", 2)
-    identity = dataclasses.replace(IDENTITY, named=named)
+    identity = dataclasses.replace(IDENTITY, named=named, run="today")
     start = Start(identity, ("10.0.0.5:50051", "h:1"), sources, "auto", OPEN, private)
     again = messages.start_from_json(through(messages.start_to_json(start)))
     assert again == start

@@ -1,6 +1,7 @@
 """What a worker without a generation does, by what it hears."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from reduction.errors import ConfigError, RankTaken, WorkerLost, WorkersMissing
@@ -83,6 +84,32 @@ def test_other_settings_are_an_error_of_the_new_worker():
     assert isinstance(advice, Refuse)
     assert isinstance(advice.error, ConfigError)
     assert "world_size=4" in str(advice.error)
+
+
+def test_workers_of_two_runs_never_meet_whoever_hears_whom():
+    """Two runs of three ranks. Of each other worker nothing is heard, or that it is there, or a proposal of it."""
+    refusals = 0
+    for size in (2, 3):
+        everybody = [said(rank, run, settings=f"run={run!r}") for run in "xy" for rank in range(size)]
+        for own, others in ((one, [other for other in everybody if other != one]) for one in everybody):
+            strangers = [other for other in others if other.settings != own.settings]
+            mixed = [one.worker for one in strangers if one.worker.rank != own.worker.rank]
+            workers = tuple(sorted((own.worker, *mixed)))
+            for choice in product((None, False, True), repeat=len(others)):
+                heard = [
+                    replace(other, proposal=Generation(1, "p", workers) if proposes else None)
+                    for other, proposes in zip(others, choice, strict=True)
+                    if proposes is not None and not (proposes and other.settings == own.settings)
+                ]
+                advice = deliberate(hearing(own, *heard, lineage=Lineage(own.worker, size)))
+                if any(other.settings != own.settings for other in heard):
+                    assert isinstance(advice, Refuse)
+                    assert isinstance(advice.error, ConfigError)
+                    assert "(host" in str(advice.error)
+                    refusals += 1
+                if isinstance(advice, Propose):
+                    assert {one.nonce[0] for one in advice.generation.workers} == {own.worker.nonce[0]}
+    assert refusals
 
 
 # ---- a job that runs ----

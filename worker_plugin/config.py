@@ -58,8 +58,8 @@ class PluginConfig:
         None,
         Text(f"a string of 1 to {limits.RUN_BYTES_MAX} bytes"),
         "What tells this run from any other that has the job's name: the same on all ranks, and new for "
-        "every run, such as the id that a scheduler gives it. Needed, and used, only where ranks have no process "
-        "group and no store to meet through.",
+        "every run, such as the id that a scheduler gives it. Used only where ranks have no process group and no store "
+        "to meet through; without it rank 0 warns there.",
     )
     rank: int | None = setting(
         None,
@@ -155,7 +155,7 @@ class PluginConfig:
         False,
         Switch(),
         "Whether the job goes on when a worker is lost, and takes in new ones, see docs/elastic.md; 1 or 0 in "
-        "the environment. It needs `job`, `run`, `reducers`, `rank` and `world_size`: how many workers begin.",
+        "the environment. It needs `job`, `reducers`, `rank` and `world_size`: how many workers begin.",
     )
     min_workers: int = setting(
         1,

@@ -265,9 +265,13 @@ def check_without_store(config: PluginConfig) -> None:
             "no reducers are configured: pass reducers=, set REDUCTION_REDUCERS, or initialise "
             "torch.distributed so that rank 0 can start one for all ranks of this host"
         )
-    if config.run is None:
-        instead = "" if config.elastic else ", or initialise torch.distributed"
-        raise ConfigError(
-            f"nothing tells these ranks from those of another run that is called {config.job!r} too: pass run= or set "
-            f"REDUCTION_RUN, the same on all ranks and new for every run{instead}"
+
+
+def warn_without_run(config: PluginConfig) -> None:
+    """Say in the log that these ranks could meet those of another run, if nothing tells them apart."""
+    if config.run is None and config.rank == 0:
+        log.warning(
+            "nothing tells these ranks from those of another run that is called %r too, with which they would mix: pass "
+            "run= or set REDUCTION_RUN, the same on all ranks and new for every run",
+            config.job,
         )

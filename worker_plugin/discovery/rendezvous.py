@@ -86,6 +86,7 @@ class StoreRendezvous:
             return self._meet(self._prefix, config, rank, world_size, None).meeting_point
         if world_size > 1:
             meeting_point.check_without_store(config)
+            meeting_point.warn_without_run(config)
         chosen = meeting_point.choose(config, {}, self._group)
         self._job = chosen.job
         if world_size == 1:

@@ -71,6 +71,7 @@ class Elastic:
 
     def __init__(self, config: PluginConfig, model: str = "", local_size: int = 1) -> None:
         meeting_point.check_without_store(config)
+        meeting_point.warn_without_run(config)
         assert config.job is not None  # `check_without_store` has checked it
         self._config, self._job = config, config.job
         self.error: ReductionError | None = None

@@ -299,16 +299,19 @@ def test_a_fallback_meets_below_the_same_prefix(store, host):
         (PluginConfig(fallback="embedded"), "fallback='embedded' needs"),
         (PluginConfig(colocated="auto"), "colocated='auto' needs"),
         (REDUCERS, "no job name"),
-        (
-            PluginConfig(job="mine", reducers=("127.0.0.1:1",)),
-            "nothing tells these ranks from those of another run",
-        ),
         (PluginConfig(job="mine"), "no reducers are configured"),
     ],
 )
 def test_without_a_store_everything_must_be_said(config, text):
     with pytest.raises(ConfigError, match=text):
         StoreRendezvous(config, None, 2).agree(config, 0, 2)
+
+
+@pytest.mark.parametrize(("run", "rank", "warns"), [(None, 0, True), (None, 1, False), ("monday", 0, False)])
+def test_without_a_store_rank_0_warns_where_nothing_tells_runs_apart(run, rank, warns, caplog):
+    config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), run=run, rank=rank, world_size=2)
+    StoreRendezvous(config, None, 2).agree(config, rank, 2)
+    assert ("another run that is called 'mine'" in caplog.text) == warns
 
 
 def test_one_rank_alone_needs_nobody(host):

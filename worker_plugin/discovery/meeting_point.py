@@ -271,7 +271,7 @@ def warn_without_run(config: PluginConfig) -> None:
     """Say in the log that these ranks could meet those of another run, if nothing tells them apart."""
     if config.run is None and config.rank == 0:
         log.warning(
-            "nothing tells these ranks from those of another run that is called %r too, with which they would mix: pass "
-            "run= or set REDUCTION_RUN, the same on all ranks and new for every run",
+            "nothing tells these ranks from those of another run that is called %r too, with which they would mix: "
+            "pass run= or set REDUCTION_RUN, the same on all ranks and new for every run",
             config.job,
         )

@@ -31,7 +31,9 @@ LOSS_MAX = 0.002
 #: The factor by which losses lower the rate, and by which it falls at most if links carry still less.
 BACK_OFF, BACK_OFF_MOST = 0.95, 0.5
 #: Growth per interval until links are full, below the rate of the last losses, and near it.
-GROWTH_START, GROWTH_FAST, GROWTH_SLOW = 1.1, 1.04, 1.002
+GROWTH_START, GROWTH_FAST, GROWTH_SLOW = 1.1, 1.05, 1.005
+#: While starting a rate does not grow past this multiple of what was carried.
+START_MAX = 1.5
 #: Near means within this part of the rate of the last losses.
 NEAR = 0.03
 #: A rate does not grow past that of the last losses if less than this part of it was used.
@@ -123,7 +125,7 @@ class Pacing:
             return
         growth = 1.0
         if math.isinf(self._ceiling):
-            growth = GROWTH_START
+            growth = GROWTH_START if self.own < START_MAX * max(self._achieved) else 1.0
         elif self.own < (1 - NEAR) * self._ceiling:
             growth = min(GROWTH_FAST, (1 - NEAR / 2) * self._ceiling / self.own)
         elif self.own < (1 + NEAR) * self._ceiling:

@@ -21,7 +21,7 @@ from reduction.errors import OutOfOrder, ReductionError
 from reduction.limits import CHUNK_BYTES_MAX, DATA_KEY_S, UNREAD_CONTROL_BYTES_MAX, UNREAD_NEWS_BYTES
 from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.transports import tcp
-from reduction.transports.grpc_socket import GrpcSocket, address_of
+from reduction.transports.grpc_sockets import GrpcSockets, address_of
 
 from reducer.engine import ON_SHARED_MEMORY, ON_TCP, Engine, Owner
 from reducer.transports.tcp_server import DataPort, DataSession
@@ -104,7 +104,7 @@ class Outbox:
         self._changed = asyncio.Event()
         self._is_closed = False
         self._stream = engine.open(self)
-        self._stream.pace(GrpcSocket({address_of(peer)}))
+        self._stream.pace(GrpcSockets({address_of(peer)}))
 
     @property
     def has_moved(self) -> bool:

@@ -17,7 +17,7 @@ import os
 import weakref
 from typing import Protocol
 
-from reduction.transports.grpc_socket import sockets_to
+from reduction.transports.grpc_sockets import sockets_to
 
 
 class DescriptorOwner(Protocol):

@@ -12,7 +12,7 @@ from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, Push, ReducerFrame, WorkerFrame
 from reduction.pacing import Sent
 from reduction.process import descriptors
-from reduction.transports.grpc_socket import GrpcSocket
+from reduction.transports.grpc_sockets import GrpcSockets
 from reduction.transports.interface import RemoteEndpoint, RemoteStream
 from reduction.transports.shared import OWN_REGIONS_MAX, OwnMemory
 
@@ -82,7 +82,7 @@ class Links:
         self._endpoints: dict[int, RemoteEndpoint] = {}
         self._streams: dict[int, RemoteStream] = {}
         #: The sockets of gRPC, for streams that have no data connection.
-        self._sockets: dict[int, GrpcSocket] = {}
+        self._sockets: dict[int, GrpcSockets] = {}
         #: How many descriptors the process had open before the first link.
         self._others = 0
         #: Of each link's present stream; none once it has ended. Through them alone we refer to a
@@ -117,7 +117,7 @@ class Links:
         """Send no more than so many bytes per second on the link's stream."""
         self._paced(link).pace(bytes_per_s)
 
-    def _paced(self, link: int) -> RemoteStream | GrpcSocket:
+    def _paced(self, link: int) -> RemoteStream | GrpcSockets:
         """Return what can be paced of a link: its data connection, or the socket of gRPC."""
         stream = self._streams[link]
         return stream if stream.plane else self._sockets[link]
@@ -141,7 +141,7 @@ class Links:
         stream = self._streams[link] = endpoint.open(sink)
         stream.send(join)
         peers: set[tuple[str, int]] = set()
-        self._sockets[link] = GrpcSocket(peers)
+        self._sockets[link] = GrpcSockets(peers)
         self.run(self._remember(address, peers))
 
     def send(self, link: int, frame: WorkerFrame) -> None:

@@ -4,8 +4,8 @@ import os
 import socket
 
 import pytest
-from reduction.transports import grpc_socket
-from reduction.transports.grpc_socket import PAUSES, GrpcSocket, address_of, sockets_to
+from reduction.transports import grpc_sockets
+from reduction.transports.grpc_sockets import PAUSES, GrpcSockets, address_of, sockets_to
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_socket_is_found_by_its_peer_and_stays_open(connected):
 
 def test_what_was_sent_is_known_once_it_is_found(connected):
     ours, theirs = connected
-    subject = GrpcSocket({ours.getpeername()})
+    subject = GrpcSockets({ours.getpeername()})
     assert subject.sent is None  # that was the search
     ours.sendall(bytes(1000))
     theirs.recv(1000, socket.MSG_WAITALL)
@@ -51,7 +51,7 @@ def test_what_was_sent_is_known_once_it_is_found(connected):
 
 def test_it_is_paced(connected):
     ours, _ = connected
-    subject = GrpcSocket({ours.getpeername()})
+    subject = GrpcSockets({ours.getpeername()})
     subject.pace(1000)  # it is not found yet
     assert subject.sent is None
     for rate in (1000, 1000, 2000):
@@ -60,17 +60,25 @@ def test_it_is_paced(connected):
         assert int.from_bytes(option, "little") == rate
 
 
-def test_of_several_connections_to_a_peer_none_is_taken(connected):
-    ours, _ = connected
-    with socket.create_connection(ours.getpeername()):
-        subject = GrpcSocket({ours.getpeername()})
-        assert subject.sent is subject.sent is None
+def test_several_connections_to_a_peer_are_taken_together(connected):
+    ours, theirs = connected
+    with socket.create_connection(ours.getpeername()) as other:
+        subject = GrpcSockets({ours.getpeername()})
+        assert subject.sent is None
+        for sock in (ours, other):
+            sock.sendall(b"x")
+        theirs.recv(1)
+        assert subject.sent.segments == 2
+        subject.pace(1000)
+        options = [sock.getsockopt(socket.SOL_SOCKET, 47, 8) for sock in (ours, other)]
+        assert [int.from_bytes(option, "little") for option in options] == [1000, 1000]
+    assert subject.sent is None  # one has gone
 
 
 def test_a_search_in_vain_is_not_repeated_at_once(connected, monkeypatch):
     searches = []
-    monkeypatch.setattr(grpc_socket, "sockets_to", lambda peers: searches.append(peers) or [])
-    subject = GrpcSocket({("127.0.0.1", 1)})
+    monkeypatch.setattr(grpc_sockets, "sockets_to", lambda peers: searches.append(peers) or [])
+    subject = GrpcSockets({("127.0.0.1", 1)})
     for _ in range(2 * PAUSES + 2):
         assert subject.sent is None
     assert len(searches) == 2
@@ -78,7 +86,7 @@ def test_a_search_in_vain_is_not_repeated_at_once(connected, monkeypatch):
 
 def test_a_descriptor_that_has_become_another_file_is_left_alone(connected):
     ours, theirs = connected
-    subject = GrpcSocket({ours.getpeername()})
+    subject = GrpcSockets({ours.getpeername()})
     assert subject.sent is None
     assert subject.sent is not None
     number = ours.fileno()

@@ -1,6 +1,6 @@
-"""The socket of a gRPC connection, which gRPC keeps to itself: found among this process's descriptors by its peer.
+"""The sockets of gRPC connections, which gRPC keeps to itself: found among this process's descriptors by its peer.
 
-With it the kernel can pace a stream on gRPC, and tell what it has lost, as on a data connection of our own.
+With them the kernel can pace a stream on gRPC, and tell what it has lost, as on a data connection of our own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reduction.pacing import Sent
 from reduction.transports.tcp.socket_options import pace, path_state, set_timers
 
 Address = tuple[str, int]
-#: See `GrpcSocket`; about a second, at the rate at which cores are told of time.
+#: See `GrpcSockets`; about a second, at the rate at which cores are told of time.
 PAUSES = 25
 
 
@@ -35,10 +35,12 @@ def sockets_to(peers: Collection[Address]) -> list[int]:
     return numbers
 
 
-class GrpcSocket:
-    """The socket that leads to a peer, if just one of this process does.
+class GrpcSockets:
+    """The sockets of this process that lead to a peer: one, or one of each communicator.
 
-    It is never closed here, and never kept open: each use looks whether the descriptor still is that socket.
+    Which of several is whose, gRPC does not tell. So they are taken together, and each is paced alike: the others
+    carry no data if their streams have moved to a data port. They are never closed here, and never kept open: each
+    use looks whether a descriptor still is such a socket.
 
     Args:
         peers: the addresses that the peer may have; more may be added later.
@@ -46,37 +48,45 @@ class GrpcSocket:
 
     def __init__(self, peers: Collection[Address]) -> None:
         self._peers = peers
-        self._number = -1
+        self._numbers: list[int] = []
         self._paced = 0
         #: How often not to search again after a search in vain, which costs a look at all descriptors.
         self._pauses = 0
 
     @property
     def sent(self) -> Sent | None:
-        """What was sent on it so far; None if it is not found."""
-        with contextlib.suppress(OSError), _borrowed(self._number, self._peers) as sock:
-            path = path_state(sock)
-            return Sent(path.acked_bytes, path.segments, path.packets_lost)
-        self._find()
-        return None
+        """What was sent on them so far; None if none is found."""
+        paths = []
+        for number in self._numbers:
+            with contextlib.suppress(OSError), _borrowed(number, self._peers) as sock:
+                paths.append(path_state(sock))
+        if not paths or len(paths) < len(self._numbers):
+            self._find()
+            return None
+        return Sent(
+            sum(path.acked_bytes for path in paths),
+            sum(path.segments for path in paths),
+            sum(path.packets_lost for path in paths),
+        )
 
     def pace(self, bytes_per_s: int) -> None:
-        """Send no more than so many bytes per second from now on."""
+        """Send no more than so many bytes per second on each from now on."""
         if bytes_per_s == self._paced:
             return
-        with contextlib.suppress(OSError), _borrowed(self._number, self._peers) as sock:
-            pace(sock, bytes_per_s)
-            self._paced = bytes_per_s
+        for number in self._numbers:
+            with contextlib.suppress(OSError), _borrowed(number, self._peers) as sock:
+                pace(sock, bytes_per_s)
+                self._paced = bytes_per_s
 
     def _find(self) -> None:
         self._pauses -= 1
         if self._pauses >= 0:
             return
         self._pauses = PAUSES
-        found = sockets_to(self._peers)
-        self._number, self._paced = found[0] if len(found) == 1 else -1, 0
-        with contextlib.suppress(OSError), _borrowed(self._number, self._peers) as sock:
-            set_timers(sock)
+        self._numbers, self._paced = sockets_to(self._peers), 0
+        for number in self._numbers:
+            with contextlib.suppress(OSError), _borrowed(number, self._peers) as sock:
+                set_timers(sock)
 
 
 @contextlib.contextmanager
@@ -86,7 +96,7 @@ def _borrowed(number: int, peers: Collection[Address]) -> Iterator[socket.socket
     Raises:
         OSError: it is none that is connected to one of these addresses.
     """
-    if number < 0 or not stat.S_ISSOCK(os.fstat(number).st_mode):
+    if not stat.S_ISSOCK(os.fstat(number).st_mode):
         raise OSError(f"descriptor {number} is no socket")
     with socket.socket(fileno=os.dup(number)) as sock:
         peer = sock.getpeername()

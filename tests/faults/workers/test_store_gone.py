@@ -77,7 +77,7 @@ def lose_the_store(rank, reducers, job):
 )
 def test_whoever_meets_again_hears_that_the_store_is_gone(fresh_ranks, reducers, job, stopped, of_stopped):
     ranks = fresh_ranks()
-    call = ranks.begin(3, lose_the_store, reducers(1), job, group=False)
+    call = ranks.begin(3, lose_the_store, reducers(1), job, group=False, timeout_s=110.0)
     pid, port = call.hear(2)
     for rank in range(2):
         call.tell(rank, port)

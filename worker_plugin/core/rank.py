@@ -508,6 +508,9 @@ class RankCore:
                 self._actions.append(Send(link.id, LinkRate.of(self.pacing.own)))
         if not math.isinf(rate := self.pacing.rate):
             self._actions += [Throttle(link.id, int(rate * share)) for link, share in remote]
+        for link, _ in remote:
+            if link.lane is not None and link.lane.pace is not None:
+                link.lane.pace.is_paced = not math.isinf(rate)
 
     def _announce(self, now: float) -> None:
         """Between collectives, rank 0 tells the others which reducers it has found, so that they dial them too.

@@ -114,6 +114,8 @@ class Pace:
         #: Payload bytes per second, each over RATE_BYTES without a pause; the latest ones.
         self.rates: deque[float] = deque(maxlen=RATES_KEPT)
         self._least = chunk_bytes
+        #: Whether the kernel paces the stream. Then what is in flight waits here, and not in a switch's queue.
+        self.is_paced = False
         self._most = granted_bytes
         self._target_s = target_s
         self._least_latency_s = math.inf
@@ -168,10 +170,11 @@ class Pace:
         # A path that takes longer than the target needs more in flight, or the rate would sink
         # round by round; but half of a long round trip is more than queues hold.
         least_s = self._least_latency_s
+        least = min(CHUNKS * self._least, self._most) if self.is_paced else self._least
         room_s = min((LATENCY_FLOOR_RATIO - 1) * least_s, self._target_s / 2)
         goal_s = max(self._target_s, least_s + room_s)
         if latency_s > LATENCY_TROUBLE_RATIO * goal_s:
-            self.credit_bytes = max(int(self.credit_bytes * SHRINK), self._least)
+            self.credit_bytes = max(int(self.credit_bytes * SHRINK), least)
             return
         grown, most = int(self.credit_bytes * GROW), self._most
         if self.rates:
@@ -183,7 +186,7 @@ class Pace:
                 full = int(rate * goal_s)
                 ahead = min(self.credit_bytes, CHUNKS * self._least) if self.is_long else 0
                 most = min(most, max(full, ahead))
-        self.credit_bytes = max(min(grown, most), self._least)
+        self.credit_bytes = max(min(grown, most), least)
 
 
 def good_rate(rates: Sequence[float]) -> float:

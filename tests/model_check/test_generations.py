@@ -115,6 +115,8 @@ class World:
 
     def _propose(self, state: Jobs, generation: Generation, mind: Mind) -> Jobs:
         before = mind.joined if mind.started is None else (mind.started, *mind.joined)
+        if not state.newcomers and all(worker.nonce == "a" for worker, _ in state.minds):
+            before = ()  # nobody asks for it, and there are fewer states
         proposed = {*state.proposed, (generation, before)}
         return state._replace(proposed=tuple(sorted(proposed, key=repr)))
 

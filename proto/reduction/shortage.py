@@ -19,6 +19,8 @@ _CAUSES: dict[int, tuple[int | None, str]] = {
     errno.EFBIG: (resource.RLIMIT_FSIZE, "ulimit -f"),
     errno.ENOSPC: (None, "the memory of the container or the size of the file system"),
 }
+#: Shared memory leaves so many descriptors free: without them there are no connections, without it there are.
+DESCRIPTORS_SPARE = 16
 #: In a RuntimeError of torch's allocators; https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp
 _NO_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 
@@ -32,6 +34,18 @@ def shortage(error: BaseException) -> str:
     soft = resource.RLIM_INFINITY if limit is None else resource.getrlimit(limit)[0]
     allowed = "" if soft == resource.RLIM_INFINITY else f", this process may have {soft}"
     return f"{os.strerror(number)}{allowed}: raise {remedy}"
+
+
+def check_spare(descriptor: int) -> None:
+    """Return if a new descriptor, of something that can be done without, leaves enough for what cannot.
+
+    Raises:
+        OSError: it does not, with EMFILE.
+    """
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # All lower numbers are taken, because the system gives the lowest that is free (open(2)).
+    if soft != resource.RLIM_INFINITY and descriptor >= soft - DESCRIPTORS_SPARE:
+        raise OSError(errno.EMFILE, f"the last {DESCRIPTORS_SPARE} descriptors of {soft} are for connections")
 
 
 def failure_of(what: str, error: Exception) -> ReductionError:

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 from reduction.errors import LocalProtocolError, OutOfOrder, ResourceExhausted
-from reduction.shortage import failure_of, shortage
+from reduction.shortage import DESCRIPTORS_SPARE, check_spare, failure_of, shortage
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +53,20 @@ def test_a_shortage_may_be_retried_and_a_bug_may_not():
     assert str(bug) == "a copy failed: KeyError('x')"
     ours = OutOfOrder("not now")
     assert failure_of("a copy failed", ours) is ours
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "is_spare"), [(48 - DESCRIPTORS_SPARE - 1, True), (48 - DESCRIPTORS_SPARE, False)]
+)
+def test_what_can_be_done_without_does_not_take_the_last_descriptors(descriptor, is_spare):
+    if is_spare:
+        check_spare(descriptor)
+    else:
+        with pytest.raises(OSError, match="are for connections") as caught:
+            check_spare(descriptor)
+        assert caught.value.errno == errno.EMFILE
+
+
+def test_without_a_limit_every_descriptor_is_spare(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    check_spare(1 << 20)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reduction.limits import MIB
+from reduction.shortage import check_spare
 
 Buffer = NDArray[np.uint8]
 
@@ -56,11 +57,12 @@ class Region:
             is_lent: whether another process may still map it in order to write to it, and seals it then.
 
         Raises:
-            OSError: the system does not allow it, or has no memory.
+            OSError: the system does not allow it, or has no memory or few descriptors.
         """
         self.number = number
         self.descriptor = descriptor
         try:
+            check_spare(descriptor)
             self.nbytes = os.fstat(descriptor).st_size
             self._mapping = mmap.mmap(descriptor, self.nbytes)
             # After the mapping: no later one may be written to, not even by this process.
@@ -123,7 +125,7 @@ class OwnMemory:
         The descriptor belongs to the region from here on.
 
         Raises:
-            OSError: the system does not allow it.
+            OSError: the system does not allow it, or few descriptors are left.
         """
         return self._add(descriptor)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from reduction.errors import MalformedFrame
 from reduction.limits import REGION_BYTES_MAX, REGIONS_MAX
-from reduction.shortage import shortage
+from reduction.shortage import check_spare, shortage
 from reduction.transports.tcp.connection import CannotShare
 
 # From linux/fcntl.h.
@@ -34,6 +34,7 @@ class PeerMemory:
         try:
             if number in self._regions or len(self._regions) >= REGIONS_MAX:
                 raise MalformedFrame(f"region {number} is there already, or more than {REGIONS_MAX} are")
+            check_spare(descriptor)
             size = _checked_size(descriptor)
             mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
         except OSError as error:

@@ -30,6 +30,9 @@ class Stream:
     def close(self):
         pass
 
+    def pace(self, connection):
+        pass
+
 
 class Engine:
     def __init__(self):

@@ -24,6 +24,6 @@ def test_a_newcomer_of_another_run_is_not_taken_in(monkeypatch):
     monkeypatch.setattr(
         forming, "Voice", lambda config, own, on_news: SimpleNamespace(own=own, others=lambda: voices)
     )
-    config = PluginConfig(rank=0, world_size=2)
+    config = PluginConfig(job="job", rank=0, world_size=2)
     ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
     assert ours.newcomers == [Worker(2, "nonce2")]

@@ -301,6 +301,23 @@ def test_nothing_is_lost_on_the_way_to_this_process(make):
     run(test())
 
 
+def test_a_paced_connection_sends_no_faster_and_knows_what_it_has_sent():
+    async def test():
+        with connected(tcp_pair) as (connection, _, peer):
+            for rate in (10_000_000, 10_000_000, 20_000_000):
+                connection.pace(rate)
+                option = connection._socket.getsockopt(socket.SOL_SOCKET, 47, 8)
+                assert int.from_bytes(option, sys.byteorder) == rate
+            connection.send(bytes(tcp.HEADER_BYTES), memoryview(bytes(1000)))
+            await asyncio.get_running_loop().sock_recv(peer, tcp.HEADER_BYTES + 1000)
+            assert connection.sent.segments >= 1
+            assert connection.sent.lost == 0
+            connection.close()
+            connection.pace(30_000_000)  # nothing to pace any more
+
+    run(test())
+
+
 def test_the_path_is_known_until_the_connection_is_closed_and_then_remembered():
     async def test():
         with connected(tcp_pair) as (connection, _, _):

@@ -30,8 +30,12 @@ from typing import NamedTuple
 LOSS_MAX = 0.002
 #: The factor by which losses lower the rate, and by which it falls at most if links carry still less.
 BACK_OFF, BACK_OFF_MOST = 0.95, 0.5
+#: A path loses whatever the rate is if so much of the rate is left, and losses are still more than half.
+IN_VAIN = 0.7
 #: Growth per interval until links are full, below the rate of the last losses, and near it.
 GROWTH_START, GROWTH_FAST, GROWTH_SLOW = 1.1, 1.05, 1.005
+#: What was sent in an interval took at least this part of it: one in so many.
+BURST_PARTS = 4
 #: While starting a rate does not grow past this multiple of what was carried.
 START_MAX = 1.5
 #: Near means within this part of the rate of the last losses.
@@ -59,6 +63,8 @@ class Sent(NamedTuple):
     segments: int = 0
     #: Segments that were lost.
     lost: int = 0
+    #: How long anything waited to be sent or acknowledged, in seconds; 0 if the kernel does not tell.
+    busy_s: float = 0.0
 
 
 class Pacing:
@@ -72,6 +78,10 @@ class Pacing:
         #: The rate at which packets were lost last; infinite while it is not known.
         self._ceiling = math.inf
         self._achieved: deque[float] = deque(maxlen=INTERVALS)
+        #: Part of the segments whose loss makes it back off.
+        self._tolerated = LOSS_MAX
+        #: The rate, and the part that was lost, when losses began that have not stopped since.
+        self._losing_since: tuple[float, float] | None = None
         self._is_settling = False
         self._before: dict[int, Sent] = {}
         #: When the present interval began.
@@ -110,17 +120,24 @@ class Pacing:
             return  # the interval goes on
         self._before, self._began_at = dict(sent), now
         if seconds <= INTERVAL_S_MAX and segments > 0:
-            self._adapt(acked / seconds / share, lost / segments)
+            # A burst is shorter than an interval. The kernel counts in steps of some milliseconds.
+            busy_s = max(new.busy_s - old.busy_s for new, old in parts)
+            knows = any(new.busy_s for new, _ in parts)
+            active_s = min(seconds, max(busy_s, seconds / BURST_PARTS)) if knows else seconds
+            self._adapt(acked / active_s / share, lost / segments)
 
     def _adapt(self, achieved: float, loss: float) -> None:
         self._achieved.append(achieved)
-        if loss > LOSS_MAX:
+        if loss > self._tolerated:
             # What was lost before the rate was lowered shows up to a retransmission time-out later.
             if not self._is_settling:
-                self._back_off(max(self._achieved))
+                self._back_off(max(self._achieved), loss)
             self._is_settling = not self._is_settling
             return
         self._is_settling = False
+        self._losing_since = None
+        if not loss:
+            self._tolerated = LOSS_MAX
         if loss or math.isinf(self.own):
             return
         growth = 1.0
@@ -134,12 +151,18 @@ class Pacing:
             growth = GROWTH_FAST
         self.own = min(self.own * growth, SLACK * self.others)
 
-    def _back_off(self, achieved: float) -> None:
+    def _back_off(self, achieved: float, loss: float) -> None:
         rate = self.rate
         if math.isinf(rate):
             self.own = BACK_OFF * achieved
         elif achieved >= USED_MIN * rate:
             self._ceiling = rate
             self.own = BACK_OFF * rate
+            before, at_first = self._losing_since = self._losing_since or (rate, loss)
+            if (
+                self.own < IN_VAIN * before and loss > at_first / 2
+            ):  # so it is not this job that fills the queue
+                self._tolerated = 2 * loss
+                self.own, self._losing_since = before, None
         else:  # something else takes a part of the links, or they are slower now
             self.own = max(BACK_OFF_MOST * rate, BACK_OFF * achieved)

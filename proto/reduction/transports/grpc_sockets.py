@@ -56,17 +56,18 @@ class GrpcSockets:
     @property
     def sent(self) -> Sent | None:
         """What was sent on them so far; None if none is found."""
-        paths = []
+        paths: list[Sent] = []
         for number in self._numbers:
             with contextlib.suppress(OSError), _borrowed(number, self._peers) as sock:
-                paths.append(path_state(sock))
+                paths.append(path_state(sock).sent)
         if not paths or len(paths) < len(self._numbers):
             self._find()
             return None
         return Sent(
             sum(path.acked_bytes for path in paths),
             sum(path.segments for path in paths),
-            sum(path.packets_lost for path in paths),
+            sum(path.lost for path in paths),
+            max(path.busy_s for path in paths),
         )
 
     def pace(self, bytes_per_s: int) -> None:

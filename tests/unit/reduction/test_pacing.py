@@ -200,6 +200,30 @@ def test_the_lowest_rate_of_all_counts_and_ones_own_follows_it():
     assert subject.rate == subject.own
 
 
+def test_a_burst_is_judged_by_the_time_that_it_took():
+    subject = Subject()
+    subject.look({0: Sent(10**6, 1000, 0, busy_s=1.0)}, 1.0, subject.now + TICK_S)
+    subject.look({0: Sent(2 * 10**6, 2000, 100, busy_s=1.02)}, 1.0, subject.now + 2 * TICK_S)
+    assert subject.own == pytest.approx(BACK_OFF * 10**6 / 0.02)
+
+
+def test_a_path_that_loses_whatever_the_rate_is_does_not_stop_a_job():
+    subject = Subject()
+    subject.expect(10**8)
+    rates = []
+    for _ in range(300):
+        sent = int(subject.rate * TICK_S)
+        look(subject, acked=sent, segments=sent // SEGMENT, lost=sent // SEGMENT // 50)
+        rates.append(subject.rate)
+    assert min(rates) > 0.6 * 10**8
+    assert rates[-1] > 0.9 * 10**8
+    for _ in range(3):  # once it loses nothing, few losses count again
+        look(subject, acked=10**6)
+    before = subject.rate
+    look(subject, acked=int(before * TICK_S), lost=5)
+    assert subject.rate < before
+
+
 def test_nobody_can_stop_a_job_with_a_rate():
     subject = Subject()
     subject.hear([1.0])

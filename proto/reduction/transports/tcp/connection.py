@@ -117,8 +117,7 @@ class Connection:
     @property
     def sent(self) -> Sent:
         """What was sent on it so far, as far as the kernel knows."""
-        path = self.path
-        return Sent(path.acked_bytes, path.segments, path.packets_lost)
+        return self.path.sent
 
     def pace(self, bytes_per_s: int) -> None:
         """Send no more than so many bytes per second, from now on."""

@@ -9,6 +9,8 @@ import struct
 import sys
 from typing import NamedTuple
 
+from reduction.pacing import Sent
+
 #: After this many seconds of silence the kernel sends a probe.
 KEEPALIVE_S = 30
 #: Socket options of Linux 6.15 and later. include/uapi/linux/tcp.h defines the numbers, and
@@ -21,9 +23,9 @@ TCP_RTO_MIN_US, TCP_DELACK_MAX_US = 45, 46
 #: Retransmissions for Datacenter Communication", SIGCOMM 2009); our receivers delay it by less. The
 #: retransmission time still follows the path's round trip: only its lower bound changes.
 _LINUX_OPTIONS = {TCP_RTO_MIN_US: 20_000, TCP_DELACK_MAX_US: 5_000} if sys.platform == "linux" else {}
-#: The fields tcpi_rtt, tcpi_total_retrans, tcpi_bytes_acked, tcpi_data_segs_out and
-#: tcpi_dsack_dups of struct tcp_info.
-_TCP_INFO = struct.Struct("=68xI28xI16xQ28xI56xI")
+#: The fields tcpi_rtt, tcpi_total_retrans, tcpi_bytes_acked, tcpi_data_segs_out, tcpi_busy_time
+#: and tcpi_dsack_dups of struct tcp_info.
+_TCP_INFO = struct.Struct("=68xI28xI16xQ28xI8xQ40xI")
 #: Python's socket module lacks it.
 _SO_MAX_PACING_RATE = 47
 
@@ -80,6 +82,13 @@ class PathState(NamedTuple):
     acked_bytes: int = 0
     #: Segments with data that were sent, again or for the first time.
     segments: int = 0
+    #: How long anything waited to be sent or acknowledged, in seconds.
+    busy_s: float = 0.0
+
+    @property
+    def sent(self) -> Sent:
+        """The same, as `reduction.pacing` takes it."""
+        return Sent(self.acked_bytes, self.segments, self.packets_lost, self.busy_s)
 
     @property
     def packets_lost(self) -> int:
@@ -93,8 +102,8 @@ def path_state(sock: socket.socket) -> PathState:
     """Ask the kernel for the state of a socket's path; zeros where it does not tell."""
     with contextlib.suppress(AttributeError, OSError, struct.error):
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        rtt_us, retransmits, acked_bytes, segments, duplicates = _TCP_INFO.unpack(info)
-        return PathState(rtt_us / 1e6, retransmits, duplicates, acked_bytes, segments)
+        rtt_us, retransmits, acked_bytes, segments, busy_us, duplicates = _TCP_INFO.unpack(info)
+        return PathState(rtt_us / 1e6, retransmits, duplicates, acked_bytes, segments, busy_us / 1e6)
     return PathState()
 
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from reduction.errors import ConfigError, WorkerFailed
+from reduction.errors import ConfigError, ResourceExhausted
 from torch import nn
 from torch.autograd.profiler import record_function
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
@@ -158,7 +158,7 @@ def test_an_error_in_the_hook_fails_all_ranks_and_stays(
         assert steps[:at] == [("mean", str(10.0 * step + 0.5)) for step in range(at)]
         for kept, raised in steps[at:]:
             assert "MemoryError: cannot have 7 GiB" in raised
-            assert kept.startswith("WorkerFailed: " + ("rank 1 (" if rank == 0 else "MemoryError"))
+            assert kept.startswith("ResourceExhausted: " + ("rank 1 (" if rank == 0 else "MemoryError"))
 
 
 def test_a_refused_bucket_on_one_rank_fails_all_ranks(
@@ -180,7 +180,7 @@ def fails_before_the_others_come(rank: Any, reducers: list[str], job: str) -> st
         return type(error).__name__
     rank.hear()
     error = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
-    assert isinstance(error, WorkerFailed), error
+    assert isinstance(error, ResourceExhausted), error
     return str(error)
 
 
@@ -191,7 +191,7 @@ def test_ranks_that_come_later_hear_it_too(
     assert call.hear(1) == "failed"
     call.tell(0, "go on")
     told, own = call.answers()
-    assert own == "WorkerFailed"
+    assert own == "ResourceExhausted"
     assert told.startswith("rank 1 (")
     assert "MemoryError: too much" in told
 
@@ -221,7 +221,7 @@ def test_the_same_ddp_object_goes_on_after_a_restart(
 ) -> None:
     addresses = None if named is None else reducers(2)
     answers = ranks.run(2, goes_on_after_an_error, addresses, job if named else None)
-    means = ["0.5", "10.5", "WorkerFailed", "30.5", "WorkerFailed", "50.5", "60.5"]
+    means = ["0.5", "10.5", "ResourceExhausted", "30.5", "ResourceExhausted", "50.5", "60.5"]
     assert answers == [means, means]
 
 
@@ -260,7 +260,7 @@ def test_an_unexpected_error_in_all_reduce_fails_all_ranks(
     ranks: Any, reducers: Callable[[int], list[str]], job: str
 ) -> None:
     answers = ranks.run(2, unexpected_in_all_reduce, reducers(1), job)
-    assert answers == [["WorkerFailed"] * 2, ["WorkerFailed"] * 2]
+    assert answers == [["ResourceExhausted"] * 2, ["ResourceExhausted"] * 2]
 
 
 def test_a_wrong_argument_of_all_reduce_fails_nobody() -> None:

@@ -90,11 +90,30 @@ def paths(facts) -> Iterator[dict]:
             yield reducer["path"]
 
 
+#: Fills the link of a host in bursts, which no sender can foresee.
+BURSTS = """
+import socket, sys, time
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    end = time.monotonic() + 0.03
+    while time.monotonic() < end:
+        sock.sendto(bytes(1400), (sys.argv[1], 9))
+    time.sleep(0.03)
+"""
+
+
 def test_lost_packets_are_found(network):
-    # A queue of a few packets, as a port of a cheap switch has.
+    # A queue of a few packets, as a port of a cheap switch has, and somebody else on the reducer's link: without
+    # that, pacing would keep the queue short.
     link = Link(rate_mbit=RATE, latency_ms=1.0, burst_bytes=16 << 10)
-    hosts, reducers = network(2, 1, link)
-    document = Doctors(hosts.workers, reducers.addresses, "--json").document()
+    hosts, reducers = network(3, 1, link)
+    *workers, other = hosts.workers
+    command = [*other.prefix, sys.executable, "-c", BURSTS, hosts.reducers[0].address]
+    with subprocess.Popen(command) as bursts:
+        try:
+            document = Doctors(workers, reducers.addresses, "--json").document()
+        finally:
+            bursts.kill()
     lost = [finding for finding in findings(document) if "lost and sent again" in finding["what"]]
     assert lost, document["facts"]
     assert all(finding["level"] == "slow" for finding in lost)

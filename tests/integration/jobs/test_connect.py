@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from reduction.errors import ClosedError, ConfigError, ReducerUnavailable, WorkerFailed, WorkersMissing
+from reduction.errors import ClosedError, ConfigError, ReducerUnavailable, ResourceExhausted, WorkersMissing
 from support.expected.hierarchical import be_launched
 
 from worker_plugin import ReductionState
@@ -206,5 +206,5 @@ def test_close_ends_it(ranks, reducers, job, size, is_signal):
 @pytest.mark.parametrize("size", [None, 2], ids=["flat", "hierarchical"])
 def test_an_error_of_another_rank_ends_it(ranks, reducers, job, size):
     for error in ranks.run(4, fails_meanwhile, reducers(2), job, size):
-        assert type(error) is WorkerFailed
+        assert type(error) is ResourceExhausted
         assert "MemoryError: 7 GiB" in str(error)

@@ -40,6 +40,7 @@ class Stopping:
         #: What `ask` was called with.
         self.error: Exception | None = None
         self._at_second_signal = at_second_signal
+        self._was_signalled = False
         self._asked = asyncio.Event()
         self._over = asyncio.Event()
 
@@ -88,9 +89,13 @@ class Stopping:
         self.orphan()
 
     def _on_signal(self) -> None:
-        """Drain at the first signal. End all processes at once at the second."""
-        if self._asked.is_set():
+        """Drain at the first signal. End all processes at once at the second.
+
+        Other requests do not count: of a signal to every process the supervisor may hear from another one first.
+        """
+        if self._was_signalled:
             log.warning("second signal, exiting at once")
             self._at_second_signal()
             os._exit(EXIT_AT_ONCE)
+        self._was_signalled = True
         self._asked.set()

@@ -39,7 +39,7 @@ class Tick:
     """Time has passed. The engine sends this event every few tens of milliseconds."""
 
     #: What the data connection of each stream has sent so far, where that is known.
-    sent: Mapping[int, Sent] = field(default_factory=dict)
+    sent: Mapping[int, Sent] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Tick:
     """Time has passed. It comes every few tens of milliseconds; the first one starts dialling."""
 
     #: What each link's data connection has sent so far, where that is known, if `RankCore.wants_sent`.
-    sent: Mapping[int, Sent] = field(default_factory=dict)
+    sent: Mapping[int, Sent] = field(default_factory=dict, hash=False)
 
 
 Event: TypeAlias = (

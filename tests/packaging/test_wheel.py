@@ -147,7 +147,7 @@ def test_installed_wheel_reduces(environment: Path, address: str) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=environment,
-            env=clean_environ() | {"REDUCTION_LOG": "warning"},
+            env=clean_environ() | {"REDUCTION_LOG": "warning", "REDUCTION_RUN": "wheel"},
         )
         for rank in range(2)
     ]

@@ -30,7 +30,7 @@ from typing import NamedTuple
 LOSS_MAX = 0.002
 #: The factor by which losses lower the rate, and by which it falls at most if links carry still less.
 BACK_OFF, BACK_OFF_MOST = 0.95, 0.5
-#: A path loses whatever the rate is if so much of the rate is left, and losses are still more than half.
+#: If a rate has fallen to less than this part and losses to no less than half, the path itself loses packets.
 IN_VAIN = 0.7
 #: Growth per interval until links are full, below the rate of the last losses, and near it.
 GROWTH_START, GROWTH_FAST, GROWTH_SLOW = 1.1, 1.05, 1.005
@@ -159,9 +159,8 @@ class Pacing:
             self._ceiling = rate
             self.own = BACK_OFF * rate
             before, at_first = self._losing_since = self._losing_since or (rate, loss)
-            if (
-                self.own < IN_VAIN * before and loss > at_first / 2
-            ):  # so it is not this job that fills the queue
+            # Slower did not help, so it is not this job that fills the queue.
+            if self.own < IN_VAIN * before and loss > at_first / 2:
                 self._tolerated = 2 * loss
                 self.own, self._losing_since = before, None
         else:  # something else takes a part of the links, or they are slower now

@@ -1,4 +1,4 @@
-"""The sockets of gRPC connections, which gRPC keeps to itself: found among this process's descriptors by its peer.
+"""The sockets of gRPC connections, which gRPC keeps to itself: found among this process's descriptors by their peers.
 
 With them the kernel can pace a stream on gRPC, and tell what it has lost, as on a data connection of our own.
 """

@@ -339,7 +339,8 @@ def cudart(monkeypatch):
     one = Cudart()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: one)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    return one
+    yield one
+    unlocked()  # what a test still held at its end must not meet the real cudart
 
 
 def lock(nbytes, *streams):

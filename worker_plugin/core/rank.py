@@ -228,7 +228,7 @@ class RankCore:
     def wants_sent(self) -> bool:
         """Whether the next `Tick` should say what was sent, which costs system calls."""
         was_busy, self._was_busy = self._was_busy, not self.window.is_idle
-        return was_busy or self._was_busy or self.grid.is_counting_losses
+        return was_busy or self._was_busy
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
@@ -466,7 +466,7 @@ class RankCore:
             self._judge(now)
         self._pace(sent, now)
         if not self.grid.is_settled:
-            self._tune(sum(one.lost for one in sent.values()), now)
+            self._tune(now)
         self._announce(now)
         self._leave_if_done(now)
 
@@ -474,14 +474,13 @@ class RankCore:
         if self.started_at is None:
             self.started_at = self.roster.alone_since = now
 
-    def _tune(self, packets_lost: int, now: float) -> None:
+    def _tune(self, now: float) -> None:
         """Rank 0 may choose another grid between collectives."""
         configuration = self.epochs.configuration
         if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
             return
         members = [link for link in self.roster if link.lane is not None]
-        lanes = [link.lane for link in members if link.lane is not None]
-        if self.grid.look(configuration.epoch, lanes, packets_lost):
+        if self.grid.look([link.lane for link in members if link.lane is not None]):
             size, epoch = self._chunk_bytes(members), configuration.epoch + 1
             if size == configuration.chunk_bytes:
                 return

@@ -1,24 +1,22 @@
 """Rank 0 chooses the grid: how large a chunk is. The size changes between collectives, with a new epoch.
 
-    phase      what is known                                left when
-    GUESSING   nothing, or that larger chunks were faster   the rate asks for no larger chunk
-    WATCHING   the size suits the rate, perhaps not queues  too many are lost: half the size is tried
-    TRYING     how fast twice the size was                  measured: faster, watch again; or go back
-    SETTLED    the user or another rank chose, or went back never
+    phase      what is known                                    left when
+    GUESSING   nothing, or that larger chunks were faster       the rate asks for no larger chunk
+    WATCHING   the size suits links whose queues hold it        streams are paced: it is guessed once more
+    SETTLED    it suits paced links, or others chose it         never
 
 Where all ranks and reducers are on one host nothing has to be measured: chunks are as large as they may be,
 because messages cost and no link carries the bytes.
 
-Chunks that suit the rate may still not fit into the switches' queues, because n of them meet on the
-link of one reducer. Then some are lost. Each loss costs a retransmission timeout, because no later
-packet of the chunk reveals it.
+What is in flight on an unpaced stream has to fit into the queue of a switch. On a paced one it waits in the hosts,
+so chunks may be larger, which costs less CPU.
 """
 
 from __future__ import annotations
 
 import enum
-import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from reduction.limits import CHUNK_BYTES_MAX
 
@@ -28,13 +26,8 @@ from worker_plugin.core.flow.pace import PlaneTarget, chunk_bytes_for
 #: The chunk size within one host. At n=2 and 4 chunks of 4 MiB were as fast as those of 1 and 2 MiB or faster for
 #: sums of 64 KiB to 64 MiB, in memory that all share and over TCP.
 WITHIN_HOST_BYTES = CHUNK_BYTES_MAX
-#: Results between two looks at the number of lost packets.
-LOOK_RESULTS = 256
-#: Lost packets per chunk above which smaller chunks are tried. Measured on rank 0 at n=8, 200
-#: Mbit/s and chunks of 32 KiB: queues of 5 ms lose 0.011 to 0.022, queues of 20 ms none.
-LOSS_RATE_MAX = 0.004
-#: How many times as fast half the size must be to be kept, because it costs more CPU.
-SPEEDUP_NEEDED = 1.1
+#: The latency to aim at is this multiple of the plane's if streams are paced.
+PACED_RATIO = 2.0
 
 
 class GridPhase(enum.Enum):
@@ -42,7 +35,6 @@ class GridPhase(enum.Enum):
 
     GUESSING = "guessing"
     WATCHING = "watching"
-    TRYING = "trying"
     SETTLED = "settled"
 
 
@@ -61,20 +53,11 @@ class Grid:
         self.phase = GridPhase.GUESSING if self._is_free else GridPhase.SETTLED
         self._is_within_host = False
         self._target = target
-        #: At the last look that counted: the epoch, the results in it, and the lost packets.
-        self._seen = (0, 0, 0)
-        #: The rate with chunks of twice the size, in bytes per second.
-        self._rate_before = 0.0
 
     @property
     def is_settled(self) -> bool:
         """Whether the size does not change any more."""
         return self.phase is GridPhase.SETTLED
-
-    @property
-    def is_counting_losses(self) -> bool:
-        """Whether the next look needs the number of lost packets."""
-        return self.phase in (GridPhase.WATCHING, GridPhase.TRYING)
 
     def begin(self, *, is_within_host: bool) -> None:
         """Begin anew if the reducers of the next epoch are reached in another way than the present ones.
@@ -87,57 +70,35 @@ class Grid:
             self.chunk_bytes = WITHIN_HOST_BYTES if is_within_host else self._target.first_chunk_bytes
             self.phase = GridPhase.SETTLED if is_within_host else GridPhase.GUESSING
 
-    def look(self, epoch: int, lanes: Sequence[Lane], packets_lost: int) -> bool:
+    def look(self, lanes: Sequence[Lane]) -> bool:
         """Return whether `chunk_bytes` has changed. To be called while no collective is in flight.
 
+        Chunks grow as long as larger ones are asked for: they may show that the links are faster. After that
+        they do not shrink, because a rate that was reached with one large chunk at a time says too little.
+
         Args:
-            epoch: the present epoch.
-            lanes: of all its reducers. The size must suit those with the least shares: where one large
-                chunk is all that such a lane has under way, it has nothing to do most of the time.
-            packets_lost: how many packets this rank's data connections have lost so far, if
-                `is_counting_losses`.
+            lanes: of all reducers of the present epoch. The size must suit those with the least shares: where
+                one large chunk is all that such a lane has under way, it has nothing to do most of the time.
         """
-        paces = [lane.pace for lane in lanes if lane.pace is not None]
+        paces = [(lane.weight, lane.pace) for lane in lanes if lane.pace is not None]
+        is_paced = any(pace.is_paced for _, pace in paces)
+        if is_paced and self.phase is GridPhase.WATCHING:
+            self.phase = GridPhase.GUESSING
+        if self.phase is not GridPhase.GUESSING:
+            return False
+        target = self._target
+        if is_paced:
+            target = replace(target, target_s=PACED_RATIO * target.target_s)
         least = min((lane.weight for lane in lanes), default=0)
-        slowest = [lane.pace for lane in lanes if lane.weight == least and lane.pace is not None]
-        rates = [rate for pace in slowest for rate in pace.rates]
-        if self.phase is GridPhase.GUESSING:
-            return self._guess(rates)
-        if not self.is_counting_losses:
-            return False
-        results = sum(pace.results for pace in paces)
-        if self._seen[0] != epoch:
-            self._seen = epoch, results, packets_lost
-        count = results - self._seen[1]
-        if count < LOOK_RESULTS or not rates:
-            return False
-        share = (packets_lost - self._seen[2]) / count
-        self._seen = epoch, results, packets_lost
-        if self.phase is GridPhase.TRYING:
-            return self._judge(statistics.median(rates))
-        if share <= LOSS_RATE_MAX or self.chunk_bytes // 2 < self._target.finest_chunk_bytes:
-            return False
-        self._rate_before = statistics.median(rates)
-        return self._change(self.chunk_bytes // 2, GridPhase.TRYING)
-
-    def _guess(self, rates: Sequence[float]) -> bool:
-        """Choose by the rate, and again as long as chunks grow: larger ones may show that the links are faster.
-
-        The size does not shrink again here, because a rate that was reached with one large chunk at
-        a time says too little.
-        """
-        size = chunk_bytes_for(rates, self._target)
+        rates = [rate for weight, pace in paces if weight == least for rate in pace.rates]
+        size = chunk_bytes_for(rates, target)
         if size is None:
             return False
         if size > self.chunk_bytes:
             return self._change(size, GridPhase.GUESSING)
         has_grown = self.chunk_bytes > self._target.first_chunk_bytes
-        return self._change(self.chunk_bytes if has_grown else size, GridPhase.WATCHING)
-
-    def _judge(self, rate: float) -> bool:
-        if rate >= SPEEDUP_NEEDED * self._rate_before:
-            return self._change(self.chunk_bytes, GridPhase.WATCHING)
-        return self._change(self.chunk_bytes * 2, GridPhase.SETTLED)
+        phase = GridPhase.SETTLED if is_paced else GridPhase.WATCHING
+        return self._change(self.chunk_bytes if has_grown else size, phase)
 
     def _change(self, chunk_bytes: int, phase: GridPhase) -> bool:
         has_changed = chunk_bytes != self.chunk_bytes

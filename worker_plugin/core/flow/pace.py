@@ -53,7 +53,7 @@ class PlaneTarget:
     first_bytes: int
     #: Smaller chunks than this cost more CPU than they gain.
     least_chunk_bytes: int
-    #: The smallest chunks that are tried when larger ones are lost in the switches' queues.
+    #: The smallest chunks on slow streams, whose credit has no room for two of the least size.
     finest_chunk_bytes: int
 
 

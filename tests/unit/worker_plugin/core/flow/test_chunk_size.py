@@ -1,4 +1,4 @@
-"""Rank 0's choice of the chunk size: by rate at first, and finer when too much is lost."""
+"""Rank 0's choice of the chunk size: by the rate of the streams, and again when they are paced."""
 
 from types import SimpleNamespace
 
@@ -9,6 +9,7 @@ from reduction.model import (
     Configuration,
     DType,
     Hello,
+    LinkRate,
     Member,
     Peer,
     Peers,
@@ -19,19 +20,16 @@ from reduction.model import (
     Start,
     Welcome,
 )
-from reduction.pacing import Sent
 from support.scenes.rank_scene import INSTANCE, Scene, incarnation, nonce, send
 
 from worker_plugin.core.actions import Log, PushChunk
-from worker_plugin.core.events import Issued, Tick
-from worker_plugin.core.flow import chunk_size
+from worker_plugin.core.events import Issued
 from worker_plugin.core.flow.chunk_size import Grid, GridPhase
-from worker_plugin.core.flow.pace import GRPC, TCP
+from worker_plugin.core.flow.pace import TCP
 
 KIB, MIB = 1024, 1 << 20
 CHUNK = 64 * KIB
 KEY = bytes(DATA_KEY_BYTES)
-LOOK = chunk_size.LOOK_RESULTS
 
 
 # ---- within a host ----
@@ -130,12 +128,12 @@ def test_rank_0_chooses_the_grid_when_it_is_idle():
 def test_the_lanes_with_the_least_shares_decide():
     fast, slow = [60e6] * 8, [2.5e6] * 8
     for lanes, expected in (
-        ([lane(fast, 100), lane(fast, 100)], 256 * KIB),
-        ([lane(fast, 100, weight=9), lane(slow, 100)], 32 * KIB),
-        ([lane(fast, 100, weight=9), lane(slow, 100), SimpleNamespace(weight=1, pace=None)], 32 * KIB),
+        ([lane(fast), lane(fast)], 256 * KIB),
+        ([lane(fast, weight=9), lane(slow)], 32 * KIB),
+        ([lane(fast, weight=9), lane(slow), SimpleNamespace(weight=1, pace=None)], 32 * KIB),
     ):
         grid = Grid(None, TCP, is_mine=True)
-        assert grid.look(1, lanes, 0)
+        assert grid.look(lanes)
         assert grid.chunk_bytes == expected
 
 
@@ -213,103 +211,54 @@ def test_other_ranks_choose_nothing():
     assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.grid.phase is GridPhase.SETTLED
 
 
-# ---- by what is lost ----
+# ---- of paced streams ----
 
 
-def watching(rate=5e6, target=TCP):
-    """Return a grid that has chosen by rate, and has looked once."""
-    subject = Grid(None, target, is_mine=True)
-    lanes = paced(rate)
-    subject.look(1, lanes, 0)
+def lane(rates, weight=1, is_paced=False):
+    """Return as much of a stream's lane as a grid looks at."""
+    return SimpleNamespace(weight=weight, pace=SimpleNamespace(rates=rates, is_paced=is_paced))
+
+
+def watching(rate):
+    """Return a grid that has chosen by rate, and has looked once more."""
+    subject = Grid(None, TCP, is_mine=True)
+    subject.look([lane([rate] * 8)])
     assert subject.phase is GridPhase.WATCHING
-    assert not subject.look(1, lanes, 0)
+    assert not subject.look([lane([2 * rate] * 8)]), "the rate alone is no reason any more"
     return subject
 
 
-def paced(rate, results=0, streams=8):
-    """Return as much of the streams' lanes as a grid looks at; `results` is over all of them."""
-    return [lane([rate] * 4, results // streams) for _ in range(streams)]
+def test_chunks_of_paced_streams_may_be_larger():
+    subject = watching(10e6)
+    assert subject.chunk_bytes == 32 * KIB
+    assert subject.look([lane([10e6] * 8, is_paced=True)])
+    assert (subject.chunk_bytes, subject.phase) == (64 * KIB, GridPhase.GUESSING)
+    assert not subject.look([lane([], is_paced=True)]), "nothing measured yet"
+    assert not subject.look([lane([10e6] * 8, is_paced=True)])
+    assert subject.phase is GridPhase.SETTLED
+    assert not subject.look([lane([100e6] * 8, is_paced=True)])
 
 
-def lane(rates, results, weight=1):
-    return SimpleNamespace(weight=weight, pace=SimpleNamespace(rates=rates, results=results))
-
-
-def test_a_grid_becomes_finer_when_too_much_is_lost():
-    subject = watching()
-    assert subject.look(1, paced(5e6, LOOK), int(chunk_size.LOSS_RATE_MAX * LOOK) + 1)
-    assert (subject.chunk_bytes, subject.phase) == (16 * KIB, GridPhase.TRYING)
-
-
-def test_a_few_losses_are_none():
-    subject = watching()
-    for look in range(1, 9):
-        assert not subject.look(1, paced(5e6, look * LOOK), look * int(chunk_size.LOSS_RATE_MAX * LOOK))
-    assert subject.phase is GridPhase.WATCHING
-
-
-def test_losses_count_from_the_last_look():
-    subject = watching()
-    assert not subject.look(1, paced(5e6, LOOK - 8), 100), "too few results to say"
-    assert subject.look(1, paced(5e6, LOOK), 100)
-
-
-def test_what_was_lost_before_the_choice_does_not_count():
+def test_streams_may_be_paced_from_the_start():
     subject = Grid(None, TCP, is_mine=True)
-    subject.look(1, paced(5e6), 500)
-    subject.look(1, paced(5e6), 500)
-    assert not subject.look(1, paced(5e6, LOOK), 500)
+    assert subject.look([lane([10e6] * 8, is_paced=True), lane([10e6] * 8)]) is False
+    assert (subject.chunk_bytes, subject.phase) == (64 * KIB, GridPhase.SETTLED)
 
 
-def test_another_epoch_counts_results_from_0():
-    subject = watching()
-    assert not subject.look(1, paced(5e6, LOOK - 8), 0)
-    assert not subject.look(2, paced(5e6, 8), 100), "a stream broke; what was lost with it says nothing"
-    assert not subject.look(2, paced(5e6, LOOK), 100)
-    assert subject.look(2, paced(5e6, 2 * LOOK), 200)
+def test_chunks_that_have_grown_do_not_shrink_when_streams_are_paced():
+    subject = Grid(None, TCP, is_mine=True)
+    assert subject.look([lane([60e6] * 8)])
+    assert not subject.look([lane([60e6] * 8)])
+    assert not subject.look([lane([1e6] * 8, is_paced=True)])
+    assert (subject.chunk_bytes, subject.phase) == (256 * KIB, GridPhase.SETTLED)
 
 
-@pytest.mark.parametrize(
-    ("rate", "size", "phase"),
-    [(6e6, 16 * KIB, GridPhase.WATCHING), (5e6, 32 * KIB, GridPhase.SETTLED)],
-)
-def test_the_finer_grid_stays_only_if_it_is_faster(rate, size, phase):
-    subject = watching(rate=5e6)
-    assert subject.look(1, paced(5e6, LOOK), LOOK)
-    assert not subject.look(2, [lane([], 0)], LOOK), "nothing measured yet"
-    assert not subject.look(2, paced(rate), LOOK)
-    assert subject.look(2, paced(rate, LOOK), LOOK) == (phase is GridPhase.SETTLED)
-    assert (subject.chunk_bytes, subject.phase) == (size, phase)
-    subject.look(3, paced(rate), LOOK)
-    assert not subject.look(3, paced(rate, LOOK), 9 * LOOK), "settled, or as fine as it gets"
-
-
-def test_a_large_grid_is_halved_step_by_step():
-    subject = watching(rate=15e6)
-    rate, lost, results = 15e6, 0, 0
-    for epoch, size in ((2, 32 * KIB), (3, 16 * KIB)):
-        assert subject.look(epoch - 1, paced(rate, results := results + LOOK), lost := lost + LOOK)
-        assert subject.chunk_bytes == size
-        rate *= chunk_size.SPEEDUP_NEEDED
-        results = LOOK
-        assert not subject.look(epoch, paced(rate), lost)
-        assert not subject.look(epoch, paced(rate, results), lost)
-
-
-def test_grpc_has_no_finer_grid():
-    subject = watching(rate=1e5, target=GRPC)
-    assert not subject.look(1, paced(1e5, LOOK), LOOK)
-
-
-def test_a_communicator_asks_for_a_finer_grid():
-    scene, now = measured(rate=5e6)
-    assert not scene.core.wants_sent
-    scene.tick(now)
+def test_a_communicator_guesses_again_when_its_streams_are_paced():
+    scene, now = measured(rate=10e6)
+    assert chosen(scene.tick(now)) == ["epoch 2 with chunks of 32768 bytes, after measuring"]
     scene.receive("a", Start(2, 1), now)
-    assert scene.core.wants_sent
-    scene.handle(Tick({0: Sent()}), now)
-    for _ in range(2):
-        now = reduce(scene, 5e6, now)
-    assert chosen(scene.handle(Tick({0: Sent(lost=LOOK)}), now)) == [
-        "epoch 3 with chunks of 16384 bytes, after measuring"
-    ]
+    now = reduce(scene, 10e6, now)
+    assert not chosen(scene.tick(now))
+    scene.receive("a", LinkRate.of(10e6), now)
+    now = reduce(scene, 10e6, now)
+    assert chosen(scene.tick(now)) == ["epoch 3 with chunks of 65536 bytes, after measuring"]

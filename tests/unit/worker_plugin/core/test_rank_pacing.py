@@ -37,6 +37,16 @@ def test_nothing_is_paced_or_told_before_anything_is_lost():
         assert not told(actions)
 
 
+def test_what_was_sent_is_asked_for_while_anything_is_in_flight_and_once_after_it():
+    scene = Scene().run()
+    assert not scene.core.wants_sent
+    scene.issue()
+    assert scene.core.wants_sent
+    scene.result("a", 0)
+    assert scene.core.wants_sent
+    assert not scene.core.wants_sent
+
+
 def test_losses_slow_down_the_pushes_and_all_reducers_hear_of_it():
     scene = Scene().run()
     actions = lose_some(scene)

@@ -207,7 +207,7 @@ class RankCore:
         #: Whether the user waits for the first epoch to start.
         self.is_awaited = False
         self.pacing = Pacing()
-        #: Whether anything was in flight when somebody asked last.
+        #: Whether anything was in flight at the last tick.
         self._was_busy = False
         self.patience = Patience(identity.stall_warn_s, self._actions)
         self.stalls = Stalls(
@@ -227,8 +227,7 @@ class RankCore:
     @property
     def wants_sent(self) -> bool:
         """Whether the next `Tick` should say what was sent, which costs system calls."""
-        was_busy, self._was_busy = self._was_busy, not self.window.is_idle
-        return was_busy or self._was_busy
+        return self._was_busy or not self.window.is_idle
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
@@ -447,6 +446,7 @@ class RankCore:
     # ---- time ----
 
     def _on_tick(self, sent: Mapping[int, Sent], now: float) -> None:
+        self._was_busy = not self.window.is_idle
         self._begin(now)
         self.roster.dial(now, self._join())
         if self.roster.wants_look_up(now):

@@ -1,9 +1,10 @@
 """Rank 0 chooses the grid: how large a chunk is. The size changes between collectives, with a new epoch.
 
-    phase      what is known                                    left when
-    GUESSING   nothing, or that larger chunks were faster       the rate asks for no larger chunk
-    WATCHING   the size suits links whose queues hold it        streams are paced: it is guessed once more
-    SETTLED    it suits paced links, or others chose it         never
+    phase      what is known                                 left when
+    GUESSING   nothing, or that larger chunks were faster    the rate asks for no larger chunk
+    WATCHING   the size suits the rate; it only grows, and   never
+               only if streams are paced
+    SETTLED    the user or another rank chose                never
 
 Where all ranks and reducers are on one host nothing has to be measured: chunks are as large as they may be,
 because messages cost and no link carries the bytes.
@@ -73,8 +74,8 @@ class Grid:
     def look(self, lanes: Sequence[Lane]) -> bool:
         """Return whether `chunk_bytes` has changed. To be called while no collective is in flight.
 
-        Chunks grow as long as larger ones are asked for: they may show that the links are faster. After that
-        they do not shrink, because a rate that was reached with one large chunk at a time says too little.
+        Chunks grow as long as larger ones are asked for: they may show that the links are faster. After the first
+        choice they never shrink, because a rate that was reached with one large chunk at a time says too little.
 
         Args:
             lanes: of all reducers of the present epoch. The size must suit those with the least shares: where
@@ -82,9 +83,7 @@ class Grid:
         """
         paces = [(lane.weight, lane.pace) for lane in lanes if lane.pace is not None]
         is_paced = any(pace.is_paced for _, pace in paces)
-        if is_paced and self.phase is GridPhase.WATCHING:
-            self.phase = GridPhase.GUESSING
-        if self.phase is not GridPhase.GUESSING:
+        if self.is_settled or (self.phase is GridPhase.WATCHING and not is_paced):
             return False
         target = self._target
         if is_paced:
@@ -95,10 +94,9 @@ class Grid:
         if size is None:
             return False
         if size > self.chunk_bytes:
-            return self._change(size, GridPhase.GUESSING)
-        has_grown = self.chunk_bytes > self._target.first_chunk_bytes
-        phase = GridPhase.SETTLED if is_paced else GridPhase.WATCHING
-        return self._change(self.chunk_bytes if has_grown else size, phase)
+            return self._change(size, self.phase)
+        is_first = self.phase is GridPhase.GUESSING and self.chunk_bytes == self._target.first_chunk_bytes
+        return self._change(size if is_first else self.chunk_bytes, GridPhase.WATCHING)
 
     def _change(self, chunk_bytes: int, phase: GridPhase) -> bool:
         has_changed = chunk_bytes != self.chunk_bytes

@@ -42,8 +42,10 @@ def test_what_was_sent_is_asked_for_while_anything_is_in_flight_and_once_after_i
     assert not scene.core.wants_sent
     scene.issue()
     assert scene.core.wants_sent
+    scene.tick(1.0)
     scene.result("a", 0)
     assert scene.core.wants_sent
+    scene.tick(1.0 + TICK_S)
     assert not scene.core.wants_sent
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from reduction.discovery.cluster import DEFAULT_PORT
 from reduction.errors import ConfigError
@@ -84,10 +84,6 @@ class ReducerConfig:
         ):
             if seconds is not None and not 0 <= seconds < float("inf"):
                 raise ConfigError(f"{option} {seconds:g}: must be 0 or more seconds")
-        if self.tls is not None and self.data_port:
-            raise ConfigError(
-                f"--data-port {self.data_port}: the TCP data plane is not encrypted, and off with TLS; leave it out"
-            )
         is_guarded = self.tls is not None or self.token_file is not None
         if not (is_guarded or self.insecure or _is_loopback(host)):
             raise ConfigError(
@@ -150,8 +146,7 @@ class ReducerConfig:
     def ports(self, number: int = 0) -> Ports:
         """Return the ports of a process, counted from 0."""
         if self.port_range is not None:
-            ports = self.port_range.ports(number, self.metrics_port)
-            return ports if self.tls is None else replace(ports, data=0)
+            return self.port_range.ports(number, self.metrics_port)
         return Ports(
             split_address(self.bind)[1] if number == 0 else 0,
             self.data_port + number if self.data_port else 0,

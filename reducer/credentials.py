@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 import stat
 import threading
 from collections.abc import Callable
@@ -34,6 +35,7 @@ class Certificates:
         self.expiry: dict[str, float] = {}
         self._lock = threading.Lock()
         self._renewed: grpc.ServerCertificateConfiguration | None = None
+        self._context: ssl.SSLContext
         self._watch = _Watch((files.cert, files.key, files.ca), self._renew)
         self.credentials = grpc.dynamic_ssl_server_credentials(
             self._read(),
@@ -45,8 +47,13 @@ class Certificates:
         """Read the files again if they have changed; warn and stay with the old ones if they cannot be used."""
         self._watch.look()
 
+    def context(self) -> ssl.SSLContext:
+        """Return what a handshake of the data port shall use from now on."""
+        return self._context
+
     def _read(self) -> grpc.ServerCertificateConfiguration:
         key, cert, ca = self._files.read()
+        self._context = self._files.server_context()
         self.expiry = {"own": expires_at(cert, self._files.cert), "ca": expires_at(ca, self._files.ca)}
         return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
 

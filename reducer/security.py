@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ssl
+from collections.abc import Iterable, Mapping
 
 from reduction.errors import Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Join, WorkerFrame
 from reduction.security.tokens import TokenTable, from_metadata
 
 Metadata = Iterable[tuple[str, str | bytes]]
+
+
+def certificate_of(context: Mapping[str, Iterable[bytes]]) -> bytes:
+    """Return the certificate in a call's `auth_context`, in DER; empty without TLS."""
+    for pem in context.get("x509_pem_cert", ()):
+        return ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
+    return b""
 
 
 def check_call(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:

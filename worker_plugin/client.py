@@ -289,10 +289,6 @@ class Client:
         dtype = None if wire is None else wire.dtype
         private = dict.fromkeys(meeting_point.colocated, meeting_point.colocated_access)
         transport = config.transport
-        if meeting_point.access.tls is not None and transport == "auto":
-            transport = "grpc"
-            text = "with TLS everything goes over gRPC: the TCP data plane, which costs less CPU, is not encrypted"
-            log.warning("job %s rank %d: %s", meeting_point.job, self._rank, text)
         target = pace.GRPC if transport == "grpc" else pace.TCP
         identity = Identity(
             job=meeting_point.job,

@@ -74,7 +74,7 @@ class PluginConfig:
     transport: str = setting(
         "auto",
         Choice("auto", "tcp", "grpc"),
-        'How gradients travel: "auto", "tcp" or "grpc". With TLS "auto" means "grpc".',
+        'How gradients travel: "auto", "tcp" or "grpc".',
     )
     wire_dtype: str | None = setting(
         None,
@@ -197,8 +197,7 @@ class PluginConfig:
     tls_cert: str | None = setting(
         None,
         FilePath(),
-        "PEM file with this worker's certificate or chain. With TLS everything goes over gRPC. TLS needs "
-        "all three files.",
+        "PEM file with this worker's certificate or chain. TLS needs all three files.",
     )
     tls_key: str | None = setting(None, FilePath(), "PEM file with the private key of `tls_cert`.")
     tls_ca: str | None = setting(
@@ -232,11 +231,7 @@ class PluginConfig:
             )
         if self.elastic:
             self._check_elastic()
-        if self.tls is not None and self.transport == "tcp":
-            raise ConfigError(
-                "transport is 'tcp', which TLS does not cover: use 'auto' or 'grpc' with tls_cert"
-            )
-
+        _ = self.tls  # raises ConfigError if only some of the three files are named
         if self.io_process:
             self._check_io_process()
 

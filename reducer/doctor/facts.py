@@ -69,7 +69,7 @@ class Reducer:
     #: Why it cannot be used; empty if it can.
     trouble: str = ""
     version: str = ""
-    #: "tcp", "grpc" or "grpc with TLS".
+    #: "tcp" or "grpc", or one of them "with TLS".
     plane: str = ""
     #: Why the plane is not "tcp", although the reducer offers that.
     why_not_tcp: str = ""

@@ -70,8 +70,7 @@ def _look(address: str, visit: Visit) -> tuple[Reducer, tuple[int, ...]]:
     )
     try:
         with contextlib.closing(Session(address, visit.access, visit.job, visit.timeout_s)) as session:
-            plane = session.plane if visit.access.tls is None else "grpc with TLS"
-            seen = replace(seen, plane=plane, why_not_tcp=session.why_not_tcp)
+            seen = replace(seen, plane=session.plane, why_not_tcp=session.why_not_tcp)
             return replace(seen, path=_path(session)), status.siblings
     except ReductionError as error:
         return replace(seen, trouble=f"{type(error).__name__}: {error}"), status.siblings

@@ -88,6 +88,7 @@ class Stream:
         self._socket: socket.socket | None = None
         #: Why the stream is not on the data port; empty if it is, or if none is offered.
         self.why_not_tcp = ""
+        self._tls = access.tls
         self._channel = channel_to(address, access.tls)
         call: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(
             f"/{SERVICE}/Session"
@@ -105,8 +106,9 @@ class Stream:
 
     @property
     def plane(self) -> str:
-        """The data plane of the stream: "tcp" or "grpc"."""
-        return "grpc" if self._socket is None else "tcp"
+        """The data plane of the stream: "tcp" or "grpc", or one of them "with TLS"."""
+        plane = "grpc" if self._socket is None else "tcp"
+        return plane if self._tls is None else f"{plane} with TLS"
 
     @property
     def tcp_info(self) -> TcpInfo:
@@ -161,6 +163,8 @@ class Stream:
         try:
             sock = socket.create_connection((host, welcome.data_port), DIAL_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                sock = self._tls.client_context().wrap_socket(sock, server_hostname=host)
             sock.sendall(tcp.PREAMBLE + welcome.data_key)
             if _receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
                 raise OSError("it is no data port")
@@ -191,10 +195,7 @@ class Stream:
     def _write(self, header: bytes, payload: memoryview) -> None:
         assert self._socket is not None
         try:
-            sent = self._socket.sendmsg([header, payload]) - len(header)
-            while sent < 0:
-                sent += self._socket.send(header[sent:])
-            self._socket.sendall(payload[sent:])
+            self._socket.sendall(b"".join((header, payload)))
         except TimeoutError:
             raise self._silent() from None
         except OSError as error:

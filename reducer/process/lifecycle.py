@@ -57,8 +57,9 @@ async def serve(config: ReducerConfig) -> None:
     health = Health(asyncio.get_running_loop())
     sampler = Sampler() if config.page else None
     check_ports(config)
-    # With TLS there is no data port: it is not encrypted.
-    data_port = None if certificates is not None else _listen_for_data(config, engine)
+    data_port = DataPort(None if certificates is None else certificates.context)
+    with naming(f"--data-port {config.ports().data}"):
+        data_port.start(config.host, config.ports().data, engine.jobs.incarnation)
     server = GrpcServer(
         engine,
         data_port,
@@ -102,7 +103,7 @@ async def serve(config: ReducerConfig) -> None:
     log.info(
         "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
         config.address(port),
-        "off" if data_port is None else data_port.port,
+        data_port.port,
         "off" if certificates is None else "on",
         "off" if tokens is None else "on",
         siblings,
@@ -122,26 +123,13 @@ async def serve(config: ReducerConfig) -> None:
     finally:
         for task in tasks:
             task.cancel()
-        if data_port is not None:
-            data_port.stop()
+        data_port.stop()
         await server.stop(0.5)
         engine.close()
         if engine.spans is not None:
             engine.spans.write(engine.spans.records())
     if stopping.error is not None:
         raise stopping.error
-
-
-def _listen_for_data(config: ReducerConfig, engine: Engine) -> DataPort:
-    """Bind the port for data.
-
-    Raises:
-        BindError: it cannot be bound.
-    """
-    data_port, port = DataPort(), config.ports().data
-    with naming(f"--data-port {port}"):
-        data_port.start(config.host, port, engine.jobs.incarnation)
-    return data_port
 
 
 def _show(

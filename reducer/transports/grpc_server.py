@@ -45,7 +45,7 @@ from reducer.binding import check_address
 from reducer.config import split_address
 from reducer.engine import Engine
 from reducer.resources.heap import Heap
-from reducer.security import check_call, check_drain, check_join, check_status
+from reducer.security import certificate_of, check_call, check_drain, check_join, check_status
 from reducer.transports.lobby_calls import LobbyCalls
 from reducer.transports.open_services import open_services
 from reducer.transports.outbox import Encoder, Outbox, Path
@@ -269,7 +269,10 @@ class GrpcServer:
         try:
             data = await self._first_message(context)
             if data is not grpc.aio.EOF:
-                outbox = Outbox(self._engine, self._encoder, self._data_port, self._siblings, context.peer())
+                certificate = certificate_of(context.auth_context())
+                outbox = Outbox(
+                    self._engine, self._encoder, self._data_port, self._siblings, context.peer(), certificate
+                )
                 reader = asyncio.create_task(self._read(context, outbox, data))
                 del data  # otherwise this frame would keep it during the whole call
                 await self._serve(context, outbox, reader)

@@ -76,6 +76,7 @@ class Outbox:
         data_port: DataPort | None,
         siblings: tuple[int, ...] = (),
         peer: str = "",
+        certificate: bytes = b"",
     ) -> None:
         #: Why the stream ended.
         self.error: ReductionError | None = None
@@ -85,6 +86,8 @@ class Outbox:
         self._encoder = encoder
         self._data_port = data_port
         self._siblings = siblings
+        #: That of the call's peer, in DER; empty without TLS.
+        self._certificate = certificate
         self._key = b""
         self._data: DataSession | None = None
         #: Whose the stream was when it moved.
@@ -170,7 +173,7 @@ class Outbox:
             self._limit_bytes = 2 * frame.credit_bytes + CHUNK_BYTES_MAX + UNREAD_CONTROL_BYTES_MAX
             frame = replace(frame, siblings=self._siblings)
             if self._data_port is not None:
-                self._key = self._data_port.offer(self._move)
+                self._key = self._data_port.offer(self._move, self._certificate)
                 frame = replace(frame, data_port=self._data_port.port, data_key=self._key)
         if isinstance(frame, Peers) and (self._news is not None or self._unread_bytes > UNREAD_NEWS_BYTES):
             self._hold_back(frame)
@@ -240,7 +243,7 @@ class Outbox:
         self._news = None
         self._send(Peers(tuple(waiting[rank] for rank in sorted(waiting)), draining))
 
-    def _move(self, sock: socket.socket) -> None:
+    def _move(self, sock: socket.socket | tcp.TlsSocket) -> None:
         """Move the stream to a connection that has presented the key."""
         if self._is_closed or self._data is not None:
             sock.close()

@@ -3,8 +3,11 @@
 A connection must present the key of an offer after the preamble, and each key admits one
 connection. Payloads are received into memory of the engine's pool and sent from it, without copies.
 
+With TLS a connection begins with a handshake, and must show the certificate of the call that was
+offered the key.
+
 Workers on the same host find the same port as a UNIX socket, and payloads in memory that both sides
-share (reduction/transports/shared).
+share (reduction/transports/shared); not with TLS.
 """
 
 from __future__ import annotations
@@ -15,8 +18,11 @@ import hmac
 import logging
 import secrets
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from reduction import wire
 from reduction.codecs import CODECS
@@ -37,21 +43,35 @@ UNSHARED_S = 60.0
 _KEY_ID_BYTES = 16
 _BACKLOG = 1024
 
-Attach = Callable[[socket.socket], None]
+Attach = Callable[[socket.socket | tcp.TlsSocket], None]
+
+
+class _Offer(NamedTuple):
+    """What a connection must show."""
+
+    key: bytes
+    #: In DER; empty without TLS.
+    certificate: bytes
+    attach: Attach
 
 
 class DataPort:
-    """The listening socket of the TCP plane."""
+    """The listening socket of the TCP plane.
 
-    def __init__(self) -> None:
+    Args:
+        tls: returns what a handshake shall use from now on; None for connections without TLS.
+    """
+
+    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         self.port = 0
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         #: For TCP, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
-        self._strangers: dict[asyncio.Task[Attach | None], socket.socket] = {}
+        self._strangers: dict[asyncio.Task[Callable[[], None] | None], socket.socket] = {}
         self._incarnation = b""
         #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
-        self._offers: dict[bytes, tuple[bytes, Attach]] = {}
+        self._offers: dict[bytes, _Offer] = {}
 
     def start(self, host: str, port: int, incarnation: bytes = b"") -> None:
         """Listen; port 0 picks a free one.
@@ -73,8 +93,9 @@ class DataPort:
         self._listeners.append(listener)
         listener.setblocking(False)
         self._resume(listener)
-        self._incarnation = incarnation
-        self._listen_locally()
+        if self._tls is None:  # TLS promises that what crosses a socket is encrypted
+            self._incarnation = incarnation
+            self._listen_locally()
 
     def stop(self) -> None:
         """Accept no new connections. Streams that moved end with their calls."""
@@ -105,10 +126,15 @@ class DataPort:
             self._listeners.append(listener)
             self._resume(listener)
 
-    def offer(self, attach: Attach) -> bytes:
-        """Return a new key. `attach` gets the socket of the one connection that presents it."""
+    def offer(self, attach: Attach, certificate: bytes = b"") -> bytes:
+        """Return a new key.
+
+        Args:
+            attach: gets the socket of the one connection that presents the key.
+            certificate: which that connection must show, in DER; empty without TLS.
+        """
         key = secrets.token_bytes(DATA_KEY_BYTES)
-        self._offers[key[:_KEY_ID_BYTES]] = key, attach
+        self._offers[key[:_KEY_ID_BYTES]] = _Offer(key, certificate, attach)
         return key
 
     def withdraw(self, key: bytes) -> None:
@@ -137,15 +163,15 @@ class DataPort:
         if listener in self._listeners:
             self._loop.add_reader(listener.fileno(), self._accept, listener)
 
-    def _on_greeted(self, task: asyncio.Task[Attach | None]) -> None:
+    def _on_greeted(self, task: asyncio.Task[Callable[[], None] | None]) -> None:
         sock = self._strangers.pop(task)
         attach = None if task.cancelled() else task.result()
         if attach is None:
             sock.close()
         else:
-            attach(sock)
+            attach()
 
-    async def _greet(self, sock: socket.socket) -> Attach | None:
+    async def _greet(self, sock: socket.socket) -> Callable[[], None] | None:
         try:
             async with asyncio.timeout(DATA_KEY_S):
                 return await self._let_in(sock)
@@ -155,24 +181,32 @@ class DataPort:
             self._refuse(sock, str(error))
         return None
 
-    async def _let_in(self, sock: socket.socket) -> Attach:
+    async def _let_in(self, sock: socket.socket) -> Callable[[], None]:
         tcp.prepare(sock)
-        if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
+        channel: socket.socket | tcp.TlsSocket = sock
+        certificate = b""
+        if self._tls is not None:
+            channel = tcp.TlsSocket(sock, self._tls())
+            await channel.handshake(self._loop)
+            certificate = channel.peer_certificate()
+        if await self._receive(channel, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
             raise MalformedFrame("it does not begin as a data connection")
-        key = await self._receive(sock, DATA_KEY_BYTES)
-        known, attach = self._offers.get(key[:_KEY_ID_BYTES], (b"", None))
-        if attach is None or not hmac.compare_digest(known, key):
+        key = await self._receive(channel, DATA_KEY_BYTES)
+        offer = self._offers.get(key[:_KEY_ID_BYTES])
+        if offer is None or not hmac.compare_digest(offer.key, key):
             raise MalformedFrame("its key is of no offer that is open")
-        await self._loop.sock_sendall(sock, tcp.PREAMBLE)
+        if certificate != offer.certificate:
+            raise MalformedFrame("its certificate is not that of the call that was offered the key")
+        await tcp.send_all(self._loop, channel, tcp.PREAMBLE)
         # The worker confirms last. If the answer took too long for it, it may try again with the
         # key.
-        if await self._receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
+        if await self._receive(channel, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
             raise MalformedFrame("it does not confirm the move")
         self.withdraw(key)
-        return attach
+        return partial(offer.attach, channel)
 
-    async def _receive(self, sock: socket.socket, count: int) -> bytes:
-        return await tcp.receive_exactly(self._loop, sock, count, "it ended before it was let in")
+    async def _receive(self, channel: socket.socket | tcp.TlsSocket, count: int) -> bytes:
+        return await tcp.receive_exactly(self._loop, channel, count, "it ended before it was let in")
 
     @staticmethod
     def _refuse(sock: socket.socket, reason: str) -> None:
@@ -204,7 +238,7 @@ class DataSession:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.socket | tcp.TlsSocket,
         pool: BufferPool,
         header: Callable[[Result, int], bytes],
         receive: Callable[..., None],

@@ -9,7 +9,7 @@ import inspect
 
 import pytest
 import uvloop
-from conformance.places import ArenaPlace, GrpcPlace, Place, SharedArenaPlace, SharedPlace, TcpPlace
+from conformance.places import ArenaPlace, GrpcPlace, Place, SharedArenaPlace, SharedPlace, TcpPlace, TlsPlace
 
 HANG_S = 30.0
 
@@ -22,6 +22,7 @@ PLACES = {
     "grpc": GrpcPlace,
     "tcp": TcpPlace,
     "tcp-placed": ArenaPlace,
+    "tcp-tls": TlsPlace,
     "shared": SharedPlace,
     "shared-placed": SharedArenaPlace,
 }
@@ -45,6 +46,11 @@ def shared_place():
 @pytest.fixture
 def tcp_place():
     return TcpPlace()
+
+
+@pytest.fixture
+def tls_place():
+    return TlsPlace()
 
 
 def pytest_unconfigure():

@@ -6,6 +6,10 @@ Nothing here sleeps: workers wait for frames, and time passes when a test says s
 from __future__ import annotations
 
 import asyncio
+import ssl
+import tempfile
+from functools import cache
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -34,12 +38,15 @@ from reduction.security.tokens import TokenTable
 from reduction.transports import tcp
 from reduction.transports.interface import ReducerEndpoint, ReducerStream
 from reduction.transports.shared import OwnMemory
+from support.network.certificates import Authority
 from support.network.channels import NO_PROXY
 
+from reducer.credentials import Certificates
 from reducer.engine import Engine
 from reducer.transports.grpc_server import Drain, GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
 from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
+from worker_plugin.transports.security import OPEN, with_certificates
 from worker_plugin.transports.tcp_client import TcpEndpoint
 
 CHUNK = 1024
@@ -228,14 +235,14 @@ class DeafGrpcStream:
 class DeafTcpStream(DeafGrpcStream):
     """A stream that moves to the data port, is written to, and never read after the answer to its key."""
 
-    def __init__(self, call, host: str) -> None:
+    def __init__(self, call, host: str, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(call)
-        self._host = host
+        self._host, self._tls = host, tls
 
     async def _write(self) -> None:
         await self._write_one()
         welcome = wire.reducer_frame_from_wire(await self._call.read())
-        connection = await DataConnection.open(self._host, welcome.data_port, welcome.data_key)
+        connection = await DataConnection.open(self._host, welcome.data_port, welcome.data_key, self._tls)
         await self._call.write(wire.worker_frame_to_wire(Moved()))
         try:
             while True:
@@ -274,18 +281,20 @@ class DataConnection:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def open(cls, host: str, port: int, key: bytes) -> DataConnection:
+    async def open(
+        cls, host: str, port: int, key: bytes, tls: ssl.SSLContext | None = None
+    ) -> DataConnection:
         """Connect, show a key, wait for the answer, confirm it."""
-        connection = await cls.dial(host, port)
+        connection = await cls.dial(host, port, tls)
         await connection.write(tcp.PREAMBLE + key)
         assert await connection.reader.readexactly(len(tcp.PREAMBLE)) == tcp.PREAMBLE
         await connection.write(tcp.PREAMBLE)
         return connection
 
     @classmethod
-    async def dial(cls, host: str, port: int) -> DataConnection:
+    async def dial(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> DataConnection:
         """Connect."""
-        return cls(*await asyncio.open_connection(host, port, limit=1 << 12))
+        return cls(*await asyncio.open_connection(host, port, limit=1 << 12, ssl=tls))
 
     async def write(self, data: bytes) -> None:
         self.writer.write(data)
@@ -381,6 +390,10 @@ class GrpcPlace(Place):
     data_port: DataPort | None = None
     limits = Limits()
     tokens: TokenTable | None = None
+    #: The reducer's credentials; None without TLS.
+    certificates: Certificates | None = None
+    #: What workers show.
+    access = OPEN
     #: How often a call has asked the reducer to drain.
     drains = 0
 
@@ -388,6 +401,7 @@ class GrpcPlace(Place):
         self.server = GrpcServer(
             self.engine,
             self.data_port,
+            credentials=None if self.certificates is None else self.certificates.credentials,
             tokens=self.tokens,
             drain=Drain(self._on_drain, 30.0),
             limits=self.limits,
@@ -419,7 +433,11 @@ class GrpcPlace(Place):
     def channel(self) -> grpc.aio.Channel:
         """Return a connection of its own, as every worker has."""
         options = [*NO_PROXY, ("grpc.use_local_subchannel_pool", 1)]
-        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options))
+        self.channels.append(
+            grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options)
+            if self.access.credentials is None
+            else grpc.aio.secure_channel(f"127.0.0.1:{self.port}", self.access.credentials, options)
+        )
         return self.channels[-1]
 
     def call(self, metadata=()):
@@ -441,7 +459,7 @@ class TcpPlace(GrpcPlace):
 
     async def start(self) -> None:
         self.ways = []
-        self.data_port = DataPort()
+        self.data_port = DataPort(None if self.certificates is None else self.certificates.context)
         self.data_port.start("127.0.0.1", 0, self.local_name)
         await super().start()
 
@@ -463,12 +481,28 @@ class TcpPlace(GrpcPlace):
             await asyncio.sleep(0)
 
     def endpoint(self) -> ReducerEndpoint:
-        self.endpoints.append(TcpEndpoint(f"127.0.0.1:{self.port}", is_required=self.is_required))
+        address = f"127.0.0.1:{self.port}"
+        self.endpoints.append(TcpEndpoint(address, is_required=self.is_required, access=self.access))
         return self.endpoints[-1]
 
     def deaf_stream(self) -> ReducerStream:
-        self.deaf.append(DeafTcpStream(self.call(), "127.0.0.1"))
+        self.deaf.append(DeafTcpStream(self.call(), "127.0.0.1", self.access.tls_context))
         return self.deaf[-1]
+
+
+@cache
+def authority() -> Authority:
+    """Return a certification authority for the suite."""
+    return Authority(Path(tempfile.mkdtemp(prefix="reduction-conformance-")))
+
+
+class TlsPlace(TcpPlace):
+    """The same with TLS on both planes."""
+
+    async def start(self) -> None:
+        self.certificates = Certificates(authority().files("127.0.0.1"))
+        self.access = with_certificates(authority().files("worker.example"), ())
+        await super().start()
 
 
 class SharedPlace(TcpPlace):

@@ -4,14 +4,16 @@ import os
 
 import numpy as np
 import pytest
-from conformance.places import CHUNK, ArenaPlace, G, GrpcPlace, Recorder, TcpPlace
+from conformance.places import CHUNK, ArenaPlace, G, GrpcPlace, Recorder, TcpPlace, TlsPlace
 from reduction.errors import ResourceExhausted
 from reduction.model import Ack, Goodbye
 
 from worker_plugin.transports.unopened import UnopenedEndpoint
 
 
-@pytest.fixture(params=[GrpcPlace, TcpPlace, ArenaPlace], ids=["grpc", "tcp", "tcp-placed"])
+@pytest.fixture(
+    params=[GrpcPlace, TcpPlace, ArenaPlace, TlsPlace], ids=["grpc", "tcp", "tcp-placed", "tcp-tls"]
+)
 def place(request):
     return request.param()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 
 import grpc
@@ -19,6 +20,8 @@ class Access:
     #: None connects without TLS.
     tls: TlsFiles | None = None
     credentials: grpc.ChannelCredentials | None = field(default=None, repr=False)
+    #: The same, for connections to data ports.
+    tls_context: ssl.SSLContext | None = field(default=None, repr=False)
     #: Sent with each Session call; holds the token.
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -63,4 +66,4 @@ def with_certificates(tls: TlsFiles | None, metadata: tuple[tuple[str, str], ...
     if tls is None:
         return Access(metadata=metadata)
     key, cert, ca = tls.read()
-    return Access(tls, grpc.ssl_channel_credentials(ca, key, cert), metadata)
+    return Access(tls, grpc.ssl_channel_credentials(ca, key, cert), tls.client_context(), metadata)

@@ -9,9 +9,11 @@
 
 The gRPC call stays open after the move, so that both planes notice lost peers in the same way.
 
-A reducer on this host is found at a UNIX socket instead of the port. Then payloads stay where they
-are: each side reads them in the memory of the other (reduction/transports/shared). This side copies a
-result as soon as it arrives, and counts it, in memory that the reducer reads.
+With TLS the connection speaks it too, with the certificate of the call; never without.
+
+A reducer on this host is found at a UNIX socket instead of the port, unless TLS is on. Then payloads
+stay where they are: each side reads them in the memory of the other (reduction/transports/shared).
+This side copies a result as soon as it arrives, and counts it, in memory that the reducer reads.
 """
 
 from __future__ import annotations
@@ -65,8 +67,10 @@ class TcpEndpoint:
         self, address: str, *, is_required: bool, access: Access = OPEN, memory: OwnMemory | None = None
     ) -> None:
         self.address = address
-        #: None if nothing is shared, or cannot be any more.
-        self.memory = memory if is_possible() and not is_required else None
+        #: None if nothing is shared, or cannot be any more. With TLS what leaves this process is encrypted.
+        self.memory = memory if is_possible() and not is_required and access.tls is None else None
+        #: None without TLS.
+        self.tls_context = access.tls_context
         #: Why memory could not be shared with this reducer, although it is on this host.
         self.why_not_shared = ""
         self.is_required = is_required
@@ -177,7 +181,9 @@ class TcpStream:
         """See `RemoteStream.plane`."""
         if self._connection is None:
             return ""
-        return "tcp" if self._sharing is None else "shared memory"
+        if self._sharing is not None:
+            return "shared memory"
+        return "tcp" if self._endpoint.tls_context is None else "tcp with TLS"
 
     # ---- from gRPC ----
 
@@ -256,8 +262,8 @@ class TcpStream:
         try:
             async with asyncio.timeout(DIAL_S):
                 sock = await self._connect_locally(key) or await self._connect(host, port, key)
-        # TimeoutError is an OSError. A host that cannot be a name raises UnicodeError.
-        except (OSError, UnicodeError, MalformedFrame) as error:
+        # TimeoutError and ssl.SSLError are OSErrors. A host that cannot be a name raises ValueError.
+        except (OSError, ValueError, MalformedFrame) as error:
             return str(error) or f"no answer within {DIAL_S:g} s"
         self._call.send(Moved())
         self._connection = tcp.Connection(sock, self._loop, self)
@@ -267,17 +273,17 @@ class TcpStream:
             self._connection.start()
         return None
 
-    async def _connect(self, host: str, port: int, key: bytes) -> socket.socket:
+    async def _connect(self, host: str, port: int, key: bytes) -> socket.socket | tcp.TlsSocket:
         """Return a connection that was greeted; of several addresses of the host, to the first that answers."""
         failure = OSError(f"{host} has no address")
         for family, _, _, _, address in await asyncio.wrap_future(look_up(host, port)):
             try:
-                return await self._greet(socket.socket(family, socket.SOCK_STREAM), address, key)
+                return await self._greet(socket.socket(family, socket.SOCK_STREAM), address, key, host)
             except OSError as error:
                 failure = error
         raise failure
 
-    async def _connect_locally(self, key: bytes) -> socket.socket | None:
+    async def _connect_locally(self, key: bytes) -> socket.socket | tcp.TlsSocket | None:
         """Return a connection to a reducer on this host, or None: it is not on this host, or does not answer there."""
         if not self._local_socket:
             return None
@@ -310,19 +316,26 @@ class TcpStream:
             endpoint.why_not_shared = reason
             log.info("%s is on this host, but no memory is shared with it: %s", endpoint.address, reason)
 
-    async def _greet(self, sock: socket.socket, address: tuple[Any, ...] | str, key: bytes) -> socket.socket:
+    async def _greet(
+        self, sock: socket.socket, address: tuple[Any, ...] | str, key: bytes, host: str = ""
+    ) -> socket.socket | tcp.TlsSocket:
+        """Connect, show the key, and confirm the answer; `host` must be in the certificate, if TLS is on."""
+        channel: socket.socket | tcp.TlsSocket = sock
         try:
             tcp.prepare(sock)
             await self._loop.sock_connect(sock, address)
-            await self._loop.sock_sendall(sock, tcp.PREAMBLE + key)
-            answer = await tcp.receive_exactly(self._loop, sock, len(tcp.PREAMBLE), "it refused our key")
+            if self._endpoint.tls_context is not None:
+                channel = tcp.TlsSocket(sock, self._endpoint.tls_context, host)
+                await channel.handshake(self._loop)
+            await tcp.send_all(self._loop, channel, tcp.PREAMBLE + key)
+            answer = await tcp.receive_exactly(self._loop, channel, len(tcp.PREAMBLE), "it refused our key")
             if answer != tcp.PREAMBLE:
                 raise MalformedFrame("it is no data port")
-            await self._loop.sock_sendall(sock, tcp.PREAMBLE)
+            await tcp.send_all(self._loop, channel, tcp.PREAMBLE)
         except BaseException:
             sock.close()
             raise
-        return sock
+        return channel
 
     def _go_on(self) -> None:
         """Send the frames that waited to know their plane, and end the stream if `close` was called."""

@@ -42,7 +42,23 @@ class TlsFiles:
         Raises:
             ConfigError: a file cannot be read, is no PEM, or key and certificate do not belong together.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return a context that shows our certificate, demands one of the client and checks it. TLS 1.3 only.
+
+        Raises:
+            ConfigError: see `client_context`.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.num_tickets = 0  # no session is resumed, so that every connection shows its certificate
+        return self._loaded(context)
+
+    def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        # As gRPC does: each certificate in the CA's file is trusted, also one that another CA has signed.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
             context.load_verify_locations(self.ca)
         except OSError as error:  # ssl.SSLError is one

@@ -100,7 +100,7 @@ def test_tls_and_tokens_work(serve, tmp_path):
     reducer = serve(*options(served), "--token-file", str(tokens))
     found = document(reducer.address, *options(worker), "--token-file", str(tokens))
     [process] = found["facts"]["workers"][0]["reducers"]
-    assert (process["trouble"], process["plane"]) == ("", "grpc with TLS")
+    assert (process["trouble"], process["plane"]) == ("", "tcp with TLS")
     assert found["facts"]["alone"][0]["bytes_per_s"] > 1e6
 
 

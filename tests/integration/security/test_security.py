@@ -14,7 +14,6 @@ import grpc
 import pytest
 import torch
 from reduction.errors import ConfigError, Unauthenticated
-from reduction.model import Welcome
 from reduction.security.tokens import to_metadata
 from support.network.certificates import Authority
 from support.network.channels import NO_PROXY
@@ -106,18 +105,14 @@ def attempt(address, job, token, credentials=None):
 # ---- TLS ----
 
 
-def test_a_job_with_tls_stays_on_grpc(ranks, serve, authority, job):
+@pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])
+def test_a_job_with_tls_goes_over_the_plane_that_it_asks_for(ranks, serve, authority, job, transport):
     reducer = serve(*options(authority.files("127.0.0.1")))
-    worker = authority.files()
-    ranks.run(3, one_round, [reducer.address], job, settings(worker))
-    assert "data_port=off tls=on tokens=off" in reducer.log.text
-    for number, process in enumerate(ranks.processes[:3]):
-        assert process.log.text.count(f"job {job} rank {number}: with TLS everything goes over gRPC") == 1
-    key, cert, ca = worker.read()
-    stream = RawStream(reducer.address, grpc.ssl_channel_credentials(ca, key, cert))
-    with contextlib.closing(stream):
-        stream.send(join(job))
-        assert stream.read_until(Welcome).data_port == 0
+    shown = settings(authority.files()) | {"transport": transport}
+    ranks.run(3, one_round, [reducer.address], job, shown)
+    assert re.search(r"data_port=\d+ tls=on tokens=off", reducer.log.text)
+    plane = "grpc" if transport == "grpc" else "tcp"
+    assert f", {plane} with TLS\n" in ranks.processes[0].log.text
 
 
 @pytest.mark.parametrize(
@@ -350,7 +345,6 @@ def test_files_that_cannot_be_used(authority, tmp_path):
     bad.write_text(f"{OURS}\n")
     cases = [
         (["--tls-cert", files.cert], "--tls-key and --tls-ca are missing"),
-        ([*options(files), "--data-port", "50052"], "--data-port 50052: the TCP data plane is not encrypted"),
         (
             ["--tls-cert", files.cert, "--tls-key", "/nowhere", "--tls-ca", files.ca],
             "/nowhere cannot be read",

@@ -124,10 +124,6 @@ def test_tls():
         ({"data_port": -1}, "--data-port -1: must be 0 to 65535"),
         ({"data_port": 65536}, "--data-port 65536: must be 0 to 65535"),
         (
-            TLS | {"data_port": 1},
-            "--data-port 1: the TCP data plane is not encrypted, and off with TLS; leave it out",
-        ),
-        (
             TLS | {"tls_key": None},
             "--tls-key is missing: TLS needs --tls-cert, --tls-key, --tls-ca, all three or none",
         ),
@@ -175,10 +171,6 @@ def test_ports_of_a_range():
 def test_metrics_beside_a_range_and_none():
     assert in_range(metrics_port=9102).ports(0) == Ports(7000, 7001, 9102)
     assert in_range().ports(2) == Ports(7004, 7005, None)
-
-
-def test_with_tls_there_is_no_data_port():
-    assert in_range(**TLS).ports(1) == Ports(7002, 0, None)
 
 
 def test_ports_without_a_range():

@@ -196,10 +196,6 @@ def test_wrong_variables_are_named(environ, text):
             {"tls_cert": "c"},
             "tls_key and tls_ca are missing: TLS needs tls_cert, tls_key, tls_ca, all three or none",
         ),
-        (
-            {"tls_cert": "c", "tls_key": "k", "tls_ca": "a", "transport": "tcp"},
-            "transport is 'tcp', which TLS does not cover",
-        ),
         ({"run": ""}, "run '' must have 1 to 200 bytes"),
         ({"run": "r" * 201}, f"run '{'r' * 201}' must have 1 to 200 bytes"),
         ({"run": "two\nlines"}, "run 'two\\nlines' has characters that cannot be printed"),

@@ -36,7 +36,9 @@ from reduction.transports.tcp.socket_options import (
     PathState,
     prepare,
     receive_exactly,
+    send_all,
 )
+from reduction.transports.tcp.tls_socket import TlsSocket
 
 __all__ = [
     "CONTROL",
@@ -59,6 +61,7 @@ __all__ = [
     "Handler",
     "Header",
     "PathState",
+    "TlsSocket",
     "check_payload",
     "control_header",
     "control_payload",
@@ -70,4 +73,5 @@ __all__ = [
     "receive_exactly",
     "region_header",
     "result_header",
+    "send_all",
 ]

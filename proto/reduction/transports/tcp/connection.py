@@ -22,6 +22,7 @@ from reduction.pacing import Sent
 from reduction.shortage import shortage
 from reduction.transports.tcp.messages import HEADER_BYTES, Header, parse_header
 from reduction.transports.tcp.socket_options import PathState, pace, path_state
+from reduction.transports.tcp.tls_socket import TlsSocket
 
 #: A connection receives at most this many messages before the event loop serves others.
 MESSAGES_PER_WAKE = 8
@@ -80,20 +81,25 @@ class Handler(Protocol):
 class Connection:
     """Messages over a connected, non-blocking socket, which it owns. Use it on the loop's thread only."""
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, handler: Handler) -> None:
+    def __init__(
+        self, sock: socket.socket | TlsSocket, loop: asyncio.AbstractEventLoop, handler: Handler
+    ) -> None:
         self.queued_bytes = 0
         self.is_closed = False
         self._last_path = PathState()
         self._paced = 0
-        self._socket = sock
-        self._fd = sock.fileno()
+        #: What bytes go through, and the socket below it.
+        self._channel = sock
+        self._tls = sock if isinstance(sock, TlsSocket) else None
+        self._socket = sock.socket if isinstance(sock, TlsSocket) else sock
+        self._fd = self._socket.fileno()
         self._loop = loop
         self._handler = handler
         self._queue: deque[memoryview | bytes | _Parcel] = deque()
         #: How many of them have a descriptor.
         self._parcels = 0
         #: Descriptors that have come. Only processes of one host can send any.
-        self._takes_descriptors = sock.family == socket.AF_UNIX
+        self._takes_descriptors = self._socket.family == socket.AF_UNIX
         self._descriptors: deque[int] = deque()
         self._waits_to_write = False
         self._is_finishing = False
@@ -133,6 +139,7 @@ class Connection:
         """Begin to receive."""
         if not self.is_closed:
             self._loop.add_reader(self._fd, self._on_readable)
+            self._go_on_if_more()
 
     def send(self, header: bytes, payload: memoryview | bytes) -> None:
         """Send a message, now or when the kernel takes it; `payload` must not change before. Never raises."""
@@ -201,7 +208,7 @@ class Connection:
         while self._queue:
             buffers, ancillary = self._next()
             try:
-                sent = self._socket.sendmsg(buffers, ancillary)
+                sent = self._channel.sendmsg(buffers, ancillary)
             except BlockingIOError:
                 self._wait_to_write()
                 return
@@ -262,6 +269,7 @@ class Connection:
                 if self.is_closed or not self._receive():
                     break
             self._end_if_reset()
+            self._go_on_if_more()
         except BlockingIOError:
             return
         except (OSError, ReductionError) as error:
@@ -273,6 +281,11 @@ class Connection:
         except Exception as error:  # a bug must cost one connection, and not repeat for ever
             self.close(error)
             raise
+
+    def _go_on_if_more(self) -> None:
+        """Receive again soon if TLS has something for which the kernel will not wake us."""
+        if self._tls is not None and not self.is_closed and self._tls.has_more:
+            self._loop.call_soon(self._on_readable)
 
     def _end_if_reset(self) -> None:
         """If the peer reset the connection, deliver what came before, then raise the error.
@@ -295,7 +308,7 @@ class Connection:
             if ancillary or flags & socket.MSG_CTRUNC:
                 self._keep_descriptors(ancillary, bool(flags & socket.MSG_CTRUNC))
         else:
-            count = self._socket.recvmsg_into(buffers)[0]
+            count = self._channel.recvmsg_into(buffers)[0]
         if not count:
             whole = self._header is None and not self._head_count
             self.close(None if whole else ConnectionResetError("it ended in the middle of a frame"))
@@ -303,7 +316,8 @@ class Connection:
         if self._header is not None:
             if count < len(self._rest):
                 self._rest = self._rest[count:]
-                self._wake_at(min(len(self._rest), WAKE_BYTES_MAX))
+                held = 0 if self._tls is None else self._tls.RECORD_BYTES_MAX
+                self._wake_at(max(1, min(len(self._rest) - held, WAKE_BYTES_MAX)))
                 return False
             count -= len(self._rest)
             self._deliver()

@@ -10,6 +10,7 @@ import sys
 from typing import NamedTuple
 
 from reduction.pacing import Sent
+from reduction.transports.tcp.tls_socket import TlsSocket
 
 #: After this many seconds of silence the kernel sends a probe.
 KEEPALIVE_S = 30
@@ -51,8 +52,17 @@ def set_timers(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value_us)
 
 
+async def send_all(loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, data: bytes) -> None:
+    """Send what comes before the first message.
+
+    Raises:
+        OSError: the connection broke.
+    """
+    await (sock.sendall(loop, data) if isinstance(sock, TlsSocket) else loop.sock_sendall(sock, data))
+
+
 async def receive_exactly(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, count: int, ended: str
+    loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, count: int, ended: str
 ) -> bytes:
     """Return `count` bytes that come before the first message.
 
@@ -62,7 +72,8 @@ async def receive_exactly(
     """
     data = b""
     while len(data) < count:
-        more = await loop.sock_recv(sock, count - len(data))
+        left = count - len(data)
+        more = await (sock.recv(loop, left) if isinstance(sock, TlsSocket) else loop.sock_recv(sock, left))
         if not more:
             raise ConnectionResetError(ended)
         data += more

@@ -248,7 +248,7 @@ def test_a_descriptor_that_cannot_be_sent_is_no_lie_either():
 
     async def test():
         with sides() as (one, _):
-            one.connection._socket = Socket(one.connection._socket)
+            one.connection._channel = Socket(one.connection._channel)
             one.push(one.own.allocate(SLAB_BYTES))
             error = await one.end()
             assert type(error) is tcp.CannotShare

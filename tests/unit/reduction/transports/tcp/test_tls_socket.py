@@ -73,6 +73,19 @@ def test_both_sides_see_the_other_ones_certificate(files):
         server, client = await tls_pair(files)
         assert server.peer_certificate() == client.peer_certificate() == expected
         for end in (server, client):
+            assert end.family == socket.AF_INET
+            end.close()
+
+    run(test())
+
+
+def test_where_nothing_has_come_nothing_is_received(files):
+    async def test():
+        server, client = await tls_pair(files)
+        with pytest.raises(BlockingIOError):
+            server.recvmsg_into([memoryview(bytearray(9))])
+        assert not server.has_more
+        for end in (server, client):
             end.close()
 
     run(test())
@@ -84,6 +97,8 @@ def test_messages_of_all_sizes_in_both_directions(files):
 
     async def test():
         server, client = await tls_pair(files, 64 * KIB)
+        for end in (server, client):  # the kernel takes parts of what one call encrypts
+            end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * KIB)
         with serving(server) as (one, ones), serving(client) as (two, twos):
             for seq, payload in enumerate(payloads):
                 send(one, seq, payload)

@@ -108,8 +108,14 @@ def all_patterns():
     return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
 
 
+def finite_float16():
+    """Return the values of all float16 patterns but infinities and NaNs, which would send their block another way."""
+    patterns = np.arange(1 << 16, dtype=np.uint16)
+    return patterns[patterns & 0x7C00 != 0x7C00].view(np.float16)
+
+
 def float32_patterns():
-    """Return every upper half of a float32 with every tail that matters: 24 blocks of work."""
+    """Return every upper half of a float32 with every tail that matters: 6 blocks of work."""
     bits = torch.arange(1 << 16, dtype=torch.int64) << 16
     bits = torch.cat([bits | tail for tail in TAILS])
     return torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32).view(torch.float32)
@@ -252,6 +258,22 @@ def test_every_pattern_is_combined(dtype, op):
     assert_same_bits(reduced(rows, dtype, op), expected(rows, op))
 
 
+def test_every_finite_float16_is_widened():
+    values = finite_float16()
+    accumulator = np.empty(len(values), np.float32)
+    CODECS[DType.FLOAT16].start(accumulator, values.view(np.uint8).data)
+    assert accumulator.tobytes() == values.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("special", [0x7C00, 0xFC00, 0x7C01, 0xFC01, 0x7E00, 0xFFFF])
+def test_infinities_and_nans_of_float16_keep_all_bits(special):
+    patterns = np.array([0x0001, special, 0x8000], np.uint16)
+    accumulator = np.empty(3, np.float32)
+    CODECS[DType.FLOAT16].start(accumulator, patterns.view(np.uint8).data)
+    assert accumulator.tobytes() == patterns.view(np.float16).astype(np.float32).tobytes()
+    assert result_of(accumulator, DType.FLOAT16).view(torch.uint16).tolist() == patterns.tolist()
+
+
 @pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
 def test_every_rounding(dtype):
     values = float32_patterns()
@@ -278,6 +300,45 @@ def test_every_rounding(dtype):
 def test_rounding_to_bfloat16_by_hand(bits, rounded):
     accumulator = np.array([bits], np.uint32).view(np.float32)
     assert result_of(accumulator, DType.BFLOAT16).view(torch.uint16).item() == rounded
+
+
+@pytest.mark.parametrize("nan", [0x7F800001, 0xFFFFFFFF])
+def test_a_nan_becomes_that_of_bfloat16_wherever_it_is(nan):
+    for place in range(67):
+        accumulator = np.full(67, INF, np.float32)
+        accumulator.view(np.uint32)[place] = nan
+        bits = result_of(accumulator, DType.BFLOAT16).view(torch.uint16).tolist()
+        assert bits == [0x7FC0 if index == place else 0x7F80 for index in range(67)]
+
+
+def test_every_float16_and_every_tie_is_rounded_to_as_numpy_does():
+    values = np.sort(finite_float16().astype(np.float32))
+    near = np.concatenate([values, (values[1:] + values[:-1]) / 2])
+    near = np.concatenate([np.nextafter(near, np.float32(-INF)), near, np.nextafter(near, np.float32(INF))])
+    expected_bits = near.astype(np.float16).view(np.uint16)
+    assert result_of(near, DType.FLOAT16).view(torch.uint16).tolist() == expected_bits.tolist()
+
+
+@pytest.mark.parametrize(
+    ("bits", "rounded"),
+    [
+        (0x477FEFFF, 0x7BFF),  # just below the tie between the largest value and infinity
+        (0xC77FF000, 0xFC00),  # the tie goes to infinity
+        (0x7F7FFFFF, 0x7C00),  # the largest float32
+        (0xFF800000, 0xFC00),  # infinity stays
+        (0x33000000, 0x0000),  # half of the least subnormal is a tie
+        (0xB3000001, 0x8001),  # just above it
+        (0x387FF000, 0x0400),  # the largest subnormal's last half rounds up to the least normal
+        (0x80000000, 0x8000),  # -0
+        (0x80000001, 0x8000),  # subnormals of float32
+        (0x7F800001, 0x7C01),  # a NaN whose payload would be cut to infinity
+        (0xFFFFFFFF, 0xFFFF),  # other NaNs keep their sign and the upper part of their payload
+        (0x7FC02000, 0x7E01),
+    ],
+)
+def test_rounding_to_float16_by_hand(bits, rounded):
+    accumulator = np.array([bits, 0], np.uint32).view(np.float32)
+    assert result_of(accumulator, DType.FLOAT16).view(torch.uint16).tolist() == [rounded, 0]
 
 
 # ---- what the wide accumulation is for ----

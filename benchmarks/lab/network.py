@@ -105,6 +105,10 @@ class Network:
         """Return all hosts, the workers first."""
         return [*self.workers, *self.reducers]
 
+    def change(self, slower: Mapping[str, float]) -> None:
+        """Give those links another part of their rate, and all others their whole one; no host is told."""
+        self._shape(self.link, slower)
+
     def traffic(self) -> Traffic:
         """Return the traffic of all links until now, by the counters of the token buckets.
 

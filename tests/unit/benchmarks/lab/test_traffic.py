@@ -28,13 +28,15 @@ def test_a_slow_link_names_the_queue_that_it_has() -> None:
     assert link.json()["queue_bytes"] == link.queue_bytes
 
 
-def test_a_slower_link_has_the_queue_of_the_others() -> None:
+def test_links_change_their_rate_and_keep_their_queue() -> None:
     try:
         check_network()
     except NetworkUnavailable as error:
         pytest.skip(str(error))
     with Network(2, 0, Link(rate_mbit=200), {"w1": 0.5}) as network:
         assert _buckets(network) == [(25_000_000, 25_000), (12_500_000, 25_000)]
+        network.change({"w0": 0.25})
+        assert _buckets(network) == [(6_250_000, 25_000), (25_000_000, 25_000)]
 
 
 def _buckets(network: Network) -> list[tuple[int, int]]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from measured_results import RESULTS, names
 from measured_tables import TABLES
+from measured_tables.links import QUEUES
 
 PAGE = Path(__file__).with_name("measured.md")
 FIGURES = Path(__file__).with_name("figures")
@@ -84,8 +85,9 @@ def _pictures(name: str, document: dict[str, Any]) -> dict[str, bytes]:
 
 def _named(text: str) -> tuple[str, Path]:
     name, _, path = text.partition("=")
-    if name not in names() or not path:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE, NAME one of {', '.join(names())}")
+    known = sorted({*names(), *QUEUES})
+    if name not in known or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE, NAME one of {', '.join(known)}")
     return name, Path(path)
 
 

@@ -15,18 +15,19 @@ namespaces is touched.
 
 - Queue: a bucket holds as many bytes as the rate carries in `latency_ms`, and drops further
   packets, like a switch or a network card without pause frames. Both ends of a link have such a
-  queue, as a host and a switch have.
+  queue, as a host and a switch have. The bytes that pass at once after a pause (the burst) never
+  wait, so they are a second queue in effect. That is why they are no more than the first one holds.
 - Packets: TCP hands over up to 64 KiB as one packet. On a real host the network card cuts it into
   frames, and the other card joins them again. Here nothing has to cut it: `tbf` passes it whole,
   and counts the bytes that all its frames would have, if its burst is as large. The burst is 128
   KiB, which is two such packets. With one, tokens overflow whenever the timer that wakes the bucket
-  is late on a busy core, and bandwidth is lost. Smaller packets need more CPU than a machine has
-  that is all hosts at once (a ring at n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at
-  32 KiB, 4.6 at 16 KiB). With a burst of 128 KiB, that many bytes pass at once after a pause, so
-  small sums would not see the rate at all. Measure them with a small burst; packets then have at
-  most half of it (`Link.packet_bytes`). A queue of a millisecond holds two such packets, and drops whole
-  ones: harsher than a switch, which drops frames. `Link.packet_segments` makes packets smaller, at the
-  price of everybody's CPU.
+  is late on a busy core, and bandwidth is lost. Where a burst or a queue is shorter than that, packets
+  are smaller, so that two fit (`Link.packet_bytes`). That costs CPU, of which a machine that is all
+  hosts at once has little (a ring at n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at 32
+  KiB, 4.6 at 16 KiB). A full queue drops packets whole, which is harsher than a switch, which drops
+  frames. `Link.packet_segments` makes packets smaller still.
+- Small sums would pass in one burst of 128 KiB without seeing the rate at all. Measure them with a
+  small burst.
 - Congestion control: "cubic", Linux's default, where namespaces may choose it, else "reno". At
   round trips this short cubic behaves like reno (RFC 9438, section 4.3). The machine's own default
   could be any.
@@ -92,7 +93,7 @@ class Network:
             self._build(link)
             if link.delay_ms:
                 self._lengthen(link)
-            self._shape(link)
+            self._shape(link, slower)
             #: The given link, with the name of the congestion control that the hosts use.
             self.link = replace(link, congestion=_tune(self.hosts, link.congestion))
         except BaseException:
@@ -103,6 +104,10 @@ class Network:
     def hosts(self) -> list[Host]:
         """Return all hosts, the workers first."""
         return [*self.workers, *self.reducers]
+
+    def change(self, slower: Mapping[str, float]) -> None:
+        """Give those links another part of their rate, and all others their whole one; no host is told."""
+        self._shape(self.link, slower)
 
     def traffic(self) -> Traffic:
         """Return the traffic of all links until now, by the counters of the token buckets.
@@ -176,15 +181,16 @@ class Network:
             _run("ip", "-n", name, "link", "set", "dev", OUT, "gso_max_size", f"{link.packet_bytes}", "up")
             _run("ip", "-n", name, "route", "replace", _SUBNET, "dev", OUT, "src", host.address)
 
-    def _shape(self, link: Link) -> None:
-        """Put a token bucket on each end of every link."""
+    def _shape(self, link: Link, slower: Mapping[str, float]) -> None:
+        """Put a token bucket on each end of every link, or change those that are there."""
+        # Ports of a switch have the same memory at any rate. tbf's own option `latency` would let the
+        # queue hold a burst more than that.
+        limits = ["burst", f"{link.bucket_bytes}", "limit", f"{link.queue_bytes}"]
         for host in self.hosts:
-            own = replace(link, rate_mbit=host.link_mbit or link.rate_mbit)
-            # tbf's own option `latency` would let the queue hold a burst more than that.
-            limits = ["burst", f"{own.burst_bytes}", "limit", f"{own.queue_bytes}"]
-            bucket = ["root", "tbf", "rate", f"{own.rate_mbit}mbit", *limits]
-            _run("tc", "-n", _name(host), "qdisc", "add", "dev", self._sends_by(host), *bucket)
-            _run("tc", "-n", _name(self._bridge), "qdisc", "add", "dev", _port(host), *bucket)
+            rate_mbit = link.rate_mbit * slower.get(_port(host), 1.0)
+            bucket = ["root", "tbf", "rate", f"{rate_mbit}mbit", *limits]
+            _run("tc", "-n", _name(host), "qdisc", "replace", "dev", self._sends_by(host), *bucket)
+            _run("tc", "-n", _name(self._bridge), "qdisc", "replace", "dev", _port(host), *bucket)
 
     def _sends_by(self, host: Host) -> str:
         """Return the device by which a host sends."""

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any
+
+#: Bytes of a full Ethernet frame, and those of TCP's payload in it.
+FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
+#: Frames that every queue holds: with fewer, eight senders could not have two packets each under way.
+_LEAST_FRAMES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,12 +17,13 @@ class Link:
     """The properties of a link. All hosts have the same, in both directions."""
 
     rate_mbit: float
-    #: Most milliseconds that a packet waits in the queue of a link. The queue drops further
-    #: packets.
-    latency_ms: float = 20.0
+    #: Most milliseconds that a packet waits in the queue of a link, if that many hold `_LEAST_FRAMES`. The
+    #: queue drops further packets. A port of a switch holds about one.
+    latency_ms: float = 1.0
     #: Milliseconds from a host to the switch, beside all queues: half of a round trip.
     delay_ms: float = 0.0
-    #: Bytes that may pass at once after a pause; `benchmarks.lab.network` explains why so many.
+    #: Bytes that may pass at once after a pause, but never more than a queue holds;
+    #: `benchmarks.lab.network` explains why so many.
     burst_bytes: int = 128 << 10
     #: How many segments TCP may hand over as one packet, which a short queue drops whole; 0: as many as fit.
     packet_segments: int = 0
@@ -28,26 +35,41 @@ class Link:
 
     @property
     def packet_bytes(self) -> int:
-        """Return the largest packet that TCP may hand over: half a burst, and at most 64 KiB."""
-        return min(64 << 10, self.burst_bytes // 2)
+        """Return the largest packet that TCP may hand over: two of them fit a burst, and a queue with their headers."""
+        in_queue = self.queue_bytes * PAYLOAD_BYTES // FRAME_BYTES
+        return min(64 << 10, self.bucket_bytes // 2, in_queue // 2)
 
     @property
     def queue_bytes(self) -> int:
-        """Return the length of a queue. A burst must fit, so that a packet with its headers does."""
-        return max(int(self.rate_mbit * self.latency_ms / 8 * 1000), self.burst_bytes)
+        """Return the length of a queue."""
+        return max(int(self.rate_mbit * self.latency_ms / 8 * 1000), _LEAST_FRAMES * FRAME_BYTES)
+
+    @property
+    def queue_ms(self) -> float:
+        """Return the milliseconds that a packet really waits in a full queue."""
+        return self.queue_bytes * 8e-3 / self.rate_mbit
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Return the bytes that really pass at once. More than a queue would be a second, longer queue."""
+        return min(self.burst_bytes, self.queue_bytes)
 
     @property
     def name(self) -> str:
         """The name that tables have."""
         path = f", {self.delay_ms:g} ms long" if self.delay_ms else ""
         path += f", {self.packet_segments} segments" if self.packet_segments else ""
-        return f"{self.rate_mbit:g} Mbit/s, {self.latency_ms:g} ms{path}"
+        return f"{self.rate_mbit:g} Mbit/s, {self.queue_ms:.3g} ms{path}"
 
     @property
     def slug(self) -> str:
         """The name that test ids have."""
         path = f"-delay{self.delay_ms:g}ms" if self.delay_ms else ""
         return f"{self.rate_mbit:g}mbit-queue{self.latency_ms:g}ms{path}-burst{self.burst_bytes >> 10}KiB"
+
+    def json(self) -> dict[str, Any]:
+        """Return the link as in files, with the length of its queues."""
+        return asdict(self) | {"queue_bytes": self.queue_bytes}
 
 
 def link_of(rate_mbit: float) -> Link:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,18 +25,28 @@ class Quartiles(NamedTuple):
     high: float
 
 
+def queue_ms(network: Mapping[str, Any]) -> float:
+    """Return the milliseconds that a packet waits in a full queue of a row's links.
+
+    Rows from before its length was recorded have queues of at least a burst.
+    """
+    rate_mbit = network["rate_mbit"]
+    least_bytes = max(rate_mbit * network["latency_ms"] * 125, network["burst_bytes"])
+    return float(network.get("queue_bytes", least_bytes) * 8e-3 / rate_mbit)
+
+
 class Network(NamedTuple):
     """The shape of all links of a row."""
 
     rate_mbit: float
-    latency_ms: float
+    queue_ms: float
     burst_bytes: int
 
     @property
     def name(self) -> str:
         """The name that titles have."""
         burst = f"{self.burst_bytes / 1024:g} KiB bursts"
-        return f"{self.rate_mbit:g} Mbit/s links, {self.latency_ms:g} ms queues, {burst}"
+        return f"{self.rate_mbit:g} Mbit/s links, {self.queue_ms:.3g} ms queues, {burst}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,7 @@ def _record(row: dict[str, Any]) -> Record:
     names = ("what", "size_bytes", "workers", "reducers", "ring", "device")
     return Record(
         **{name: row[name] for name in names},
-        network=None if link is None else Network(*(link[name] for name in Network._fields)),
+        network=None if link is None else Network(link["rate_mbit"], queue_ms(link), link["burst_bytes"]),
         goodput_mbit=None if link is None else link["goodput_mbit"],
         contenders={name: _contender(plain, row["size_bytes"]) for name, plain in row["contenders"].items()},
     )

@@ -1,9 +1,10 @@
 """The report of a run: the table that is printed and the JSON file. README.md defines the columns.
 
 {"format": 2, "environment": {...}, "rows": [{
-    "what": "all-reduce", "size_bytes": ..., "workers": n, "reducers": k, "iterations": per turn,
+    "what": "all-reduce", "size_bytes": ..., "workers": n, "reducers": k, "processes": of each reducer,
+    "iterations": per turn,
     "ring": "Gloo" or "NCCL", "device": "cpu" or "cuda",
-    "network": "loopback" or {"rate_mbit", "latency_ms", "burst_bytes", "congestion",
+    "network": "loopback" or {"rate_mbit", "latency_ms", "queue_bytes": what a queue holds, "burst_bytes", "congestion",
                               "goodput_mbit": what iperf3 reaches, or null},
     "nccl": null or the contents of NCCL's log, see nccl_log.py,
     "contenders": {"tcp" | "grpc" | "ring" | "noop": {

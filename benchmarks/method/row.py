@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.gpu.nccl_log import NcclLog
@@ -11,6 +11,7 @@ from benchmarks.lab.cluster import Cluster
 from benchmarks.lab.ranks import OURS
 from benchmarks.lab.traffic import Link
 from benchmarks.method.paired import Measurement
+from reducer.resources.allowance import default_processes
 
 #: Ranks that share a GPU take turns on it. Their time on shaped links says something about the
 #: links only if they are this many times as fast without them.
@@ -30,6 +31,8 @@ class Row:
     link: Link | None
     iterations: int
     measured: dict[str, Measurement]
+    #: Processes of each reducer.
+    processes: int = 1
     #: Seconds per iteration of the median turn on links that are not shaped, by contender.
     unshaped_s: Mapping[str, float] = field(default_factory=dict)
     #: The contents of NCCL's log; None without GPUs.
@@ -57,6 +60,7 @@ class Row:
             link=cluster.link,
             iterations=iterations,
             measured=measured,
+            processes=cluster.shape.processes or default_processes(),
             unshaped_s={} if unshaped_s is None else unshaped_s,
             nccl=nccl,
         )
@@ -132,10 +136,11 @@ class Row:
             "size_bytes": self.size_bytes,
             "workers": self.workers,
             "reducers": self.reducers,
+            "processes": self.processes,
             "iterations": self.iterations,
             "ring": self.ring,
             "device": self.device,
-            "network": "loopback" if self.link is None else asdict(self.link),
+            "network": "loopback" if self.link is None else self.link.json(),
             "nccl": None if self.nccl is None else self.nccl.json(),
             "contenders": {name: self._contender(name) for name in self.measured},
         }

@@ -3,6 +3,8 @@
     python -m benchmarks.shaped --workers 4 --reducers 4 --rate 500 --size 64MiB --contenders tcp,ring
     python -m benchmarks.shaped --workers 4 --reducers 0,1,2,3,4 --rate 200 --contenders colocated,ring
     python -m benchmarks.shaped --workers 4 --rate 200 --train vgg16 --contenders tcp,ring --warmup 2
+    python -m benchmarks.shaped --rate 500 --later r0=0.333 --contenders tcp,ring
+    python -m benchmarks.shaped --rate 500 --two-jobs --contenders tcp,ring
     REDUCTION_CHUNK_BYTES=65536 REDUCTION_CREDIT_BYTES=262144 python -m benchmarks.shaped --contenders tcp
 
 Prints a row of the benchmarks' table for each combination of reducers, rate, latency, delay and size; README.md
@@ -13,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -24,9 +28,11 @@ from benchmarks.lab.traffic import Link
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
+from benchmarks.method import results
 from benchmarks.method.paired import Effort, compare
 from benchmarks.method.report import Report
 from benchmarks.method.row import Row
+from benchmarks.shaped import jobs
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 
@@ -112,6 +118,11 @@ def parse() -> argparse.Namespace:
         help="hosts with slower links: r0=0.5,w1=0.25; all are told their rates",
     )
     parser.add_argument(
+        "--later",
+        type=parts,
+        help="measure again with these links slower, of which no host is told, and again with all whole",
+    )
+    parser.add_argument(
         "--background",
         type=bursts,
         metavar="FLOWS:ON:OFF",
@@ -120,14 +131,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--train", choices=tuple(NARROW), help="training steps of this model instead of all-reduces"
     )
+    parser.add_argument("--two-jobs", action="store_true", help="two jobs at once, beside each alone")
     parser.add_argument("--no-iperf", action="store_true", help="do not measure what the link carries")
     parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.two_jobs and (arguments.train or arguments.later):
+        parser.error("--two-jobs does all-reduces on links that stay as they are")
+    return arguments
 
 
-def measure(arguments: argparse.Namespace) -> Report:
+def shapes(arguments: argparse.Namespace) -> Iterator[tuple[Shape, int]]:
+    """Yield each combination with the size of its tensors."""
     reducers = arguments.reducers or [arguments.workers]
-    report = Report()
     columns = (reducers, arguments.rate, arguments.latency, arguments.delay, arguments.size)
     for k, rate, latency, delay, size_bytes in product(*columns):
         link = Link(
@@ -146,29 +161,55 @@ def measure(arguments: argparse.Namespace) -> Report:
             slower=arguments.slower,
             background=arguments.background,
         )
-        report.rows.append(row_of(arguments, shape, size_bytes))
-    return report
+        yield shape, size_bytes
 
 
-def row_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Row:
-    """Let the contenders reduce tensors of that size, or take training steps."""
-    effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
-    contenders, iterations = arguments.contenders, arguments.iterations
+def effort_of(arguments: argparse.Namespace) -> Effort:
+    """Return how many turns to measure."""
+    return Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
+
+
+def rows_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Iterator[Row]:
+    """Let the contenders reduce tensors, or take training steps; yield a row for each state of the links."""
+    effort, contenders, iterations = effort_of(arguments), arguments.contenders, arguments.iterations
+    what = "all-reduce"
     with running(shape, with_goodput=not arguments.no_iperf) as cluster:
         if arguments.train is None:
             cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
-            return Row.of(cluster, "all-reduce", size_bytes, iterations, compare(cluster, contenders, effort))
-        contenders = [*contenders, "noop"]
-        cluster.ranks.load(Training, contenders, arguments.train)
-        measured = compare(cluster, contenders, effort)
-        size_bytes = gradient_bytes(NARROW[arguments.train])
-        return Row.of(cluster, f"training step, {arguments.train}", size_bytes, 1, measured)
+        else:
+            contenders, iterations, what = [*contenders, "noop"], 1, f"training step, {arguments.train}"
+            cluster.ranks.load(Training, contenders, arguments.train)
+            size_bytes = gradient_bytes(NARROW[arguments.train])
+        yield Row.of(cluster, what, size_bytes, iterations, compare(cluster, contenders, effort))
+        for later in (arguments.later, ()) if arguments.later else ():
+            assert cluster.network is not None
+            cluster.network.change(dict(arguments.slower) | dict(later))
+            measured = compare(cluster, contenders, replace(effort, warmup_rounds=0))
+            name = ", ".join(f"{host} x {part:g}" for host, part in later) or "whole again"
+            yield Row.of(cluster, f"{what}, {name}", size_bytes, iterations, measured)
+
+
+def measure_two_jobs(arguments: argparse.Namespace) -> None:
+    """Measure two jobs at once in each combination."""
+    rows = []
+    for shape, size_bytes in shapes(arguments):
+        effort, iterations = effort_of(arguments), arguments.iterations
+        rounds = jobs.measure(shape, arguments.contenders, effort, size_bytes, iterations)
+        rows += jobs.rows_of(shape, rounds)
+        print("\n".join(jobs.lines(shape, rounds)))
+    if arguments.json is not None:
+        settings = {name: getattr(arguments, name) for name in ("workers", "iterations", "rounds")}
+        results.write(arguments.json, settings, rows)
 
 
 def main() -> None:
     arguments = parse()
     with ending_well("shaped"):
-        report = measure(arguments)
+        if arguments.two_jobs:
+            return measure_two_jobs(arguments)
+        report = Report()
+        for shape, size_bytes in shapes(arguments):
+            report.rows += rows_of(arguments, shape, size_bytes)
     if arguments.json is not None:
         report.write(arguments.json)
     print("\n".join(report.lines()))

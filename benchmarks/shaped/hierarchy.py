@@ -168,6 +168,7 @@ def main() -> None:
             "local": arguments.local,
             "reducers": arguments.reducers,
             "rate_mbit": arguments.rate,
+            "queue_ms": Link(rate_mbit=arguments.rate).queue_ms,
             "size_bytes": arguments.size,
             "rounds": arguments.rounds,
         }

@@ -212,8 +212,9 @@ def main() -> None:
     print(f"{epochs['one'][0].images} images per epoch, {arguments.batch} per step")
     print("\n".join(markdown(HEAD, [cells(row) for row in rows])))
     if arguments.json is not None:
-        names = ("nodes", "local", "rate_mbit", "images", "batch", "width", "rounds")
-        settings = vars(arguments) | {"rate_mbit": arguments.rate}
+        names = ("nodes", "local", "rate_mbit", "queue_ms", "images", "batch", "width", "rounds")
+        queue_ms = Link(rate_mbit=arguments.rate).queue_ms
+        settings = vars(arguments) | {"rate_mbit": arguments.rate, "queue_ms": queue_ms}
         results.write(arguments.json, {name: settings[name] for name in names}, rows)
 
 

@@ -151,7 +151,8 @@ def main() -> None:
     from benchmarks.shaped.time_to_loss_figure import figure, png
 
     given = _arguments()
-    shape = Shape(workers=given.workers, reducers=given.workers, link=Link(rate_mbit=given.rate))
+    link = Link(rate_mbit=given.rate)
+    shape = Shape(workers=given.workers, reducers=given.workers, link=link)
     chosen = ways(given.wires, given.baselines)
     if given.local_sgd:
         chosen += [
@@ -174,6 +175,7 @@ def main() -> None:
         "steps": given.steps,
         "workers": given.workers,
         "rate_mbit": given.rate,
+        "queue_ms": link.queue_ms,
     }
     document = {
         "format": FORMAT,

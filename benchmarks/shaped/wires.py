@@ -14,15 +14,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab.cluster import Shape
+from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import WIRES
 from benchmarks.lab.traffic import Link
+from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.method import results
-from benchmarks.method.paired import Effort
+from benchmarks.method.paired import Effort, compare
 from benchmarks.method.row import Row
 from benchmarks.method.table import markdown
-from benchmarks.shaped.__main__ import names, row_of, size
+from benchmarks.shaped.__main__ import names, size
 
 _BASELINE = "tcp"
 
@@ -85,7 +86,9 @@ def main() -> None:
     effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=1)
     contenders = [_BASELINE, *arguments.wires]
     with ending_well("wires"):
-        row = row_of(shape, effort, contenders, size_bytes=arguments.size, iterations=1, with_goodput=False)
+        with running(shape, with_goodput=False) as cluster:
+            cluster.ranks.load(AllReduce, arguments.size // 4, 1)
+            row = Row.of(cluster, "all-reduce", arguments.size, 1, compare(cluster, contenders, effort))
     print(f"n={shape.workers} k={shape.reducers}, {arguments.size} bytes, {arguments.rate:g} Mbit/s")
     rows = rows_of(row)
     head = ["wire", "ms per turn", "x float32 (quartiles)", "bytes", "x fewer", "worker CPU s/GB"]
@@ -95,6 +98,7 @@ def main() -> None:
             "workers": shape.workers,
             "reducers": shape.reducers,
             "rate_mbit": arguments.rate,
+            "queue_ms": link.queue_ms,
             "size_bytes": arguments.size,
             "rounds": arguments.rounds,
         }

@@ -20,7 +20,7 @@ from reduction.shares import Machine, ring_time, split
 from benchmarks.lab.traffic import Link
 from benchmarks.method.table import markdown
 from benchmarks.shaped.__main__ import counts, parts, size
-from benchmarks.simulation.world import Setting, simulate
+from benchmarks.simulation.world import LOSSLESS_MS, Setting, simulate
 from reducer.planner.formulas import OVERHEAD
 
 
@@ -40,7 +40,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--colocated", action="store_true", help="the workers' hosts have reducers too")
     parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of every link, each way")
     parser.add_argument("--slower", type=parts, default=(), help="hosts with slower links: r0=0.5,w1=0.25")
-    parser.add_argument("--queue", type=float, default=20.0, help="queue of a link in ms")
+    parser.add_argument("--queue", type=float, default=LOSSLESS_MS, help="queue of a link in ms")
     parser.add_argument("--delay", type=float, default=0.0, help="ms from host to host, one way")
     parser.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
     parser.add_argument("--rounds", type=int, default=4, help="the first one does not count")

@@ -51,7 +51,8 @@ def measured(document: dict[str, Any]) -> Iterator[Measured]:
         ours = [name for name in ("tcp", "colocated") if row["contenders"].get(name, {}).keys() >= _NEEDED]
         if row["what"] != "all-reduce" or row["network"] == "loopback" or not ours:
             continue
-        link = {name: value for name, value in row["network"].items() if name != "congestion"}
+        not_ours = ("congestion", "queue_bytes")
+        link = {name: value for name, value in row["network"].items() if name not in not_ours}
         setting = Setting(
             workers=row["workers"],
             reducers=row["reducers"],

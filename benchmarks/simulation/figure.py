@@ -17,7 +17,7 @@ from reduction.shares import Machine, ring_time, split
 
 from benchmarks.lab.traffic import Link
 from benchmarks.plots.style import PALETTE, panels, png, styled
-from benchmarks.simulation.world import Setting, simulate
+from benchmarks.simulation.world import LOSSLESS_MS, Setting, simulate
 from reducer.planner.formulas import OVERHEAD
 
 WORKERS = (2, 4, 8, 16, 64)
@@ -84,7 +84,7 @@ def growth() -> Figure:
 
 def _simulated(workers: int, reducers: int, is_colocated: bool) -> float:
     """Return milliseconds of an all-reduce, the median of some."""
-    link = Link(rate_mbit=GROWTH_MBIT)
+    link = Link(rate_mbit=GROWTH_MBIT, latency_ms=LOSSLESS_MS)
     setting = Setting(workers=workers, reducers=reducers, link=link, colocated=is_colocated)
     return statistics.median(simulate(setting, GROWTH_BYTES, 4).times_s[1:]) * 1e3
 

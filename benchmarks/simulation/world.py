@@ -35,6 +35,8 @@ from worker_plugin.core.rank import Identity, RankCore
 CONTROL_BYTES = 200
 #: CPU seconds that a message costs each end, and that a byte does; of the plain Python build.
 MESSAGE_CPU_S, BYTE_CPU_S = 60e-6, 0.45e-9
+#: Queues, in ms, that hold what is under way at first. Shorter ones lose packets, which is not simulated.
+LOSSLESS_MS = 20.0
 _ZEROS = memoryview(bytes(CHUNK_BYTES_MAX))
 
 
@@ -248,7 +250,7 @@ class World:
 
     def _host(self, name: str) -> Host:
         link = self.setting.link_of(name)
-        up, down = (Bucket(link.rate_mbit * 1e6 / 8, link.burst_bytes, link.queue_bytes) for _ in range(2))
+        up, down = (Bucket(link.rate_mbit * 1e6 / 8, link.bucket_bytes, link.queue_bytes) for _ in range(2))
         return Host(name, up, down)
 
     def _place(self, host: Host) -> Place:

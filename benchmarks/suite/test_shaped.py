@@ -35,7 +35,7 @@ MORE += [Shape(workers=count, reducers=count, link=Link(rate_mbit=100)) for coun
 QUEUES = [
     replace(shape, link=replace(link, latency_ms=latency_ms))
     for shape, link in ((FOUR, FAST), (EIGHT, SLOW))
-    for latency_ms in (5.0, 100.0)
+    for latency_ms in (5.0, 20.0)
 ]
 
 #: Bytes of a tensor and collectives per turn, to show from which size on the ring is slower.

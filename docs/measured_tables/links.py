@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from measured_results import load, number, spread
+from measured_results import names as results
 
 from benchmarks.method.table import size_text
-from measured_tables.parts import contender, provenance, table
+from measured_tables.parts import contender, provenance, queue, table
 
 #: Links on which small sums are measured let this many bytes pass at once.
 _SMALL_BURST_BYTES = 32 << 10
-#: The queue of a link, unless a table says otherwise.
-_QUEUE_MS = 20.0
+_LOSSES = ("dropped_packets", "retransmitted_segments")
+#: One process per reducer and packets of up to 64 KiB; as many processes as `reducer serve` starts; small packets.
+QUEUES = ("shaped/queues", "shaped/queues-processes", "shaped/queues-segments")
 #: By n and MiB: what optcast and SHARP gain over NCCL's ring, as the plots in optcast's repository have
 #: it (docs/eval_result_4ranks_fp32.png and docs/eval_result_8ranks_fp32.png of osrg/optcast@355ca0a;
 #: 100 Gbit/s InfiniBand, two per host).
@@ -32,25 +34,21 @@ _PUBLISHED = {
 }
 
 
-def _link(row: dict[str, Any]) -> tuple[float, float, int]:
-    link = row["network"]
-    return link["rate_mbit"], link["latency_ms"], link["burst_bytes"]
-
-
-def links(name: str = "shaped/links") -> Iterator[str]:
+def links() -> Iterator[str]:
     """Yield large all-reduces on shaped links."""
     head = ["n = k, link each way", "queue", "TCP, Mbit/s", "gRPC, Mbit/s", "Gloo, Mbit/s"]
     head += ["TCP / Gloo (quartiles)", "gRPC / Gloo (quartiles)", "theory", "TCP, of iperf3's goodput"]
     cells = []
-    for row in load(name)["rows"]:
-        rate, latency_ms, burst_bytes = _link(row) if row["network"] != "loopback" else (0, 0, 0)
-        if row["what"] != "all-reduce" or not rate or burst_bytes == _SMALL_BURST_BYTES:
+    for row in load("shaped/links")["rows"]:
+        network = row["network"]
+        is_large = network != "loopback" and network["burst_bytes"] != _SMALL_BURST_BYTES
+        if row["what"] != "all-reduce" or not is_large:
             continue
         tcp, grpc, ring = (contender(row, each) for each in ("tcp", "grpc", "ring"))
         cells.append(
             [
-                f"{row['workers']}, {rate:g} Mbit/s",
-                "" if latency_ms == _QUEUE_MS else f"{latency_ms:g} ms",
+                f"{row['workers']}, {network['rate_mbit']:g} Mbit/s",
+                queue(network),
                 *(number(each["algbw_gb_s"], ".0f", 8e3) for each in (tcp, grpc, ring)),
                 spread(tcp["ratio"]),
                 spread(grpc["ratio"]),
@@ -59,12 +57,43 @@ def links(name: str = "shaped/links") -> Iterator[str]:
             ]
         )
     yield from table(head, cells)
-    yield from provenance(name)
+    yield from provenance("shaped/links")
 
 
 def queues() -> Iterator[str]:
-    """Yield large all-reduces on links with other queues."""
-    return links("shaped/queues")
+    """Yield large all-reduces by the rate of the links and the length of their queues."""
+    head = ["n = k, link each way", "queue", "processes per reducer", "packets", "TCP / Gloo (quartiles)"]
+    head += ["gRPC / Gloo (quartiles)", "theory", "dropped packets per turn: TCP, gRPC, Gloo"]
+    head += ["segments sent again per turn", "worker CPU s/GB", "reducers CPU s/GB: TCP, gRPC"]
+    measured = [name for name in QUEUES if name in results()]
+    cells = []
+    for row in (row for name in measured for row in load(name)["rows"]):
+        network, segments = row["network"], row["network"].get("packet_segments")
+        all_three = tcp, grpc, _ = [contender(row, each) for each in ("tcp", "grpc", "ring")]
+        cells.append(
+            [
+                f"{row['workers']}, {network['rate_mbit']:g} Mbit/s",
+                queue(network),
+                str(row.get("processes", "")),
+                f"{segments} segments" if segments else "",
+                spread(tcp["ratio"]),
+                spread(grpc["ratio"]),
+                number(2 * (row["workers"] - 1) / row["workers"]),
+                *(_each(_lost(one, what) for one in all_three) for what in _LOSSES),
+                _each(number(one["worker_cpu_s_per_gb"], ".1f") for one in all_three),
+                _each(number(one["reducer_cpu_s_per_gb"], ".1f") for one in (tcp, grpc)),
+            ]
+        )
+    yield from table(head, cells)
+    yield from provenance(*measured)
+
+
+def _lost(one: dict[str, Any], what: str) -> str:
+    return number(one["wire"][what] / len(one["turns"]), ".0f") if one["wire"] else ""
+
+
+def _each(values: Iterable[str]) -> str:
+    return ", ".join(value for value in values if value)
 
 
 def training() -> Iterator[str]:

@@ -24,7 +24,8 @@ ENVIRONMENT: dict[str, Any] = {
 def link(rate_mbit: float, burst_bytes: int = 128 * KIB, goodput: bool = True) -> dict[str, Any]:
     return {
         "rate_mbit": rate_mbit,
-        "latency_ms": 20.0,
+        "latency_ms": 1.0,
+        "queue_bytes": int(125 * rate_mbit),
         "burst_bytes": burst_bytes,
         "congestion": "cubic",
         "goodput_mbit": 0.955 * rate_mbit if goodput else None,

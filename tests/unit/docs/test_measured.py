@@ -31,7 +31,7 @@ def test_the_page_is_what_the_results_say(measured: ModuleType) -> None:
 
 def test_a_result_is_kept_without_names_of_the_machine(measured: ModuleType) -> None:
     document = made.latest(*made.loopback_rows(), *made.shaped_rows(), scaling=True)
-    document["environment"] |= {
+    document["environment"] = document["environment"] | {
         "kernel": "6.1.2-someone",
         "python_file": "/somewhere/python",
         "command": "python -m benchmarks.shaped --rate 500 --json /somewhere/x.json",
@@ -57,8 +57,42 @@ def test_a_new_result_fills_the_tables(
     monkeypatch.setattr(sys.modules["measured_results"], "RESULTS", tmp_path)
     links = "\n".join(measured.TABLES["links"]())
     assert "| 8, 200 Mbit/s " in links
+    assert "queues of 1 ms, commit 0000000" in links
     assert "1.67 (1.50-1.83)" in links
     assert "100 MiB" not in links
     assert len(list(measured.TABLES["loopback"]())) > 8
     assert "256 KiB" in "\n".join(measured.TABLES["small-sums"]())
     assert "8, 200 Mbit/s" in "\n".join(measured.TABLES["training"]())
+
+
+def test_a_row_says_the_queue_that_it_was_measured_with(
+    measured: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = made.link(200) | {"latency_ms": 5.0}
+    del before["queue_bytes"]  # which was at least a burst then
+    rows = [
+        made.row(workers=4, reducers=4, size_bytes=64 * made.MIB, network=network) | more
+        for network, more in (
+            (before, {}),
+            (made.link(1000), {"processes": 2}),
+            (made.link(1000) | {"packet_segments": 2}, {"processes": 1}),
+        )
+    ]
+    (tmp_path / "shaped").mkdir()
+    (tmp_path / "shaped/queues.json").write_text(json.dumps(made.latest(*rows)))
+    for name, settings in (("old", {"rate_mbit": 20}), ("new", {"rate_mbit": 20, "queue_ms": 9.7})):
+        document = {"environment": made.ENVIRONMENT, "rows": [], "settings": settings}
+        (tmp_path / f"shaped/{name}.json").write_text(json.dumps(document))
+    monkeypatch.setattr(sys.modules["measured_results"], "RESULTS", tmp_path)
+    *_, first, second, third, _, source = measured.TABLES["queues"]()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (first, second, third)]
+    assert [row[:4] for row in cells] == [
+        ["4, 200 Mbit/s", "5.24 ms", "", ""],
+        ["4, 1000 Mbit/s", "1 ms", "2", ""],
+        ["4, 1000 Mbit/s", "1 ms", "1", "2 segments"],
+    ]
+    assert cells[0][-4:] == ["1, 1, 1", "1, 1, 1", "1.5, 1.5, 1.5", "2.5, 2.5"]
+    assert "queues of 1, 5.24 ms" in source
+    provenance = sys.modules["measured_tables.parts"].provenance
+    assert ["of 52.4 ms" in line for line in provenance("shaped/old")] == [False, True]
+    assert ["of 9.7 ms" in line for line in provenance("shaped/new")] == [False, True]

@@ -46,7 +46,7 @@ def labels(figure: Figure) -> set[str]:
 
 def test_records_keep_quartiles_and_place() -> None:
     (row,) = rows(made.row(workers=4, reducers=2, size_bytes=MIB, network=made.link(500)))
-    assert (row.shape, row.place) == ("n=4, k=2", "500 Mbit/s links, 20 ms queues, 128 KiB bursts")
+    assert (row.shape, row.place) == ("n=4, k=2", "500 Mbit/s links, 1 ms queues, 128 KiB bursts")
     assert row.goodput_mbit == pytest.approx(477.5)
     tcp = row.contenders["tcp"]
     assert tcp.turn_s.low < tcp.turn_s.median < tcp.turn_s.high

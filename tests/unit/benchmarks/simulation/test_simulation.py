@@ -9,7 +9,7 @@ from benchmarks.lab.traffic import Link
 from benchmarks.simulation.against_lab import BUSY_MAX, Measured, cells, compare, measured
 from benchmarks.simulation.figure import any_number, gain
 from benchmarks.simulation.network import PACKET_BYTES, Bucket, Clock, Host, Network
-from benchmarks.simulation.world import Setting, simulate
+from benchmarks.simulation.world import LOSSLESS_MS, Setting, simulate
 from reducer.planner.formulas import OVERHEAD
 
 MIB = 1 << 20
@@ -63,7 +63,9 @@ def test_a_queue_that_becomes_too_long_is_told():
 
 @pytest.mark.parametrize(("reducers", "best"), [(0, 1.0), (1, 1.125), (2, 1.25), (3, 1.375), (4, 1.5)])
 def test_any_number_of_reducers_comes_near_what_the_links_allow(reducers, best):
-    setting = Setting(workers=4, reducers=reducers, link=Link(rate_mbit=200), colocated=True)
+    setting = Setting(
+        workers=4, reducers=reducers, link=Link(rate_mbit=200, latency_ms=LOSSLESS_MS), colocated=True
+    )
     outcome = simulate(setting, 16 * MIB, 4)
     ring_s = 1.5 * 16 * MIB * OVERHEAD * 8 / 200e6
     assert 0.9 * best < ring_s / outcome.times_s[-1] < 1.02 * best  # a burst passes at once
@@ -72,14 +74,22 @@ def test_any_number_of_reducers_comes_near_what_the_links_allow(reducers, best):
 
 
 def test_without_reducers_on_the_workers_hosts_few_are_slower_than_a_ring():
-    outcome = simulate(Setting(workers=4, reducers=2, link=Link(rate_mbit=200)), 16 * MIB, 3)
+    outcome = simulate(
+        Setting(workers=4, reducers=2, link=Link(rate_mbit=200, latency_ms=LOSSLESS_MS)), 16 * MIB, 3
+    )
     ring_s = 1.5 * 16 * MIB * OVERHEAD * 8 / 200e6
     assert 0.68 < ring_s / outcome.times_s[-1] < 0.77
 
 
 def test_a_slow_reducer_costs_little_if_its_rate_is_known():
-    setting = Setting(workers=4, reducers=4, link=Link(rate_mbit=200), colocated=True)
-    slower = Setting(workers=4, reducers=4, link=Link(rate_mbit=200), colocated=True, slower=(("r0", 0.5),))
+    setting = Setting(workers=4, reducers=4, link=Link(rate_mbit=200, latency_ms=LOSSLESS_MS), colocated=True)
+    slower = Setting(
+        workers=4,
+        reducers=4,
+        link=Link(rate_mbit=200, latency_ms=LOSSLESS_MS),
+        colocated=True,
+        slower=(("r0", 0.5),),
+    )
     whole, less = (simulate(each, 16 * MIB, 4).times_s[-1] for each in (setting, slower))
     assert less < 1.2 * whole
 
@@ -91,7 +101,7 @@ def test_the_figure_shows_what_the_links_allow():
 
 
 def test_the_same_setting_takes_the_same_time():
-    setting = Setting(workers=3, reducers=1, link=Link(rate_mbit=100), colocated=True)
+    setting = Setting(workers=3, reducers=1, link=Link(rate_mbit=100, latency_ms=LOSSLESS_MS), colocated=True)
     assert simulate(setting, MIB, 3) == simulate(setting, MIB, 3)
 
 

@@ -230,8 +230,10 @@ class Connection:
             for buffer in buffers:
                 if sent < len(buffer):
                     self._queue[0] = memoryview(buffer)[sent:]
-                    self._wait_to_write()
-                    return
+                    if self._tls is None:
+                        self._wait_to_write()
+                        return
+                    break  # the kernel has taken all that TLS encrypts at a time
                 sent -= len(buffer)
                 self._queue.popleft()
         if self._waits_to_write:
@@ -316,8 +318,8 @@ class Connection:
         if self._header is not None:
             if count < len(self._rest):
                 self._rest = self._rest[count:]
-                held = 0 if self._tls is None else self._tls.RECORD_BYTES_MAX
-                self._wake_at(max(1, min(len(self._rest) - held, WAKE_BYTES_MAX)))
+                missing = len(self._rest) if self._tls is None else self._tls.missing(len(self._rest))
+                self._wake_at(min(missing, WAKE_BYTES_MAX))
                 return False
             count -= len(self._rest)
             self._deliver()

@@ -11,13 +11,29 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import Sequence
 from typing import cast
 
 #: Records that are read before the event loop serves others: a peer may send records of one byte.
 _RECORDS_PER_CALL = 256
-#: Ciphertext that one system call receives, and plaintext that is encrypted for one.
-_RECEIVED_BYTES = _ENCRYPTED_BYTES = 128 << 10
+#: Ciphertext that one system call receives.
+_RECEIVED_BYTES = 256 << 10
+#: Plaintext that is encrypted for one system call: a usual chunk and its header.
+_ENCRYPTED_BYTES = 132 << 10
+#: A record of TLS 1.3 (RFC 8446, section 5): a header that ends with the length of what follows, and at most
+#: so many bytes of plaintext, with their type and a tag.
+_HEADER_BYTES, _PLAINTEXT_BYTES_MAX, _TYPE_AND_TAG_BYTES = 5, 16 << 10, 17
+#: What a thread receives ciphertext in.
+_thread = threading.local()
+
+
+def _memory() -> memoryview:
+    """Return this thread's memory for ciphertext."""
+    memory: memoryview | None = getattr(_thread, "memory", None)
+    if memory is None:
+        memory = _thread.memory = memoryview(bytearray(_RECEIVED_BYTES))
+    return memory
 
 
 class TlsSocket:
@@ -31,9 +47,6 @@ class TlsSocket:
         context: a client's, or a server's.
         server_hostname: a client's name of the server, which the server's certificate must hold.
     """
-
-    #: Of a record that has not come whole OpenSSL may hold so many bytes, which the kernel no longer has.
-    RECORD_BYTES_MAX = 17 << 10
 
     def __init__(
         self, sock: socket.socket, context: ssl.SSLContext, server_hostname: str | None = None
@@ -49,6 +62,9 @@ class TlsSocket:
         )
         #: What ended the peer's direction, if a call has still to tell it.
         self._end: OSError | EOFError | None = None
+        #: The record that is arriving: what has come of its header, how many bytes follow the header, and
+        #: how many of these are still to come.
+        self._header, self._record_bytes, self._record_left = b"", 0, 0
         #: Ciphertext that the kernel has not taken yet, and how many bytes of plaintext are in it.
         self._unsent = memoryview(b"")
         self._encrypted_count = 0
@@ -75,7 +91,7 @@ class TlsSocket:
                 data = await loop.sock_recv(self.socket, _RECEIVED_BYTES)
                 if not data:
                     raise ConnectionResetError("it ended the connection during the TLS handshake")
-                self._received.write(data)
+                self._take(memoryview(data))
 
     def peer_certificate(self) -> bytes:
         """Return the certificate that the peer has shown, in DER; empty if it had to show none."""
@@ -95,7 +111,7 @@ class TlsSocket:
                 data = await loop.sock_recv(self.socket, _RECEIVED_BYTES)
                 if not data:
                     return b""
-                self._received.write(data)
+                self._take(memoryview(data))
 
     # ---- messages ----
 
@@ -103,6 +119,31 @@ class TlsSocket:
     def has_more(self) -> bool:
         """Whether bytes have come, or the end, that the kernel no longer has, so that it does not wake us for them."""
         return bool(self._end is not None or self._received.pending or self._tls.pending())
+
+    def missing(self, count: int) -> int:
+        """Return how many bytes the kernel must still receive, at least, before so many of plaintext are there."""
+        missing = self._record_left
+        if missing:
+            count -= self._record_bytes - _TYPE_AND_TAG_BYTES
+        if count > 0:
+            records = -(-count // _PLAINTEXT_BYTES_MAX)
+            missing += count + records * (_HEADER_BYTES + _TYPE_AND_TAG_BYTES) - len(self._header)
+        return missing
+
+    def _take(self, data: memoryview) -> None:
+        """Give ciphertext to OpenSSL, and note where the last record ends."""
+        self._received.write(data)
+        while data:
+            if self._record_left:
+                took = min(self._record_left, len(data))
+                self._record_left -= took
+            else:
+                took = min(_HEADER_BYTES - len(self._header), len(data))
+                self._header += bytes(data[:took])
+                if len(self._header) == _HEADER_BYTES:
+                    self._record_bytes = self._record_left = int.from_bytes(self._header[3:], "big")
+                    self._header = b""
+            data = data[took:]
 
     def sendmsg(self, buffers: Sequence[memoryview | bytes], ancillary: Sequence[object] = ()) -> int:
         """Send the first bytes of the buffers; return how many.
@@ -170,10 +211,11 @@ class TlsSocket:
             try:
                 got = cast("int", self._tls.read(len(buffer), buffer))
             except ssl.SSLWantReadError:
-                data = self.socket.recv(_RECEIVED_BYTES)
-                if not data:
+                memory = _memory()
+                count = self.socket.recv_into(memory)
+                if not count:
                     raise EOFError from None
-                self._received.write(data)
+                self._take(memory[:count])
             else:
                 if not got:
                     raise EOFError

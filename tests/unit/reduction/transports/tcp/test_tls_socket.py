@@ -125,7 +125,9 @@ def test_what_came_with_the_greeting_is_received(files):
     run(test())
 
 
-@pytest.mark.parametrize("held", [1, 21, 5000, 16 * KIB, 17 * KIB, 40 * KIB])
+@pytest.mark.parametrize(
+    "held", [1, 4, 16, 17, 18, 21, 22, 23, 5000, 16 * KIB, 16 * KIB + 22, 17 * KIB, 40 * KIB]
+)
 def test_the_end_of_a_payload_is_never_waited_for_in_vain(files, held):
     # OpenSSL holds the part of a record that has come, so the kernel must not wait for all that is missing.
     payload = pattern(256 * KIB)
@@ -142,6 +144,38 @@ def test_the_end_of_a_payload_is_never_waited_for_in_vain(files, held):
             await loop.sock_sendall(client.socket, data[-held:])
             assert await handler.count(1) == [(0, payload)]
         client.close()
+
+    run(test())
+
+
+def test_how_much_the_kernel_must_still_receive_is_known_to_the_byte(files):
+    async def test():
+        server, client = await tls_pair(files)
+        size, records = 40 * KIB, 40 * KIB + 3 * 22
+        for cut in (
+            1,
+            4,
+            5,
+            6,
+            16 * KIB,
+            16 * KIB + 4,
+            16 * KIB + 5,
+            16 * KIB + 21,
+            16 * KIB + 22,
+            records - 1,
+        ):
+            data, memory = ciphertext(client, pattern(size)), memoryview(bytearray(size))
+            await asyncio.get_running_loop().sock_sendall(client.socket, data[:cut])
+            try:
+                got = server.recvmsg_into([memory])[0]
+            except BlockingIOError:
+                got = 0
+            assert server.missing(size - got) == records - cut
+            await asyncio.get_running_loop().sock_sendall(client.socket, data[cut:])
+            server.recvmsg_into([memory[got:]])
+            assert memory == pattern(size)
+        for end in (server, client):
+            end.close()
 
     run(test())
 

@@ -1,8 +1,8 @@
 """Simulated links, and the TCP connections that share them.
 
 Every host's link has a token bucket with a queue in front of it, each way. A packet waits for the bucket of the
-sender's link, then for that of the receiver's, first in, first out. If the queue at its own host is full, TCP waits, as
-Linux makes it wait. If the one at the switch is full, the packet is dropped whole.
+sender's link, then for that of the receiver's, first in, first out. If the queue at its own host is full, the connection
+waits, as Linux makes it wait. If the one at the switch is full, the packet is dropped whole.
 
 Of TCP there is what decides how long a sum takes: a window that grows until packets are lost, as cubic's does on short
 paths (RFC 9438, section 4.3), retransmission once a later packet has been acknowledged, or else after a time-out, bytes
@@ -180,11 +180,10 @@ class Connection:
             start, stop = whole if is_new else self._again[0]
             if self._flight and self._flight_bytes + stop - start > self._window:
                 return
-            free_at = max(self._free_at, self._source.up.room_at((stop - start) * OVERHEAD))
-            if free_at > self._clock.now:
+            if self._free_at > self._clock.now:
                 if not self._is_waiting:
                     self._is_waiting = True
-                    self._clock.at(free_at, self._on_free)
+                    self._clock.at(self._free_at, self._on_free)
                 return
             paced_s = (stop - start) / self.pace
             # Linux gives back half of it if the packet could have left before (tcp_update_skb_after_send).
@@ -194,6 +193,8 @@ class Connection:
             else:
                 self._again.popleft()
             self._pass(_Packet(start, stop, self._clock.now))
+            # The packet waits for its turn at the queue of its own host, and the next one for this one.
+            self._free_at = max(self._free_at, self._source.up.room_at(0))
 
     def _on_free(self) -> None:
         self._is_waiting = False

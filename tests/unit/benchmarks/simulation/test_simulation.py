@@ -1,6 +1,7 @@
 """The simulated network, and all-reduces on it."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from benchmarks.lab.traffic import Link
 from benchmarks.simulation.against_lab import BUSY_MAX, Measured, cells, compare, measured
 from benchmarks.simulation.figure import any_number, gain
 from benchmarks.simulation.network import SEGMENT_BYTES, TIMEOUT_S, Bucket, Clock, Connection, Host
-from benchmarks.simulation.world import Setting, simulate
+from benchmarks.simulation.world import Setting, World, simulate
 from reducer.planner.formulas import OVERHEAD
 
 MIB = 1 << 20
@@ -129,6 +130,36 @@ def test_the_same_setting_takes_the_same_time():
     assert simulate(setting, MIB, 3) == simulate(setting, MIB, 3)
 
 
+def paced():
+    """Return a job that has found what its links carry, and how long a large sum takes it."""
+    world = World(Setting(workers=4, reducers=4, link=SHORT, cpu=0))
+    times = [world.all_reduce(16 * MIB) for _ in range(8)]
+    assert times[0] > 1.5 * times[-1]
+    assert not math.isinf(world.ranks[0].core.pacing.rate)
+    return world, times[-1]
+
+
+def test_jobs_share_links_and_each_has_them_alone_again():
+    world, alone = paced()
+    other = World(world.setting, beside=world)
+    other.issue(128 * MIB)
+    beside = [world.all_reduce(16 * MIB) for _ in range(3)]
+    assert all(1.3 * alone < each < 2.5 * alone for each in beside)
+    while not other.ranks[0].delivered:
+        world.clock.step()
+    assert [world.all_reduce(16 * MIB) for _ in range(3)][-1] < 1.05 * alone
+
+
+def test_the_pace_does_not_slow_a_small_sum_after_a_pause():
+    world, _ = paced()
+    world.all_reduce(MIB, pause_s=1.0)
+    small = world.all_reduce(MIB, pause_s=1.0)
+    for reducer in world.reducers:
+        for stream in reducer.streams.values():
+            stream.pushes.pace = stream.results.pace = math.inf
+    assert small < 1.05 * world.all_reduce(MIB)
+
+
 def test_processes_that_share_cores_wait_for_each_other():
     link = Link(rate_mbit=100_000)
     times = [
@@ -141,13 +172,13 @@ def test_processes_that_share_cores_wait_for_each_other():
 
 def test_it_agrees_with_what_the_lab_has_measured():
     results = Path(__file__).parents[4] / "docs" / "measured" / "shaped"
-    few, paced = (
+    few, short = (
         list(measured(json.loads((results / f"{name}.json").read_text())))
         for name in ("few-reducers", "paced")
     )
     assert [(one.setting.workers, one.setting.reducers) for one in few] == [(4, k) for k in range(5)]
-    assert [one.busy for one in paced] == [0, 0, 0, 1, 1, 1, 1]
-    for one in [*few, *paced[:2]]:
+    assert [one.busy for one in short] == [0, 0, 0, 1, 1, 1, 1]
+    for one in [*few, short[0]]:
         row = compare(one)
         assert not row["not_simulated"]
         assert row["simulated_s"] == pytest.approx(row["lab_s"], rel=0.1)

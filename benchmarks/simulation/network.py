@@ -1,8 +1,8 @@
 """Simulated links, and the TCP connections that share them.
 
 Every host's link has a token bucket with a queue in front of it, each way. A packet waits for the bucket of the
-sender's link, then for that of the receiver's, first in, first out. If the queue at its own host is full, the connection
-waits, as Linux makes it wait. If the one at the switch is full, the packet is dropped whole.
+sender's link, then for that of the receiver's, first in, first out. If the queue at its own host is full, the
+connection waits, as Linux makes it wait. If the one at the switch is full, the packet is dropped whole.
 
 Of TCP there is what decides how long a sum takes: a window that grows until packets are lost, as cubic's does on short
 paths (RFC 9438, section 4.3), retransmission once a later packet has been acknowledged, or else after a time-out, bytes
@@ -134,7 +134,9 @@ class Connection:
         self._window, self._threshold = float(WINDOW_FIRST), math.inf
         #: The window has been reduced for losses of packets that left before.
         self._reduced_at = -math.inf
-        self._rtt_s = 0.0
+        #: What the window and its threshold were before that.
+        self._before = self._window, self._threshold
+        self._rtt_s = 2 * self._delay_s
         #: When the pace allows the next packet, and whether the clock will say that one may be sent.
         self._free_at, self._is_waiting = 0.0, False
         #: When the time-out began, and whether the clock will say that it is over.
@@ -176,9 +178,14 @@ class Connection:
         """Send what the window and the pace allow."""
         while self._again or self._next < self._given:
             is_new = not self._again
-            whole = self._next, min(self._next + self._source.packet_bytes, self._given)
-            start, stop = whole if is_new else self._again[0]
-            if self._flight and self._flight_bytes + stop - start > self._window:
+            room = int(self._window) - self._flight_bytes
+            if is_new:
+                size = min(self._source.packet_bytes, self._given - self._next)
+                # Like Linux, which rather waits than sends a small part of what the window allows.
+                start, stop = self._next, self._next + (min(size, room) if 3 * room >= self._window else size)
+            else:
+                start, stop = self._again[0]
+            if self._flight and stop - start > room:
                 return
             if self._free_at > self._clock.now:
                 if not self._is_waiting:
@@ -228,8 +235,11 @@ class Connection:
     def _on_acknowledged(self, packet: _Packet) -> None:
         self._heard_at = self._clock.now
         self._rtt_s = self._clock.now - packet.left_at
-        if packet.is_lost:  # it was only late
+        if packet.is_lost:  # it was only late, and Linux notices (tcp_try_undo_loss)
             self._lost -= packet.segments
+            if (part := (packet.start, packet.stop)) in self._again:
+                self._again.remove(part)
+            self._window, self._threshold = map(max, self._before, (self._window, self._threshold))
             return
         if 2 * self._flight_bytes >= self._window:
             is_full = self._window >= self._threshold
@@ -263,5 +273,6 @@ class Connection:
         self._again.append((packet.start, packet.stop))
         if packet.left_at >= self._reduced_at:
             self._reduced_at = self._clock.now
+            self._before = self._window, self._threshold
             self._threshold = max(WINDOW_LEFT * self._window, 2 * SEGMENT_BYTES)
             self._window = max(window_left * self._window, 2 * SEGMENT_BYTES)

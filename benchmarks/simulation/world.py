@@ -315,10 +315,10 @@ class World:
         self.clock.at(self.clock.now + TICK_S, partial(self._tick, process))
 
 
-def simulate(setting: Setting, nbytes: int, rounds: int) -> Outcome:
-    """Let the ranks of a setting reduce tensors, one after the other."""
+def simulate(setting: Setting, nbytes: int, rounds: int, pause_s: float = 4 * TICK_S) -> Outcome:
+    """Let the ranks of a setting reduce tensors, one after the other, and do something else in between."""
     world = World(setting)
-    times = tuple(world.all_reduce(nbytes) for _ in range(rounds))
+    times = tuple(world.all_reduce(nbytes, pause_s) for _ in range(rounds))
     configuration = world.ranks[0].core.epochs.configuration
     assert configuration is not None
     streams = [stream for reducer in world.reducers for stream in reducer.streams.values()]

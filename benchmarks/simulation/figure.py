@@ -17,12 +17,14 @@ from reduction.shares import Machine, ring_time, split
 
 from benchmarks.lab.traffic import Link
 from benchmarks.plots.style import PALETTE, panels, png, styled
-from benchmarks.simulation.world import LOSSLESS_MS, Setting, simulate
+from benchmarks.simulation.world import Setting, simulate
 from reducer.planner.formulas import OVERHEAD
 
 WORKERS = (2, 4, 8, 16, 64)
 #: What `growth` shows.
 GROWTH_BYTES, GROWTH_MBIT, GROWTH_SIMULATED_MAX = 64 << 20, 2500, 32
+#: Milliseconds that a packet may wait on these links.
+GROWTH_QUEUE_MS = 20.0
 
 
 def gain(workers: int, reducers: int, *, is_colocated: bool) -> float:
@@ -84,7 +86,7 @@ def growth() -> Figure:
 
 def _simulated(workers: int, reducers: int, is_colocated: bool) -> float:
     """Return milliseconds of an all-reduce, the median of some."""
-    link = Link(rate_mbit=GROWTH_MBIT, latency_ms=LOSSLESS_MS)
+    link = Link(rate_mbit=GROWTH_MBIT, latency_ms=GROWTH_QUEUE_MS)
     setting = Setting(workers=workers, reducers=reducers, link=link, colocated=is_colocated)
     return statistics.median(simulate(setting, GROWTH_BYTES, 4).times_s[1:]) * 1e3
 

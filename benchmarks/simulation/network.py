@@ -1,24 +1,38 @@
-"""Simulated links: token buckets with a queue in front of them, at both ends of every host's link.
+"""Simulated links, and the TCP connections that share them.
 
-A message is cut into packets. A packet waits for the bucket of the sender's link, then for that of
-the receiver's, first in, first out. Nothing is ever lost: a queue that became longer than the real
-one would drop packets, and TCP's answer to that is not simulated, so it is only counted.
+Every host's link has a token bucket with a queue in front of it, each way. A packet waits for the bucket of the
+sender's link, then for that of the receiver's, first in, first out. If the queue at its own host is full, the
+connection waits, as Linux makes it wait. If the one at the switch is full, the packet is dropped whole.
+
+Of TCP there is what decides how long a sum takes: a window that grows until packets are lost, as cubic's does on short
+paths (RFC 9438, section 4.3), retransmission once a later packet has been acknowledged, or else after a time-out, bytes
+that wait for those before them, and pacing. Acknowledgements meet no queue.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from reduction.pacing import Sent
+
 from reducer.planner.formulas import OVERHEAD
 
-#: Bytes of a packet, small against a chunk: with whole chunks as packets, sending and receiving
-#: would not overlap.
-PACKET_BYTES = 16 << 10
+SEGMENT_BYTES = 1448
+#: Of a connection that begins, or that was idle.
+WINDOW_FIRST = 10 * SEGMENT_BYTES
+#: What losses leave of a window, and by how many segments it grows per round trip after that.
+WINDOW_LEFT, WINDOW_GROWTH = 0.7, 0.53
+#: The least retransmission time, which is what the product asks for.
+TIMEOUT_S = 0.02
 #: Seconds from one end of an idle link to the other, beside the bytes' own time.
 HOP_S = 50e-6
+#: What the kernel measures a connection's busy time in.
+TICK_S = 0.004
 
 
 class Clock:
@@ -48,17 +62,18 @@ class Bucket:
 
     rate: float
     burst: float
-    #: Bytes that may wait; more would be lost.
+    #: Bytes that may wait.
     queue: float
     #: When the bytes so far are due at the rate.
     due: float = 0.0
-    #: The longest queue so far, in bytes.
-    longest: float = 0.0
+
+    def room_at(self, nbytes: float) -> float:
+        """Return when so many bytes fit into the queue."""
+        return self.due - max(0.0, self.queue - nbytes) / self.rate
 
     def pass_at(self, nbytes: float, now: float) -> float:
         """Take bytes that arrive now; return when they have passed."""
         self.due = max(self.due, now - self.burst / self.rate) + nbytes / self.rate
-        self.longest = max(self.longest, (self.due - now) * self.rate)
         return max(now, self.due)
 
 
@@ -69,42 +84,195 @@ class Host:
     name: str
     up: Bucket
     down: Bucket
+    #: What TCP hands over as one packet, at any pace (measured on Linux 6.18, with round trips of less than 0.5 ms).
+    packet_bytes: int = 64 << 10
+
+
+@dataclass(slots=True, eq=False)
+class _Packet:
+    """Bytes of a connection on their way."""
+
+    start: int
+    stop: int
+    left_at: float
+    is_lost: bool = False
 
     @property
-    def is_overrun(self) -> bool:
-        """Whether a real link would have lost packets."""
-        return any(bucket.longest > bucket.queue for bucket in (self.up, self.down))
+    def nbytes(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def segments(self) -> int:
+        return -(-self.nbytes // SEGMENT_BYTES)
 
 
-class Network:
-    """Hosts, and the messages between them.
+class Connection:
+    """What one end of a TCP connection sends to the other.
 
     Args:
         clock: of the simulation.
-        delay_s: of every path, one way, beside the links' own time.
+        source: the host that sends.
+        target: the host that receives; if it is the same, there is no link between them.
+        delay_s: of the path, one way, beside the links' own time.
     """
 
-    def __init__(self, clock: Clock, delay_s: float = 0.0) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, source: Host, target: Host, delay_s: float = 0.0) -> None:
+        self._clock, self._source, self._target = clock, source, target
         self._delay_s = delay_s + HOP_S
+        #: The most payload bytes per second.
+        self.pace = math.inf
+        #: The messages that have not arrived: where each ends, and what happens then.
+        self._messages: deque[tuple[int, Callable[[], None]]] = deque()
+        #: How many bytes were handed over, were sent, and have arrived with all those before them.
+        self._given = self._next = self._arrived = 0
+        #: What has arrived after a gap: where each part starts, and where it stops.
+        self._beyond: dict[int, int] = {}
+        self._flight: deque[_Packet] = deque()
+        self._flight_bytes = 0
+        #: Parts to send again.
+        self._again: deque[tuple[int, int]] = deque()
+        self._window, self._threshold = float(WINDOW_FIRST), math.inf
+        #: The window has been reduced for losses of packets that left before.
+        self._reduced_at = -math.inf
+        #: What the window and its threshold were before that.
+        self._before = self._window, self._threshold
+        self._rtt_s = 2 * self._delay_s
+        #: When the pace allows the next packet, and whether the clock will say that one may be sent.
+        self._free_at, self._is_waiting = 0.0, False
+        #: When the time-out began, and whether the clock will say that it is over.
+        self._heard_at, self._has_timer = 0.0, False
+        self._segments = self._lost = 0
+        #: In the kernel's ticks: when it became busy, None if it is not, and how long it was before.
+        self._busy_since: int | None = None
+        self._busy_ticks = 0
 
-    def send(self, source: Host, target: Host, nbytes: int, arrive: Callable[[], None]) -> None:
-        """Send a message; `arrive` is called when its last packet is there. Messages between two hosts keep order."""
-        if source is target:  # loopback
+    @property
+    def sent(self) -> Sent:
+        """What was sent so far."""
+        busy = self._busy_ticks + (self._ticks - self._busy_since if self._busy_since is not None else 0)
+        return Sent(self._arrived, self._segments, self._lost, busy * TICK_S)
+
+    @property
+    def _ticks(self) -> int:
+        return int(self._clock.now / TICK_S)
+
+    def send(self, nbytes: int, arrive: Callable[[], None]) -> None:
+        """Send a message; `arrive` is called when it is there, and so is all that was sent before it."""
+        if self._source is self._target:  # loopback
             self._clock.at(self._clock.now + HOP_S, arrive)
             return
-        left = max(nbytes, 1)
-        while left > 0:
-            size = min(left, PACKET_BYTES)
-            left -= size
-            sent_at = source.up.pass_at(size * OVERHEAD, self._clock.now)
-            last = arrive if left <= 0 else None
-            self._clock.at(sent_at + self._delay_s, self._arrival(target, size, last))
+        if self._given == self._arrived and self._clock.now > self._heard_at + self._timeout_s:
+            self._threshold = max(self._threshold, 0.75 * self._window)
+            self._window = min(self._window, WINDOW_FIRST)
+        self._given += max(nbytes, 1)
+        self._messages.append((self._given, arrive))
+        if self._busy_since is None:
+            self._busy_since = self._ticks
+        self._fill()
 
-    def _arrival(self, target: Host, size: int, last: Callable[[], None] | None) -> Callable[[], None]:
-        def packet() -> None:
-            received_at = target.down.pass_at(size * OVERHEAD, self._clock.now)
-            if last is not None:
-                self._clock.at(received_at, last)
+    @property
+    def _timeout_s(self) -> float:
+        return self._rtt_s + TIMEOUT_S
 
-        return packet
+    def _fill(self) -> None:
+        """Send what the window and the pace allow."""
+        while self._again or self._next < self._given:
+            is_new = not self._again
+            room = int(self._window) - self._flight_bytes
+            if is_new:
+                size = min(self._source.packet_bytes, self._given - self._next)
+                # Like Linux, which rather waits than sends a small part of what the window allows.
+                start, stop = self._next, self._next + (min(size, room) if 3 * room >= self._window else size)
+            else:
+                start, stop = self._again[0]
+            if self._flight and stop - start > room:
+                return
+            if self._free_at > self._clock.now:
+                if not self._is_waiting:
+                    self._is_waiting = True
+                    self._clock.at(self._free_at, self._on_free)
+                return
+            paced_s = (stop - start) / self.pace
+            # Linux gives back half of it if the packet could have left before (tcp_update_skb_after_send).
+            self._free_at = self._clock.now + paced_s - min(self._clock.now - self._free_at, paced_s / 2)
+            if is_new:
+                self._next = stop
+            else:
+                self._again.popleft()
+            self._pass(_Packet(start, stop, self._clock.now))
+            # The packet waits for its turn at the queue of its own host, and the next one for this one.
+            self._free_at = max(self._free_at, self._source.up.room_at(0))
+
+    def _on_free(self) -> None:
+        self._is_waiting = False
+        self._fill()
+
+    def _pass(self, packet: _Packet) -> None:
+        if not self._flight:
+            self._heard_at = packet.left_at
+        self._flight.append(packet)
+        self._flight_bytes += packet.nbytes
+        self._segments += packet.segments
+        if not self._has_timer:
+            self._has_timer = True
+            self._clock.at(self._heard_at + self._timeout_s, self._on_timer)
+        passed_at = self._source.up.pass_at(packet.nbytes * OVERHEAD, packet.left_at)
+        self._clock.at(passed_at + self._delay_s, lambda: self._on_switch(packet))
+
+    def _on_switch(self, packet: _Packet) -> None:
+        nbytes, now = packet.nbytes * OVERHEAD, self._clock.now
+        if self._target.down.room_at(nbytes) <= now:
+            self._clock.at(self._target.down.pass_at(nbytes, now), lambda: self._on_received(packet))
+
+    def _on_received(self, packet: _Packet) -> None:
+        self._beyond[packet.start] = packet.stop
+        while self._arrived in self._beyond:
+            self._arrived = self._beyond.pop(self._arrived)
+        self._clock.at(self._clock.now + self._delay_s, lambda: self._on_acknowledged(packet))
+        while self._messages and self._messages[0][0] <= self._arrived:
+            self._messages.popleft()[1]()
+
+    def _on_acknowledged(self, packet: _Packet) -> None:
+        self._heard_at = self._clock.now
+        self._rtt_s = self._clock.now - packet.left_at
+        if packet.is_lost:  # it was only late, and Linux notices (tcp_try_undo_loss)
+            self._lost -= packet.segments
+            if (part := (packet.start, packet.stop)) in self._again:
+                self._again.remove(part)
+            self._window, self._threshold = map(max, self._before, (self._window, self._threshold))
+            return
+        if 2 * self._flight_bytes >= self._window:
+            is_full = self._window >= self._threshold
+            self._window += packet.nbytes * (WINDOW_GROWTH * SEGMENT_BYTES / self._window if is_full else 1)
+        while self._flight[0] is not packet:  # packets do not overtake each other
+            self._lose(WINDOW_LEFT)
+        self._flight.popleft()
+        self._flight_bytes -= packet.nbytes
+        if self._arrived == self._given and not self._flight and not self._again:
+            assert self._busy_since is not None
+            self._busy_ticks += self._ticks - self._busy_since
+            self._busy_since = None
+        self._fill()
+
+    def _on_timer(self) -> None:
+        if self._flight and self._clock.now >= self._heard_at + self._timeout_s:
+            self._heard_at = self._clock.now
+            while self._flight:
+                self._lose(0.0)
+            self._fill()
+        self._has_timer = bool(self._flight)
+        if self._has_timer:
+            self._clock.at(self._heard_at + self._timeout_s, self._on_timer)
+
+    def _lose(self, window_left: float) -> None:
+        """Have the packet that left first sent again; so much is left of the window."""
+        packet = self._flight.popleft()
+        packet.is_lost = True
+        self._flight_bytes -= packet.nbytes
+        self._lost += packet.segments
+        self._again.append((packet.start, packet.stop))
+        if packet.left_at >= self._reduced_at:
+            self._reduced_at = self._clock.now
+            self._before = self._window, self._threshold
+            self._threshold = max(WINDOW_LEFT * self._window, 2 * SEGMENT_BYTES)
+            self._window = max(window_left * self._window, 2 * SEGMENT_BYTES)

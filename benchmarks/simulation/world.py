@@ -18,14 +18,17 @@ from reduction.model import (
     Result,
     WorkerFrame,
 )
+from reduction.pacing import Sent
+from reduction.shares import Machine, ring_time, split
 from reduction.transports.tcp.messages import HEADER_BYTES
 
 from benchmarks.lab.traffic import Link
-from benchmarks.simulation.network import Bucket, Clock, Host, Network
+from benchmarks.simulation.network import Bucket, Clock, Connection, Host
 from reducer.core import actions as reducer_actions
 from reducer.core import events as reducer_events
 from reducer.core.jobs import Jobs
 from reducer.engine import TICK_S
+from reducer.planner.formulas import OVERHEAD
 from worker_plugin.core import actions as rank_actions
 from worker_plugin.core import events as rank_events
 from worker_plugin.core.flow import pace
@@ -35,8 +38,6 @@ from worker_plugin.core.rank import Identity, RankCore
 CONTROL_BYTES = 200
 #: CPU seconds that a message costs each end, and that a byte does; of the plain Python build.
 MESSAGE_CPU_S, BYTE_CPU_S = 60e-6, 0.45e-9
-#: Queues, in ms, that hold what is under way at first. Shorter ones lose packets, which is not simulated.
-LOSSLESS_MS = 20.0
 _ZEROS = memoryview(bytes(CHUNK_BYTES_MAX))
 
 
@@ -58,6 +59,8 @@ class Setting:
     delay_s: float = 0.0
     #: How many cores all processes share, as in the lab; 0: every process has one.
     cores: int = 0
+    #: Part of the CPU time of plain Python that messages cost.
+    cpu: float = 1.0
 
     def link_of(self, host: str) -> Link:
         """Return the link of a host."""
@@ -73,15 +76,30 @@ class Outcome:
     chunk_bytes: int
     #: The members' weights.
     weights: tuple[int, ...]
-    #: Hosts whose queues would have lost packets: the times are then too good.
-    overrun: tuple[str, ...]
+    #: Part of the segments that full queues have dropped.
+    lost: float
+
+
+def ideal(setting: Setting) -> tuple[float, float]:
+    """Return the seconds per byte that the links allow with the best split, and those of a ring."""
+
+    def rate(host: str) -> float:
+        return setting.link_of(host).rate_mbit * 1e6 / 8 / OVERHEAD
+
+    near, far = range(setting.workers), range(setting.reducers)
+    machines = [Machine(1, int(setting.colocated), rate(f"w{index}")) for index in near]
+    machines += [Machine(0, 1, rate(f"r{index}")) for index in far]
+    return split(machines).seconds_per_byte, ring_time(machines)
 
 
 class _Stream:
-    """Both ends of a stream."""
+    """Both ends of a stream, and what each of them sends."""
 
     def __init__(self, rank: _Rank, link: int, reducer: _Reducer, number: int) -> None:
         self.rank, self.link, self.reducer, self.number = rank, link, reducer, number
+        clock, delay_s = rank.world.clock, rank.world.setting.delay_s
+        self.pushes = Connection(clock, rank.host, reducer.host, delay_s)
+        self.results = Connection(clock, reducer.host, rank.host, delay_s)
 
 
 class _Cores:
@@ -117,7 +135,7 @@ class _Process:
 
     def work(self, nbytes: int, then: Callable[[], None]) -> None:
         """Handle a message of so many bytes, after all that is there already; then something happens."""
-        self._todo.append((MESSAGE_CPU_S + nbytes * BYTE_CPU_S, then))
+        self._todo.append((self.world.setting.cpu * (MESSAGE_CPU_S + nbytes * BYTE_CPU_S), then))
         if len(self._todo) == 1:
             self.world.cores.take(self)
 
@@ -145,7 +163,8 @@ class _Reducer(_Process):
         self._perform(self.core.handle(reducer_events.Received(stream, frame), self.world.clock.now))
 
     def tick(self) -> None:
-        self._perform(self.core.handle(reducer_events.Tick(), self.world.clock.now))
+        sent = {number: self.streams[number].results.sent for number in self.core.sending()}
+        self._perform(self.core.handle(reducer_events.Tick(sent), self.world.clock.now))
 
     def _perform(self, actions: Sequence[reducer_actions.Action]) -> None:
         for action in actions:
@@ -160,14 +179,15 @@ class _Reducer(_Process):
                     result = Result(action.epoch, key.seq, key.chunk, action.minimum, payload)
                     for stream in action.streams:
                         self._send(stream, result, payload.nbytes + HEADER_BYTES)
+                case reducer_actions.Throttle(number, bytes_per_s):
+                    self.streams[number].results.pace = bytes_per_s
                 case reducer_actions.Close() | reducer_actions.Warn():
                     raise AssertionError(action)
 
     def _send(self, number: int, frame: ReducerFrame, nbytes: int) -> None:
         stream = self.streams[number]
-        rank = stream.rank
-        arrive = partial(rank.arrive, stream, frame, nbytes)
-        self.work(nbytes, partial(self.world.network.send, self.host, rank.host, nbytes, arrive))
+        arrive = partial(stream.rank.arrive, stream, frame, nbytes)
+        self.work(nbytes, partial(stream.results.send, nbytes, arrive))
 
 
 class _Rank(_Process):
@@ -181,7 +201,10 @@ class _Rank(_Process):
         self.handle(rank_events.Issued(collective))
 
     def tick(self) -> None:
-        self.handle(rank_events.Tick())
+        sent: dict[int, Sent] = {}
+        if self.core.wants_sent:
+            sent = {link: stream.pushes.sent for link, stream in self._streams.items()}
+        self.handle(rank_events.Tick(sent))
 
     def arrive(self, stream: _Stream, frame: ReducerFrame, nbytes: int) -> None:
         event = rank_events.Received(stream.link, frame)
@@ -203,6 +226,8 @@ class _Rank(_Process):
                         action.epoch, action.seq, action.chunk, action.collective, action.held, payload
                     )
                     self._send(action.link, push, payload.nbytes + HEADER_BYTES)
+                case rank_actions.Throttle(link, bytes_per_s):
+                    self._streams[link].pushes.pace = bytes_per_s
                 case rank_actions.Deliver():
                     self.delivered += 1
                 case rank_actions.Fail(error):
@@ -213,18 +238,24 @@ class _Rank(_Process):
         reducer = stream.reducer
 
         arrive = partial(reducer.work, nbytes, partial(reducer.take, stream.number, frame))
-        self.work(nbytes, partial(self.world.network.send, self.host, reducer.host, nbytes, arrive))
+        self.work(nbytes, partial(stream.pushes.send, nbytes, arrive))
 
 
 class World:
-    """The hosts, ranks and reducers of a setting."""
+    """The ranks and reducers of a job.
 
-    def __init__(self, setting: Setting) -> None:
+    Args:
+        setting: what is simulated.
+        beside: another job whose links this one uses too.
+    """
+
+    def __init__(self, setting: Setting, beside: World | None = None) -> None:
         self.setting = setting
-        self.clock = Clock()
-        self.network = Network(self.clock, setting.delay_s)
-        self.hosts = [self._host(f"w{index}") for index in range(setting.workers)]
-        self.hosts += [self._host(f"r{index}") for index in range(setting.reducers)]
+        self.clock = beside.clock if beside else Clock()
+        names = [f"w{index}" for index in range(setting.workers)] + [
+            f"r{index}" for index in range(setting.reducers)
+        ]
+        self.hosts = beside.hosts if beside else [self._host(name) for name in names]
         workers, remote = self.hosts[: setting.workers], self.hosts[setting.workers :]
         processes = setting.workers + setting.reducers + setting.workers * setting.colocated
         self.cores = _Cores(setting.cores or processes)
@@ -234,24 +265,28 @@ class World:
         for process in (*self.ranks, *self.reducers):
             self._tick(process)
 
-    def all_reduce(self, nbytes: int) -> float:
+    def all_reduce(self, nbytes: int, pause_s: float = 4 * TICK_S) -> float:
         """Let all ranks reduce a tensor; return how many seconds it takes."""
-        collective = Collective(ReduceOp.SUM, DType.FLOAT32, nbytes // 4, 7)
         begun, wanted = self.clock.now, self.ranks[0].delivered + 1
-        for rank in self.ranks:
-            self.clock.at(begun, partial(rank.issue, collective))
+        self.issue(nbytes)
         while any(rank.delivered < wanted for rank in self.ranks):
             self.clock.step()
         taken = self.clock.now - begun
-        until = self.clock.now + 4 * TICK_S  # the ranks do something else before the next one
+        until = self.clock.now + pause_s
         while self.clock.now < until:
             self.clock.step()
         return taken
 
+    def issue(self, nbytes: int) -> None:
+        """Let all ranks begin to reduce a tensor."""
+        collective = Collective(ReduceOp.SUM, DType.FLOAT32, nbytes // 4, 7)
+        for rank in self.ranks:
+            self.clock.at(self.clock.now, partial(rank.issue, collective))
+
     def _host(self, name: str) -> Host:
         link = self.setting.link_of(name)
         up, down = (Bucket(link.rate_mbit * 1e6 / 8, link.bucket_bytes, link.queue_bytes) for _ in range(2))
-        return Host(name, up, down)
+        return Host(name, up, down, link.packet_bytes)
 
     def _place(self, host: Host) -> Place:
         mbit = round(self.setting.link_of(host.name).rate_mbit) if self.setting.slower else 0
@@ -280,11 +315,13 @@ class World:
         self.clock.at(self.clock.now + TICK_S, partial(self._tick, process))
 
 
-def simulate(setting: Setting, nbytes: int, rounds: int) -> Outcome:
-    """Let the ranks of a setting reduce tensors, one after the other."""
+def simulate(setting: Setting, nbytes: int, rounds: int, pause_s: float = 4 * TICK_S) -> Outcome:
+    """Let the ranks of a setting reduce tensors, one after the other, and do something else in between."""
     world = World(setting)
-    times = tuple(world.all_reduce(nbytes) for _ in range(rounds))
+    times = tuple(world.all_reduce(nbytes, pause_s) for _ in range(rounds))
     configuration = world.ranks[0].core.epochs.configuration
     assert configuration is not None
-    overrun = tuple(host.name for host in world.hosts if host.is_overrun)
-    return Outcome(times, configuration.chunk_bytes, configuration.weights, overrun)
+    streams = [stream for reducer in world.reducers for stream in reducer.streams.values()]
+    sent = [path.sent for stream in streams for path in (stream.pushes, stream.results)]
+    lost = sum(each.lost for each in sent) / max(1, sum(each.segments for each in sent))
+    return Outcome(times, configuration.chunk_bytes, configuration.weights, lost)

@@ -1,6 +1,7 @@
 """The simulated network, and all-reduces on it."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,16 +9,32 @@ import pytest
 from benchmarks.lab.traffic import Link
 from benchmarks.simulation.against_lab import BUSY_MAX, Measured, cells, compare, measured
 from benchmarks.simulation.figure import any_number, gain
-from benchmarks.simulation.network import PACKET_BYTES, Bucket, Clock, Host, Network
-from benchmarks.simulation.world import LOSSLESS_MS, Setting, simulate
+from benchmarks.simulation.network import SEGMENT_BYTES, TIMEOUT_S, Bucket, Clock, Connection, Host
+from benchmarks.simulation.world import Setting, World, simulate
 from reducer.planner.formulas import OVERHEAD
 
 MIB = 1 << 20
 RATE = 1e6
 
 
+PACKET_BYTES = SEGMENT_BYTES
+#: In which nothing is lost.
+LONG_QUEUE_MS = 20.0
+SHORT = Link(rate_mbit=1000, latency_ms=1)
+
+
 def host(name, burst=0.0, queue=1e9):
-    return Host(name, *(Bucket(RATE, burst, queue) for _ in range(2)))
+    return Host(name, *(Bucket(RATE, burst, queue) for _ in range(2)), PACKET_BYTES)
+
+
+def arrivals(connections, nbytes):
+    """Let each connection send a message; return when each arrives."""
+    clock, seen = connections[0]._clock, {}
+    for number, connection in enumerate(connections):
+        connection.send(nbytes, lambda number=number: seen.__setitem__(number, clock.now))
+    while clock.step():
+        pass
+    return [seen[number] for number in range(len(connections))]
 
 
 def test_events_happen_in_the_order_of_their_times_and_then_of_their_making():
@@ -33,7 +50,13 @@ def test_a_bucket_lets_bytes_pass_at_its_rate():
     bucket = Bucket(RATE, 0.0, 1e9)
     assert [bucket.pass_at(1000, 5.0) for _ in range(3)] == pytest.approx([5.001, 5.002, 5.003])
     assert bucket.pass_at(1000, 9.0) == pytest.approx(9.001)
-    assert bucket.longest == pytest.approx(3000)
+
+
+def test_a_queue_has_room_again_when_enough_has_passed():
+    bucket = Bucket(RATE, 0.0, 3000)
+    assert [bucket.pass_at(1000, 5.0) for _ in range(3)]
+    assert bucket.room_at(1000) == pytest.approx(5.001)
+    assert bucket.room_at(2000) == pytest.approx(5.002)
 
 
 def test_after_a_pause_a_burst_passes_at_once():
@@ -42,51 +65,67 @@ def test_after_a_pause_a_burst_passes_at_once():
 
 
 def test_a_message_takes_the_time_of_the_slower_link_and_one_packet_more():
-    clock, seen = Clock(), []
     fast, slow = host("fast"), host("slow")
     slow.down.rate = RATE / 2
     nbytes = 8 * PACKET_BYTES
-    Network(clock).send(fast, slow, nbytes, lambda: seen.append(clock.now))
-    while clock.step():
-        pass
     first = PACKET_BYTES * OVERHEAD / RATE
-    assert seen == pytest.approx([first + nbytes * OVERHEAD / (RATE / 2)], abs=1e-3)
+    taken = arrivals([Connection(Clock(), fast, slow)], nbytes)
+    assert taken == pytest.approx([first + nbytes * OVERHEAD / (RATE / 2)], abs=1e-3)
 
 
-def test_a_queue_that_becomes_too_long_is_told():
-    clock = Clock()
-    source, target = host("a", queue=3 * PACKET_BYTES), host("b")
-    Network(clock).send(source, target, 8 * PACKET_BYTES, lambda: None)
-    assert source.is_overrun
-    assert not target.is_overrun
+def test_the_senders_own_queue_loses_nothing():
+    connection = Connection(Clock(), host("a", queue=2 * PACKET_BYTES), host("b"))
+    arrivals([connection], 20 * PACKET_BYTES)
+    assert connection.sent.lost == 0
+
+
+def test_what_a_switch_drops_is_counted_and_comes_after_a_time_out():
+    clock, target = Clock(), host("to", queue=2.2 * PACKET_BYTES)
+    crowd = [Connection(clock, host("from"), target) for _ in range(3)]
+    packet_s = PACKET_BYTES * OVERHEAD / RATE
+    taken = sorted(arrivals(crowd, PACKET_BYTES))
+    assert taken == pytest.approx([2 * packet_s, 3 * packet_s, TIMEOUT_S + 2 * packet_s], abs=1e-3)
+    assert sorted(each.sent.lost for each in crowd) == [0, 0, 1]
+    assert sorted(each.sent.segments for each in crowd) == [1, 1, 2]
+    assert {each.sent.acked_bytes for each in crowd} == {PACKET_BYTES}
+
+
+def test_a_paced_connection_is_no_faster():
+    connection = Connection(Clock(), host("a"), host("b"))
+    connection.pace = RATE / 4
+    nbytes = 20 * PACKET_BYTES
+    assert arrivals([connection], nbytes) == pytest.approx([nbytes / (RATE / 4)], rel=0.1)
+    assert connection.sent.busy_s == pytest.approx(nbytes / (RATE / 4), rel=0.1)
 
 
 @pytest.mark.parametrize(("reducers", "best"), [(0, 1.0), (1, 1.125), (2, 1.25), (3, 1.375), (4, 1.5)])
 def test_any_number_of_reducers_comes_near_what_the_links_allow(reducers, best):
     setting = Setting(
-        workers=4, reducers=reducers, link=Link(rate_mbit=200, latency_ms=LOSSLESS_MS), colocated=True
+        workers=4, reducers=reducers, link=Link(rate_mbit=200, latency_ms=LONG_QUEUE_MS), colocated=True
     )
     outcome = simulate(setting, 16 * MIB, 4)
     ring_s = 1.5 * 16 * MIB * OVERHEAD * 8 / 200e6
     assert 0.9 * best < ring_s / outcome.times_s[-1] < 1.02 * best  # a burst passes at once
-    assert not outcome.overrun
+    assert not outcome.lost
     assert len(outcome.weights) == reducers + (4 if reducers < 4 else 0)
 
 
 def test_without_reducers_on_the_workers_hosts_few_are_slower_than_a_ring():
     outcome = simulate(
-        Setting(workers=4, reducers=2, link=Link(rate_mbit=200, latency_ms=LOSSLESS_MS)), 16 * MIB, 3
+        Setting(workers=4, reducers=2, link=Link(rate_mbit=200, latency_ms=LONG_QUEUE_MS)), 16 * MIB, 3
     )
     ring_s = 1.5 * 16 * MIB * OVERHEAD * 8 / 200e6
     assert 0.68 < ring_s / outcome.times_s[-1] < 0.77
 
 
 def test_a_slow_reducer_costs_little_if_its_rate_is_known():
-    setting = Setting(workers=4, reducers=4, link=Link(rate_mbit=200, latency_ms=LOSSLESS_MS), colocated=True)
+    setting = Setting(
+        workers=4, reducers=4, link=Link(rate_mbit=200, latency_ms=LONG_QUEUE_MS), colocated=True
+    )
     slower = Setting(
         workers=4,
         reducers=4,
-        link=Link(rate_mbit=200, latency_ms=LOSSLESS_MS),
+        link=Link(rate_mbit=200, latency_ms=LONG_QUEUE_MS),
         colocated=True,
         slower=(("r0", 0.5),),
     )
@@ -101,8 +140,30 @@ def test_the_figure_shows_what_the_links_allow():
 
 
 def test_the_same_setting_takes_the_same_time():
-    setting = Setting(workers=3, reducers=1, link=Link(rate_mbit=100, latency_ms=LOSSLESS_MS), colocated=True)
+    setting = Setting(
+        workers=3, reducers=1, link=Link(rate_mbit=100, latency_ms=LONG_QUEUE_MS), colocated=True
+    )
     assert simulate(setting, MIB, 3) == simulate(setting, MIB, 3)
+
+
+def test_a_job_makes_room_for_another_and_has_its_links_again_and_small_sums_are_not_slower():
+    world = World(Setting(workers=4, reducers=4, link=SHORT, cpu=0))
+    alone = [world.all_reduce(16 * MIB) for _ in range(4)][-1]
+    other = World(world.setting, beside=world)
+    other.issue(128 * MIB)
+    beside = [world.all_reduce(16 * MIB) for _ in range(3)]
+    assert all(1.3 * alone < each < 2.5 * alone for each in beside)
+    while not other.ranks[0].delivered:
+        world.clock.step()
+    assert [world.all_reduce(16 * MIB) for _ in range(8)][-1] < 1.2 * alone
+
+    assert not math.isinf(world.ranks[0].core.pacing.rate)
+    world.all_reduce(MIB, pause_s=1.0)
+    small = world.all_reduce(MIB, pause_s=1.0)
+    for reducer in world.reducers:
+        for stream in reducer.streams.values():
+            stream.pushes.pace = stream.results.pace = math.inf
+    assert small < 1.05 * world.all_reduce(MIB)
 
 
 def test_processes_that_share_cores_wait_for_each_other():
@@ -116,17 +177,21 @@ def test_processes_that_share_cores_wait_for_each_other():
 
 
 def test_it_agrees_with_what_the_lab_has_measured():
-    results = Path(__file__).parents[4] / "docs" / "measured" / "shaped" / "few-reducers.json"
-    lab = list(measured(json.loads(results.read_text())))
-    assert [(one.setting.workers, one.setting.reducers) for one in lab] == [(4, k) for k in range(5)]
-    for one in lab:
+    results = Path(__file__).parents[4] / "docs" / "measured" / "shaped"
+    few, short = (
+        list(measured(json.loads((results / f"{name}.json").read_text())))
+        for name in ("few-reducers", "paced")
+    )
+    assert [(one.setting.workers, one.setting.reducers) for one in few] == [(4, k) for k in range(5)]
+    assert [one.busy for one in short] == [0, 0, 0, 1, 1, 1, 1]
+    for one in [*few, short[0]]:
         row = compare(one)
         assert not row["not_simulated"]
         assert row["simulated_s"] == pytest.approx(row["lab_s"], rel=0.1)
 
 
 def test_what_is_not_simulated_is_told():
-    short = Setting(workers=4, reducers=1, link=Link(rate_mbit=100, latency_ms=2))
-    row = compare(Measured(short, 4 * MIB, 1.0, BUSY_MAX + 0.01))
-    assert row["not_simulated"] == ["busy cores", "full queues"]
-    assert cells(row)[-1] == "busy cores, full queues"
+    setting = Setting(workers=4, reducers=1, link=SHORT)
+    row = compare(Measured(setting, 4 * MIB, 1.0, BUSY_MAX + 0.01))
+    assert row["not_simulated"] == ["busy cores"]
+    assert cells(row)[-1] == "busy cores"

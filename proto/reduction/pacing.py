@@ -34,8 +34,9 @@ BACK_OFF, BACK_OFF_MOST = 0.95, 0.5
 IN_VAIN = 0.7
 #: Growth per interval until links are full, below the rate of the last losses, and near it.
 GROWTH_START, GROWTH_FAST, GROWTH_SLOW = 1.1, 1.05, 1.005
-#: What was sent in an interval took at least this part of it: one in so many.
-BURST_PARTS = 4
+#: The steps in which Linux counts how long a connection was busy, in seconds, where they are longest but for
+#: old builds (CONFIG_HZ=250).
+BUSY_STEP_S = 0.004
 #: While starting a rate does not grow past this multiple of what was carried.
 START_MAX = 1.5
 #: Near means within this part of the rate of the last losses.
@@ -50,7 +51,7 @@ RATE_LEAST = 125_000.0
 INTERVALS = 4
 #: An interval goes on until so many segments were sent, or fewer would say nothing about losses.
 SEGMENTS_MIN = 100
-#: An interval of more seconds than this was mostly idle, and says nothing either.
+#: An interval in which senders were busy for more seconds than this says nothing of the links as they are now.
 INTERVAL_S_MAX = 0.2
 
 
@@ -115,15 +116,16 @@ class Pacing:
         segments = sum(new.segments - old.segments for new, old in parts)
         lost = sum(max(0, new.lost - old.lost) for new, old in parts)
         acked = sum(new.acked_bytes - old.acked_bytes for new, old in parts)
-        seconds = now - self._began_at
-        if seconds <= INTERVAL_S_MAX and 0 <= segments < SEGMENTS_MIN:
+        active_s = now - self._began_at
+        if any(new.busy_s for new, _ in parts):
+            # A burst is shorter than an interval, and its last packets may come in the next one.
+            busy_s = max(new.busy_s - old.busy_s for new, old in parts)
+            active_s = min(active_s, busy_s + BUSY_STEP_S)
+        is_same = sent.keys() == self._before.keys()
+        if is_same and active_s <= INTERVAL_S_MAX and 0 <= segments < SEGMENTS_MIN:
             return  # the interval goes on
         self._before, self._began_at = dict(sent), now
-        if seconds <= INTERVAL_S_MAX and segments > 0:
-            # A burst is shorter than an interval. The kernel counts in steps of some milliseconds.
-            busy_s = max(new.busy_s - old.busy_s for new, old in parts)
-            knows = any(new.busy_s for new, _ in parts)
-            active_s = min(seconds, max(busy_s, seconds / BURST_PARTS)) if knows else seconds
+        if active_s <= INTERVAL_S_MAX and segments > 0:
             self._adapt(acked / active_s / share, lost / segments)
 
     def _adapt(self, achieved: float, loss: float) -> None:

@@ -207,7 +207,7 @@ class RankCore:
         #: Whether the user waits for the first epoch to start.
         self.is_awaited = False
         self.pacing = Pacing()
-        #: Whether anything was in flight at the last tick.
+        #: Whether anything was in flight at the last tick, or has begun since.
         self._was_busy = False
         self.patience = Patience(identity.stall_warn_s, self._actions)
         self.stalls = Stalls(
@@ -333,6 +333,7 @@ class RankCore:
                 f"rank {left.rank}'s log"
             )
         self.window.issue(collective)
+        self._was_busy = True
         self.epochs.push_all(now)
 
     def _on_close(self, now: float) -> None:

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from reduction.pacing import BACK_OFF, RATE_LEAST, SEGMENTS_MIN, SLACK, Pacing, Sent
+from reduction.pacing import BACK_OFF, BUSY_STEP_S, RATE_LEAST, SEGMENTS_MIN, SLACK, Pacing, Sent
 
 #: What 1 Gbit/s carries, in payload bytes per second.
 GIGABIT = 118e6
@@ -204,7 +204,15 @@ def test_a_burst_is_judged_by_the_time_that_it_took():
     subject = Subject()
     subject.look({0: Sent(10**6, 1000, 0, busy_s=1.0)}, 1.0, subject.now + TICK_S)
     subject.look({0: Sent(2 * 10**6, 2000, 100, busy_s=1.02)}, 1.0, subject.now + 2 * TICK_S)
-    assert subject.own == pytest.approx(BACK_OFF * 10**6 / 0.02)
+    assert subject.own == pytest.approx(BACK_OFF * 10**6 / (0.02 + BUSY_STEP_S))
+
+
+def test_the_end_of_a_burst_after_a_pause_does_not_pass_for_a_slow_link():
+    subject, rate = Subject(), 3e9
+    # The burst of 36 ms began after a pause of 0.26 s, and its last 1.3 ms are seen with the losses.
+    subject.look({0: Sent(int(rate * 0.0347), 24000, 0, busy_s=0.036)}, 1.0, subject.now + 0.3)
+    subject.look({0: Sent(int(rate * 0.036), 25000, 100, busy_s=0.036)}, 1.0, subject.now + 0.34)
+    assert 0.8 * rate < subject.own < rate
 
 
 def test_a_path_that_loses_whatever_the_rate_is_does_not_stop_a_job():

@@ -49,6 +49,15 @@ def test_what_was_sent_is_asked_for_while_anything_is_in_flight_and_once_after_i
     assert not scene.core.wants_sent
 
 
+def test_what_was_sent_is_asked_for_after_a_sum_that_was_shorter_than_a_tick():
+    scene = Scene().run()
+    scene.issue()
+    scene.result("a", 0)
+    assert scene.core.wants_sent
+    scene.tick(1.0)
+    assert not scene.core.wants_sent
+
+
 def test_losses_slow_down_the_pushes_and_all_reducers_hear_of_it():
     scene = Scene().run()
     actions = lose_some(scene)

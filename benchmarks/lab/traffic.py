@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
-#: Bytes of a full Ethernet frame, and those of TCP's payload in it.
-FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
+#: Bytes of a full Ethernet frame, and of the TCP payload in it.
+FRAME_BYTES, SEGMENT_BYTES = 1514, 1448
 #: Frames that every queue holds: with fewer, eight senders could not have two packets each under way.
 _LEAST_FRAMES = 16
 
@@ -17,8 +17,8 @@ class Link:
     """The properties of a link. All hosts have the same, in both directions."""
 
     rate_mbit: float
-    #: Most milliseconds that a packet waits in the queue of a link, if that many hold `_LEAST_FRAMES`. The
-    #: queue drops further packets. A port of a switch holds about one.
+    #: Length of a link's queue, in milliseconds of its rate; a full queue drops packets. A port of a switch
+    #: holds about 1 ms. A queue that would hold fewer than `_LEAST_FRAMES` frames is longer.
     latency_ms: float = 1.0
     #: Milliseconds from a host to the switch, beside all queues: half of a round trip.
     delay_ms: float = 0.0
@@ -36,7 +36,7 @@ class Link:
     @property
     def packet_bytes(self) -> int:
         """Return the largest packet that TCP may hand over: two of them fit a burst, and a queue with their headers."""
-        in_queue = self.queue_bytes * PAYLOAD_BYTES // FRAME_BYTES
+        in_queue = self.queue_bytes * SEGMENT_BYTES // FRAME_BYTES
         return min(64 << 10, self.bucket_bytes // 2, in_queue // 2)
 
     @property

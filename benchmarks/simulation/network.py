@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reduction.pacing import Sent
+from reduction.pacing import BUSY_STEP_S, Sent
 
+from benchmarks.lab.traffic import SEGMENT_BYTES
 from reducer.planner.formulas import OVERHEAD
 
-SEGMENT_BYTES = 1448
-#: Of a connection that begins, or that was idle.
+#: Congestion window of a new connection, and of one that was idle.
 WINDOW_FIRST = 10 * SEGMENT_BYTES
 #: What losses leave of a window, and by how many segments it grows per round trip after that.
 WINDOW_LEFT, WINDOW_GROWTH = 0.7, 0.53
@@ -31,8 +31,6 @@ WINDOW_LEFT, WINDOW_GROWTH = 0.7, 0.53
 TIMEOUT_S = 0.02
 #: Seconds from one end of an idle link to the other, beside the bytes' own time.
 HOP_S = 50e-6
-#: What the kernel measures a connection's busy time in.
-TICK_S = 0.004
 
 
 class Clock:
@@ -150,11 +148,11 @@ class Connection:
     def sent(self) -> Sent:
         """What was sent so far."""
         busy = self._busy_ticks + (self._ticks - self._busy_since if self._busy_since is not None else 0)
-        return Sent(self._arrived, self._segments, self._lost, busy * TICK_S)
+        return Sent(self._arrived, self._segments, self._lost, busy * BUSY_STEP_S)
 
     @property
     def _ticks(self) -> int:
-        return int(self._clock.now / TICK_S)
+        return int(self._clock.now / BUSY_STEP_S)
 
     def send(self, nbytes: int, arrive: Callable[[], None]) -> None:
         """Send a message; `arrive` is called when it is there, and so is all that was sent before it."""

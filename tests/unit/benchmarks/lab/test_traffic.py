@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.lab.network import Network, NetworkUnavailable, check_network
-from benchmarks.lab.traffic import FRAME_BYTES, PAYLOAD_BYTES, Link
+from benchmarks.lab.traffic import FRAME_BYTES, SEGMENT_BYTES, Link
 
 
 @pytest.mark.parametrize("rate_mbit", [200, 500, 1000, 2000])
 def test_a_queue_of_a_millisecond_holds_two_packets_at_any_rate(rate_mbit: float) -> None:
     link = Link(rate_mbit=rate_mbit)
     assert link.queue_ms == link.latency_ms == 1.0
-    assert 2 * link.packet_bytes * FRAME_BYTES <= link.queue_bytes * PAYLOAD_BYTES
+    assert 2 * link.packet_bytes * FRAME_BYTES <= link.queue_bytes * SEGMENT_BYTES
     assert 2 * link.packet_bytes <= link.bucket_bytes <= link.queue_bytes
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.traffic import Link
+from benchmarks.lab.traffic import SEGMENT_BYTES, Link
 from benchmarks.simulation.against_lab import BUSY_MAX, Measured, cells, compare, measured
 from benchmarks.simulation.figure import any_number, gain
-from benchmarks.simulation.network import SEGMENT_BYTES, TIMEOUT_S, Bucket, Clock, Connection, Host
+from benchmarks.simulation.network import TIMEOUT_S, Bucket, Clock, Connection, Host
 from benchmarks.simulation.world import Setting, World, simulate
 from reducer.planner.formulas import OVERHEAD
 

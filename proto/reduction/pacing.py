@@ -34,8 +34,7 @@ BACK_OFF, BACK_OFF_MOST = 0.95, 0.5
 IN_VAIN = 0.7
 #: Growth per interval until links are full, below the rate of the last losses, and near it.
 GROWTH_START, GROWTH_FAST, GROWTH_SLOW = 1.1, 1.05, 1.005
-#: The steps in which Linux counts how long a connection was busy, in seconds, where they are longest but for
-#: old builds (CONFIG_HZ=250).
+#: Resolution at which Linux counts how long a connection was busy, in seconds: its clock tick at CONFIG_HZ=250.
 BUSY_STEP_S = 0.004
 #: While starting a rate does not grow past this multiple of what was carried.
 START_MAX = 1.5

@@ -24,7 +24,7 @@ _ENCRYPTED_BYTES = 132 << 10
 #: A record of TLS 1.3 (RFC 8446, section 5): a header that ends with the length of what follows, and at most
 #: so many bytes of plaintext, with their type and a tag.
 _HEADER_BYTES, _PLAINTEXT_BYTES_MAX, _TYPE_AND_TAG_BYTES = 5, 16 << 10, 17
-#: What a thread receives ciphertext in.
+#: Holds the buffer in which each thread receives ciphertext.
 _thread = threading.local()
 
 
@@ -87,11 +87,8 @@ class TlsSocket:
                 pass
             finally:  # also after an error: an alert tells the peer why
                 await loop.sock_sendall(self.socket, self._to_send.read())
-            if not is_done:
-                data = await loop.sock_recv(self.socket, _RECEIVED_BYTES)
-                if not data:
-                    raise ConnectionResetError("it ended the connection during the TLS handshake")
-                self._take(memoryview(data))
+            if not is_done and not await self._fetch(loop):
+                raise ConnectionResetError("it ended the connection during the TLS handshake")
 
     def peer_certificate(self) -> bytes:
         """Return the certificate that the peer has shown, in DER; empty if it had to show none."""
@@ -108,10 +105,14 @@ class TlsSocket:
             try:
                 return self._tls.read(count)
             except ssl.SSLWantReadError:
-                data = await loop.sock_recv(self.socket, _RECEIVED_BYTES)
-                if not data:
+                if not await self._fetch(loop):
                     return b""
-                self._take(memoryview(data))
+
+    async def _fetch(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Receive some ciphertext; return whether any came before the peer's end."""
+        data = await loop.sock_recv(self.socket, _RECEIVED_BYTES)
+        self._take(memoryview(data))
+        return bool(data)
 
     # ---- messages ----
 

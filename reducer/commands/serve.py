@@ -77,6 +77,13 @@ EXIT_NO_JOB = 5
     help="Also serve a page for browsers there, at /, with all jobs, this reducer and events; see SECURITY.md.",
 )
 @click.option(
+    "--page-hosts",
+    default="",
+    metavar="NAMES",
+    help="Names of this host by which browsers may call the page, with commas between them, or * for all. Beside IP "
+    "addresses, names without a dot, and the host's own name, which they may always use.",
+)
+@click.option(
     "--memory-limit",
     type=size,
     metavar="SIZE",
@@ -165,6 +172,7 @@ def serve(
     metrics_port: int | None,
     port_range: str | None,
     page: bool,
+    page_hosts: str,
     memory_limit: int | None,
     processes: int | None,
     tls_cert: str | None,
@@ -212,6 +220,7 @@ def serve(
             metrics_port=metrics_port,
             port_range=ports,
             page=page,
+            page_hosts=tuple(name.strip() for name in page_hosts.split(",") if name.strip()),
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,

@@ -164,6 +164,9 @@ class ServingProcess:
         arguments += ["--data-port", str(ports.data)] if ports.data else []
         arguments += ["--metrics-port", str(ports.metrics)] if ports.metrics else []
         arguments += ["--page"] if config.page and self.number == 0 else []
+        arguments += (
+            ["--page-hosts", ",".join(config.page_hosts)] if config.page_hosts and self.number == 0 else []
+        )
         if config.metrics_port is not None:
             arguments += ["--metrics-socket", str(self.number), self._name]
         for option, seconds in (

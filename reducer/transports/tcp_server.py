@@ -32,6 +32,7 @@ from reduction.model import Push, ReducerFrame, Result
 from reduction.process.place import local_socket
 from reduction.transports import shared, tcp
 
+from reducer.binding import listen
 from reducer.resources.buffers import BufferPool
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class _Offer(NamedTuple):
 
 
 class DataPort:
-    """The listening socket of the TCP plane.
+    """The listening sockets of the TCP plane.
 
     Args:
         tls: returns what a handshake shall use from now on; None for connections without TLS.
@@ -66,7 +67,7 @@ class DataPort:
         self.port = 0
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        #: For TCP, and one for processes of the same host if the system has such.
+        #: For TCP, one for each address, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Callable[[], None] | None], socket.socket] = {}
         self._incarnation = b""
@@ -77,22 +78,18 @@ class DataPort:
         """Listen; port 0 picks a free one.
 
         Args:
-            host: address to listen at.
+            host: at all of whose addresses to listen.
             port: of TCP.
             incarnation: of the reducer; workers on this host look for it. Empty: for TCP only.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: an address cannot be bound.
         """
-        families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-        family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
-        # Like gRPC, [::] takes IPv4 connections too.
-        is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
-        self.port = listener.getsockname()[1]
-        self._listeners.append(listener)
-        listener.setblocking(False)
-        self._resume(listener)
+        self._listeners += listen(host, port)
+        self.port = self._listeners[0].getsockname()[1]
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._resume(listener)
         if self._tls is None:  # TLS promises that what crosses a socket is encrypted
             self._incarnation = incarnation
             self._listen_locally()

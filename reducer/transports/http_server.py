@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 
 from reduction.limits import HTTP_ANSWER_S, HTTP_CONNECTIONS_MAX, HTTP_HEAD_BYTES_MAX, HTTP_REQUEST_S
@@ -77,37 +78,49 @@ class HttpPort:
 
     async def serve(self) -> None:
         """Serve for ever."""
-        await asyncio.gather(*map(self._accept_all, self._listeners))
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._resume(listener)
+        await asyncio.Event().wait()
 
-    async def _accept_all(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        listener.setblocking(False)
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(listener)
-            except OSError as error:
-                await self._make_room(error)
-                continue
-            if len(self._connections) >= HTTP_CONNECTIONS_MAX:
-                await self._end_oldest()
-            task = loop.create_task(self._converse(sock))
-            self._connections[task] = False
-            task.add_done_callback(self._connections.pop)
+    def _resume(self, listener: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
-    async def _make_room(self, error: OSError) -> None:
-        """Free a descriptor if that is what `error` is about, and if not wait a little."""
-        if error.errno in _NO_DESCRIPTORS and self._spare is not None:
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept one connection. What cannot be accepted now is tried again at once, or after a pause."""
+        try:
+            sock, _ = listener.accept()
+        except BlockingIOError:  # the client has gone
+            return
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS or not self._make_room():
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener)
+                loop.call_later(PAUSE_S, self._resume, listener)
+            return
+        if len(self._connections) >= HTTP_CONNECTIONS_MAX:
+            self._end_oldest()
+        sock.setblocking(False)
+        task = asyncio.create_task(self._converse(sock))
+        self._connections[task] = False
+        task.add_done_callback(partial(self._on_end, sock))
+
+    def _make_room(self) -> bool:
+        """Free a descriptor. Return False if there is none that could be freed."""
+        if self._spare is not None:
             os.close(self._spare)
             self._spare = None
-        elif error.errno in _NO_DESCRIPTORS and self._connections:
-            await self._end_oldest()
-        else:
-            await asyncio.sleep(PAUSE_S)
+            return True
+        return self._end_oldest()
 
-    async def _end_oldest(self) -> None:
-        oldest = min(self._connections, key=self._connections.__getitem__)
-        oldest.cancel()
-        await asyncio.wait((oldest,))
+    def _end_oldest(self) -> bool:
+        oldest = min(self._connections, key=self._connections.__getitem__, default=None)
+        return oldest is not None and oldest.cancel()
+
+    def _on_end(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        del self._connections[task]
+        sock.close()
+        self._keep_spare()
 
     def _keep_spare(self) -> None:
         if self._spare is None:
@@ -118,7 +131,7 @@ class HttpPort:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
-        try:
+        with suppress(OSError):  # TimeoutError is one
             async with asyncio.timeout(HTTP_REQUEST_S):
                 head = await _head(sock)
             self._connections[task] = True
@@ -129,11 +142,6 @@ class HttpPort:
             async with asyncio.timeout(LINGER_S):
                 while await loop.sock_recv(sock, _RECEIVE_BYTES):
                     pass
-        except OSError:  # TimeoutError is one
-            pass
-        finally:
-            sock.close()
-            self._keep_spare()
 
     async def _answer(self, head: bytes) -> bytes:
         """Return what is sent to a client whose request begins with these bytes."""

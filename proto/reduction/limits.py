@@ -205,5 +205,5 @@ ACK_DELAY_S = 0.01
 
 #: A token travels in the metadata of a call, of which gRPC takes 8 KiB by default.
 TOKEN_CHARS_MAX = 1024
-#: Files of tokens, certificates and keys are read into memory at once.
+#: Files of tokens, certificates, keys and addresses are read into memory at once.
 FILE_BYTES_MAX = MIB

@@ -43,6 +43,8 @@ def ask_to_drain(addresses: Sequence[str], timeout_s: float, access: StatusAcces
 
     def ask(address: str) -> tuple[list[Process], float | str]:
         processes = look([address], timeout_s, access)
+        if processes[0].status is None:  # it would not answer that, either
+            return processes, processes[0].reason
         try:
             return processes, wire.drain_from_wire(call("Drain", address, timeout_s, access))
         except NoAnswer as error:

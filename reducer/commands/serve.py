@@ -78,7 +78,6 @@ EXIT_NO_JOB = 5
 )
 @click.option(
     "--page-hosts",
-    default="",
     metavar="NAMES",
     help="Names of this host by which browsers may call the page, with commas between them, or * for all. Beside IP "
     "addresses, names without a dot, and the host's own name, which they may always use.",
@@ -172,7 +171,7 @@ def serve(
     metrics_port: int | None,
     port_range: str | None,
     page: bool,
-    page_hosts: str,
+    page_hosts: str | None,
     memory_limit: int | None,
     processes: int | None,
     tls_cert: str | None,
@@ -220,7 +219,7 @@ def serve(
             metrics_port=metrics_port,
             port_range=ports,
             page=page,
-            page_hosts=tuple(name.strip() for name in page_hosts.split(",") if name.strip()),
+            page_hosts=tuple(filter(None, map(str.strip, (page_hosts or "").split(",")))),
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,

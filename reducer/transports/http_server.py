@@ -30,6 +30,8 @@ PAUSE_S = 0.1
 #: How long a connection may stay after its answer, in seconds. If it were closed with bytes unread, the kernel would
 #: reset it, and the client might lose the answer.
 LINGER_S = 1.0
+#: At most one answer that fails in this time is logged, in seconds.
+QUIET_S = 30.0
 _END = b"\r\n\r\n"
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _RECEIVE_BYTES = 1 << 16
@@ -67,8 +69,8 @@ class HttpPort:
         self._respond = respond
         #: The connections in the order in which they came, and whether each has sent its request and has no answer yet.
         self._connections: dict[asyncio.Task[None], bool] = {}
-        #: Whether the last answer failed, so that its error is logged once.
-        self._has_failed = False
+        #: Until then no answer that fails is logged.
+        self._quiet_until_s = 0.0
         self._spare: int | None = None
         self._keep_spare()
 
@@ -150,11 +152,11 @@ class HttpPort:
             return _to_bytes(asked)
         try:
             found = await self._respond(asked)
-            self._has_failed = False
         except Exception as error:
-            if not self._has_failed:
+            now_s = asyncio.get_running_loop().time()
+            if now_s >= self._quiet_until_s:
+                self._quiet_until_s = now_s + QUIET_S
                 log.warning("no answer over HTTP path=%s reason=%r", asked.path, error)
-            self._has_failed = True
             found = Answer("this failed; the log has more\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
         return _to_bytes(found, has_body=method != "HEAD")
 

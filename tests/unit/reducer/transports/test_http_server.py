@@ -8,6 +8,8 @@ import socket
 from http import HTTPStatus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reduction.limits import HTTP_CONNECTIONS_MAX, HTTP_HEAD_BYTES_MAX
 
 from reducer.binding import listen
@@ -115,6 +117,18 @@ def test_what_is_no_request_is_refused(request_bytes, status):
         return await answer_to(address, request_bytes)
 
     assert with_port(test)[0] == f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"GET", b" ", b"/", b"\r\n", b":", b"Host", b"HTTP/1.1", b"\n", b"\0", b"\xff"])
+    )
+)
+def test_every_head_gets_one_of_three_answers(parts):
+    async def test(address):
+        return await answer_to(address, b"".join(parts) + b"\r\n\r\n")
+
+    assert with_port(test)[0].split(" ")[1] in ("200", "400", "405")
 
 
 def test_what_counts_of_a_request():

@@ -12,6 +12,8 @@ import os
 import socket
 from collections.abc import Iterator
 
+from reduction.process.held_port import hold
+
 from reducer.config import ReducerConfig, address_of
 
 
@@ -93,6 +95,40 @@ def check_ports(config: ReducerConfig) -> None:
         ):
             with naming(option):
                 check_address(config.host, port or 0)
+
+
+def hold_ports(config: ReducerConfig) -> tuple[list[int], list[socket.socket]]:
+    """Hold all ports of all processes, so that one which starts again finds them free. `check_ports` comes before.
+
+    Returns:
+        The gRPC port of each process, and the sockets that hold them all.
+
+    Raises:
+        BindError: one is taken, or has two uses.
+    """
+    chosen: list[int] = []
+    held: list[socket.socket] = []
+    seen: set[int] = set()
+    for number in range(config.processes):
+        ports = config.ports(number)
+        for option, port in zip(
+            _options(config, number), (ports.grpc, ports.data, ports.metrics), strict=True
+        ):
+            is_grpc = len(chosen) == number
+            if not (port or is_grpc):
+                continue  # the process picks it, and tells who must know
+            with naming(option):
+                try:
+                    if port in seen:
+                        raise OSError(errno.EADDRINUSE, "")
+                    port, sockets = hold(config.host, port or 0)
+                except OSError as error:
+                    raise listen_error(config.host, port or 0, error) from None
+            seen.add(port)
+            held += sockets
+            if is_grpc:
+                chosen.append(port)
+    return chosen, held
 
 
 def _options(config: ReducerConfig, number: int) -> tuple[str, str, str]:

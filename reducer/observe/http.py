@@ -64,7 +64,13 @@ class Health:
 
 
 def serve_http(
-    health: Health, metrics: Callable[[], str], host: str, port: int, pages: Mapping[str, Page] = {}
+    health: Health,
+    metrics: Callable[[], str],
+    host: str,
+    port: int,
+    pages: Mapping[str, Page] = {},
+    *,
+    reuse_port: bool = False,
 ) -> None:
     """Serve from a daemon thread, and each request from one of its own.
 
@@ -74,6 +80,7 @@ def serve_http(
         host: address to listen at.
         port: to listen at.
         pages: more of them, by path.
+        reuse_port: whether the parent process holds the port.
 
     Raises:
         OSError: the port cannot be bound.
@@ -82,6 +89,7 @@ def serve_http(
 
     class Server(_Server):
         address_family = family
+        allow_reuse_port = reuse_port
 
     routes = {**_routes(metrics, health), **pages}
     server = make_server(host, port, application(routes), Server, _Quiet)

@@ -46,9 +46,9 @@ class EmbeddedReducer(KeptReducer):
         self._stopping = threading.Event()
         #: Held while another process takes the place of one that has ended.
         self._replacing = threading.Lock()
+        options = () if tls is None else ("--tls-cert", tls.cert, "--tls-key", tls.key, "--tls-ca", tls.ca)
         # The reducer that was installed beside our own package, not the first `reducer` that could
         # be imported here.
-        options = () if tls is None else ("--tls-cert", tls.cert, "--tls-key", tls.key, "--tls-ca", tls.ca)
         super().__init__(Path(__file__).parents[2], host, token or secrets.token_urlsafe(32), options)
         self.wait_until_ready()
         fork.register(self)

@@ -11,6 +11,7 @@ and a service manager's NOTIFY_SOCKET are for the process that an operator start
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -79,7 +80,10 @@ def start_reducer(
             command line.
     """
     command, environment = reducer_command(folder)
-    reading, writing = os.pipe()
+    first, writing = os.pipe()
+    with open(first, "rb"):
+        # Where this process has no standard streams, the pipe has their numbers, which the child's get.
+        reading = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, 3)
     with open(reading, "rb"):
         # The writing end is closed before a child inherits it, or the reader would wait for more.
         with open(writing, "w") as file:

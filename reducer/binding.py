@@ -97,38 +97,38 @@ def check_ports(config: ReducerConfig) -> None:
                 check_address(config.host, port or 0)
 
 
-def hold_ports(config: ReducerConfig) -> tuple[list[int], list[socket.socket]]:
+def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
     """Hold all ports of all processes, so that one which starts again finds them free. `check_ports` comes before.
 
     Returns:
-        The gRPC port of each process, and the sockets that hold them all.
+        The gRPC port of each process, and what lets all ports go when it is closed.
 
     Raises:
         BindError: one is taken, or has two uses.
     """
     chosen: list[int] = []
-    held: list[socket.socket] = []
     seen: set[int] = set()
-    for number in range(config.processes):
-        ports = config.ports(number)
-        for option, port in zip(
-            _options(config, number), (ports.grpc, ports.data, ports.metrics), strict=True
-        ):
-            is_grpc = len(chosen) == number
-            if not (port or is_grpc):
-                continue  # the process picks it, and tells who must know
-            with naming(option):
-                try:
-                    if port in seen:
-                        raise OSError(errno.EADDRINUSE, "")
-                    port, sockets = hold(config.host, port or 0)
-                except OSError as error:
-                    raise listen_error(config.host, port or 0, error) from None
-            seen.add(port)
-            held += sockets
-            if is_grpc:
-                chosen.append(port)
-    return chosen, held
+    with contextlib.ExitStack() as held:
+        for number in range(config.processes):
+            ports = config.ports(number)
+            options = _options(config, number)
+            for option, port in zip(options, (ports.grpc, ports.data, ports.metrics), strict=True):
+                is_grpc = option is options[0]
+                if not (port or is_grpc):
+                    continue  # there is none, or the process picks it and tells who must know
+                with naming(option):
+                    try:
+                        if port in seen:
+                            raise OSError(errno.EADDRINUSE, "")
+                        port, sockets = hold(config.host, port or 0)
+                    except OSError as error:
+                        raise listen_error(config.host, port or 0, error) from None
+                seen.add(port)
+                for one in sockets:
+                    held.enter_context(one)
+                if is_grpc:
+                    chosen.append(port)
+        return chosen, held.pop_all()
 
 
 def _options(config: ReducerConfig, number: int) -> tuple[str, str, str]:

@@ -1,6 +1,6 @@
 """How the first process of a `reducer serve` gets the metrics of the others.
 
-The supervisor makes a pair of sockets for each of the others. The first process inherits one end of each pair,
+The supervisor makes a pair of sockets for each of the others (`reducer.process.messages`). The first process inherits one end of each pair,
 and the other process the other end, whenever it starts; nobody else can use them. A request is a new socket,
 to which the other process writes the text and then its end.
 """
@@ -21,11 +21,6 @@ log = logging.getLogger(__name__)
 _RECEIVE_BYTES = 1 << 16
 #: A timeout of 0 would mean that a socket does not block.
 _LEAST_S = 0.001
-
-
-def line() -> tuple[socket.socket, socket.socket]:
-    """Return the end of the first process, and that of the other one."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def answer(asked: socket.socket, text: Callable[[], str]) -> None:

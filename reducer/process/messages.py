@@ -12,6 +12,7 @@ from the process
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 
 SIBLINGS, DRAIN, USED, UNUSED = "siblings", "drain", "used", "unused"
@@ -20,6 +21,11 @@ SIBLINGS, DRAIN, USED, UNUSED = "siblings", "drain", "used", "unused"
 def siblings_line(ports: Sequence[int]) -> str:
     """Return the line that names ports."""
     return " ".join([SIBLINGS, *map(str, ports)])
+
+
+def metrics_line() -> tuple[socket.socket, socket.socket]:
+    """Return the end by which the first process asks another one for its metrics, and the other process's end."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def siblings_of(line: str) -> tuple[int, ...] | None:

@@ -33,7 +33,7 @@ class ServingProcess:
         config: of the whole reducer.
         number: of this process, from 0.
         port: of gRPC.
-        lines: ends of the lines to the others' metrics, or of that to its own (`reducer.observe.gathering`).
+        lines: ends of the lines to the others' metrics, or of that to its own (`messages.metrics_line`).
         ask_to_drain: is called when the process asks for the whole reducer to drain.
     """
 

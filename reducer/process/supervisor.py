@@ -26,9 +26,9 @@ from reduction.security.tokens import read_tokens
 
 from reducer.binding import check_ports, hold_ports
 from reducer.config import ReducerConfig
-from reducer.observe.gathering import line
 from reducer.process import service_manager
 from reducer.process.allowed import log_what_is_used
+from reducer.process.messages import metrics_line
 from reducer.process.restarts import Restarts
 from reducer.process.serving_process import ServingProcess
 from reducer.process.stopping import Stopping
@@ -73,7 +73,7 @@ class _Supervisor:
         self._stopping = Stopping(config.drain_timeout_s, self._kill)
         descriptors.allow(_DESCRIPTORS + _DESCRIPTORS_EACH * config.processes)
         ports, self._held = hold_ports(config)
-        lines = [line() for _ in ports[1:]] if config.metrics_port is not None else []
+        lines = [metrics_line() for _ in ports[1:]] if config.metrics_port is not None else []
         ends = [[first for first, _ in lines], *([other] for _, other in lines)]
         self._processes = [
             ServingProcess(config, number, port, ends[number] if lines else (), self._stopping.ask)

@@ -13,8 +13,9 @@ from reducer.core.totals import OTHER, JobLabel, JobTotals, Traffic
 from reducer.engine import Engine, Owner
 from reducer.observe import gathering, metrics
 from reducer.observe.exposition import Exposition, merge, of_all
-from reducer.observe.gathering import answer, ask, line
+from reducer.observe.gathering import answer, ask
 from reducer.observe.metrics import EngineCollector, Sources
+from reducer.process.messages import metrics_line
 from reducer.transports.outbox import Path
 
 
@@ -163,7 +164,7 @@ def test_who_has_answered():
 @pytest.fixture
 def lines():
     """Three lines, each as the ends of the first process and of the other one."""
-    made = [line() for _ in range(3)]
+    made = [metrics_line() for _ in range(3)]
     yield made
     for ends in made:
         for end in ends:

@@ -1,8 +1,8 @@
 """How the first process of a `reducer serve` gets the metrics of the others.
 
-The supervisor makes a pair of sockets for each of the others (`reducer.process.messages`). The first process inherits one end of each pair,
-and the other process the other end, whenever it starts; nobody else can use them. A request is a new socket,
-to which the other process writes the text and then its end.
+The supervisor makes a pair of sockets for each of the others (`reducer.process.messages`). The first process
+inherits one end of each pair, and the other process the other end, whenever it starts; nobody else can use
+them. A request is a new socket, to which the other process writes the text and then its end.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from reduction.discovery.cluster import REDUCERS_VARIABLE
+from reduction.errors import ConfigError
 from reduction.process.kept_reducer import LOOPBACK, KeptReducer
 
 #: Exit codes of shells: the command could not be run, there is none, and what is added to the number
@@ -64,11 +65,19 @@ def running_reducers(count: int) -> Iterator[list[KeptReducer]]:
 
 @contextmanager
 def variables_of(reducers: Sequence[KeptReducer]) -> Iterator[dict[str, str]]:
-    """Yield the variables by which a command finds these reducers and their token, in a file of its owner's only."""
+    """Yield the variables by which a command finds these reducers and their token, in a file of its owner's only.
+
+    Raises:
+        ConfigError: there is no place for that file.
+    """
     if not reducers:
         yield {}
         return
-    with tempfile.NamedTemporaryFile("w", prefix="reduction-token-") as file:  # its mode is 0600
+    try:
+        made = tempfile.NamedTemporaryFile("w", prefix="reduction-token-")  # its mode is 0600
+    except OSError as error:
+        raise ConfigError(f"no file can be made for the reducers' token: {error}; set TMPDIR") from None
+    with made as file:
         file.write(f"*:{reducers[0].token}\n")
         file.flush()
         addresses = ",".join(reducer.address for reducer in reducers)

@@ -25,7 +25,9 @@ def siblings_line(ports: Sequence[int]) -> str:
 
 def metrics_line() -> tuple[socket.socket, socket.socket]:
     """Return the end by which the first process asks another one for its metrics, and the other process's end."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    first, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # few requests wait for a process that is away
+    return first, other
 
 
 def siblings_of(line: str) -> tuple[int, ...] | None:

@@ -8,9 +8,12 @@ a failed bind into its own log only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterator, Sequence
+
+from reduction.process.held_port import hold
 
 from reducer.config import ReducerConfig, address_of
 
@@ -47,8 +50,13 @@ def ips_of(host: str) -> tuple[str, ...]:
     return tuple(filter(_is_here, found)) or tuple(found)
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
+def listen(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
     """Return sockets that listen at all addresses of a host, at the same port; 0 picks a free one.
+
+    Args:
+        host: that --bind names.
+        port: to listen at.
+        reuse_port: whether the parent process holds the port.
 
     Raises:
         OSError: one of them cannot be had. The text names the address and the cause.
@@ -56,7 +64,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
     ips, tries = ips_of(host), 1 if port else _TRIES
     while True:
         try:
-            return _listen(ips, port)
+            return _listen(ips, port, reuse_port)
         except OSError:
             tries -= 1
             if not tries:
@@ -106,17 +114,23 @@ def shown(host: str, port: int) -> str:
     return ",".join(address_of(ip, port) for ip in (*ips, *((IPV4_ANY,) if IPV6_ANY in ips else ())))
 
 
-def _listen(ips: Sequence[str], port: int) -> list[socket.socket]:
+def listen_error(host: str, port: int, error: OSError) -> OSError:
+    """Return an error that names address and cause, without asyncio's words around them."""
+    cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return OSError(error.errno, f"cannot listen on {address_of(host, port)}: {cause}")
+
+
+def _listen(ips: Sequence[str], port: int, reuse_port: bool) -> list[socket.socket]:
     with contextlib.ExitStack() as stack:
         socks: list[socket.socket] = []
         for ip in ips:
             where = _where(ip, port)
             try:
                 sock = stack.enter_context(socket.socket(where[0], socket.SOCK_STREAM))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(reuse_port))
                 _bind(sock, where[1])
             except OSError as error:
-                cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-                raise OSError(error.errno, f"cannot listen on {address_of(ip, port)}: {cause}") from None
+                raise listen_error(ip, port, error) from None
             _check_ipv6_only(sock, ip, port)
             port = sock.getsockname()[1]
             socks.append(sock)
@@ -179,6 +193,40 @@ def check_ports(config: ReducerConfig) -> None:
         ):
             with naming(option):
                 check_address(config.host, port or 0)
+
+
+def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
+    """Hold all ports of all processes, so that one which starts again finds them free. `check_ports` comes before.
+
+    Returns:
+        The gRPC port of each process, and what lets all ports go when it is closed.
+
+    Raises:
+        BindError: one is taken, or has two uses.
+    """
+    chosen: list[int] = []
+    seen: set[int] = set()
+    with contextlib.ExitStack() as held:
+        for number in range(config.processes):
+            ports = config.ports(number)
+            options = _options(config, number)
+            for option, port in zip(options, (ports.grpc, ports.data, ports.metrics), strict=True):
+                is_grpc = option is options[0]
+                if not (port or is_grpc):
+                    continue  # there is none, or the process picks it and tells who must know
+                with naming(option):
+                    try:
+                        if port in seen:
+                            raise OSError(errno.EADDRINUSE, "")
+                        port, sockets = hold(config.host, port or 0)
+                    except OSError as error:
+                        raise listen_error(config.host, port or 0, error) from None
+                seen.add(port)
+                for one in sockets:
+                    held.enter_context(one)
+                if is_grpc:
+                    chosen.append(port)
+        return chosen, held.pop_all()
 
 
 def _options(config: ReducerConfig, number: int) -> tuple[str, str, str]:

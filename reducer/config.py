@@ -31,9 +31,10 @@ class ReducerConfig:
     #: Port for Prometheus on the same host, None for no metrics; 0 takes the last one of `port_range`. It
     #: answers for all processes.
     metrics_port: int | None = None
-    #: Number of this process, and the name by which the processes of one reducer find the others'
-    #: metrics (`reducer.observe.gathering`). None for a process that is alone, and without metrics.
-    metrics_socket: tuple[int, str] | None = None
+    #: Number of this process, and the inherited descriptors by which the first process asks each of the others
+    #: for its metrics, or by which another one is asked (`reducer.observe.gathering`). None for a process that
+    #: is alone, and without metrics.
+    metrics_lines: tuple[int, tuple[int, ...]] | None = None
     #: Where all ports of all processes are (`reducer.resources.ports`); None if nowhere in particular.
     port_range: PortRange | None = None
     #: Whether that port also has the page, which shows names of jobs and hosts to everybody.
@@ -58,6 +59,8 @@ class ReducerConfig:
     stop_with_stdin: bool = False
     #: Whether this is a process that a supervisor has started, which gives orders on stdin.
     under_supervisor: bool = False
+    #: Whether the parent process holds the ports (`reduction.process.held_port`), so that this one shares them.
+    ports_are_held: bool = False
     #: How long SIGTERM waits for jobs to leave.
     drain_timeout_s: float = DRAIN_TIMEOUT_S
     #: How long this reducer stays after its last job, in seconds; None if for ever.

@@ -100,8 +100,6 @@ class Limits:
 
 
 OPTIONS = [
-    # With SO_REUSEPORT two servers could share one port without an error.
-    ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", FRAME_BYTES_MAX),
     # A silent worker host or a cut link is noticed after 8 to 10 s by TCP_USER_TIMEOUT, which
@@ -158,6 +156,7 @@ class GrpcServer:
         credentials: without them connections are not encrypted.
         tokens: without them no call needs a token.
         drain: what a Drain call does; without it there is no such call.
+        shares_port: whether the parent process holds the port.
         limits: how much the server takes at a time.
     """
 
@@ -169,6 +168,7 @@ class GrpcServer:
         credentials: grpc.ServerCredentials | None = None,
         tokens: TokenTable | None = None,
         drain: Drain | None = None,
+        shares_port: bool = False,
         limits: Limits = Limits(),
     ) -> None:
         self._engine = engine
@@ -176,6 +176,7 @@ class GrpcServer:
         self._credentials = credentials
         self._tokens = tokens
         self._drain = drain
+        self._shares_port = shares_port
         self._limits = limits
         self._turns = limits.turns()
         self._siblings: tuple[int, ...] = ()
@@ -186,7 +187,12 @@ class GrpcServer:
         self._health = health.aio.HealthServicer()
         # Calls have a limit too, because a health check may watch for ever.
         self._server = grpc.aio.server(
-            options=[*OPTIONS, ("grpc.max_allowed_incoming_connections", limits.connections)],
+            options=[
+                *OPTIONS,
+                ("grpc.max_allowed_incoming_connections", limits.connections),
+                # Otherwise two servers could share one port without an error.
+                ("grpc.so_reuseport", int(shares_port)),
+            ],
             maximum_concurrent_rpcs=limits.connections,
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
@@ -214,7 +220,8 @@ class GrpcServer:
             OSError: one cannot be bound.
         """
         host, wanted = split_address(bind)
-        check_address(host, wanted)  # gRPC would not say why it cannot bind
+        if not self._shares_port:
+            check_address(host, wanted)  # gRPC would not say why it cannot bind
         ips = ips_of(host)
         is_ipv4_any = IPV4_ANY in ips
         port = wanted or (free_port(host) if len(ips) > 1 or is_ipv4_any else 0)

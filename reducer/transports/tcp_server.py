@@ -70,29 +70,30 @@ class DataPort:
         #: For TCP, one for each address, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Callable[[], None] | None], socket.socket] = {}
-        self._incarnation = b""
+        #: Until then no connection of this host is let in but by TCP.
+        self._unshared_until_s = 0.0
         #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
         self._offers: dict[bytes, _Offer] = {}
 
-    def start(self, host: str, port: int, incarnation: bytes = b"") -> None:
+    def start(self, host: str, port: int, incarnation: bytes = b"", *, is_held: bool = False) -> None:
         """Listen; port 0 picks a free one.
 
         Args:
             host: at all of whose addresses to listen.
             port: of TCP.
             incarnation: of the reducer; workers on this host look for it. Empty: for TCP only.
+            is_held: whether the parent process holds the port, if it is not 0.
 
         Raises:
             OSError: an address cannot be bound.
         """
-        self._listeners += listen(host, port)
+        self._listeners += listen(host, port, reuse_port=is_held and port > 0)
         self.port = self._listeners[0].getsockname()[1]
+        if incarnation and self._tls is None:  # TLS promises that what crosses a socket is encrypted
+            self._listeners.append(_local_listener(incarnation))
         for listener in self._listeners:
             listener.setblocking(False)
             self._resume(listener)
-        if self._tls is None:  # TLS promises that what crosses a socket is encrypted
-            self._incarnation = incarnation
-            self._listen_locally()
 
     def stop(self) -> None:
         """Accept no new connections. Streams that moved end with their calls."""
@@ -104,24 +105,14 @@ class DataPort:
         self._listeners.clear()
 
     def share_less(self, reason: str) -> None:
-        """Let new streams of this host come by TCP for UNSHARED_S; those that share memory go on."""
-        for listener in [found for found in self._listeners if found.family == socket.AF_UNIX]:
-            log.warning("for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason)
-            self._loop.remove_reader(listener.fileno())
-            listener.close()
-            self._listeners.remove(listener)
-            self._loop.call_later(UNSHARED_S, self._listen_locally)
+        """Let new streams of this host come by TCP for UNSHARED_S; those that share memory go on.
 
-    def _listen_locally(self) -> None:
-        if not self._incarnation or not self._listeners:  # the latter after `stop`
-            return
-        try:
-            listener = _local_listener(self._incarnation)
-        except OSError:  # workers on this host come by TCP
-            self._loop.call_later(UNSHARED_S, self._listen_locally)
-        else:
-            self._listeners.append(listener)
-            self._resume(listener)
+        The listener for them stays: whoever took its name would be shown their keys.
+        """
+        now_s = self._loop.time()
+        if now_s >= self._unshared_until_s:
+            log.warning("for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason)
+            self._unshared_until_s = now_s + UNSHARED_S
 
     def offer(self, attach: Attach, certificate: bytes = b"") -> bytes:
         """Return a new key.
@@ -147,6 +138,9 @@ class DataPort:
             log.warning("data port cannot accept reason=%s", error)
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(PAUSE_S, self._resume, listener)
+            return
+        if sock.family == socket.AF_UNIX and self._loop.time() < self._unshared_until_s:
+            sock.close()
             return
         if len(self._strangers) >= DATA_STRANGERS_MAX:
             log.warning("closed a data connection reason=%d others have shown no key yet", DATA_STRANGERS_MAX)
@@ -218,7 +212,6 @@ def _local_listener(incarnation: bytes) -> socket.socket:
     try:
         listener.bind(local_socket(incarnation))
         listener.listen(_BACKLOG)
-        listener.setblocking(False)
     except OSError:
         listener.close()
         raise

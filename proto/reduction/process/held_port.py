@@ -1,0 +1,46 @@
+"""Ports that a process keeps for a server which it starts, and starts again when that has ended.
+
+While a server is away anybody could listen at its port, and its clients would show their tokens there. So its
+parent binds the port as well, without listening. Linux lets nobody else bind it then but processes of the same
+user that also set SO_REUSEPORT, as the server does, and connections go to those that listen (socket(7)).
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+#: So many ports are tried until one is free on all addresses of the host.
+_TRIES = 16
+
+
+def hold(host: str, port: int = 0) -> tuple[int, list[socket.socket]]:
+    """Bind a port on all addresses of a host; 0 picks one that is free there. Return it, and the sockets that hold it.
+
+    Raises:
+        OSError: it is taken on one of them, or all refuse for another reason.
+    """
+    addresses = dict.fromkeys(
+        (info[0], info[4]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    )
+    for _ in range(1 if port else _TRIES):
+        chosen, held, errors = port, list[socket.socket](), list[OSError]()
+        for family, where in addresses:
+            one = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                if family == socket.AF_INET6:
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(where[0] != "::"))
+                one.bind((where[0], chosen, *where[2:]))
+            except OSError as error:
+                one.close()
+                errors.append(error)
+            else:
+                held.append(one)
+                chosen = one.getsockname()[1]
+        # A machine without IPv6 may still call ::1 localhost: one address is enough.
+        if held and not any(error.errno == errno.EADDRINUSE for error in errors):
+            return chosen, held
+        for one in held:
+            one.close()
+    raise errors[0]

@@ -47,6 +47,10 @@ def ips_of(host: str) -> tuple[str, ...]:
     A machine without IPv6 may still call ::1 localhost.
     """
     found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    if (
+        host == "localhost"
+    ):  # to gRPC's clients that is both, whatever the system says: nobody else must get one
+        found |= dict.fromkeys(("127.0.0.1", "::1"))
     return tuple(filter(_is_here, found)) or tuple(found)
 
 

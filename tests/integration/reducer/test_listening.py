@@ -55,6 +55,7 @@ def both(monkeypatch):
         ("127.0.0.1", ("127.0.0.1",)),
         ("[::1]", ("::1",)),
         (BOTH, HERE),
+        ("localhost", HERE),
     ],
 )
 @pytest.mark.parametrize("is_chosen", [False, True], ids=["a free port", "a chosen port"])

@@ -32,9 +32,14 @@ def test_a_flood_of_large_first_frames(serve, tmp_path, until, guard, waves):
     tokens.write_text("*:" + "t0ken" * 8 + "\n")
     reducer = serve(*(("--token-file", str(tokens)) if guard == "a token" else ()), "--log-level", "error")
     idle = memory(reducer.pid, "VmRSS")
-    command = [sys.executable, "-m", "benchmarks.micro.flood", reducer.address, str(waves)]
+    command = [sys.executable, "-m", "benchmarks.micro.strangers", "no-token", reducer.address]
     answers = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=90, env=environment()
+        [*command, "--waves", str(waves)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env=environment(),
     ).stdout
     assert memory(reducer.pid, "VmHWM") < idle + PEAK_BYTES, answers
     until(

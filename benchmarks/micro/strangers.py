@@ -23,10 +23,9 @@ import grpc
 from reduction import limits, wire
 from reduction.model import Collective, DType, LobbyRequest, Push, ReduceOp
 from reduction.security.tokens import to_metadata
+from reduction.v1 import reduction_pb2 as pb
 
-from worker_plugin.transports.grpc_client import METHOD
-
-LOBBY = METHOD.replace("Session", "Lobby")
+SERVICE = pb.DESCRIPTOR.services_by_name["Reduction"].full_name
 CONNECTIONS, STREAMS = 8, 32
 #: Sockets that do nothing, or next to nothing, and how many at a time send what is no frame.
 IDLE, BUSY = 1000, 16
@@ -71,11 +70,9 @@ class Strangers:
         host, _, port = self.address.rpartition(":")
         return host, int(port)
 
-    async def call(
-        self, channel: grpc.aio.Channel, token: str | None, first: bytes, method: str = METHOD
-    ) -> None:
+    async def call(self, channel: grpc.aio.Channel, token: str | None, first: bytes) -> None:
         """Send a first message, and wait for the end of the call."""
-        call = channel.stream_stream(method)(metadata=to_metadata(token))
+        call = channel.stream_stream(f"/{SERVICE}/Session")(metadata=to_metadata(token))
         try:
             await call.write(first)
             while await call.read() is not grpc.aio.EOF:
@@ -115,6 +112,8 @@ class Strangers:
             ended = asyncio.ensure_future(reader.read())
             for byte in rest:
                 await asyncio.wait([ended], timeout=1.0)
+                if ended.done():
+                    break
                 writer.write(bytes([byte]))
             await ended
             writer.close()
@@ -187,7 +186,7 @@ async def lobby(strangers: Strangers) -> None:
     ]
 
     async def worker(channel: grpc.aio.Channel) -> None:
-        call = channel.stream_stream(LOBBY)(metadata=to_metadata(strangers.token))
+        call = channel.stream_stream(f"/{SERVICE}/Lobby")(metadata=to_metadata(strangers.token))
         request = LobbyRequest(JOB, os.urandom(limits.ID_BYTES), os.urandom(limits.LOBBY_ENTRY_BYTES_MAX))
         try:
             await call.write(wire.lobby_request_to_wire(request))

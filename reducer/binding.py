@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 
-from reduction.process.held_port import hold
+from reduction.process.held_port import hold, refusal
 
 from reducer.config import ReducerConfig, address_of
 
@@ -219,12 +219,9 @@ def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
                 if not (port or is_grpc):
                     continue  # there is none, or the process picks it and tells who must know
                 with naming(option):
-                    try:
-                        if port in seen:
-                            raise OSError(errno.EADDRINUSE, "")
-                        port, sockets = hold(config.host, port or 0)
-                    except OSError as error:
-                        raise listen_error(config.host, port or 0, error) from None
+                    if port in seen:
+                        raise refusal(config.host, port, errno.EADDRINUSE)
+                    port, sockets = hold(config.host, port or 0)
                 seen.add(port)
                 for one in sockets:
                     held.enter_context(one)

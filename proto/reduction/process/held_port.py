@@ -8,6 +8,7 @@ user that also set SO_REUSEPORT, as the server does, and connections go to those
 from __future__ import annotations
 
 import errno
+import os
 import socket
 
 #: So many ports are tried until one is free on all addresses of the host.
@@ -18,7 +19,7 @@ def hold(host: str, port: int = 0) -> tuple[int, list[socket.socket]]:
     """Bind a port on all addresses of a host; 0 picks one that is free there. Return it, and the sockets that hold it.
 
     Raises:
-        OSError: it is taken on one of them, or all refuse for another reason.
+        OSError: it is taken on one of them, or all refuse for another reason. The text names address and cause.
     """
     addresses = dict.fromkeys(
         (info[0], info[4]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -43,4 +44,10 @@ def hold(host: str, port: int = 0) -> tuple[int, list[socket.socket]]:
             return chosen, held
         for one in held:
             one.close()
-    raise errors[0]
+    raise refusal(host, port, errors[0].errno or 0)
+
+
+def refusal(host: str, port: int, number: int) -> OSError:
+    """Return an error that names the address and the cause."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return OSError(number, f"cannot listen on {address}: {os.strerror(number)}")

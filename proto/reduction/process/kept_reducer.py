@@ -56,9 +56,7 @@ class KeptReducer:
         try:
             port, self._held = hold(host)
         except OSError as error:
-            raise ReducerUnavailable(
-                f"a reducer cannot listen on {host}: {error.strerror or error}"
-            ) from None
+            raise ReducerUnavailable(f"a reducer cannot be started: {error.strerror or error}") from None
         #: HOST:PORT.
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._pause_s = RESTART_S

@@ -115,7 +115,7 @@ def test_no_process(started, monkeypatch):
 
 
 def test_no_such_address():
-    with pytest.raises(ReducerUnavailable, match=r"a reducer cannot listen on 192\.0\.2\.1: Cannot assign"):
+    with pytest.raises(ReducerUnavailable, match=r"cannot listen on 192\.0\.2\.1:0: Cannot assign"):
         KeptReducer("/ours", "192.0.2.1", "a secret")
 
 

@@ -8,6 +8,7 @@ a failed bind into its own log only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -38,10 +39,12 @@ def check_host(bind: str, host: str) -> None:
         raise BindError(f"--bind {bind}: the host {host} does not resolve: {reason}") from None
 
 
+@functools.cache
 def ips_of(host: str) -> tuple[str, ...]:
     """Return the IP addresses to listen at: those that this machine has, or all if it has none of them.
 
-    A machine without IPv6 may still call ::1 localhost.
+    A machine without IPv6 may still call ::1 localhost. A name is looked up once, so that all ports are at the same
+    addresses.
     """
     found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     if (

@@ -162,7 +162,9 @@ def _show(
         return of_all([exposition.text(), *others])
 
     with naming(f"--metrics-port {port}"):
-        serve_http(health, of_all_processes, listen(config.host, port), pages, config.page_hosts)
+        serve_http(
+            health, of_all_processes, listen(config.host, port), pages, (config.host, *config.page_hosts)
+        )
 
 
 async def _look(files: Sequence[Certificates | Tokens]) -> None:

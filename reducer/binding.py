@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -41,10 +42,12 @@ def check_host(bind: str, host: str) -> None:
         raise BindError(f"--bind {bind}: the host {host} does not resolve: {reason}") from None
 
 
+@functools.cache
 def ips_of(host: str) -> tuple[str, ...]:
     """Return the IP addresses to listen at: those that this machine has, or all if it has none of them.
 
-    A machine without IPv6 may still call ::1 localhost.
+    A machine without IPv6 may still call ::1 localhost. A name is looked up once, so that all ports are at the same
+    addresses.
     """
     found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     if (
@@ -221,10 +224,11 @@ def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
                 with naming(option):
                     if port in seen:
                         raise refusal(config.host, port, errno.EADDRINUSE)
-                    port, sockets = hold(config.host, port or 0)
+                    port = port or free_port(config.host)
+                    for ip in ips_of(config.host):
+                        for one in hold(ip, port)[1]:
+                            held.enter_context(one)
                 seen.add(port)
-                for one in sockets:
-                    held.enter_context(one)
                 if is_grpc:
                     chosen.append(port)
         return chosen, held.pop_all()

@@ -50,9 +50,8 @@ def ips_of(host: str) -> tuple[str, ...]:
     addresses.
     """
     found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-    if (
-        host == "localhost"
-    ):  # to gRPC's clients that is both, whatever the system says: nobody else must get one
+    if host == "localhost":
+        # To gRPC's clients that is both, whatever the system says, so nobody else must get one of them.
         found |= dict.fromkeys(("127.0.0.1", "::1"))
     return tuple(filter(_is_here, found)) or tuple(found)
 

@@ -223,10 +223,9 @@ def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
                 with naming(option):
                     if port in seen:
                         raise refusal(config.host, port, errno.EADDRINUSE)
-                    port = port or free_port(config.host)
-                    for ip in ips_of(config.host):
-                        for one in hold(ip, port)[1]:
-                            held.enter_context(one)
+                    port, sockets = hold(ips_of(config.host), port or 0)
+                    for one in sockets:
+                        held.enter_context(one)
                 seen.add(port)
                 if is_grpc:
                     chosen.append(port)

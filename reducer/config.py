@@ -31,13 +31,16 @@ class ReducerConfig:
     #: Port for Prometheus on the same host, None for no metrics; 0 takes the last one of `port_range`. It
     #: answers for all processes.
     metrics_port: int | None = None
-    #: Number of this process, and the name by which the processes of one reducer find the others'
-    #: metrics (`reducer.observe.gathering`). None for a process that is alone, and without metrics.
-    metrics_socket: tuple[int, str] | None = None
+    #: Number of this process, and the inherited descriptors by which the first process asks each of the others
+    #: for its metrics, or by which another one is asked (`reducer.observe.gathering`). None for a process that
+    #: is alone, and without metrics.
+    metrics_lines: tuple[int, tuple[int, ...]] | None = None
     #: Where all ports of all processes are (`reducer.resources.ports`); None if nowhere in particular.
     port_range: PortRange | None = None
     #: Whether that port also has the page, which shows names of jobs and hosts to everybody.
     page: bool = False
+    #: Names of this host, beside those that it knows itself, by which browsers may call the page; "*" for all.
+    page_hosts: tuple[str, ...] = ()
     #: Processes that serve.
     processes: int = field(default_factory=default_processes)
     #: Most bytes that all jobs together may reserve in all processes.
@@ -56,6 +59,8 @@ class ReducerConfig:
     stop_with_stdin: bool = False
     #: Whether this is a process that a supervisor has started, which gives orders on stdin.
     under_supervisor: bool = False
+    #: Whether the parent process holds the ports (`reduction.process.held_port`), so that this one shares them.
+    ports_are_held: bool = False
     #: How long SIGTERM waits for jobs to leave.
     drain_timeout_s: float = DRAIN_TIMEOUT_S
     #: How long this reducer stays after its last job, in seconds; None if for ever.
@@ -72,6 +77,8 @@ class ReducerConfig:
         self._check_ports(port)
         if self.page and self.metrics_port is None:
             raise ConfigError("--page: the page is on the metrics port, so set --metrics-port too")
+        if self.page_hosts and not self.page:
+            raise ConfigError("--page-hosts: there is no page without --page")
         if not 1 <= self.processes <= PROCESSES_MAX:
             raise ConfigError(f"--processes {self.processes}: must be 1 to {PROCESSES_MAX}")
         if self.memory_limit_bytes < self.processes:
@@ -162,6 +169,8 @@ class ReducerConfig:
     @property
     def own_host(self) -> str:
         """A host at which other processes of this machine reach `bind`."""
+        if self.host == "0.0.0.0" and self.tls is None:
+            return DEFAULT_HOST  # another user may listen at the ::1 of localhost, and would be shown tokens
         return "localhost" if self.host in ("0.0.0.0", "::") else self.host
 
     @property

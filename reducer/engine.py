@@ -7,11 +7,13 @@ wire.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,6 +22,7 @@ from reduction.codecs import CODECS, Codec
 from reduction.codecs.average import scale
 from reduction.codecs.interface import Array
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError, ResourceExhausted
+from reduction.limits import ID_BYTES
 from reduction.model import (
     NOWHERE,
     PROTOCOL_VERSION,
@@ -171,7 +174,7 @@ class Engine:
             JobStatus(
                 job=job.name,
                 world_size=job.world_size,
-                peers=job.peers(),
+                peers=tuple(replace(peer, nonce=_shown(peer.nonce)) for peer in job.peers()),
                 epoch=job.epoch,
                 started=job.is_started,
                 minimum=job.minimum,
@@ -441,6 +444,11 @@ class EngineStream:
     def label(self) -> str:
         """The job and the rank of a stream that is not over, for the log."""
         return self._engine.label(self._number)
+
+
+def _shown(nonce: bytes) -> bytes:
+    """Return what stands for a nonce in a Status: who knows the nonce itself could take the rank's place."""
+    return hashlib.blake2b(nonce, digest_size=ID_BYTES).digest()
 
 
 def _becomes_sum(codec: Codec, first: memoryview) -> bool:

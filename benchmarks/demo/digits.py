@@ -35,7 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from benchmarks.lab.ranks import Rank, Ranks, RanksFailed
-from benchmarks.lab.reducers import Reducers
+from benchmarks.lab.reducers import Reducers, own_token
 from worker_plugin import ReductionState, reduction_hook
 
 WORKERS = 4
@@ -181,6 +181,7 @@ def check(plans: Sequence[Plan], by_rank: Sequence[Sequence[Report]]) -> None:
 def demonstrate(epochs: int) -> None:
     began = time.monotonic()
     with (
+        own_token(),
         closing(Reducers(3)) as reducers,
         closing(Ranks(WORKERS, reducers.addresses)) as ranks,
     ):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from reduction.process.ready import close, wait_until_ready
 
@@ -13,6 +17,7 @@ from benchmarks.lab.procfs import children, cpu_s
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
+TOKEN_FILE = "REDUCTION_TOKEN_FILE"
 
 
 class Reducers:
@@ -56,6 +61,19 @@ class Reducers:
             close(process, STOP_TIMEOUT_S)
 
 
+@contextmanager
+def own_token() -> Iterator[None]:
+    """Let reducers that are started meanwhile want a token, which ranks that are started meanwhile show."""
+    with tempfile.NamedTemporaryFile("w", prefix="reduction-token-") as file:  # only its owner may read it
+        file.write(f"*:{secrets.token_urlsafe(32)}\n")
+        file.flush()
+        os.environ[TOKEN_FILE] = file.name
+        try:
+            yield
+        finally:
+            del os.environ[TOKEN_FILE]
+
+
 def start(
     host: Host, port: int = 0, *, log_level: str = "warning", processes: int = 1
 ) -> subprocess.Popen[str]:
@@ -64,6 +82,7 @@ def start(
     command += ["--processes", f"{processes}"] if processes else []
     command += ["--stop-with-stdin", "--log-level", log_level, "--drain-timeout", "2"]
     command += ["--link", f"{host.link_mbit:g}M"] if host.link_mbit else []
+    command += ["--token-file", os.environ[TOKEN_FILE]] if TOKEN_FILE in os.environ else []
     if host != LOOPBACK:
         command.append("--insecure")
     # Ctrl-C is the test process's: the ranks must still be able to end what they are in.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -12,6 +13,7 @@ from reduction.errors import ConfigError, ReducerUnavailable
 
 from reducer.commands.sources import RUN_PREFIX
 from reducer.launch import on_this_host, reach, role, serving, world
+from reducer.launch.on_this_host import TOKEN_FILE_VARIABLE
 
 #: More processes on one host only take turns on its cores.
 REDUCERS_MAX = 64
@@ -151,20 +153,19 @@ def run(
 
 def _on_this_host(reducers: int, auto: bool, command: tuple[str, ...]) -> int:
     """Run the command with reducers on this host; return its exit code."""
-    from reduction.process.ready import NotReady
-
     named = os.environ.get(REDUCERS_VARIABLE)
     if named and reducers:
         _say(f"{REDUCERS_VARIABLE} names reducers ({named}); none is started here")
-    try:
-        with on_this_host.running_reducers(0 if named else reducers) as addresses:
-            if addresses:
-                _say(f"reducers at {', '.join(addresses)}")
-            environment = on_this_host.settings_for(addresses, "ddp" if auto else None)
-            return on_this_host.run(command, environment)
-    except NotReady as error:
-        _say(str(error))
-        return 1
+    logging.basicConfig(format="reducer run: %(message)s")
+    with (
+        on_this_host.running_reducers(0 if named else reducers) as running,
+        on_this_host.variables_of(running) as variables,
+    ):
+        if running:
+            _say(f"reducers at {', '.join(reducer.address for reducer in running)}")
+            _say(f"`reducer status` and `reducer top` need --token-file {variables[TOKEN_FILE_VARIABLE]}")
+        environment = on_this_host.settings_for(variables, "ddp" if auto else None)
+        return on_this_host.run(command, environment, running)
 
 
 def _as_worker(
@@ -177,7 +178,8 @@ def _as_worker(
     """
     if cluster.reducers:
         reach.wait_for_reducers(cluster.reducers, wait_s, _say)
-    environment = on_this_host.settings_for(cluster.reducers, "ddp" if auto else None)
+    named = {REDUCERS_VARIABLE: ",".join(cluster.reducers)} if cluster.reducers else {}
+    environment = on_this_host.settings_for(named, "ddp" if auto else None)
     return on_this_host.run(command, environment | world.variables(cluster, master_port))
 
 

@@ -77,6 +77,12 @@ EXIT_NO_JOB = 5
     help="Also serve a page for browsers there, at /, with all jobs, this reducer and events; see SECURITY.md.",
 )
 @click.option(
+    "--page-hosts",
+    metavar="NAMES",
+    help="Names of this host by which browsers may call the page, with commas between them, or * for all. Beside IP "
+    "addresses, names without a dot, the host's own name and that of --bind, which they may always use.",
+)
+@click.option(
     "--memory-limit",
     type=size,
     metavar="SIZE",
@@ -156,7 +162,8 @@ EXIT_NO_JOB = 5
     "--stop-with-stdin", is_flag=True, hidden=True, allow_from_autoenv=False, help="Stop when stdin closes."
 )
 @click.option("--under-supervisor", is_flag=True, hidden=True, allow_from_autoenv=False)
-@click.option("--metrics-socket", nargs=2, type=(int, str), hidden=True, allow_from_autoenv=False)
+@click.option("--ports-are-held", is_flag=True, hidden=True, allow_from_autoenv=False)
+@click.option("--metrics-lines", nargs=2, type=(int, str), hidden=True, allow_from_autoenv=False)
 @click.pass_context
 def serve(
     context: click.Context,
@@ -165,6 +172,7 @@ def serve(
     metrics_port: int | None,
     port_range: str | None,
     page: bool,
+    page_hosts: str | None,
     memory_limit: int | None,
     processes: int | None,
     tls_cert: str | None,
@@ -182,7 +190,8 @@ def serve(
     check: bool,
     stop_with_stdin: bool,
     under_supervisor: bool,
-    metrics_socket: tuple[int, str] | None,
+    ports_are_held: bool,
+    metrics_lines: tuple[int, str] | None,
 ) -> None:
     """Run one reducer until SIGTERM, Ctrl-C or `reducer drain`; a second signal ends all its processes at once.
 
@@ -212,6 +221,7 @@ def serve(
             metrics_port=metrics_port,
             port_range=ports,
             page=page,
+            page_hosts=tuple(filter(None, map(str.strip, (page_hosts or "").split(",")))),
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,
@@ -220,7 +230,8 @@ def serve(
             link_mbit=0 if link is None else link_mbit("--link", link),
             stop_with_stdin=stop_with_stdin,
             under_supervisor=under_supervisor,
-            metrics_socket=metrics_socket,
+            ports_are_held=ports_are_held,
+            metrics_lines=metrics_lines and (metrics_lines[0], tuple(map(int, metrics_lines[1].split()))),
             drain_timeout_s=drain_timeout,
             exit_after_job_s=exit_after_job,
             trace=trace,

@@ -2,91 +2,134 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import secrets
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from reduction.discovery.cluster import REDUCERS_VARIABLE
-from reduction.process.launch import start_reducer
-from reduction.process.ready import close, wait_until_ready
+from reduction.errors import ConfigError
+from reduction.process.kept_reducer import LOOPBACK, KeptReducer
 
-#: A reducer must listen after this many seconds.
-START_S = 60.0
-#: A reducer is killed if it has not ended this many seconds after the command.
-STOP_S = 5.0
 #: Exit codes of shells: the command could not be run, there is none, and what is added to the number
 #: of a signal that ended it.
 CANNOT_RUN, NOT_FOUND, BY_SIGNAL = 126, 127, 128
-#: Signals that are meant for the command. Ctrl-C reaches it from the terminal, as it reaches us.
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: Signals that are meant for the command.
+_PASSED_ON = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+#: `si_code` of a signal that the kernel has made (sigaction(2)): such as of Ctrl-C, which reaches the command
+#: from the terminal, as it reaches us.
+_SI_KERNEL = 0x80
+#: prctl(2).
+_PR_SET_PDEATHSIG = 1
+TOKEN_FILE_VARIABLE = "REDUCTION_TOKEN_FILE"
 
 
 @contextmanager
-def running_reducers(count: int) -> Iterator[list[str]]:
-    """Start reducers on free ports of the loopback address; yield HOST:PORT of each, and stop them at the end.
+def running_reducers(count: int) -> Iterator[list[KeptReducer]]:
+    """Start reducers on free ports of the loopback address, with one token; stop them at the end.
 
     They also stop when this process is killed.
 
     Raises:
-        NotReady: one does not serve; its own message is on stderr.
+        ReducerUnavailable: one does not serve; its own message is on stderr.
     """
-    options = ["--bind", "127.0.0.1:0", "--processes", "1", "--log-level", "warning"]
-    processes: list[subprocess.Popen[str]] = []
+    token = secrets.token_urlsafe(32)
+    reducers: list[KeptReducer] = []
     try:
         for _ in range(count):
-            processes.append(start_reducer(Path(__file__).parents[2], options))
-        yield [wait_until_ready(process, START_S) for process in processes]
+            reducers.append(KeptReducer(Path(__file__).parents[2], LOOPBACK, token))
+        for reducer in reducers:
+            reducer.wait_until_ready()
+        yield reducers
     finally:
-        for process in processes:
-            if process.stdin is not None:
-                process.stdin.close()
-        for process in processes:
-            close(process, STOP_S)
+        for reducer in reducers:
+            reducer.begin_stop()
+        for reducer in reducers:
+            reducer.stop()
 
 
-def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command to its end; signals to this process are passed on to it. Return its exit code, as shells do."""
-    process: subprocess.Popen[bytes] | None = None
-    early: list[int] = []
+@contextmanager
+def variables_of(reducers: Sequence[KeptReducer]) -> Iterator[dict[str, str]]:
+    """Yield the variables by which a command finds these reducers and their token, in a file of its owner's only.
 
-    def pass_on(number: int, _: FrameType | None) -> None:
-        if process is None:
-            early.append(number)
-        else:
-            process.send_signal(number)
-
-    def ignore(number: int, _: FrameType | None) -> None:
-        """Do nothing. The command must not inherit that, as it would SIG_IGN."""
-
-    # Before the command runs, or a signal could end this process and leave the command behind.
-    previous = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
-    previous[signal.SIGINT] = signal.signal(signal.SIGINT, ignore)
+    Raises:
+        ConfigError: there is no place for that file.
+    """
+    if not reducers:
+        yield {}
+        return
     try:
-        process = subprocess.Popen(command, env=dict(environment))
-        for number in early:
-            process.send_signal(number)
-        code = process.wait()
+        made = tempfile.NamedTemporaryFile("w", prefix="reduction-token-")  # its mode is 0600
+    except OSError as error:
+        raise ConfigError(f"no file can be made for the reducers' token: {error}; set TMPDIR") from None
+    with made as file:
+        file.write(f"*:{reducers[0].token}\n")
+        file.flush()
+        addresses = ",".join(reducer.address for reducer in reducers)
+        yield {REDUCERS_VARIABLE: addresses, TOKEN_FILE_VARIABLE: file.name}
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], reducers: Sequence[KeptReducer] = ()) -> int:
+    """Run a command to its end; keep reducers alive meanwhile. Return its exit code, as shells do.
+
+    Signals to this process are passed on to the command. If this process is killed, the command gets SIGTERM.
+    """
+    # They are waited for, not handled: only so the kernel tells who has sent one. Those that this process
+    # was told to ignore, as by nohup, are ignored by the command too.
+    waited = {number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN}
+    waited.add(signal.SIGCHLD)
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # if it was ignored, nobody would learn of the command's end
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        begin = partial(_begin, ctypes.CDLL(None), os.getpid(), before)
+        process = subprocess.Popen(command, env=dict(environment), preexec_fn=begin)
+        while (code := process.poll()) is None:
+            now_s = time.monotonic()
+            pauses = [pause_s for reducer in reducers if (pause_s := reducer.look(now_s))]
+            if pauses:
+                got = signal.sigtimedwait(waited, min(pauses))
+            else:
+                got = signal.sigwaitinfo(waited)
+            if got is not None and got.si_signo != signal.SIGCHLD and got.si_code != _SI_KERNEL:
+                process.send_signal(got.si_signo)
     except OSError as error:
         print(f"reducer run: {command[0]}: {error.strerror}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return BY_SIGNAL - code if code < 0 else code
 
 
+def _begin(libc: ctypes.CDLL, parent: int, mask: set[int | signal.Signals]) -> None:
+    """Prepare the command's process, which has no other thread yet: it ends with its parent, and hears signals."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended already
+        os.kill(os.getpid(), signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def settings_for(
-    addresses: Sequence[str], auto: str | None, environ: Mapping[str, str] = os.environ
+    variables: Mapping[str, str], auto: str | None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the environment of a training that uses these reducers; what the user has set stays."""
-    environment = dict(environ)
-    if addresses:
-        environment[REDUCERS_VARIABLE] = ",".join(addresses)
+    """Return the environment of a training with these variables; what else the user has set stays."""
+    environment = {**environ, **variables}
     if auto is not None:
         environment.setdefault("REDUCTION_AUTO", auto)
     return environment

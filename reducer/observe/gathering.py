@@ -1,8 +1,8 @@
 """How the first process of a `reducer serve` gets the metrics of the others.
 
-Each of them listens at an abstract UNIX socket, whose name the supervisor has made up and told all of
-them; so the processes need no ports of their own, and one that starts again is found again. A
-connection to it brings the text and then its end. The metrics are open to everybody anyway.
+The supervisor makes a pair of sockets for each of the others (`reducer.process.messages`). The first process
+inherits one end of each pair, and the other process the other end, whenever it starts; nobody else can use
+them. A request is a new socket, to which the other process writes the text and then its end.
 """
 
 from __future__ import annotations
@@ -19,65 +19,42 @@ from reducer.observe.metrics import ANSWER_S
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 1 << 16
-#: Pause after the process ran out of descriptors, in seconds.
-_PAUSE_S = 1.0
 #: A timeout of 0 would mean that a socket does not block.
 _LEAST_S = 0.001
 
 
-def socket_name(name: str, number: int) -> str:
-    """Return where process `number` listens, among those that have been told this name."""
-    return f"\0reducer-metrics-{name}-{number}"
+def answer(asked: socket.socket, text: Callable[[], str]) -> None:
+    """Answer requests from a daemon thread, one after the other, until nobody can ask any more."""
+    threading.Thread(target=_answer, args=(asked, text), name="reducer-metrics", daemon=True).start()
 
 
-def listener(name: str) -> socket.socket:
-    """Return a socket that listens at a name of `socket_name`.
-
-    Raises:
-        OSError: somebody else does.
-    """
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        made.bind(name)
-        made.listen()
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
-def answer(listening: socket.socket, text: Callable[[], str]) -> None:
-    """Answer whoever connects, from a daemon thread, one after the other."""
-    threading.Thread(target=_answer, args=(listening, text), name="reducer-metrics", daemon=True).start()
-
-
-def _answer(listening: socket.socket, text: Callable[[], str]) -> None:
+def _answer(asked: socket.socket, text: Callable[[], str]) -> None:
     while True:
         try:
-            connection, _ = listening.accept()
-        except OSError as error:
-            if listening.fileno() < 0:  # it was closed
-                return
-            log.warning("cannot accept who asks for my metrics reason=%s", error)
-            time.sleep(_PAUSE_S)
-            continue
-        with connection:
-            connection.settimeout(ANSWER_S)
-            try:
-                connection.sendall(text().encode())
-            except Exception as error:  # the next one is answered all the same
-                log.warning("cannot tell the first process my metrics reason=%r", error)
+            request, descriptors, _, _ = socket.recv_fds(asked, 1, 1)
+        except OSError:  # it was closed
+            return
+        if not request:
+            return
+        for descriptor in descriptors:  # none if this process has none left
+            with socket.socket(fileno=descriptor) as connection:
+                connection.settimeout(ANSWER_S)
+                try:
+                    connection.sendall(text().encode())
+                except Exception as error:  # the next one is answered all the same
+                    log.warning("cannot tell the first process my metrics reason=%r", error)
 
 
-def ask(names: Sequence[str]) -> list[str | None]:
-    """Return what the processes that listen at these names answer within ANSWER_S; None for no answer."""
+def ask(lines: Sequence[socket.socket]) -> list[str | None]:
+    """Return what the processes at the other ends answer within ANSWER_S; None for no answer."""
     deadline = time.monotonic() + ANSWER_S
     with ExitStack() as stack:
-        connections = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in names]
-        for connection, name in zip(connections, names, strict=True):
-            with suppress(OSError):  # then it cannot be read from, either
-                connection.settimeout(max(_LEAST_S, deadline - time.monotonic()))
-                connection.connect(name)
+        connections = []
+        for one in lines:
+            connection, theirs = socket.socketpair()
+            connections.append(stack.enter_context(connection))
+            with theirs, suppress(OSError):  # it has not read many earlier ones; then nothing comes
+                socket.send_fds(one, [b"?"], [theirs.fileno()], socket.MSG_DONTWAIT)
         return [_receive(connection, deadline) for connection in connections]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,12 +15,12 @@ from reduction.process import descriptors
 from reduction.process.place import own_host
 from reduction.process.ready import ready_line
 
-from reducer.binding import check_ports, naming
+from reducer.binding import check_ports, listen, naming, shown
 from reducer.config import ReducerConfig, address_of
 from reducer.credentials import LOOK_S, Certificates, Tokens
 from reducer.engine import TICK_S, Engine
 from reducer.observe.exposition import Exposition, of_all
-from reducer.observe.gathering import answer, ask, listener, socket_name
+from reducer.observe.gathering import answer, ask
 from reducer.observe.http import Health, Page, serve_http
 from reducer.observe.metrics import EngineCollector, Sources
 from reducer.observe.page.routes import routes
@@ -56,15 +57,19 @@ async def serve(config: ReducerConfig) -> None:
     engine = Engine(memory_limit_bytes=config.memory_limit_bytes_each, place=place)
     health = Health(asyncio.get_running_loop())
     sampler = Sampler() if config.page else None
-    check_ports(config)
+    if not config.ports_are_held:
+        check_ports(config)
     data_port = DataPort(None if certificates is None else certificates.context)
     with naming(f"--data-port {config.ports().data}"):
-        data_port.start(config.host, config.ports().data, engine.jobs.incarnation)
+        data_port.start(
+            config.host, config.ports().data, engine.jobs.incarnation, is_held=config.ports_are_held
+        )
     server = GrpcServer(
         engine,
         data_port,
         credentials=None if certificates is None else certificates.credentials,
         tokens=None if tokens is None else tokens.table,
+        shares_port=config.ports_are_held,
         drain=Drain(stopping.ask if supervisor is None else supervisor.ask_to_drain, config.drain_timeout_s),
     )
     sources = Sources(
@@ -100,10 +105,13 @@ async def serve(config: ReducerConfig) -> None:
         others = [address_of(config.own_host, sibling) for sibling in siblings]
         access = StatusAccess(config.tls, None if tokens is None else tokens.table)
         sampler.start(partial(look_at_all, engine, health.loop, config.address(port), others, access))
+    http_port = config.ports().metrics
     log.info(
-        "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
+        "serving address=%s grpc=%s data=%s http=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
         config.address(port),
-        data_port.port,
+        shown(config.host, port),
+        shown(config.host, data_port.port),
+        "off" if http_port is None else shown(config.host, http_port),
         "off" if certificates is None else "on",
         "off" if tokens is None else "on",
         siblings,
@@ -144,22 +152,21 @@ def _show(
     Raises:
         BindError: the port cannot be bound.
     """
-    number, name = config.metrics_socket or (0, "")
+    number, descriptors = config.metrics_lines or (0, ())
+    lines = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     exposition = Exposition(EngineCollector(sources, health.loop), number)
-    if number:
-        with naming("--metrics-socket"):
-            answer(listener(socket_name(name, number)), exposition.text)
-        return
     port = config.ports().metrics
     if port is None:
+        for line in lines:
+            answer(line, exposition.text)
         return
 
     def of_all_processes() -> str:
-        others = ask([socket_name(name, other) for other in range(1, len(siblings) + 1)])
-        return of_all([exposition.text(), *others])
+        return of_all([exposition.text(), *ask(lines[: len(siblings)])])
 
     with naming(f"--metrics-port {port}"):
-        serve_http(health, of_all_processes, config.host, port, pages)
+        listeners = listen(config.host, port, reuse_port=config.ports_are_held)
+        serve_http(health, of_all_processes, listeners, pages, (config.host, *config.page_hosts))
 
 
 async def _look(files: Sequence[Certificates | Tokens]) -> None:

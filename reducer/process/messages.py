@@ -12,6 +12,7 @@ from the process
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 
 SIBLINGS, DRAIN, USED, UNUSED = "siblings", "drain", "used", "unused"
@@ -20,6 +21,13 @@ SIBLINGS, DRAIN, USED, UNUSED = "siblings", "drain", "used", "unused"
 def siblings_line(ports: Sequence[int]) -> str:
     """Return the line that names ports."""
     return " ".join([SIBLINGS, *map(str, ports)])
+
+
+def metrics_line() -> tuple[socket.socket, socket.socket]:
+    """Return the end by which the first process asks another one for its metrics, and the other process's end."""
+    first, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # few requests wait for a process that is away
+    return first, other
 
 
 def siblings_of(line: str) -> tuple[int, ...] | None:

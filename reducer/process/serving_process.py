@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from time import monotonic
 from reduction.process.launch import reducer_command
 from reduction.process.ready import ready_address
 
-from reducer.config import TLS_OPTIONS, ReducerConfig, split_address
+from reducer.config import TLS_OPTIONS, ReducerConfig
 from reducer.process.messages import DRAIN, UNUSED, USED, siblings_line
 
 log = logging.getLogger(__name__)
@@ -31,21 +32,30 @@ class ServingProcess:
     Args:
         config: of the whole reducer.
         number: of this process, from 0.
-        name: by which the processes find each other's metrics.
+        port: of gRPC.
+        lines: ends of the lines to the others' metrics, or of that to its own (`messages.metrics_line`).
         ask_to_drain: is called when the process asks for the whole reducer to drain.
     """
 
     def __init__(
-        self, config: ReducerConfig, number: int, name: str, ask_to_drain: Callable[[], None]
+        self,
+        config: ReducerConfig,
+        number: int,
+        port: int,
+        lines: Sequence[socket.socket],
+        ask_to_drain: Callable[[], None],
     ) -> None:
         self.number = number
+        #: Port of gRPC.
+        self.port = port
         #: Is set as soon as the process listens for the first time.
         self.has_listened = asyncio.Event()
+        #: Whether it listens now.
+        self.is_serving = False
         #: Whether it has ever had a job.
         self.has_served = False
         self._config = config
-        self._name = name
-        self._port = config.ports(number).grpc
+        self._lines = lines
         self._ask_to_drain = ask_to_drain
         self._process: Process | None = None
         self._is_draining = False
@@ -54,13 +64,8 @@ class ServingProcess:
 
     @property
     def address(self) -> str:
-        """HOST:PORT of gRPC. The port is known as soon as the process has listened."""
-        return self._config.address(self._port)
-
-    @property
-    def port(self) -> int:
-        """The gRPC port."""
-        return self._port
+        """HOST:PORT of gRPC."""
+        return self._config.address(self.port)
 
     @property
     def is_used(self) -> bool:
@@ -81,7 +86,13 @@ class ServingProcess:
         command, environment = reducer_command(Path(__file__).parents[2])
         # A session of its own: Ctrl-C is for the supervisor.
         self._process = process = await asyncio.create_subprocess_exec(
-            *command, *self._arguments(), stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment
+            *command,
+            *self._arguments(),
+            stdin=PIPE,
+            stdout=PIPE,
+            start_new_session=True,
+            env=environment,
+            pass_fds=self._line_numbers,
         )
         assert process.stdout is not None
         if self._is_draining:
@@ -96,16 +107,16 @@ class ServingProcess:
         if not first.done():
             log.error("process %d did not listen within %g s pid=%d", self.number, START_S, process.pid)
             self.kill()
-        address = ready_address((await first).decode())
-        if address is None:
+        if ready_address((await first).decode()) is None:
             return await process.wait(), None
         began_s = monotonic()
-        self._port = split_address(address)[1]
+        self.is_serving = True
         if self.has_listened.is_set():
             self._used_until = began_s + RETURN_S
         self.has_listened.set()
         while line := (await process.stdout.readline()).decode().strip():
             self._on_report(line)
+        self.is_serving = False
         code = await process.wait()
         # Until it listens again nobody knows which jobs it has.
         self._jobs, self._used_until = None, float("inf")
@@ -148,9 +159,14 @@ class ServingProcess:
         elif line == DRAIN:
             self._ask_to_drain()
 
+    @property
+    def _line_numbers(self) -> list[int]:
+        return [line.fileno() for line in self._lines]
+
     def _arguments(self) -> list[str]:
         config, ports = self._config, self._config.ports(self.number)
         arguments = ["serve", "--bind", self.address, "--processes", "1", "--under-supervisor"]
+        arguments += ["--ports-are-held"]
         arguments += ["--memory-limit", str(config.memory_limit_bytes_each)]
         arguments += ["--drain-timeout", str(config.drain_timeout_s)]
         arguments += ["--log-level", logging.getLevelName(logging.getLogger().level).lower()]
@@ -164,8 +180,11 @@ class ServingProcess:
         arguments += ["--data-port", str(ports.data)] if ports.data else []
         arguments += ["--metrics-port", str(ports.metrics)] if ports.metrics else []
         arguments += ["--page"] if config.page and self.number == 0 else []
-        if config.metrics_port is not None:
-            arguments += ["--metrics-socket", str(self.number), self._name]
+        arguments += (
+            ["--page-hosts", ",".join(config.page_hosts)] if config.page_hosts and self.number == 0 else []
+        )
+        if self._lines:
+            arguments += ["--metrics-lines", str(self.number), " ".join(map(str, self._line_numbers))]
         for option, seconds in (
             ("--exit-after-job", config.exit_after_job_s),
             ("--wait-for-job", config.wait_for_job_s),

@@ -1,7 +1,7 @@
 """Decides when a process stops, and how long it drains before.
 
 asked for by                      drains for at most
-SIGTERM, SIGINT                   --drain-timeout
+SIGTERM, SIGINT, SIGHUP           --drain-timeout
 `reducer drain`                   --drain-timeout
 the end of stdin                  ORPHAN_DRAIN_S: the parent process is gone
 the end of stdin after either     ORPHAN_DRAIN_S from then on
@@ -30,6 +30,22 @@ ORPHAN_DRAIN_S = 2.0
 EXIT_AT_ONCE = 130
 
 
+def listen_to_signals(on_signal: Callable[[], None], on_hangup: Callable[[], None]) -> None:
+    """Have the loop call a function at SIGTERM and SIGINT, and one at SIGHUP unless nohup(1) has it ignored.
+
+    SIGUSR1 and SIGUSR2 would end the process, which nobody means by them.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # `reducer run` blocks them, and we inherit that
+
+
 class Stopping:
     """Waits for what asks a process to stop. Only the loop's thread uses it."""
 
@@ -51,10 +67,9 @@ class Stopping:
 
     def listen(self, *, stdin: bool) -> None:
         """Watch for signals from now on, and for the end of stdin if `stdin` is set."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+        listen_to_signals(self._on_signal, self.ask)
         if stdin:
+            loop = asyncio.get_running_loop()
             loop.add_reader(sys.stdin.fileno(), self._on_stdin)
 
     async def wait(self) -> None:

@@ -2,7 +2,8 @@
 
 Each process is a reducer of its own, with its own ports and incarnation. The first one names the
 ports of the others in its Welcome, and the workers open streams to them too. A process that ends is
-started again on the same ports, and its jobs take it back like any restarted reducer. All end when
+started again on the same ports, which the supervisor holds meanwhile, and its jobs take it back like any restarted
+reducer. One that cannot start is tried again as long as another one serves. All end when
 their stdin closes, which happens when the supervisor ends, however it ends.
 
 This module and those that it imports leave out gRPC, NumPy and protobuf, so that the supervisor
@@ -14,20 +15,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import signal
 from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 
+from reduction.process import descriptors
 from reduction.process.ready import ready_line
 from reduction.security.tokens import read_tokens
 
-from reducer.binding import check_ports
+from reducer.binding import check_ports, hold_ports
 from reducer.config import ReducerConfig
 from reducer.process import service_manager
 from reducer.process.allowed import log_what_is_used
-from reducer.process.restarts import FAILED_STARTS_MAX, Restarts
+from reducer.process.messages import metrics_line
+from reducer.process.restarts import Restarts
 from reducer.process.serving_process import ServingProcess
 from reducer.process.stopping import Stopping
 from reducer.process.unused import NoJob, Unused
@@ -41,6 +43,8 @@ LOOK_S = 0.1
 #: Exit codes of a process whose settings are wrong or whose address is taken. At the first start there
 #: is no point in trying again. Later its files and ports may only just be changing hands.
 _WRONG_SETTINGS = (2, 3)
+#: Descriptors of the supervisor, and those for each process: its pipes, both ends of its line, held ports.
+_DESCRIPTORS, _DESCRIPTORS_EACH = 64, 12
 #: Exit code if a process does not start.
 EXIT_NO_START = 1
 
@@ -67,10 +71,13 @@ class _Supervisor:
     def __init__(self, config: ReducerConfig) -> None:
         self._config = config
         self._stopping = Stopping(config.drain_timeout_s, self._kill)
-        # A name that nobody else knows before: it is how the first process finds the others' metrics.
-        name = secrets.token_hex(16)
+        descriptors.allow(_DESCRIPTORS + _DESCRIPTORS_EACH * config.processes)
+        ports, self._held = hold_ports(config)
+        lines = [metrics_line() for _ in ports[1:]] if config.metrics_port is not None else []
+        ends = [[first for first, _ in lines], *([other] for _, other in lines)]
         self._processes = [
-            ServingProcess(config, number, name, self._stopping.ask) for number in range(config.processes)
+            ServingProcess(config, number, port, ends[number] if lines else (), self._stopping.ask)
+            for number, port in enumerate(ports)
         ]
         self._exit_code = 0
 
@@ -117,12 +124,14 @@ class _Supervisor:
                 self._kill()  # the others have no jobs yet
                 return
             pause_s = restarts.after(served_s)
-            if pause_s is None:
+            # Its fault must not end the jobs that others serve. Before it has listened for the first time none does.
+            is_alone = not process.has_listened.is_set() or not any(one.is_serving for one in self._processes)
+            if restarts.has_failed and is_alone:
                 log.error(
                     "giving up: process %d ended %d times in succession before it served, at last with exit code %d; "
                     "its own words are above",
                     process.number,
-                    FAILED_STARTS_MAX,
+                    restarts.failed_starts,
                     code,
                 )
                 self._give_up(EXIT_NO_START)

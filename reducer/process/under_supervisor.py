@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 
 from reducer.process.messages import DRAIN, UNUSED, USED, siblings_of
-from reducer.process.stopping import Stopping
+from reducer.process.stopping import Stopping, listen_to_signals
 
 
 class UnderSupervisor:
@@ -23,11 +22,11 @@ class UnderSupervisor:
 
     async def obey(self) -> None:
         """Take orders until stdin ends; pass signals on to the supervisor from now on."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.ask_to_drain)
+        listen_to_signals(self.ask_to_drain, self.ask_to_drain)
         lines = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
+        )
         while line := (await lines.readline()).decode():
             if (siblings := siblings_of(line)) is not None:
                 self._siblings = siblings

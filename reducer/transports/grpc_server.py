@@ -12,6 +12,7 @@ token.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,8 +42,8 @@ from reduction.security.tokens import TokenTable
 from reduction.shortage import shortage
 from reduction.v1 import reduction_pb2 as pb
 
-from reducer.binding import check_address
-from reducer.config import split_address
+from reducer.binding import IPV4_ANY, check_address, free_port, ips_of, kept_from_ipv6
+from reducer.config import address_of, split_address
 from reducer.engine import Engine
 from reducer.resources.heap import Heap
 from reducer.security import certificate_of, check_call, check_drain, check_join, check_status
@@ -99,8 +100,6 @@ class Limits:
 
 
 OPTIONS = [
-    # With SO_REUSEPORT two servers could share one port without an error.
-    ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", FRAME_BYTES_MAX),
     # A silent worker host or a cut link is noticed after 8 to 10 s by TCP_USER_TIMEOUT, which
@@ -157,6 +156,7 @@ class GrpcServer:
         credentials: without them connections are not encrypted.
         tokens: without them no call needs a token.
         drain: what a Drain call does; without it there is no such call.
+        shares_port: whether the parent process holds the port.
         limits: how much the server takes at a time.
     """
 
@@ -168,6 +168,7 @@ class GrpcServer:
         credentials: grpc.ServerCredentials | None = None,
         tokens: TokenTable | None = None,
         drain: Drain | None = None,
+        shares_port: bool = False,
         limits: Limits = Limits(),
     ) -> None:
         self._engine = engine
@@ -175,6 +176,7 @@ class GrpcServer:
         self._credentials = credentials
         self._tokens = tokens
         self._drain = drain
+        self._shares_port = shares_port
         self._limits = limits
         self._turns = limits.turns()
         self._siblings: tuple[int, ...] = ()
@@ -185,7 +187,12 @@ class GrpcServer:
         self._health = health.aio.HealthServicer()
         # Calls have a limit too, because a health check may watch for ever.
         self._server = grpc.aio.server(
-            options=[*OPTIONS, ("grpc.max_allowed_incoming_connections", limits.connections)],
+            options=[
+                *OPTIONS,
+                ("grpc.max_allowed_incoming_connections", limits.connections),
+                # Otherwise two servers could share one port without an error.
+                ("grpc.so_reuseport", int(shares_port)),
+            ],
             maximum_concurrent_rpcs=limits.connections,
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
@@ -207,18 +214,29 @@ class GrpcServer:
         )
 
     def bind(self, bind: str) -> int:
-        """Bind the address and return the port.
+        """Bind all addresses of HOST:PORT and return the port.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: one cannot be bound.
         """
-        check_address(*split_address(bind))  # gRPC would not say why it cannot bind
+        host, wanted = split_address(bind)
+        if not self._shares_port:
+            check_address(host, wanted)  # gRPC would not say why it cannot bind
+        ips = ips_of(host)
+        is_ipv4_any = IPV4_ANY in ips
+        port = wanted or (free_port(host) if len(ips) > 1 or is_ipv4_any else 0)
+        with kept_from_ipv6(port) if is_ipv4_any else contextlib.nullcontext():
+            for ip in ips:
+                port = self._add(address_of(ip, port))
+        return port
+
+    def _add(self, address: str) -> int:
         try:
             if self._credentials is None:
-                return self._server.add_insecure_port(bind)
-            return self._server.add_secure_port(bind, self._credentials)
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {bind}: {error}") from None
+            raise OSError(f"cannot listen on {address}: {error}") from None
 
     async def start(self, siblings: Sequence[int] = ()) -> None:
         """Start to serve. `siblings` are the ports of the other processes beside this one."""

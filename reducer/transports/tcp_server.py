@@ -32,6 +32,7 @@ from reduction.model import Push, ReducerFrame, Result
 from reduction.process.place import local_socket
 from reduction.transports import shared, tcp
 
+from reducer.binding import listen
 from reducer.resources.buffers import BufferPool
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class _Offer(NamedTuple):
 
 
 class DataPort:
-    """The listening socket of the TCP plane.
+    """The listening sockets of the TCP plane.
 
     Args:
         tls: returns what a handshake shall use from now on; None for connections without TLS.
@@ -66,36 +67,33 @@ class DataPort:
         self.port = 0
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        #: For TCP, and one for processes of the same host if the system has such.
+        #: For TCP, one for each address, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Callable[[], None] | None], socket.socket] = {}
-        self._incarnation = b""
+        #: Until then no connection of this host is let in but by TCP.
+        self._unshared_until_s = 0.0
         #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
         self._offers: dict[bytes, _Offer] = {}
 
-    def start(self, host: str, port: int, incarnation: bytes = b"") -> None:
+    def start(self, host: str, port: int, incarnation: bytes = b"", *, is_held: bool = False) -> None:
         """Listen; port 0 picks a free one.
 
         Args:
-            host: address to listen at.
+            host: at all of whose addresses to listen.
             port: of TCP.
             incarnation: of the reducer; workers on this host look for it. Empty: for TCP only.
+            is_held: whether the parent process holds the port, if it is not 0.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: an address cannot be bound.
         """
-        families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-        family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
-        # Like gRPC, [::] takes IPv4 connections too.
-        is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
-        self.port = listener.getsockname()[1]
-        self._listeners.append(listener)
-        listener.setblocking(False)
-        self._resume(listener)
-        if self._tls is None:  # TLS promises that what crosses a socket is encrypted
-            self._incarnation = incarnation
-            self._listen_locally()
+        self._listeners += listen(host, port, reuse_port=is_held and port > 0)
+        self.port = self._listeners[0].getsockname()[1]
+        if incarnation and self._tls is None:  # TLS promises that what crosses a socket is encrypted
+            self._listeners.append(_local_listener(incarnation))
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._resume(listener)
 
     def stop(self) -> None:
         """Accept no new connections. Streams that moved end with their calls."""
@@ -107,24 +105,14 @@ class DataPort:
         self._listeners.clear()
 
     def share_less(self, reason: str) -> None:
-        """Let new streams of this host come by TCP for UNSHARED_S; those that share memory go on."""
-        for listener in [found for found in self._listeners if found.family == socket.AF_UNIX]:
-            log.warning("for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason)
-            self._loop.remove_reader(listener.fileno())
-            listener.close()
-            self._listeners.remove(listener)
-            self._loop.call_later(UNSHARED_S, self._listen_locally)
+        """Let new streams of this host come by TCP for UNSHARED_S; those that share memory go on.
 
-    def _listen_locally(self) -> None:
-        if not self._incarnation or not self._listeners:  # the latter after `stop`
-            return
-        try:
-            listener = _local_listener(self._incarnation)
-        except OSError:  # workers on this host come by TCP
-            self._loop.call_later(UNSHARED_S, self._listen_locally)
-        else:
-            self._listeners.append(listener)
-            self._resume(listener)
+        The listener for them stays: whoever took its name would be shown their keys.
+        """
+        now_s = self._loop.time()
+        if now_s >= self._unshared_until_s:
+            log.warning("for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason)
+            self._unshared_until_s = now_s + UNSHARED_S
 
     def offer(self, attach: Attach, certificate: bytes = b"") -> bytes:
         """Return a new key.
@@ -150,6 +138,9 @@ class DataPort:
             log.warning("data port cannot accept reason=%s", error)
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(PAUSE_S, self._resume, listener)
+            return
+        if sock.family == socket.AF_UNIX and self._loop.time() < self._unshared_until_s:
+            sock.close()
             return
         if len(self._strangers) >= DATA_STRANGERS_MAX:
             log.warning("closed a data connection reason=%d others have shown no key yet", DATA_STRANGERS_MAX)
@@ -221,7 +212,6 @@ def _local_listener(incarnation: bytes) -> socket.socket:
     try:
         listener.bind(local_socket(incarnation))
         listener.listen(_BACKLOG)
-        listener.setblocking(False)
     except OSError:
         listener.close()
         raise

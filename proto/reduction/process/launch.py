@@ -11,6 +11,7 @@ and a service manager's NOTIFY_SOCKET are for the process that an operator start
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def _command(
 
 
 def start_reducer(
-    folder: str | os.PathLike[str], options: Sequence[str], token: str | None = None
+    folder: str | os.PathLike[str], options: Sequence[str], token: str
 ) -> subprocess.Popen[str]:
     """Start `reducer serve` as a child that ends when its stdin closes, however this process ends.
 
@@ -75,33 +76,27 @@ def start_reducer(
     Args:
         folder: the folder that has the package `reducer`.
         options: of `serve`.
-        token: which every job must show; None if there is none.
+        token: which every job must show. It goes through a pipe, because all users of the machine can see a
+            command line.
     """
     command, environment = reducer_command(folder)
-    command += ["serve", *options, "--stop-with-stdin"]
-    if token is None:
-        return _popen(command, environment, ())
-    # The token goes through a pipe, because all users of the machine can see a command line.
-    reading, writing = os.pipe()
+    first, writing = os.pipe()
+    with open(first, "rb"):
+        # Where this process has no standard streams, the pipe has their numbers, which the child's get.
+        reading = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, 3)
     with open(reading, "rb"):
         # The writing end is closed before a child inherits it, or the reader would wait for more.
         with open(writing, "w") as file:
             file.write(f"*:{token}\n")
-        return _popen([*command, "--token-file", f"/dev/fd/{reading}"], environment, (reading,))
-
-
-def _popen(
-    command: list[str], environment: dict[str, str], descriptors: Sequence[int]
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-        pass_fds=descriptors,
-    )
+        return subprocess.Popen(
+            [*command, "serve", *options, "--stop-with-stdin", "--token-file", f"/dev/fd/{reading}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+            pass_fds=(reading,),
+        )
 
 
 def _entries(path: str) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.processes.children import environment
+from support.processes.children import children_of, environment, is_gone
 from support.processes.reducers import Reducer
 from support.processes.torchrun import Torchrun
 
@@ -196,45 +198,165 @@ def test_run_ends_as_its_command_does(tmp_path: Path) -> None:
     assert run().returncode == 2
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 9), (signal.SIGHUP, 129)])
-def test_run_passes_signals_on(number: signal.Signals, code: int) -> None:
-    script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"
+def begin(*command: str, **variables: str) -> tuple[subprocess.Popen[str], str, str]:
+    """Start `reducer run` with a command that says something; return the process, its reducer, and what was said."""
     process = subprocess.Popen(
-        [*REDUCER, "run", "sh", "-c", script],
-        env=environment(),
+        [*REDUCER, "run", *command],
+        env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=30)
-    assert process.returncode == code
-    assert_gone(stderr.decode())
-
-
-def test_reducers_end_when_run_is_killed() -> None:
-    process = subprocess.Popen(
-        [*REDUCER, "run", "sh", "-c", "echo ready; sleep 30"],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
     )
-    assert process.stdout is not None
     assert process.stderr is not None
-    said = process.stderr.readline().decode()
-    assert process.stdout.readline() == b"ready\n"
+    assert process.stdout is not None
+    address = re.findall(r"127\.0\.0\.1:\d+", process.stderr.readline())[0]
+    return process, address, process.stdout.readline()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 9),
+        (signal.SIGHUP, 129),
+        (signal.SIGINT, 130),
+        (signal.SIGQUIT, 131),
+        (signal.SIGUSR1, 138),
+    ],
+)
+def test_run_passes_signals_on(number: signal.Signals, code: int) -> None:
+    # A shell would pass SIGINT on to nobody, and a core dump is of no use.
+    script = (
+        "import resource, signal, sys, time\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(0.05)"
+    )
+    process, address, _ = begin(sys.executable, "-c", script)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    assert_gone(address)
+
+
+def test_the_terminals_signals_are_not_passed_on_because_the_command_has_them() -> None:
+    """Ctrl-C: the kernel sends it to all processes of the terminal."""
+    script = (
+        "import os, signal, sys, time\n"
+        "count = []\n"
+        "signal.signal(signal.SIGINT, lambda *_: count.append(1))\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(len(count)))\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(0.05)"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(
+            sys.executable,
+            [*REDUCER, "run", "--reducers", "0", sys.executable, "-c", script],
+            environment(),
+        )
+    said = b""
+    while b"ready" not in said:
+        said += os.read(terminal, 1000)
+    os.write(terminal, b"\x03")
+    while b"^C" not in said:  # its echo
+        said += os.read(terminal, 1000)
+    os.kill(pid, signal.SIGUSR1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    os.close(terminal)
+
+
+def test_what_nohup_ignores_the_command_ignores_too() -> None:
+    ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "-"]
+    command = ["sh", "-c", "kill -HUP $PPID $$; echo there"]
+    done = subprocess.run(
+        [*ignoring, *REDUCER, "run", "--reducers", "0", *command],
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, b"there\n")
+
+
+def test_nothing_is_left_when_run_is_killed() -> None:
+    process, address, said = begin("sh", "-c", "echo $$; exec sleep 60")
+    command = int(said)
     process.kill()
-    process.wait(10)
-    assert_gone(said)
-    os.killpg(process.pid, signal.SIGKILL)  # the command, which nobody told
-    process.communicate()
-
-
-def assert_gone(said: str) -> None:
-    address = re.findall(r"127\.0\.0\.1:\d+", said)[0]
+    process.communicate(timeout=30)
+    assert_gone(address)
     deadline = time.monotonic() + 10
-    while subprocess.run([*REDUCER, "status", address], capture_output=True, timeout=30).returncode != 4:
+    while not is_gone(command):
+        assert time.monotonic() < deadline, "the command is still there"
+        time.sleep(0.01)
+
+
+def test_a_reducer_that_died_is_mentioned_and_comes_back_where_it_was() -> None:
+    process, address, _ = begin("sh", "-c", "echo there; exec sleep 60")
+    [victim] = [pid for pid in children_of(process.pid) if "serve" in command_of(pid)]
+    os.kill(victim, signal.SIGKILL)
+    assert process.stderr is not None
+    process.stderr.readline()  # where the token is
+    assert (
+        process.stderr.readline()
+        == f"reducer run: the reducer {address} on this host ended with -9; it starts again\n"
+    )
+    deadline = time.monotonic() + 30
+    while not listens(address):
+        assert time.monotonic() < deadline, "it is still away"
+        time.sleep(0.05)
+    [other] = [pid for pid in children_of(process.pid) if "serve" in command_of(pid)]
+    while not re.search(r"SigBlk:\s*0+\n", Path(f"/proc/{other}/status").read_text()):
+        assert time.monotonic() < deadline, "it hears no signal"
+        time.sleep(0.05)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert_gone(address)
+
+
+# ---- who may use its reducers ----
+
+
+def test_only_the_command_can_use_the_reducers() -> None:
+    process, address, said = begin(
+        "sh", "-c", "echo $REDUCTION_TOKEN_FILE; exec sleep 60", REDUCTION_TOKEN_FILE="/a"
+    )
+    path = Path(said.strip())
+    assert path.stat().st_mode & 0o777 == 0o600
+    [job, token] = path.read_text().strip().split(":")
+    assert job == "*"
+    assert len(token) >= 32
+    commands = [command_of(pid) for pid in (process.pid, *children_of(process.pid))]
+    assert not [command for command in commands if token in command]
+    for method in ("status", "drain"):
+        refused = subprocess.run([*REDUCER, method, address], capture_output=True, text=True, timeout=30)
+        assert refused.returncode
+        assert "shows no token" in refused.stdout + refused.stderr
+    allowed = [*REDUCER, "status", address, "--token-file", str(path)]
+    assert subprocess.run(allowed, capture_output=True, timeout=30).returncode == 0
+    process.terminate()
+    process.communicate(timeout=30)
+    assert not path.exists()
+
+
+def assert_gone(address: str) -> None:
+    deadline = time.monotonic() + 10
+    while listens(address):
         assert time.monotonic() < deadline, f"the reducer {address} is still there"
         time.sleep(0.1)
+
+
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")

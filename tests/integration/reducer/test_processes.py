@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from reduction import __version__
 from support.network.channels import NO_PROXY
-from support.processes.children import state_of
+from support.processes.children import children_of, state_of
 from support.processes.reducers import reducer_command, status_of
 from support.processes.torchrun import Torchrun
 from support.training import train_script
@@ -204,10 +204,30 @@ def test_sigterm_on_an_idle_reducer(serve):
     assert serve(leash=False).stop() == (0, "")  # nothing on stdout after `listening on`
 
 
-def test_sigint_too(serve):
-    reducer = serve(leash=False)
-    os.kill(reducer.pid, signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_other_signals_that_drain(serve, number, processes):
+    reducer = serve("--processes", processes, leash=False)
+    os.kill(reducer.pid, number)
     assert reducer.end() == (0, "")
+    assert "stopping drained" in reducer.log.text
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_signals_that_mean_nothing_to_a_reducer_do_not_end_it(serve, processes):
+    """Two hangups either: one may come from the terminal and one from its shell."""
+    reducer = serve("--processes", processes, leash=False)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGHUP):
+        for pid in (reducer.pid, *children_of(reducer.pid)):
+            os.kill(pid, number)
+    assert reducer.end() == (0, "")
+
+
+def test_a_hangup_that_nohup_ignores(serve):
+    reducer = serve(leash=False, before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    os.kill(reducer.pid, signal.SIGHUP)
+    assert status_of(reducer.address)["draining"] is False
+    assert reducer.stop() == (0, "")
 
 
 @pytest.mark.usefixtures("plane")

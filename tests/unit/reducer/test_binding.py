@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from reducer.binding import BindError, check_address, check_host, check_ports, naming
+from reducer.binding import BindError, check_address, check_host, check_ports, hold_ports, naming
 from reducer.config import ReducerConfig
 from reducer.resources.ports import PortRange
 
@@ -16,9 +16,15 @@ def taken():
         yield server.getsockname()[1]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_a_taken_port(taken, host):
-    with pytest.raises(OSError, match=rf"cannot listen on {host}:{taken}: Address already in use") as caught:
+@pytest.fixture
+def free():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize(("host", "ip"), [("127.0.0.1",) * 2, ("localhost", "127.0.0.1"), ("0.0.0.0",) * 2])
+def test_a_taken_port(taken, host, ip):
+    with pytest.raises(OSError, match=rf"cannot listen on {ip}:{taken}: Address already in use") as caught:
         check_address(host, taken)
     assert caught.value.errno == errno.EADDRINUSE
 
@@ -50,6 +56,24 @@ def test_the_option_comes_first():
         raise OSError(errno.EADDRINUSE, "cannot")
     with pytest.raises(BindError, match=r"^--bind x: only words$"), naming("--bind x"):
         raise OSError("only words")
+
+
+def test_ports_that_are_held_are_those_of_all_processes(free):
+    config = ReducerConfig(bind="127.0.0.1:0", processes=2, metrics_port=free)
+    ports, held = hold_ports(config)
+    assert len({*ports, free}) == 3
+    with held:
+        for port in (*ports, free):
+            with pytest.raises(OSError, match="Address already in use"):
+                check_address("127.0.0.1", port)
+    for port in (*ports, free):
+        check_address("127.0.0.1", port)
+
+
+def test_a_port_that_has_two_uses_is_refused(free):
+    config = ReducerConfig(bind=f"127.0.0.1:{free}", processes=1, data_port=free)
+    with pytest.raises(BindError, match=f"^--data-port {free}: cannot listen on 127.0.0.1:{free}: Address"):
+        hold_ports(config)
 
 
 def test_the_data_ports_of_siblings(taken):

@@ -381,6 +381,20 @@ def test_status_and_need():
     assert not engine.is_needed
 
 
+def test_status_shows_no_nonce_but_from_every_process_the_same_in_its_place():
+    """Who knows a rank's nonce takes its place."""
+    shown = []
+    for _ in range(2):
+        engine = make_engine()
+        running(engine, 2)
+        (job,) = engine.status().jobs
+        nonces = [peer.nonce for peer in engine.jobs.by_name["job", ""].peers()]
+        shown.append([peer.nonce for peer in job.peers])
+        assert not set(nonces) & set(shown[-1])
+    assert shown[0] == shown[1]
+    assert len(set(shown[0])) == 2
+
+
 def test_status_shows_how_much_of_the_credit_is_used():
     engine = make_engine()
     _, streams = running(engine, 2)

@@ -1,7 +1,7 @@
 """What Prometheus reads: of one process, and of all of them together."""
 
 import asyncio
-import secrets
+import select
 import threading
 import time
 
@@ -13,8 +13,9 @@ from reducer.core.totals import OTHER, JobLabel, JobTotals, Traffic
 from reducer.engine import Engine, Owner
 from reducer.observe import gathering, metrics
 from reducer.observe.exposition import Exposition, merge, of_all
-from reducer.observe.gathering import answer, ask, listener, socket_name
+from reducer.observe.gathering import answer, ask
 from reducer.observe.metrics import EngineCollector, Sources
+from reducer.process.messages import metrics_line
 from reducer.transports.outbox import Path
 
 
@@ -161,31 +162,26 @@ def test_who_has_answered():
 
 
 @pytest.fixture
-def names():
-    """Three names at which somebody listens; `names.sockets` are the sockets."""
-    name = secrets.token_hex(8)
-
-    class Names(list):
-        sockets: list
-
-    made = Names(socket_name(name, number) for number in range(3))
-    made.sockets = [listener(one) for one in made]
+def lines():
+    """Three lines, each as the ends of the first process and of the other one."""
+    made = [metrics_line() for _ in range(3)]
     yield made
-    for each in made.sockets:
-        each.close()
+    for ends in made:
+        for end in ends:
+            end.close()
 
 
-def test_all_processes_are_asked_and_long_answers_are_whole(names, monkeypatch):
+def test_all_processes_are_asked_and_long_answers_are_whole(lines, monkeypatch):
     monkeypatch.setattr(gathering, "ANSWER_S", 0.5)
-    answer(names.sockets[0], lambda: "a" * 1_000_000)
-    answer(names.sockets[2], lambda: "é")
+    answer(lines[0][1], lambda: "a" * 1_000_000)
+    answer(lines[2][1], lambda: "é")
     begun = time.monotonic()
-    assert ask(names) == ["a" * 1_000_000, None, "é"]
+    assert ask([mine for mine, _ in lines]) == ["a" * 1_000_000, None, "é"]
     assert time.monotonic() - begun >= 0.5, "the second one had its time"
-    assert ask([names[2]]) == ["é"]
+    assert ask([lines[2][0]]) == ["é"]
 
 
-def test_a_process_that_cannot_answer_once_answers_the_next_time(names, caplog):
+def test_a_process_that_cannot_answer_once_answers_the_next_time(lines, caplog):
     answers = iter([RuntimeError("broken"), "text"])
 
     def text():
@@ -194,13 +190,21 @@ def test_a_process_that_cannot_answer_once_answers_the_next_time(names, caplog):
             raise one
         return one
 
-    answer(names.sockets[0], text)
-    assert ask(names[:1]) == [None]
-    assert ask(names[:1]) == ["text"]
+    answer(lines[0][1], text)
+    assert ask([lines[0][0]]) == [None]
+    assert ask([lines[0][0]]) == ["text"]
     assert "cannot tell the first process my metrics reason=RuntimeError('broken')" in caplog.text
 
 
-def test_a_name_at_which_nobody_listens_and_one_that_is_taken(names):
-    assert ask([socket_name("nobody", 1)]) == [None]
-    with pytest.raises(OSError, match="Address already in use"):
-        listener(names[0])
+def test_a_process_that_comes_back_answers_the_next_request(lines, monkeypatch):
+    monkeypatch.setattr(gathering, "ANSWER_S", 0.001)
+    mine, theirs = lines[0]
+    for _ in range(100):  # more than the socket keeps
+        assert ask([mine]) == [None]
+        if not select.select([], [mine], [], 0)[1]:
+            break
+    monkeypatch.undo()
+    answer(theirs, lambda: "back")
+    while not select.select([], [mine], [], 1)[1]:
+        pass
+    assert ask([mine]) == ["back"]

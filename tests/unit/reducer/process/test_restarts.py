@@ -14,13 +14,17 @@ def test_a_process_that_has_served_long_begins_anew():
     assert [restarts.after(0.0), restarts.after(STEADY_S), restarts.after(STEADY_S - 1)] == [1, 1, 2]
 
 
-def test_it_gives_up_after_starts_that_failed_in_succession():
+def test_it_has_failed_after_starts_that_failed_in_succession():
     restarts = Restarts()
-    assert [restarts.after(None) for _ in range(FAILED_STARTS_MAX)] == [1, 2, 4, 8, None]
+    for pause_s in (1, 2, 4, 8):
+        assert (restarts.after(None), restarts.has_failed) == (pause_s, False)
+    assert (restarts.after(None), restarts.has_failed) == (16, True)
 
 
 def test_a_start_in_between_counts_anew():
     restarts = Restarts()
     for _ in range(3):
-        assert None not in [restarts.after(None) for _ in range(FAILED_STARTS_MAX - 1)]
-        assert restarts.after(0.5) is not None
+        for _ in range(FAILED_STARTS_MAX - 1):
+            restarts.after(None)
+        assert not restarts.has_failed
+        restarts.after(0.5)

@@ -93,29 +93,44 @@ def test_the_rest_of_the_environment_stays(monkeypatch):
     }
 
 
-@pytest.mark.parametrize("token", [None, "a secret"])
-def test_a_reducer_on_a_leash(monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
+def test_a_reducer_on_a_leash(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its stdin is a pipe, and its token is in no command line."""
     seen: dict[str, object] = {}
 
     def popen(command: list[str], **options: object) -> str:
         seen.update(options, command=command)
-        if token is not None:
-            path = command[command.index("--token-file") + 1]
-            assert options["pass_fds"] == (int(path.removeprefix("/dev/fd/")),)
-            seen["token"] = Path(path).read_text()
+        path = command[command.index("--token-file") + 1]
+        assert options["pass_fds"] == (int(path.removeprefix("/dev/fd/")),)
+        seen["token"] = Path(path).read_text()
         return "the process"
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    assert start_reducer("/package", ["--bind", "127.0.0.1:0"], token) == "the process"
+    assert start_reducer("/package", ["--bind", "127.0.0.1:0"], "a secret") == "the process"
     command = seen["command"]
     assert isinstance(command, list)
     assert command[3:7] == ["serve", "--bind", "127.0.0.1:0", "--stop-with-stdin"]
     assert seen["stdin"] == seen["stdout"] == subprocess.PIPE
     assert seen["start_new_session"] is True
     assert "a secret" not in command
-    assert seen.get("token") == (None if token is None else "*:a secret\n")
-    assert token is not None or seen["pass_fds"] == ()
+    assert seen["token"] == "*:a secret\n"
+
+
+def test_the_token_of_a_reducer_reaches_it_from_a_process_without_standard_streams() -> None:
+    """Whose pipes would have the numbers of the child's."""
+    code = """
+import os, subprocess, sys
+from reduction.process import launch
+launch.reducer_command = lambda folder: ([sys.executable, "-S", "-c", sys.argv[1], "--token-file"], {})
+for number in (0, 1, 2):
+    os.close(number)
+process = launch.start_reducer("", ["--"], "a secret")
+said = process.stdout.read()
+process.wait()
+os._exit(0 if said == "*:a secret\\n" else 1)
+"""
+    child = "import sys; print(open(sys.argv[-1]).read(), end='')"
+    environment = {**os.environ, "PYTHONPATH": SHARED}
+    assert subprocess.run([sys.executable, "-c", code, child], env=environment, timeout=60).returncode == 0
 
 
 def test_an_operators_variables_are_not_for_a_reducer_that_we_start(monkeypatch):

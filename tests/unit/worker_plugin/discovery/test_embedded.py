@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from reduction.errors import ReducerUnavailable
+from reduction.process import kept_reducer
+from reduction.security.tls import TlsFiles
 
 from worker_plugin.discovery import embedded
 from worker_plugin.discovery.embedded import EmbeddedReducer, give_back, lend
@@ -24,14 +26,16 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[EmbeddedReducer]:
     stopped: list[EmbeddedReducer] = []
     ports = iter(range(7000, 8000))
 
-    def start(self: EmbeddedReducer, _: int) -> Any:
-        return SimpleNamespace(returncode=None, stdin=None, stdout=None), f"host:{next(ports)}"
+    def start(self: EmbeddedReducer) -> Any:
+        return SimpleNamespace(returncode=None, stdin=None, stdout=None)
 
     def stop(self: EmbeddedReducer) -> None:
         assert self._stopping.is_set(), "all of them end at the same time"
         stopped.append(self)
 
+    monkeypatch.setattr(kept_reducer, "hold", lambda hosts: (next(ports), []))
     monkeypatch.setattr(EmbeddedReducer, "_start", start)
+    monkeypatch.setattr(EmbeddedReducer, "wait_until_ready", lambda self: None)
     monkeypatch.setattr(EmbeddedReducer, "keep_alive", lambda self: None)
     monkeypatch.setattr(EmbeddedReducer, "stop", stop)
     monkeypatch.setattr(embedded, "_lent", [])
@@ -65,7 +69,7 @@ def test_several_for_one_job_are_different_ones_and_shared_with_the_next(
 
 
 def test_one_that_would_be_started_in_another_way_is_not_shared() -> None:
-    tls: Any = SimpleNamespace()
+    tls = TlsFiles("cert", "key", "ca")
     plain = lend(ONE, "10.0.0.1", "token")
     others = [
         lend(TWO, "10.0.0.2", "token"),
@@ -88,10 +92,10 @@ def test_one_that_has_ended_is_not_lent() -> None:
 def test_jobs_that_come_at_once_wait_for_the_one_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     start, begun, go = EmbeddedReducer._start, threading.Event(), threading.Event()
 
-    def slowly(self: EmbeddedReducer, port: int) -> Any:
+    def slowly(self: EmbeddedReducer) -> Any:
         begun.set()
         assert go.wait(30)
-        return start(self, port)
+        return start(self)
 
     monkeypatch.setattr(EmbeddedReducer, "_start", slowly)
     with ThreadPoolExecutor(5) as threads:
@@ -102,7 +106,7 @@ def test_jobs_that_come_at_once_wait_for_the_one_that_starts(monkeypatch: pytest
 
 
 def test_a_start_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: EmbeddedReducer, _: int) -> Any:
+    def refuse(self: EmbeddedReducer) -> Any:
         raise ReducerUnavailable("no")
 
     with monkeypatch.context() as patch:

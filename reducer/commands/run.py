@@ -39,10 +39,13 @@ _SECONDS = click.FloatRange(0, 1e9)
     "on a cluster.",
 )
 @click.option(
-    "--auto/--no-auto",
-    default=True,
-    help="Have every DistributedDataParallel module of the command average through the reducers (REDUCTION_AUTO=ddp).",
+    "--auto",
+    type=click.Choice(["ddp", "group"]),
+    default="ddp",
+    help="What goes through the reducers (REDUCTION_AUTO): gradients of DistributedDataParallel modules, or all "
+    "all-reduces of the process group, as FSDP2, HSDP and hand-written ones need.",
 )
+@click.option("--no-auto", is_flag=True, help="Nothing but what the script itself sends there.")
 @click.option(
     "--cluster",
     metavar="TEXT",
@@ -94,7 +97,8 @@ _SECONDS = click.FloatRange(0, 1e9)
 def run(
     context: click.Context,
     reducers: int,
-    auto: bool,
+    auto: str,
+    no_auto: bool,
     cluster: str | None,
     hosts: str | None,
     reducer_hosts: str | None,
@@ -119,15 +123,16 @@ def run(
     \b
         srun --het-group=0,1 reducer run --cluster slurm:1:50051 -- torchrun --nproc-per-node 4 SCRIPT
 
-    The script needs no change: its DistributedDataParallel modules average through the reducers. Signals are
-    passed on, and the exit code is the command's, as in a shell: 127 if there is no such command, 128 + n if signal n
+    The script needs no change: its DistributedDataParallel modules average through the reducers, or with --auto group
+    all that it reduces goes there. Signals are passed on, and the exit code is the command's, as in a shell: 127 if there is no such command, 128 + n if signal n
     ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for --cluster and so on.
     """
+    wish = None if no_auto else auto
     settings = role.Request(cluster=cluster, hosts=hosts, reducer_hosts=reducer_hosts, port=port, host=host)
     try:
         found = role.find(settings, os.environ)
         if found is None:
-            sys.exit(_on_this_host(reducers, auto, command))
+            sys.exit(_on_this_host(reducers, wish, command))
         if context.get_parameter_source("reducers") is not ParameterSource.DEFAULT:
             raise ConfigError(
                 f"--reducers {reducers} starts reducers on one machine, and {found.source} names those of a "
@@ -142,7 +147,7 @@ def run(
             f"this host is node {found.index} of {len(found.workers)} ({found.source}), "
             f"MASTER_ADDR={found.workers[0]} MASTER_PORT={master_port}"
         )
-        sys.exit(_as_worker(found, auto, master_port, wait_for_reducers, command))
+        sys.exit(_as_worker(found, wish, master_port, wait_for_reducers, command))
     except ConfigError as error:
         _say(str(error))
         sys.exit(2)
@@ -151,7 +156,7 @@ def run(
         sys.exit(1)
 
 
-def _on_this_host(reducers: int, auto: bool, command: tuple[str, ...]) -> int:
+def _on_this_host(reducers: int, auto: str | None, command: tuple[str, ...]) -> int:
     """Run the command with reducers on this host; return its exit code."""
     named = os.environ.get(REDUCERS_VARIABLE)
     if named and reducers:
@@ -164,12 +169,12 @@ def _on_this_host(reducers: int, auto: bool, command: tuple[str, ...]) -> int:
         if running:
             _say(f"reducers at {', '.join(reducer.address for reducer in running)}")
             _say(f"`reducer status` and `reducer top` need --token-file {variables[TOKEN_FILE_VARIABLE]}")
-        environment = on_this_host.settings_for(variables, "ddp" if auto else None)
+        environment = on_this_host.settings_for(variables, auto)
         return on_this_host.run(command, environment, running)
 
 
 def _as_worker(
-    cluster: Cluster, auto: bool, master_port: int, wait_s: float, command: tuple[str, ...]
+    cluster: Cluster, auto: str | None, master_port: int, wait_s: float, command: tuple[str, ...]
 ) -> int:
     """Run the command as one node of the training, once the reducers are there; return its exit code.
 
@@ -179,7 +184,7 @@ def _as_worker(
     if cluster.reducers:
         reach.wait_for_reducers(cluster.reducers, wait_s, _say)
     named = {REDUCERS_VARIABLE: ",".join(cluster.reducers)} if cluster.reducers else {}
-    environment = on_this_host.settings_for(named, "ddp" if auto else None)
+    environment = on_this_host.settings_for(named, auto)
     return on_this_host.run(command, environment | world.variables(cluster, master_port))
 
 

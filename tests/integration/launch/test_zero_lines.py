@@ -182,6 +182,7 @@ def test_run_uses_reducers_that_are_named(serve: Callable[..., Reducer]) -> None
     )
     assert done.stdout == f"{reducer.address} ddp\n"
     assert f"REDUCTION_REDUCERS names reducers ({reducer.address}); none is started here" in done.stderr
+    assert run("--reducers", "0", "--auto", "group", "sh", "-c", "echo $REDUCTION_AUTO").stdout == "group\n"
     set_by_run = run("--no-auto", "--reducers", "0", "env").stdout.replace("REDUCTION_RUN=tests-", "")
     assert set_by_run.count("REDUCTION_") == 0
 

@@ -1,7 +1,8 @@
-"""Checks addresses before the reducer serves, so that an error names option, address and cause.
+"""From the host of --bind to the addresses that all ports of a reducer listen at, and to sockets that do.
 
-gRPC writes the cause of a failed bind into its own log only. It calls an address that does not
-resolve misformatted.
+0.0.0.0 is all of IPv4, :: what the system makes of it, and a name all of its addresses that this machine has.
+Ports are checked before the reducer serves, so that an error names option, address and cause: gRPC writes the cause of
+a failed bind into its own log only.
 """
 
 from __future__ import annotations
@@ -10,11 +11,17 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from reduction.process.held_port import hold, refusal
 
 from reducer.config import ReducerConfig, address_of
+
+#: All addresses of a family.
+IPV4_ANY, IPV6_ANY = "0.0.0.0", "::"
+_BACKLOG = 1024
+#: How often a free port is looked for that is free on all addresses.
+_TRIES = 16
 
 
 class BindError(Exception):
@@ -34,43 +41,129 @@ def check_host(bind: str, host: str) -> None:
         raise BindError(f"--bind {bind}: the host {host} does not resolve: {reason}") from None
 
 
+def ips_of(host: str) -> tuple[str, ...]:
+    """Return the IP addresses to listen at: those that this machine has, or all if it has none of them.
+
+    A machine without IPv6 may still call ::1 localhost.
+    """
+    found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    return tuple(filter(_is_here, found)) or tuple(found)
+
+
+def listen(host: str, port: int, *, is_held: bool = False) -> list[socket.socket]:
+    """Return sockets that listen at all addresses of a host, at the same port; 0 picks a free one.
+
+    Args:
+        host: a name or an IP address.
+        port: to listen at.
+        is_held: whether the parent process holds the port, which is shared then.
+
+    Raises:
+        OSError: one of them cannot be had. The text names the address and the cause.
+    """
+    ips, tries = ips_of(host), 1 if port else _TRIES
+    while True:
+        try:
+            return _listen(ips, port, is_held)
+        except OSError:
+            tries -= 1
+            if not tries:
+                raise
+
+
 def check_address(host: str, port: int) -> None:
     """Find out whether a port is free on all addresses of a host, by binding and letting go.
 
     Raises:
-        OSError: it is taken on one of them, or all refuse for another reason. The text names the
-            address and the cause.
+        OSError: see `listen`.
     """
-    if port == 0:
-        return
-    infos = dict.fromkeys(
-        (info[0], info[4]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    )
-    errors = [error for family, where in infos if (error := _try(family, where)) is not None]
-    taken = [error for error in errors if error.errno == errno.EADDRINUSE]
-    # A machine without IPv6 may still call ::1 localhost: one address is enough.
-    if taken or len(errors) == len(infos):
-        raise listen_error(host, port, (taken or errors)[0]) from None
+    for sock in listen(host, port) if port else ():
+        sock.close()
 
 
-def _try(family: int, where: tuple[object, ...]) -> OSError | None:
-    with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as sock:
-        try:
-            # Servers set this too, so that connections in TIME_WAIT do not block the address.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(where[0] != "::"))
+def free_port(host: str) -> int:
+    """Return a port that is free on all addresses of a host.
+
+    Raises:
+        OSError: see `listen`.
+    """
+    socks = listen(host, 0)
+    port = int(socks[0].getsockname()[1])
+    for sock in socks:
+        sock.close()
+    return port
+
+
+@contextlib.contextmanager
+def kept_from_ipv6(port: int) -> Iterator[None]:
+    """Let nobody else listen at a port for IPv6 during the block.
+
+    To gRPC 0.0.0.0 is all of IPv6 too, unless that cannot be bound.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # then gRPC cannot have it, either
+            sock = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            _bind(sock, (IPV6_ANY, port))
+        yield
+
+
+def shown(host: str, port: int) -> str:
+    """Return all addresses at which a port is served, with commas between them, as the log has them."""
+    ips = ips_of(host)
+    return ",".join(address_of(ip, port) for ip in (*ips, *((IPV4_ANY,) if IPV6_ANY in ips else ())))
+
+
+def _listen(ips: Sequence[str], port: int, is_held: bool) -> list[socket.socket]:
+    with contextlib.ExitStack() as stack:
+        socks: list[socket.socket] = []
+        for ip in ips:
+            where = _where(ip, port)
+            try:
+                sock = stack.enter_context(socket.socket(where[0], socket.SOCK_STREAM))
+                _bind(sock, where[1], is_held)
+            except OSError as error:
+                cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+                raise OSError(error.errno, f"cannot listen on {address_of(ip, port)}: {cause}") from None
+            _check_ipv6_only(sock, ip, port)
+            port = sock.getsockname()[1]
+            socks.append(sock)
+        stack.pop_all()
+        return socks
+
+
+def _bind(sock: socket.socket, where: tuple[object, ...], is_held: bool = False) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(is_held))
+    # Connections in TIME_WAIT do not block the address.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(where)
+    sock.listen(_BACKLOG)
+
+
+def _check_ipv6_only(sock: socket.socket, ip: str, port: int) -> None:
+    """Refuse :: where the system takes it for IPv6 only: gRPC would serve IPv4 as well."""
+    if ip == IPV6_ANY and sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+        raise OSError(
+            None,
+            f"cannot listen on {address_of(ip, port)} for IPv6 only, as net.ipv6.bindv6only of this system says: "
+            f"name one IPv6 address of this host",
+        )
+
+
+def _is_here(ip: str) -> bool:
+    family, where = _where(ip, 0)
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.bind(where)
-            sock.listen(1)
-        except OSError as error:
-            return error
-    return None
+    except OSError:
+        return False
+    return True
 
 
-def listen_error(host: str, port: int, error: OSError) -> OSError:
-    """Return an error that names address and cause, without asyncio's words around them."""
-    cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-    return OSError(error.errno, f"cannot listen on {address_of(host, port)}: {cause}")
+def _where(ip: str, port: int) -> tuple[socket.AddressFamily, tuple[object, ...]]:
+    """Return the family of an IP address, and what `bind` takes, with the scope of fe80::1%eth0."""
+    info = socket.getaddrinfo(ip, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
+    return info[0], info[4]
 
 
 @contextlib.contextmanager

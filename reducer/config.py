@@ -39,6 +39,8 @@ class ReducerConfig:
     port_range: PortRange | None = None
     #: Whether that port also has the page, which shows names of jobs and hosts to everybody.
     page: bool = False
+    #: Names of this host, beside those that it knows itself, by which browsers may call the page; "*" for all.
+    page_hosts: tuple[str, ...] = ()
     #: Processes that serve.
     processes: int = field(default_factory=default_processes)
     #: Most bytes that all jobs together may reserve in all processes.
@@ -75,6 +77,8 @@ class ReducerConfig:
         self._check_ports(port)
         if self.page and self.metrics_port is None:
             raise ConfigError("--page: the page is on the metrics port, so set --metrics-port too")
+        if self.page_hosts and not self.page:
+            raise ConfigError("--page-hosts: there is no page without --page")
         if not 1 <= self.processes <= PROCESSES_MAX:
             raise ConfigError(f"--processes {self.processes}: must be 1 to {PROCESSES_MAX}")
         if self.memory_limit_bytes < self.processes:

@@ -132,6 +132,17 @@ DATA_KEY_S = 10.0
 #: Data connections that have shown no key yet. One more is closed at once.
 DATA_STRANGERS_MAX = 256
 
+# ---- the HTTP port of metrics ----
+
+#: Connections at a time. One more ends the oldest, of those that are not being answered if there are any.
+HTTP_CONNECTIONS_MAX = 32
+#: A request without its body.
+HTTP_HEAD_BYTES_MAX = 8 * KIB
+#: Seconds that a connection has to send its request.
+HTTP_REQUEST_S = 5.0
+#: Seconds until the answer is sent. That of metrics waits for the loops of several processes.
+HTTP_ANSWER_S = 15.0
+
 # ---- shared memory ----
 
 #: Regions that one side of a connection may show.
@@ -194,5 +205,5 @@ ACK_DELAY_S = 0.01
 
 #: A token travels in the metadata of a call, of which gRPC takes 8 KiB by default.
 TOKEN_CHARS_MAX = 1024
-#: Files of tokens, certificates and keys are read into memory at once.
+#: Files of tokens, certificates, keys and addresses are read into memory at once.
 FILE_BYTES_MAX = MIB

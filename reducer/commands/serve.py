@@ -77,6 +77,12 @@ EXIT_NO_JOB = 5
     help="Also serve a page for browsers there, at /, with all jobs, this reducer and events; see SECURITY.md.",
 )
 @click.option(
+    "--page-hosts",
+    metavar="NAMES",
+    help="Names of this host by which browsers may call the page, with commas between them, or * for all. Beside IP "
+    "addresses, names without a dot, and the host's own name, which they may always use.",
+)
+@click.option(
     "--memory-limit",
     type=size,
     metavar="SIZE",
@@ -166,6 +172,7 @@ def serve(
     metrics_port: int | None,
     port_range: str | None,
     page: bool,
+    page_hosts: str | None,
     memory_limit: int | None,
     processes: int | None,
     tls_cert: str | None,
@@ -214,6 +221,7 @@ def serve(
             metrics_port=metrics_port,
             port_range=ports,
             page=page,
+            page_hosts=tuple(filter(None, map(str.strip, (page_hosts or "").split(",")))),
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,

@@ -76,7 +76,9 @@ class SettingsCommand(click.Command):
             click.UsageError: a value is of the wrong type.
         """
         try:
-            return super().parse_args(context, args)
+            rest = super().parse_args(context, args)
+            _refuse_empty_files(self, context)
+            return rest
         except click.BadParameter as error:
             if isinstance(error.param, click.Option) and error.param.name is not None:
                 option = error.param.opts[0].removeprefix("--")
@@ -84,6 +86,20 @@ class SettingsCommand(click.Command):
                     message = f"{error.message.removesuffix('.')}; it is from {source}"
                     raise click.BadParameter(message, context, error.param) from None
             raise
+
+
+def _refuse_empty_files(command: click.Command, context: click.Context) -> None:
+    """Refuse an empty variable of a file where it would count as not set: there would be no TLS, or no tokens.
+
+    Raises:
+        click.BadParameter: there is one.
+    """
+    for parameter in command.params:
+        if isinstance(parameter.type, click.Path) and parameter.type.file_okay and parameter.name is not None:
+            name = variable(parameter.opts[0].removeprefix("--"))
+            is_given = context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+            if not is_given and os.environ.get(name) == "":
+                raise click.BadParameter(f"{name} is empty: name a file, or unset it", context)
 
 
 def _source(context: click.Context, option: str, name: str) -> str:

@@ -112,14 +112,12 @@ class Totals:
     def begin(self, label: JobLabel) -> JobTotals:
         """Return the counters of a job that begins.
 
-        Beyond JOB_TOTALS_MAX labels those that were begun first are forgotten, unless a job of
+        Beyond JOB_TOTALS_MAX labels those that were begun first are forgotten, as soon as no job of
         theirs is there.
         """
         totals = self.by_label.get(label)
         if totals is None:
-            excess = max(0, len(self.by_label) + 1 - JOB_TOTALS_MAX)
-            for old in [old for old, each in self.by_label.items() if not each.live_jobs][:excess]:
-                del self.by_label[old]
+            self._forget(JOB_TOTALS_MAX - 1)
             totals = self.by_label[label] = JobTotals()
         totals.live_jobs += 1
         return totals
@@ -128,3 +126,10 @@ class Totals:
         """Record that a job is over: "ended", "failed" or "lost"."""
         totals.live_jobs -= 1
         self.jobs[outcome] += 1
+        self._forget(JOB_TOTALS_MAX)
+
+    def _forget(self, limit: int) -> None:
+        """Forget labels without a job until there are no more than `limit`, or only labels with one."""
+        excess = max(0, len(self.by_label) - limit)
+        for old in [old for old, each in self.by_label.items() if not each.live_jobs][:excess]:
+            del self.by_label[old]

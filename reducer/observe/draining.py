@@ -42,9 +42,11 @@ def ask_to_drain(addresses: Sequence[str], timeout_s: float, access: StatusAcces
     """
 
     def ask(address: str) -> tuple[list[Process], float | str]:
+        until_s = time.monotonic() + timeout_s
         processes = look([address], timeout_s, access)
+        left_s = max(0.0, until_s - time.monotonic())
         try:
-            return processes, wire.drain_from_wire(call("Drain", address, timeout_s, access))
+            return processes, wire.drain_from_wire(call("Drain", address, left_s, access))
         except NoAnswer as error:
             return processes, str(error)
         except MalformedFrame as error:

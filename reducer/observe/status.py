@@ -80,9 +80,12 @@ def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> b
         try:
             return function(b"", timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
-            reason = asyncio.run(why_refused(address, access.tls))
-            detail = error.details() if isinstance(error, grpc.Call) else error
-            raise NoAnswer(reason or detail) from None
+            if not isinstance(error, grpc.Call):
+                raise NoAnswer(error) from None
+            # Whoever refuses TLS does so at once.
+            is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            reason = None if is_late else asyncio.run(why_refused(address, access.tls))
+            raise NoAnswer(reason or error.details()) from None
 
 
 def channel_to(address: str, tls: TlsFiles | None) -> grpc.Channel:

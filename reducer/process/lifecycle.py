@@ -15,7 +15,7 @@ from reduction.process import descriptors
 from reduction.process.place import own_host
 from reduction.process.ready import ready_line
 
-from reducer.binding import check_ports, naming
+from reducer.binding import check_ports, listen, naming, shown
 from reducer.config import ReducerConfig, address_of
 from reducer.credentials import LOOK_S, Certificates, Tokens
 from reducer.engine import TICK_S, Engine
@@ -105,10 +105,13 @@ async def serve(config: ReducerConfig) -> None:
         others = [address_of(config.own_host, sibling) for sibling in siblings]
         access = StatusAccess(config.tls, None if tokens is None else tokens.table)
         sampler.start(partial(look_at_all, engine, health.loop, config.address(port), others, access))
+    http_port = config.ports().metrics
     log.info(
-        "serving address=%s data_port=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
+        "serving address=%s grpc=%s data=%s http=%s tls=%s tokens=%s siblings=%s metrics=%s memory_limit=%d",
         config.address(port),
-        data_port.port,
+        shown(config.host, port),
+        shown(config.host, data_port.port),
+        "off" if http_port is None else shown(config.host, http_port),
         "off" if certificates is None else "on",
         "off" if tokens is None else "on",
         siblings,
@@ -162,7 +165,8 @@ def _show(
         return of_all([exposition.text(), *ask(lines[: len(siblings)])])
 
     with naming(f"--metrics-port {port}"):
-        serve_http(health, of_all_processes, config.host, port, pages, reuse_port=config.ports_are_held)
+        listeners = listen(config.host, port, is_held=config.ports_are_held)
+        serve_http(health, of_all_processes, listeners, pages, config.page_hosts)
 
 
 async def _look(files: Sequence[Certificates | Tokens]) -> None:

@@ -180,6 +180,9 @@ class ServingProcess:
         arguments += ["--data-port", str(ports.data)] if ports.data else []
         arguments += ["--metrics-port", str(ports.metrics)] if ports.metrics else []
         arguments += ["--page"] if config.page and self.number == 0 else []
+        arguments += (
+            ["--page-hosts", ",".join(config.page_hosts)] if config.page_hosts and self.number == 0 else []
+        )
         if self._lines:
             arguments += ["--metrics-lines", str(self.number), " ".join(map(str, self._line_numbers))]
         for option, seconds in (

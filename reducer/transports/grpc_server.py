@@ -12,6 +12,7 @@ token.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,8 +42,8 @@ from reduction.security.tokens import TokenTable
 from reduction.shortage import shortage
 from reduction.v1 import reduction_pb2 as pb
 
-from reducer.binding import check_address
-from reducer.config import split_address
+from reducer.binding import IPV4_ANY, check_address, free_port, ips_of, kept_from_ipv6
+from reducer.config import address_of, split_address
 from reducer.engine import Engine
 from reducer.resources.heap import Heap
 from reducer.security import certificate_of, check_call, check_drain, check_join, check_status
@@ -213,19 +214,29 @@ class GrpcServer:
         )
 
     def bind(self, bind: str) -> int:
-        """Bind the address and return the port.
+        """Bind all addresses of HOST:PORT and return the port.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: one cannot be bound.
         """
+        host, wanted = split_address(bind)
         if not self._shares_port:
-            check_address(*split_address(bind))  # gRPC would not say why it cannot bind
+            check_address(host, wanted)  # gRPC would not say why it cannot bind
+        ips = ips_of(host)
+        is_ipv4_any = IPV4_ANY in ips
+        port = wanted or (free_port(host) if len(ips) > 1 or is_ipv4_any else 0)
+        with kept_from_ipv6(port) if is_ipv4_any else contextlib.nullcontext():
+            for ip in ips:
+                port = self._add(address_of(ip, port))
+        return port
+
+    def _add(self, address: str) -> int:
         try:
             if self._credentials is None:
-                return self._server.add_insecure_port(bind)
-            return self._server.add_secure_port(bind, self._credentials)
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {bind}: {error}") from None
+            raise OSError(f"cannot listen on {address}: {error}") from None
 
     async def start(self, siblings: Sequence[int] = ()) -> None:
         """Start to serve. `siblings` are the ports of the other processes beside this one."""

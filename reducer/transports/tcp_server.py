@@ -32,6 +32,7 @@ from reduction.model import Push, ReducerFrame, Result
 from reduction.process.place import local_socket
 from reduction.transports import shared, tcp
 
+from reducer.binding import listen
 from reducer.resources.buffers import BufferPool
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class _Offer(NamedTuple):
 
 
 class DataPort:
-    """The listening socket of the TCP plane.
+    """The listening sockets of the TCP plane.
 
     Args:
         tls: returns what a handshake shall use from now on; None for connections without TLS.
@@ -66,7 +67,7 @@ class DataPort:
         self.port = 0
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        #: For TCP, and one for processes of the same host if the system has such.
+        #: For TCP, one for each address, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Callable[[], None] | None], socket.socket] = {}
         #: Until then no connection of this host is let in but by TCP.
@@ -78,27 +79,16 @@ class DataPort:
         """Listen; port 0 picks a free one.
 
         Args:
-            host: address to listen at.
+            host: at all of whose addresses to listen.
             port: of TCP.
             incarnation: of the reducer; workers on this host look for it. Empty: for TCP only.
             is_held: whether the parent process holds the port, if it is not 0.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: an address cannot be bound.
         """
-        families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-        family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
-        # Like gRPC, [::] takes IPv4 connections too.
-        is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        listener = socket.create_server(
-            (host, port),
-            family=family,
-            backlog=_BACKLOG,
-            dualstack_ipv6=is_dual,
-            reuse_port=is_held and port > 0,
-        )
-        self.port = listener.getsockname()[1]
-        self._listeners.append(listener)
+        self._listeners += listen(host, port, is_held=is_held and port > 0)
+        self.port = self._listeners[0].getsockname()[1]
         if incarnation and self._tls is None:  # TLS promises that what crosses a socket is encrypted
             self._listeners.append(_local_listener(incarnation))
         for listener in self._listeners:

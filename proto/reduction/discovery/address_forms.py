@@ -18,6 +18,13 @@ from reduction.limits import ADDRESSES_MAX, HOST_BYTES_MAX
 
 _RANGE = re.compile(r"\{([0-9]{1,9})\.\.([0-9]{1,9})\}")
 _NUMBER = re.compile("[0-9]{1,9}")
+#: Names of DNS have letters of all languages.
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")
+#: Of shells, and of templates as Helm, Jinja and Ansible have them.
+_VARIABLE = re.compile(r"\$|\{\{")
+_SEPARATORS = re.compile(r"[\s;]+")
+#: Ranges as Slurm's node lists have them, and others.
+_OTHER_RANGE = re.compile(r"[\[{]([0-9]+)(?:-|\.\.\.)([0-9]+)[\]}]")
 _DNS = "dns:"
 
 
@@ -93,6 +100,7 @@ def check_address(address: str) -> None:
         raise ConfigError(f"reducer {address!r} is not text") from None
     if size > HOST_BYTES_MAX:
         raise ConfigError(f"reducer {address!r} is longer than {HOST_BYTES_MAX} bytes")
+    _check_mistakes(address)
     if is_dns(address):
         dns_name_of = address.removeprefix(_DNS).partition("?")[0]
         _check_host_and_port(dns_name_of, address)
@@ -124,6 +132,35 @@ def _check_host_and_port(text: str, address: str) -> None:
         raise ConfigError(f"reducer {address!r} is not HOST:PORT or dns:NAME:PORT with a port of 1 to 65535")
     if ":" in host and not _is_bracketed(host):
         raise ConfigError(f"reducer {address!r}: write an IPv6 address in brackets, [{host}]:{port}")
+    if _is_wildcard(host):
+        raise ConfigError(
+            f"reducer {address!r}: a reducer may listen at {host}, but workers need the name or address of its host; "
+            f"for this host that is 127.0.0.1:{port}"
+        )
+    if ":" not in host and (wrong := _NOT_IN_NAMES.search(host)):
+        hint = "; a range is written {0..3}" if wrong[0] in "[]{}" else ""
+        raise ConfigError(f"reducer {address!r}: a host name cannot have {wrong[0]!r}{hint}")
+
+
+def _check_mistakes(address: str) -> None:
+    """Refuse what is written for other programs, and say how to write it here."""
+    if _VARIABLE.search(address):
+        raise ConfigError(
+            f"reducer {address!r} has a variable that was not replaced by its value: shells do that, but not between "
+            f"single quotes, and nothing does it here"
+        )
+    if len(several := _SEPARATORS.split(address)) > 1:
+        commas = ",".join(filter(None, several))
+        raise ConfigError(f"reducer {address!r}: write commas between addresses, {commas}")
+    if wrong := _OTHER_RANGE.search(address):
+        raise ConfigError(f"reducer {address!r}: write {{{wrong[1]}..{wrong[2]}}} instead of {wrong[0]}")
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return host == "*"
 
 
 def _is_port(text: str) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from reduction.discovery.address_forms import check_address, expand, is_dns
 from reduction.discovery.cluster import Cluster
 from reduction.errors import ConfigError
+from reduction.limits import FILE_BYTES_MAX
 
 
 def find(text: str, environ: Mapping[str, str]) -> Cluster:
@@ -20,9 +20,12 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
     if not path:
         raise ConfigError(f"reducers {text!r}: write file:PATH")
     try:
-        content = Path(path).read_text()
+        with open(path) as file:
+            content = file.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
         raise ConfigError(f"reducers {text!r}: the file cannot be read: {error}") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigError(f"reducers {text!r}: the file has more than {FILE_BYTES_MAX} bytes")
     return parse(text, content)
 
 

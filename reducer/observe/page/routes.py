@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from reducer.observe.http import Answer, Page
+from reducer.observe.http import Page
 from reducer.observe.page.sampler import Sampler
+from reducer.transports.http_server import Answer
 
 #: https://developer.mozilla.org/docs/Web/HTTP/Guides/CSP
 POLICY = (

@@ -20,12 +20,12 @@ from reduction import __version__
 from reduction.model import ReducerStatus
 
 from reducer.engine import Engine
-from reducer.observe.http import Answer
 from reducer.observe.live.history import History
 from reducer.observe.live.view import View, Watcher
 from reducer.observe.metrics import ANSWER_S
 from reducer.observe.status import StatusAccess, look
 from reducer.observe.summary import Process
+from reducer.transports.http_server import Answer
 
 log = logging.getLogger(__name__)
 

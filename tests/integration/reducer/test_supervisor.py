@@ -56,7 +56,7 @@ def ports_of(reducer) -> list[int]:
 def pid_at(reducer, port: int) -> int:
     """Return the process that serves a port, by the newest line of the log that says so."""
     lines = [
-        line for line in reducer.log.text.splitlines() if f" serving address=127.0.0.1:{port} data" in line
+        line for line in reducer.log.text.splitlines() if f" serving address=127.0.0.1:{port} grpc=" in line
     ]
     return int(lines[-1].partition("pid=")[2].split()[0])
 

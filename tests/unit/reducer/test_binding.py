@@ -22,9 +22,9 @@ def free():
         return server.getsockname()[1]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_a_taken_port(taken, host):
-    with pytest.raises(OSError, match=rf"cannot listen on {host}:{taken}: Address already in use") as caught:
+@pytest.mark.parametrize(("host", "ip"), [("127.0.0.1",) * 2, ("localhost", "127.0.0.1"), ("0.0.0.0",) * 2])
+def test_a_taken_port(taken, host, ip):
+    with pytest.raises(OSError, match=rf"cannot listen on {ip}:{taken}: Address already in use") as caught:
         check_address(host, taken)
     assert caught.value.errno == errno.EADDRINUSE
 

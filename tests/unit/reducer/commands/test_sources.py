@@ -98,12 +98,23 @@ def test_a_file_that_is_not_there(checked):
         ({"REDUCER_PROCESSES": "0"}, "not from the command line: REDUCER_PROCESSES"),
         ({"REDUCER_DATA_PORT": "x"}, "'x' is not a valid integer; it is from REDUCER_DATA_PORT"),
         ({"REDUCER_TOKEN_FILE": "/nowhere"}, "/nowhere"),
+        ({"REDUCER_TOKEN_FILE": ""}, "REDUCER_TOKEN_FILE is empty: name a file, or unset it"),
+        ({"REDUCER_TLS_CA": ""}, "REDUCER_TLS_CA is empty: name a file, or unset it"),
+        ({"REDUCER_CONFIG": ""}, "REDUCER_CONFIG is empty: name a file, or unset it"),
     ],
 )
 def test_a_wrong_variable_is_named(checked, variables, text):
     code, output = checked(**variables)
     assert code == 2
     assert text in " ".join(output.split())
+
+
+def test_other_empty_variables_count_as_not_set_and_the_command_line_counts_first(checked, tmp_path):
+    (tmp_path / "tokens").write_text("*:0123456789abcdef\n")
+    code, output = checked(
+        "--token-file", str(tmp_path / "tokens"), REDUCER_BIND="", REDUCER_TRACE="", REDUCER_TOKEN_FILE=""
+    )
+    assert code == 0, output
 
 
 def test_a_mistyped_variable_is_warned_of_and_those_of_kubernetes_are_not(checked, caplog):

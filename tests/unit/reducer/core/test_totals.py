@@ -101,6 +101,7 @@ def test_labels_with_a_job_are_kept_and_forgotten_later():
     assert list(totals.by_label) == labels
     for one in [*begun, begun[0]]:
         totals.end(one, "ended")
+    assert list(totals.by_label) == [labels[0], *labels[6:]]
     totals.begin(JobLabel("new", ""))
     assert list(totals.by_label) == [*labels[6:], JobLabel("new", "")]
 

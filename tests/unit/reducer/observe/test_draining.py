@@ -5,7 +5,9 @@ import socket
 import pytest
 from reduction.model import JobStatus, Peer, Presence, ReducerStatus
 
-from reducer.observe.draining import has_ended, waits_for
+from reducer.observe import draining, status
+from reducer.observe.draining import ask_to_drain, has_ended, waits_for
+from reducer.observe.status import NoAnswer, StatusAccess, look_at
 from reducer.observe.summary import Process
 
 ONE, OTHER = b"1" * 16, b"2" * 16
@@ -53,3 +55,31 @@ def test_a_host_that_does_not_answer_is_not_taken_for_the_end(monkeypatch):
 )
 def test_what_it_waits_for(process, text):
     assert waits_for(process) == text
+
+
+def test_a_process_that_is_stopped_takes_no_longer_than_the_user_allows(monkeypatch):
+    asked, left = [], []
+    real = draining.call
+    monkeypatch.setattr(status, "why_refused", lambda *_: asked.append("TLS"))
+    monkeypatch.setattr(
+        draining,
+        "call",
+        lambda method, to, left_s, access: left.append(left_s) or real(method, to, left_s, access),
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert look_at(address, 0.2, StatusAccess()).reason == "Deadline Exceeded"
+        answers = ask_to_drain([address], 0.2, StatusAccess())
+    assert (answers.processes, answers.refusals) == ({}, {address: "Deadline Exceeded"})
+    assert (asked, left) == ([], [0.0])
+
+
+def test_who_refuses_is_asked_why(monkeypatch):
+    async def why(*_):
+        return "it wants TLS"
+
+    monkeypatch.setattr(status, "why_refused", why)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(NoAnswer, match="it wants TLS"):
+        status.fetch(address, 30.0, StatusAccess())

@@ -1,70 +1,161 @@
-"""Whether a reducer process lives and is ready, as its HTTP port says."""
+"""What is on the HTTP port: whether a reducer process lives and is ready, metrics, and pages for who may read them."""
 
 import asyncio
+import socket
 import threading
+from concurrent.futures import Future
 from http import HTTPStatus
 
+import pytest
+
 from reducer.observe import http
-from reducer.observe.http import Answer, Health, _routes, application
+from reducer.observe.http import Health, HostNames, application
+from reducer.transports.http_server import Answer, Request
+
+
+def trouble(health, *, readiness=False):
+    return asyncio.run(health.trouble(readiness=readiness))
 
 
 def test_a_process_is_ready_while_it_serves(loop):
     health = Health(loop)
-    assert health.trouble(readiness=False) is None
-    assert health.trouble(readiness=True) == "starting, draining or stopping"
+    assert trouble(health) is None
+    assert trouble(health, readiness=True) == "starting, draining or stopping"
     health.is_serving = True
-    assert health.trouble(readiness=True) is None
+    assert trouble(health, readiness=True) is None
 
 
 def test_a_loop_that_does_not_answer_is_not_alive(loop, monkeypatch):
     monkeypatch.setattr(http, "ANSWER_S", 0.05)
     health, may_go_on = Health(loop), threading.Event()
     loop.call_soon_threadsafe(may_go_on.wait)
-    assert health.trouble(readiness=False) == "the event loop has not answered for 0.05 s"
+    assert trouble(health) == "the event loop has not answered for 0.05 s"
     may_go_on.set()
     monkeypatch.setattr(http, "ANSWER_S", 10.0)
-    assert health.trouble(readiness=False) is None
+    assert trouble(health) is None
+
+
+def test_a_loop_that_is_busy_for_a_while_is_alive(loop):
+    may_go_on = threading.Event()
+    loop.call_soon_threadsafe(may_go_on.wait)
+
+    async def ask():
+        asking = asyncio.create_task(Health(loop).trouble(readiness=False))
+        await asyncio.sleep(0.05)
+        assert not asking.done()
+        may_go_on.set()
+        return await asking
+
+    assert asyncio.run(ask()) is None
 
 
 def test_a_loop_that_has_ended_is_not_alive():
     loop = asyncio.new_event_loop()
     loop.close()
-    assert Health(loop).trouble(readiness=False) == "the event loop has ended"
+    assert trouble(Health(loop)) == "the event loop has ended"
 
 
-def asked(routes, path):
-    """Return the status line, the headers and the text of an application's answer."""
-    begun = []
-    body = b"".join(
-        application(routes)({"PATH_INFO": path}, lambda status, headers: begun.append((status, headers)))
-    )
-    [(status, headers)] = begun
-    return status, dict(headers), body.decode()
+def asked(path, *, metrics=lambda: "a 1.0\n", health=None, host="", **settings):
+    """Return the answer to a request."""
+    return asyncio.run(application(health, metrics, **settings)(Request(path, host)))
+
+
+def test_probes_have_the_codes_that_kubernetes_looks_at(loop):
+    health = Health(loop)
+    assert asked("/livez", health=health) == Answer("ok\n")
+    late = Answer("starting, draining or stopping\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+    assert asked("/readyz", health=health) == late
 
 
 def test_each_path_has_its_page_and_others_are_answered_with_the_paths_that_there_are():
-    routes = {"/a": lambda: Answer("é"), "/b": lambda: Answer("<p>", "text/html", HTTPStatus.GONE)}
-    assert asked(routes, "/a") == (
-        "200 OK",
-        {"Content-Type": "text/plain; charset=utf-8", "Content-Length": "2"},
-        "é",
-    )
-    assert asked(routes, "/b") == ("410 Gone", {"Content-Type": "text/html", "Content-Length": "3"}, "<p>")
-    assert asked(routes, "/c")[::2] == ("404 Not Found", "there are /a, /b\n")
+    pages = {"/b": lambda: Answer("<p>", "text/html", HTTPStatus.GONE)}
+    assert asked("/b", pages=pages) == Answer("<p>", "text/html", HTTPStatus.GONE)
+    text = "there are /livez, /readyz, /metrics, /b\n"
+    assert asked("/c", pages=pages) == Answer(text, status=HTTPStatus.NOT_FOUND)
+
+
+def test_pages_are_only_for_who_calls_this_host_by_a_name_of_its_own():
+    settings = {"pages": {"/": lambda: Answer("<p>")}, "allow": lambda host: host == "ours"}
+    assert asked("/", host="ours", **settings).status is HTTPStatus.OK
+    assert asked("/", host="theirs", **settings).status is HTTPStatus.MISDIRECTED_REQUEST
+    assert asked("/metrics", host="theirs", **settings).status is HTTPStatus.OK
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "10.0.0.5:9102",
+        "10.0.0.5",
+        "[::1]:9102",
+        "[fe80::1]",
+        "localhost:9102",
+        "reducer-0:9102",
+        "PROXY.example.com",
+        "proxy.example.com.:80",
+        socket.gethostname(),
+    ],
+)
+def test_names_of_this_host(host):
+    assert HostNames(["proxy.example.com"]).allow(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "attacker.example:9102",
+        "proxy.example.com.attacker.example",
+        "10.0.0.5.attacker.example",
+        "localhost.attacker.example",
+        "999.0.0.1",
+        "[",
+        "localhost@attacker.example",
+    ],
+)
+def test_names_that_somebody_else_may_own(host):
+    assert not HostNames(["proxy.example.com"]).allow(host)
+    assert HostNames(["*"]).allow("attacker.example:9102")
+
+
+def test_the_name_that_a_name_server_has_for_this_host(monkeypatch):
+    name: Future[str] = Future()
+    monkeypatch.setattr(http, "begin", lambda call: name)
+    names = HostNames([])
+    assert not names.allow("gpu7.corp.example:9102")
+    name.set_result("Gpu7.corp.example")
+    assert names.allow("gpu7.corp.example:9102")
 
 
 def test_metrics_of_a_loop_that_does_not_answer():
     def late():
         raise TimeoutError
 
-    routes = _routes(late, Health(None))
-    assert asked(routes, "/metrics")[::2] == (
-        "503 Service Unavailable",
-        "the event loop has not answered for 5 s\n",
-    )
+    text = "the event loop has not answered for 5 s\n"
+    assert asked("/metrics", metrics=late) == Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def test_metrics_are_in_the_text_format_of_prometheus():
-    status, headers, text = asked(_routes(lambda: "a 1.0\n", Health(None)), "/metrics")
-    assert (status, text) == ("200 OK", "a 1.0\n")
-    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    answer = asked("/metrics")
+    assert (answer.text, answer.status) == ("a 1.0\n", HTTPStatus.OK)
+    assert answer.content_type.startswith("text/plain; version=0.0.4")
+
+
+def test_metrics_are_made_once_for_all_who_ask_meanwhile():
+    calls, has_begun, may_go_on = [], threading.Event(), threading.Event()
+
+    def slow():
+        calls.append("made")
+        has_begun.set()
+        may_go_on.wait()
+        return str(len(calls))
+
+    async def ask():
+        respond = application(None, slow)
+        asking = [asyncio.create_task(respond(Request("/metrics", ""))) for _ in range(40)]
+        await asyncio.to_thread(has_begun.wait)
+        asking[0].cancel()  # its connection has ended
+        may_go_on.set()
+        answers = await asyncio.gather(*asking[1:])
+        return [answer.text for answer in answers], (await respond(Request("/metrics", ""))).text
+
+    assert asyncio.run(ask()) == (["1"] * 39, "2")

@@ -59,6 +59,26 @@ def test_anything_else_after_the_question_mark_is_refused(query):
         ("a" * 254 + ":1", "is longer than 255 bytes"),
         ("a\udcff:1", "is not text"),
         ("dns:::1:1", "write an IPv6 address in brackets"),
+        ("$HOST:50051", "has a variable that was not replaced by its value"),
+        ("dns:${NAME}:50051", "has a variable that was not replaced by its value"),
+        ("{{ host }}:50051", "has a variable that was not replaced by its value"),
+        ("r-[0-2]:5", "write {0..2} instead of [0-2]"),
+        ("r-{00-11}.svc:5", "write {00..11} instead of {00-11}"),
+        ("r-{0...2}:5", "write {0..2} instead of {0...2}"),
+        ("r-[0:5", "a range is written {0..3}"),
+        ("a:1;b:2", "write commas between addresses, a:1,b:2"),
+        ("a:1 b:2", "write commas between addresses, a:1,b:2"),
+        ("a:1\nb:2", "write commas between addresses, a:1,b:2"),
+        ("[::1]:1; [::2]:2", "write commas between addresses, [::1]:1,[::2]:2"),
+        ("a :1", "write commas between addresses"),
+        ("0.0.0.0:50051", "for this host that is 127.0.0.1:50051"),
+        ("[::]:50051", "for this host that is 127.0.0.1:50051"),
+        ("[0:0:0:0:0:0:0:0]:50051", "for this host that is 127.0.0.1:50051"),
+        ("*:50051", "for this host that is 127.0.0.1:50051"),
+        ("dns:0.0.0.0:1", "for this host that is 127.0.0.1:1"),
+        ("user@a:1", "a host name cannot have '@'"),
+        ("'a:1", 'a host name cannot have "\'"'),
+        ("a/b:1", "a host name cannot have '/'"),
     ],
 )
 def test_what_is_refused_and_what_to_write_instead(address, text):
@@ -69,7 +89,16 @@ def test_what_is_refused_and_what_to_write_instead(address, text):
 
 
 @pytest.mark.parametrize(
-    "address", ["[::1]:1", "[fe80::1%eth0]:1", "dns:[::1]:1", "a-b_c:1", "10.0.0.1:65535", "h:{1..3}"]
+    "address",
+    [
+        "[::1]:1",
+        "[fe80::1%eth0]:1",
+        "dns:[::1]:1",
+        "a-b_c:1",
+        "10.0.0.1:65535",
+        "h:{1..3}",
+        "bücher.example:1",
+    ],
 )
 def test_what_passes(address):
     check_address(address)

@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
             '{"instance_groups": [{"instance_group_name": "reducers", "hosts": "algo-1"}]}',
             "(hosts is not a list of texts: 'algo-1')",
         ),
-        ("sagemaker:", document(reducers=["a b:"]), "of sagemaker: reducer 'a b::50051': write an IPv6"),
+        ("sagemaker:", document(reducers=["ab:"]), "of sagemaker: reducer 'ab::50051': write an IPv6"),
     ],
 )
 def test_what_is_wrong_is_named(text, config, message):

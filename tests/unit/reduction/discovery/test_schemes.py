@@ -133,6 +133,7 @@ def test_what_a_file_must_have(tmp_path, content, message):
     [
         ("file:", "write file:PATH"),
         ("file:/nowhere/x", "cannot be read: .*No such file"),
+        ("file:/dev/zero", "the file has more than 1048576 bytes"),
         ("file:a\0b", "cannot be read: embedded null byte"),
     ],
 )

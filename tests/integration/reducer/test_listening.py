@@ -1,0 +1,116 @@
+"""Where the ports of a reducer can be reached: at the addresses that --bind says, and at no other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+
+import pytest
+
+from reducer import binding
+from reducer.engine import Engine
+from reducer.transports.grpc_server import GrpcServer
+from reducer.transports.tcp_server import DataPort
+
+HERE = ("127.0.0.1", "::1")
+BOTH = "both.example"
+
+
+def answers(ip, port):
+    try:
+        socket.create_connection((ip, port), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def _has_ipv6():
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+pytestmark = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Let BOTH have an address of each family, and one that this machine has not."""
+    real = socket.getaddrinfo
+
+    def look_up(host, port, *arguments, **settings):
+        hosts = ("192.0.2.1", *HERE) if host == BOTH else (host,)
+        return [answer for one in hosts for answer in real(one, port, *arguments, **settings)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [
+        ("0.0.0.0", ("127.0.0.1",)),
+        ("[::]", HERE),
+        ("127.0.0.1", ("127.0.0.1",)),
+        ("[::1]", ("::1",)),
+        (BOTH, HERE),
+    ],
+)
+@pytest.mark.parametrize("is_chosen", [False, True], ids=["a free port", "a chosen port"])
+def test_every_port_is_at_all_addresses_of_the_host_and_at_no_other(both, host, reached, is_chosen):
+    plain = host.strip("[]")
+
+    async def run():
+        wanted = [binding.free_port(plain) if is_chosen else 0 for _ in range(3)]
+        data_port, grpc = DataPort(), GrpcServer(Engine(memory_limit_bytes=1 << 20))
+        data_port.start(plain, wanted[0])
+        http = binding.listen(plain, wanted[1])
+        ports = [data_port.port, http[0].getsockname()[1], grpc.bind(f"{host}:{wanted[2]}")]
+        await grpc.start()
+        try:
+            for port, number in zip(ports, wanted, strict=True):
+                assert tuple(ip for ip in HERE if answers(ip, port)) == reached
+                assert port == (number or port)
+        finally:
+            await grpc.stop(0)
+            data_port.stop()
+            for sock in http:
+                sock.close()
+
+    asyncio.run(run())
+
+
+def test_a_port_that_is_taken_on_one_of_the_addresses(both):
+    async def run(port):
+        grpc = GrpcServer(Engine(memory_limit_bytes=1 << 20))
+        for bind in (lambda: DataPort().start(BOTH, port), lambda: grpc.bind(f"{BOTH}:{port}")):
+            with pytest.raises(
+                OSError, match=re.escape(f"cannot listen on [::1]:{port}: Address already in use")
+            ):
+                bind()
+        await grpc.stop(0)
+
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        asyncio.run(run(taken.getsockname()[1]))
+
+
+def test_ipv6_only_is_refused_because_grpc_cannot_do_that(monkeypatch):
+    real = socket.socket.getsockopt
+    monkeypatch.setattr(
+        socket.socket,
+        "getsockopt",
+        lambda sock, *option: 1 if option[1] == socket.IPV6_V6ONLY else real(sock, *option),
+    )
+    with pytest.raises(OSError, match="bindv6only"):
+        binding.listen("::", 0)
+
+
+def test_the_log_names_every_address_of_every_port(serve, free_port, until):
+    port = free_port()
+    reducer = serve("--metrics-port", str(port), "--insecure", bind="[::]:0")
+    pattern = re.compile(r" grpc=(\S+) data=(\S+) http=(\S+) ")
+    found = until(lambda: pattern.search(reducer.log.text), "the line that says where it serves")
+    grpc, data, http = found.groups()
+    assert (grpc, http) == (f"[::]:{reducer.port},0.0.0.0:{reducer.port}", f"[::]:{port},0.0.0.0:{port}")
+    assert re.fullmatch(r"\[::\]:(\d+),0\.0\.0\.0:\1", data)

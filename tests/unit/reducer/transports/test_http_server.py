@@ -1,0 +1,267 @@
+"""The HTTP port on a loop of the test: what it refuses, what it limits, and what it does without descriptors."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+from http import HTTPStatus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reduction.limits import HTTP_CONNECTIONS_MAX, HTTP_HEAD_BYTES_MAX
+
+from reducer.binding import listen
+from reducer.transports import http_server
+from reducer.transports.http_server import Answer, HttpPort
+
+GET = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+#: Of connections that a test has made.
+writers = []
+
+
+async def ok(request):
+    return Answer("é")
+
+
+def with_port(test, respond=ok):
+    """Run `test(address)` on a loop that serves at this address as well."""
+
+    async def run():
+        [listener] = listen("127.0.0.1", 0)
+        serving = asyncio.create_task(HttpPort([listener], respond).serve())
+        try:
+            async with asyncio.timeout(60):
+                return await test(listener.getsockname())
+        finally:
+            serving.cancel()
+            listener.close()
+            for writer in writers:
+                writer.transport.abort()
+            writers.clear()
+            await asyncio.sleep(0)
+
+    return asyncio.run(run())
+
+
+async def connect(address):
+    reader, writer = await asyncio.open_connection(*address)
+    writers.append(writer)
+    return reader, writer
+
+
+async def answer_to(address, request):
+    """Return the status line, the headers and the body of the answer to these bytes."""
+    reader, writer = await connect(address)
+    writer.write(request)
+    return split(await reader.read())
+
+
+def split(answer):
+    head, _, body = answer.partition(b"\r\n\r\n")
+    line, *headers = head.decode().split("\r\n")
+    return line, dict(header.split(": ", 1) for header in headers), body
+
+
+def test_an_answer_ends_its_connection():
+    async def test(address):
+        return await answer_to(address, GET)
+
+    line, headers, body = with_port(test)
+    assert (line, body.decode()) == ("HTTP/1.1 200 OK", "é")
+    del headers["Date"]
+    assert headers == {
+        "Content-Type": "text/plain; charset=utf-8",
+        "Content-Length": "2",
+        "Connection": "close",
+    }
+
+
+def test_head_gets_the_headers_only():
+    async def test(address):
+        return await answer_to(address, GET.replace(b"GET", b"HEAD"))
+
+    line, headers, body = with_port(test)
+    assert (line, headers["Content-Length"], body) == ("HTTP/1.1 200 OK", "2", b"")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
+def test_other_methods_are_refused_and_their_bodies_do_not_cost_the_answer(method):
+    body = bytes(1 << 20)
+    head = f"{method} /livez HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def test(address):
+        return await answer_to(address, head.encode() + body)
+
+    line, headers, _ = with_port(test)
+    assert (line, headers["Allow"]) == ("HTTP/1.1 405 Method Not Allowed", "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nX: " + bytes(HTTP_HEAD_BYTES_MAX) + b"\r\n\r\n", 431),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"GET http://a/ HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHOST: b\r\n\r\n", 400),
+        (b"GET /\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_refused(request_bytes, status):
+    async def test(address):
+        return await answer_to(address, request_bytes)
+
+    assert with_port(test)[0] == f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"GET", b" ", b"/", b"\r\n", b":", b"Host", b"HTTP/1.1", b"\n", b"\0", b"\xff"])
+    )
+)
+def test_every_head_gets_one_of_three_answers(parts):
+    async def test(address):
+        return await answer_to(address, b"".join(parts) + b"\r\n\r\n")
+
+    assert with_port(test)[0].split(" ")[1] in ("200", "400", "405")
+
+
+def test_what_counts_of_a_request():
+    async def echo(request):
+        return Answer(f"{request.path} {request.host}")
+
+    async def test(address):
+        return [
+            (await answer_to(address, head + b"\r\n\r\n"))[2].decode()
+            for head in (b"GET /a%20b?c=d HTTP/1.0", b"GET / HTTP/1.1\r\nA: b\r\nhOST:  [::1]:5 ")
+        ]
+
+    assert with_port(test, echo) == ["/a%20b ", "/ [::1]:5"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHo"])
+def test_a_connection_without_a_whole_request_is_closed(sent, monkeypatch):
+    monkeypatch.setattr(http_server, "HTTP_REQUEST_S", 0.05)
+
+    async def test(address):
+        reader, writer = await connect(address)
+        writer.write(sent)
+        return await reader.read()
+
+    assert with_port(test) == b""
+
+
+def test_who_does_not_take_an_answer_is_closed(monkeypatch):
+    monkeypatch.setattr(http_server, "HTTP_ANSWER_S", 0.2)
+    ended = asyncio.Event()
+
+    async def large(request):
+        asyncio.current_task().add_done_callback(lambda _: ended.set())
+        return Answer("x" * (64 << 20))
+
+    async def test(address):
+        _, writer = await connect(address)
+        writer.write(GET)
+        await ended.wait()
+
+    with_port(test, large)
+
+
+def test_idle_connections_keep_nobody_out_and_the_oldest_goes_first():
+    async def test(address):
+        idle = [await connect(address) for _ in range(HTTP_CONNECTIONS_MAX)]
+        line, *_ = await answer_to(address, GET)
+        assert await idle[0][0].read() == b""
+        idle[-1][1].write(GET)
+        return line, split(await idle[-1][0].read())[0]
+
+    assert with_port(test) == ("HTTP/1.1 200 OK",) * 2
+
+
+def test_connections_that_are_answered_go_last():
+    may_answer = asyncio.Event()
+
+    async def slow(request):
+        await may_answer.wait()
+        return Answer("late")
+
+    async def test(address):
+        reader, writer = await connect(address)
+        writer.write(GET)
+        for _ in range(2 * HTTP_CONNECTIONS_MAX):
+            await connect(address)
+        may_answer.set()
+        return split(await reader.read())[2]
+
+    assert with_port(test, slow) == b"late"
+
+
+def test_connections_that_all_wait_for_answers_keep_nobody_out_either():
+    async def slow(request):
+        if request.path == "/metrics":
+            await asyncio.Event().wait()
+        return Answer("ok")
+
+    async def test(address):
+        kept = [await connect(address) for _ in range(HTTP_CONNECTIONS_MAX)]
+        for _, writer in kept:
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        return (await answer_to(address, GET))[0]
+
+    assert with_port(test, slow) == "HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize("idle", [0, 5])
+def test_without_descriptors_requests_are_answered_one_by_one(idle):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def ask(address, loop):
+        """Ask with a socket that was made while there were descriptors."""
+        with sockets.pop() as sock:
+            await loop.sock_connect(sock, address)
+            await loop.sock_sendall(sock, GET)
+            answer = b""
+            while data := await loop.sock_recv(sock, 1 << 16):
+                answer += data
+            return split(answer)[0]
+
+    sockets = [socket.socket() for _ in range(3)]
+    for sock in sockets:
+        sock.setblocking(False)
+
+    async def test(address):
+        for _ in range(idle):
+            await connect(address)
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0)
+        taken = []
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 100, limits[1]))
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            return [await ask(address, loop) for _ in range(3)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            for descriptor in taken:
+                os.close(descriptor)
+
+    assert with_port(test) == ["HTTP/1.1 200 OK"] * 3
+
+
+def test_an_answer_that_fails_is_an_error_and_logged_once(caplog):
+    async def broken(request):
+        raise OSError(24, "Too many open files")
+
+    async def test(address):
+        return [(await answer_to(address, GET))[0] for _ in range(3)]
+
+    assert with_port(test, broken) == ["HTTP/1.1 500 Internal Server Error"] * 3
+    assert [record.message for record in caplog.records if record.name == http_server.__name__] == [
+        "no answer over HTTP path=/livez reason=OSError(24, 'Too many open files')"
+    ]

@@ -20,6 +20,7 @@ from reduction.codecs import CODECS, Codec
 from reduction.codecs.average import scale
 from reduction.codecs.interface import Array
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError, ResourceExhausted
+from reduction.limits import LOBBY_BYTES_MAX
 from reduction.model import (
     NOWHERE,
     PROTOCOL_VERSION,
@@ -101,7 +102,7 @@ class Engine:
         incarnation = secrets.token_bytes(16)
         self.jobs = Jobs(incarnation=incarnation, memory_limit_bytes=memory_limit_bytes, place=place)
         #: The transport tells it of its calls.
-        self.lobby = Lobby()
+        self.lobby = Lobby(min(LOBBY_BYTES_MAX, memory_limit_bytes // 4))
         #: Chunks published for all jobs since the start.
         self.chunks = 0
         self.errors: Counter[str] = Counter()

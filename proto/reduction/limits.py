@@ -138,6 +138,9 @@ DATA_STRANGERS_MAX = 256
 REGIONS_MAX = 4096
 #: Bytes of a region: the largest is a whole collective.
 REGION_BYTES_MAX = 1 << 42
+#: Regions that one process maps for all of its peers, half of what the kernel lets a process map by default. Each costs
+#: a descriptor as well, of which half are for connections.
+MAPPED_REGIONS_MAX = 1 << 15
 #: Descriptors that have come on a connection and were not used.
 DESCRIPTORS_WAITING_MAX = 16
 

@@ -53,6 +53,8 @@ class _Offer(NamedTuple):
     #: In DER; empty without TLS.
     certificate: bytes
     attach: Attach
+    #: Whose stream it is for.
+    job: str
 
 
 class DataPort:
@@ -70,6 +72,8 @@ class DataPort:
         self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Callable[[], None] | None], socket.socket] = {}
         self._incarnation = b""
+        #: Jobs whose new streams share no memory for now.
+        self._unshared: set[str] = set()
         #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
         self._offers: dict[bytes, _Offer] = {}
 
@@ -106,14 +110,12 @@ class DataPort:
             listener.close()
         self._listeners.clear()
 
-    def share_less(self, reason: str) -> None:
-        """Let new streams of this host come by TCP for UNSHARED_S; those that share memory go on."""
-        for listener in [found for found in self._listeners if found.family == socket.AF_UNIX]:
-            log.warning("for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason)
-            self._loop.remove_reader(listener.fileno())
-            listener.close()
-            self._listeners.remove(listener)
-            self._loop.call_later(UNSHARED_S, self._listen_locally)
+    def share_less(self, job: str, reason: str) -> None:
+        """Let new streams of a job come by TCP for UNSHARED_S; those that share memory go on."""
+        if job not in self._unshared:
+            log.warning("for %g s new streams come by TCP job=%s reason=%s", UNSHARED_S, job, reason)
+            self._unshared.add(job)
+            self._loop.call_later(UNSHARED_S, self._unshared.discard, job)
 
     def _listen_locally(self) -> None:
         if not self._incarnation or not self._listeners:  # the latter after `stop`
@@ -126,15 +128,16 @@ class DataPort:
             self._listeners.append(listener)
             self._resume(listener)
 
-    def offer(self, attach: Attach, certificate: bytes = b"") -> bytes:
+    def offer(self, attach: Attach, certificate: bytes = b"", job: str = "") -> bytes:
         """Return a new key.
 
         Args:
             attach: gets the socket of the one connection that presents the key.
             certificate: which that connection must show, in DER; empty without TLS.
+            job: whose stream it is for.
         """
         key = secrets.token_bytes(DATA_KEY_BYTES)
-        self._offers[key[:_KEY_ID_BYTES]] = _Offer(key, certificate, attach)
+        self._offers[key[:_KEY_ID_BYTES]] = _Offer(key, certificate, attach, job)
         return key
 
     def withdraw(self, key: bytes) -> None:
@@ -197,6 +200,8 @@ class DataPort:
             raise MalformedFrame("its key is of no offer that is open")
         if certificate != offer.certificate:
             raise MalformedFrame("its certificate is not that of the call that was offered the key")
+        if sock.family == socket.AF_UNIX and offer.job in self._unshared:
+            raise MalformedFrame(f"job {offer.job} shares no memory for now; it comes to the port")
         await tcp.send_all(self._loop, channel, tcp.PREAMBLE)
         # The worker confirms last. If the answer took too long for it, it may try again with the
         # key.
@@ -243,12 +248,15 @@ class DataSession:
         header: Callable[[Result, int], bytes],
         receive: Callable[..., None],
         on_end: Callable[[Exception | None], None],
+        charge: Callable[[int], None],
     ) -> None:
         self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
         self._pool = pool
         self._header = header
         self._sharing = (
-            shared.Sharing(self.connection, pool.memory) if sock.family == socket.AF_UNIX else None
+            shared.Sharing(self.connection, pool.memory, shared.PeerMemory(charge))
+            if sock.family == socket.AF_UNIX
+            else None
         )
         #: The worker's count; None as long as results have to be sent.
         self._counter: memoryview | None = None

@@ -70,9 +70,7 @@ def check_lobby(tokens: TokenTable | None, job: str, metadata: Metadata, peer: s
         )
 
 
-def check_join(
-    tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str
-) -> WorkerFrame:
+def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str) -> WorkerFrame:
     """Check that a Join shows the token of its job, and return it with the line that has the token.
 
     The core refuses other frames and versions.

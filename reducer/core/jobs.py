@@ -86,7 +86,6 @@ class Jobs:
     def __init__(self, *, incarnation: bytes, memory_limit_bytes: int, place: Place = NOWHERE) -> None:
         self.incarnation = incarnation
         self.place = place
-        self.memory_limit_bytes = memory_limit_bytes
         #: What the present jobs have reserved.
         self.memory = Shares(memory_limit_bytes)
         self.is_draining = False
@@ -99,6 +98,11 @@ class Jobs:
         #: What has happened since the start.
         self.totals = Totals()
         self._job_count = 0
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """Most bytes that all jobs may reserve."""
+        return self.memory.limit
 
     @property
     def memory_reserved_bytes(self) -> int:
@@ -284,9 +288,9 @@ class Jobs:
             least = min(join.credit_bytes, CREDIT_BYTES_LEAST)
             raise ResourceExhausted(
                 f"job {join.job!r} needs {reservation(join.world_size, least)} bytes ({join.world_size} ranks x 2 x "
-                f"{least} credit + {JOB_FIXED_BYTES}); {reserved} of {self.memory_limit_bytes} are taken, and it may have "
-                f"{free} more, because a job with all of its groups, and the jobs of a token, get {SHARE} of what others "
-                f"leave: raise --memory-limit, or wait for other jobs to end"
+                f"{least} credit + {JOB_FIXED_BYTES}); {reserved} of {self.memory_limit_bytes} are taken, and it may "
+                f"have {free} more, because a job with its groups, like a token with its jobs, gets {SHARE} of what "
+                f"others leave: raise --memory-limit, or wait for other jobs to end"
             )
         return credit
 

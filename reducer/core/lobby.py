@@ -78,9 +78,7 @@ class Lobby:
         #: Job and worker of each stream.
         self._streams: dict[int, tuple[str, bytes]] = {}
 
-    def on_request(
-        self, stream: int, request: LobbyRequest, account: Account, now: float
-    ) -> tuple[int, ...]:
+    def on_request(self, stream: int, request: LobbyRequest, account: Account, now: float) -> tuple[int, ...]:
         """Take what a worker says; return the streams that must be told.
 
         Raises:

@@ -35,8 +35,8 @@ class Mapped:
             for what, shares, amount in (("bytes", self.memory, nbytes), ("regions", self.regions, 1)):
                 if amount > shares.free(account):
                     raise CannotShare(
-                        f"job {account.job} may map {shares.free(account)} {what} of its memory beside what it has, not "
-                        f"{amount}: {shares.taken} of {shares.limit} are mapped for all jobs"
+                        f"job {account.job} may map {shares.free(account)} {what} of its memory beside what it has, "
+                        f"not {amount}: {shares.taken} of {shares.limit} are mapped for all jobs"
                     )
         self.memory.take(account, nbytes)
         self.regions.take(account, 1 if nbytes > 0 else -1)

@@ -206,7 +206,7 @@ async def test_where_regions_are_forbidden_payloads_are_sent(shared_place, monke
 
 
 @pytest.mark.parametrize("unshared_s", [1000.0, 0.0])
-async def test_a_reducer_that_cannot_map_a_region_takes_streams_by_tcp_for_a_while(
+async def test_a_job_whose_region_cannot_be_mapped_comes_by_tcp_for_a_while(
     shared_place, monkeypatch, unshared_s
 ):
 
@@ -219,11 +219,11 @@ async def test_a_reducer_that_cannot_map_a_region_takes_streams_by_tcp_for_a_whi
         cut = shared_place.worker()
         await cut.welcome()
         assert await cut.sink.closed is not None
-    if not unshared_s:
-        await shared_place.eventually(lambda: len(shared_place.data_port._listeners) == 2)
-    workers = await shared_place.running(job="other")
-    assert [is_local(worker) for worker in workers] == [not unshared_s] * 2
-    await works(workers)
+    await shared_place.eventually(lambda: bool(unshared_s) == bool(shared_place.data_port._unshared))
+    for job, is_shared in (("job", not unshared_s), ("other", True)):
+        workers = await shared_place.running(job=job)
+        assert [is_local(worker) for worker in workers] == [is_shared] * 2
+        await works(workers)
 
 
 async def test_a_worker_that_cannot_map_a_region_comes_by_tcp_the_next_time(

@@ -213,7 +213,11 @@ class Forming:
 
         # A newcomer may have been stopped in this very moment. The others are known to wait.
         error = self._wait_for_start(
-            client, generation.workers, does_not_come, comes_last if generation.newcomers else None, generation
+            client,
+            generation.workers,
+            does_not_come,
+            comes_last if generation.newcomers else None,
+            generation,
         )
         if error is not None and not isinstance(error, LOSSES):
             raise error

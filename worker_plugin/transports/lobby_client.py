@@ -188,7 +188,9 @@ def _with_news(
     after = dict(workers) if news.adds else {}
     after |= {entry.nonce: (entry, now) for entry in news.entries}
     # The reducer forgets them too, and does not say so.
-    after = {nonce: found for nonce, found in after.items() if not found[0].is_gone or now <= found[1] + LOBBY_S}
+    after = {
+        nonce: found for nonce, found in after.items() if not found[0].is_gone or now <= found[1] + LOBBY_S
+    }
     if len(after) > 2 * LOBBY_ENTRIES_MAX:
         raise MalformedFrame(f"a lobby of {len(after)} workers, allowed are {LOBBY_ENTRIES_MAX}")
     return after

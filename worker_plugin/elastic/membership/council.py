@@ -33,7 +33,7 @@ from typing import TypeAlias
 from reduction.errors import ConfigError, RankTaken, ReductionError, WorkerLost, WorkersMissing
 
 from worker_plugin.elastic.membership.entries import Said
-from worker_plugin.elastic.membership.lineage import Generation, Lineage
+from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
 
 #: How long a worker that has neither gone nor says that it waits is waited for, in seconds: longer than
 #: a silent host takes to be noticed, and than a process is likely to be stopped.

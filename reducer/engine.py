@@ -42,7 +42,7 @@ from reduction.shortage import shortage
 from reduction.transports.interface import Sink
 from reduction.wire import checksum
 
-from reducer.core.accounts import Account
+from reducer.core.accounts import NOBODY, Account
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.histogram import Histogram
@@ -78,7 +78,7 @@ class Owner(NamedTuple):
     #: The name of the worker's host.
     host: str
     totals: JobTotals
-    account: Account = Account("")
+    account: Account = NOBODY
 
 
 class Paced(Protocol):

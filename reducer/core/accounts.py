@@ -27,6 +27,10 @@ class Account(NamedTuple):
     token: str = ""
 
 
+#: Pays for what costs nothing.
+NOBODY = Account("")
+
+
 def account_of(job: str, token: str = "") -> Account:
     """Return who pays for a job, or for a rail of it."""
     return Account(job_of(job), token)

@@ -14,7 +14,7 @@ from reduction.errors import MalformedFrame, ReductionError
 from reduction.limits import LOBBY_REQUEST_BYTES_MAX
 from reduction.security.tokens import TokenTable
 
-from reducer.core.accounts import Account, account_of
+from reducer.core.accounts import NOBODY, account_of
 from reducer.engine import Engine
 from reducer.security import check_call, check_lobby
 from reducer.transports.turns import Turns
@@ -63,7 +63,7 @@ class LobbyCalls:
         number = next(self._numbers)
         self._turns_to_hear[number] = asyncio.Event()
         writer: asyncio.Task[None] | None = None
-        account = Account("")
+        account = NOBODY
         try:
             metadata = tuple(context.invocation_metadata() or ())
             check_call(self._tokens, metadata, context.peer())

@@ -24,7 +24,7 @@ from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, W
 from reduction.transports import tcp
 from reduction.transports.grpc_sockets import GrpcSockets, address_of
 
-from reducer.core.accounts import Account
+from reducer.core.accounts import NOBODY
 from reducer.engine import ON_SHARED_MEMORY, ON_TCP, Engine, Owner
 from reducer.transports.tcp_server import DataPort, DataSession
 
@@ -262,7 +262,7 @@ class Outbox:
             self._encoder.header,
             self._stream.send,
             self._on_data_end,
-            partial(self._engine.mapped.charge, self._owner.account if self._owner else Account("")),
+            partial(self._engine.mapped.charge, NOBODY if self._owner is None else self._owner.account),
         )
         self._stream.pace(None if is_local else self._data.connection)
         if self._has_sent_moved:

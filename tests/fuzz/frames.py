@@ -156,7 +156,8 @@ _SAID = (
 LOBBY = LobbyRequest("job", bytes(16), _SAID[0].to_entry())
 LOBBY_NEWS = LobbyNews(
     tuple(
-        LobbyEntry(bytes.fromhex(said.worker.nonce), said.to_entry(), bool(said.worker.rank)) for said in _SAID
+        LobbyEntry(bytes.fromhex(said.worker.nonce), said.to_entry(), bool(said.worker.rank))
+        for said in _SAID
     ),
     adds=True,
 )

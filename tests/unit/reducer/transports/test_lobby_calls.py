@@ -53,11 +53,14 @@ def serve(workers, tokens=None, **times):
         engine = SimpleNamespace(lobby=Lobby())
         errors = []
         calls = LobbyCalls(
-            engine, tokens, Turns(4, 1000, wait_s=10, use_s=10, hurry_s=10), lambda _, error: errors.append(error)
+            engine,
+            tokens,
+            Turns(4, 1000, wait_s=10, use_s=10, hurry_s=10),
+            lambda _, error: errors.append(error),
         )
         contexts = [Context(written, *worker) for worker in workers]
         tasks = [asyncio.create_task(calls.serve(None, context)) for context in contexts]
-        while calls._is_telling or len(engine.lobby._streams) < len(contexts):
+        while calls._is_telling or len(engine.lobby._streams) < len(contexts):  # noqa: ASYNC110
             await asyncio.sleep(0)
         for context in contexts:
             context.requests.put_nowait(grpc.aio.EOF)
@@ -91,7 +94,7 @@ def test_a_small_job_waits_for_one_answer_of_a_large_one():
             calls._turns_to_hear[number] = SimpleNamespace(set=lambda number=number: order.append(number))
         calls._tell("large", tuple(range(10)))
         calls._tell("small", (10, 11))
-        while calls._is_telling:
+        while calls._is_telling:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     asyncio.run(scene())

@@ -15,7 +15,11 @@ def test_round_trips():
         request = LobbyRequest("job", NONCE, b"entry", takes_news)
         assert wire.lobby_request_from_wire(wire.lobby_request_to_wire(request)) == request
     entries = (LobbyEntry(NONCE, b"entry", False), LobbyEntry(b"o" * 16, b"x", True))
-    for news in (LobbyNews(entries), LobbyNews(entries, adds=True), LobbyNews(entries, adds=True, has_more=True)):
+    for news in (
+        LobbyNews(entries),
+        LobbyNews(entries, adds=True),
+        LobbyNews(entries, adds=True, has_more=True),
+    ):
         assert wire.lobby_response_from_wire(wire.lobby_response_to_wire(news)) == news
     assert wire.lobby_response_from_wire(b"") == LobbyNews(())
 

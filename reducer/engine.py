@@ -22,7 +22,7 @@ from reduction.codecs import CODECS, Codec
 from reduction.codecs.average import scale
 from reduction.codecs.interface import Array
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError, ResourceExhausted
-from reduction.limits import ID_BYTES
+from reduction.limits import ID_BYTES, LOBBY_BYTES_MAX
 from reduction.model import (
     NOWHERE,
     PROTOCOL_VERSION,
@@ -44,6 +44,7 @@ from reduction.shortage import shortage
 from reduction.transports.interface import Sink
 from reduction.wire import checksum
 
+from reducer.core.accounts import NOBODY, Account
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.histogram import Histogram
@@ -53,6 +54,7 @@ from reducer.core.totals import JobLabel, JobTotals, Traffic
 from reducer.journal import Journal
 from reducer.resources import usage
 from reducer.resources.buffers import BufferPool, is_leased
+from reducer.resources.mapped import Mapped
 from reducer.spans import Spans
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class Owner(NamedTuple):
     #: The name of the worker's host.
     host: str
     totals: JobTotals
+    account: Account = NOBODY
 
 
 class Paced(Protocol):
@@ -104,7 +107,7 @@ class Engine:
         incarnation = secrets.token_bytes(16)
         self.jobs = Jobs(incarnation=incarnation, memory_limit_bytes=memory_limit_bytes, place=place)
         #: The transport tells it of its calls.
-        self.lobby = Lobby()
+        self.lobby = Lobby(min(LOBBY_BYTES_MAX, memory_limit_bytes // 4))
         #: Chunks published for all jobs since the start.
         self.chunks = 0
         self.errors: Counter[str] = Counter()
@@ -112,6 +115,8 @@ class Engine:
         self.loop_lag = Histogram()
         #: Whether a rank of some job has been welcomed since the start.
         self.has_served = False
+        #: The memory of workers that this process maps.
+        self.mapped = Mapped()
         #: Transports receive payloads into buffers of this pool.
         self.pool = BufferPool()
         self._clock = clock
@@ -264,7 +269,7 @@ class Engine:
         job, rank = owner
         self._plane[stream] = plane
         self._traffic[stream] = job.totals.on_plane(plane)
-        return Owner(job.label, job.ranks[rank].host, job.totals)
+        return Owner(job.label, job.ranks[rank].host, job.totals, job.account)
 
     def pace(self, stream: int, connection: Paced | None) -> None:
         """Pace what a stream sends on this connection from now on; None: on none."""
@@ -439,6 +444,12 @@ class EngineStream:
     def close(self, reason: str = "its call ended") -> None:
         """End the stream; see `ReducerStream.close`. `reason` goes into the log."""
         self._engine.lose(self._number, reason)
+
+    @property
+    def job(self) -> str:
+        """The name of the job that pays for a stream that has joined, without that of its rail."""
+        job, _ = self._engine.jobs.streams[self._number]
+        return job.account.job
 
     @property
     def label(self) -> str:

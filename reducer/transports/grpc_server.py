@@ -349,8 +349,9 @@ class GrpcServer:
         """Pass on `data` and then all later messages, until either side ends the stream."""
         try:
             frame = wire.worker_frame_from_wire(data)
-            check_join(self._tokens, frame, context.invocation_metadata() or (), context.peer())
-            outbox.receive(frame)
+            outbox.receive(
+                check_join(self._tokens, frame, context.invocation_metadata() or (), context.peer())
+            )
             while not outbox.is_closed:
                 del frame, data  # otherwise a payload would stay until the next one comes
                 data = await context.read()

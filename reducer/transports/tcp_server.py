@@ -54,6 +54,8 @@ class _Offer(NamedTuple):
     #: In DER; empty without TLS.
     certificate: bytes
     attach: Attach
+    #: Whose stream it is for.
+    job: str
 
 
 class DataPort:
@@ -70,8 +72,8 @@ class DataPort:
         #: For TCP, one for each address, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Callable[[], None] | None], socket.socket] = {}
-        #: Until then no connection of this host is let in but by TCP.
-        self._unshared_until_s = 0.0
+        #: Jobs whose new streams share no memory for now.
+        self._unshared: set[str] = set()
         #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
         self._offers: dict[bytes, _Offer] = {}
 
@@ -104,25 +106,26 @@ class DataPort:
             listener.close()
         self._listeners.clear()
 
-    def share_less(self, reason: str) -> None:
-        """Let new streams of this host come by TCP for UNSHARED_S; those that share memory go on.
+    def share_less(self, job: str, reason: str) -> None:
+        """Let new streams of a job come by TCP for UNSHARED_S; those that share memory go on.
 
         The listener for them stays: whoever took its name would be shown their keys.
         """
-        now_s = self._loop.time()
-        if now_s >= self._unshared_until_s:
-            log.warning("for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason)
-            self._unshared_until_s = now_s + UNSHARED_S
+        if job not in self._unshared:
+            log.warning("for %g s new streams come by TCP job=%s reason=%s", UNSHARED_S, job, reason)
+            self._unshared.add(job)
+            self._loop.call_later(UNSHARED_S, self._unshared.discard, job)
 
-    def offer(self, attach: Attach, certificate: bytes = b"") -> bytes:
+    def offer(self, attach: Attach, certificate: bytes = b"", job: str = "") -> bytes:
         """Return a new key.
 
         Args:
             attach: gets the socket of the one connection that presents the key.
             certificate: which that connection must show, in DER; empty without TLS.
+            job: whose stream it is for.
         """
         key = secrets.token_bytes(DATA_KEY_BYTES)
-        self._offers[key[:_KEY_ID_BYTES]] = _Offer(key, certificate, attach)
+        self._offers[key[:_KEY_ID_BYTES]] = _Offer(key, certificate, attach, job)
         return key
 
     def withdraw(self, key: bytes) -> None:
@@ -138,9 +141,6 @@ class DataPort:
             log.warning("data port cannot accept reason=%s", error)
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(PAUSE_S, self._resume, listener)
-            return
-        if sock.family == socket.AF_UNIX and self._loop.time() < self._unshared_until_s:
-            sock.close()
             return
         if len(self._strangers) >= DATA_STRANGERS_MAX:
             log.warning("closed a data connection reason=%d others have shown no key yet", DATA_STRANGERS_MAX)
@@ -188,6 +188,8 @@ class DataPort:
             raise MalformedFrame("its key is of no offer that is open")
         if certificate != offer.certificate:
             raise MalformedFrame("its certificate is not that of the call that was offered the key")
+        if sock.family == socket.AF_UNIX and offer.job in self._unshared:
+            raise MalformedFrame(f"job {offer.job} shares no memory for now; it comes to the port")
         await tcp.send_all(self._loop, channel, tcp.PREAMBLE)
         # The worker confirms last. If the answer took too long for it, it may try again with the
         # key.
@@ -233,12 +235,15 @@ class DataSession:
         header: Callable[[Result, int], bytes],
         receive: Callable[..., None],
         on_end: Callable[[Exception | None], None],
+        charge: Callable[[int], None],
     ) -> None:
         self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
         self._pool = pool
         self._header = header
         self._sharing = (
-            shared.Sharing(self.connection, pool.memory) if sock.family == socket.AF_UNIX else None
+            shared.Sharing(self.connection, pool.memory, shared.PeerMemory(charge))
+            if sock.family == socket.AF_UNIX
+            else None
         )
         #: The worker's count; None as long as results have to be sent.
         self._counter: memoryview | None = None

@@ -206,7 +206,7 @@ async def test_where_regions_are_forbidden_payloads_are_sent(shared_place, monke
 
 
 @pytest.mark.parametrize("unshared_s", [1000.0, 0.0])
-async def test_a_reducer_that_cannot_map_a_region_takes_streams_by_tcp_for_a_while(
+async def test_a_job_whose_region_cannot_be_mapped_comes_by_tcp_for_a_while(
     shared_place, monkeypatch, unshared_s
 ):
 
@@ -221,9 +221,11 @@ async def test_a_reducer_that_cannot_map_a_region_takes_streams_by_tcp_for_a_whi
         assert await cut.sink.closed is not None
     with socket.socket(socket.AF_UNIX) as thief, pytest.raises(OSError, match="Address already in use"):
         thief.bind(local_socket(shared_place.engine.jobs.incarnation))  # workers would show it their keys
-    workers = await shared_place.running(job="other")
-    assert [is_local(worker) for worker in workers] == [not unshared_s] * 2
-    await works(workers)
+    await shared_place.eventually(lambda: bool(unshared_s) == bool(shared_place.data_port._unshared))
+    for job, is_shared in (("job", not unshared_s), ("other", True)):
+        workers = await shared_place.running(job=job)
+        assert [is_local(worker) for worker in workers] == [is_shared] * 2
+        await works(workers)
 
 
 async def test_a_worker_that_cannot_map_a_region_comes_by_tcp_the_next_time(

@@ -214,7 +214,6 @@ class Elastic:
                 return  # a worker was lost meanwhile, and the job has gone on
             number = self._ledger.issued
             self._is_running = False
-        self._forming.say(proposal=generation)
         if generation.donor == self.own:
             give_rest(number)
             if self._donation is not None and self._donation.error is not None:

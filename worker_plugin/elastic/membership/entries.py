@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from reduction.errors import MalformedFrame
+from reduction.limits import LOBBY_ENTRIES_MAX
 from reduction.model import LobbyEntry
 
 from worker_plugin.elastic.membership.lineage import Generation, Worker
@@ -126,6 +128,7 @@ def _offer_from_fields(fields: Any) -> Offer:
     return Offer(str(fields["id"]), workers)
 
 
+@lru_cache(maxsize=2 * LOBBY_ENTRIES_MAX)  # each entry is looked at whenever one has changed
 def said_from_entry(data: bytes) -> Said:
     """Return what a worker says.
 

@@ -14,6 +14,7 @@ from reduction.model import ReducerStatus
 from reduction.security.tls import TlsFiles
 from reduction.security.tls_refusal import why_refused
 from reduction.security.tokens import TokenTable, read_tokens, to_metadata
+from reduction.text import printable
 
 from reducer.observe.summary import Process
 from reducer.transports.grpc_server import SERVICE
@@ -82,7 +83,7 @@ def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> b
         except grpc.RpcError as error:
             reason = asyncio.run(why_refused(address, access.tls))
             detail = error.details() if isinstance(error, grpc.Call) else error
-            raise NoAnswer(reason or detail) from None
+            raise NoAnswer(reason or printable(str(detail))) from None
 
 
 def channel_to(address: str, tls: TlsFiles | None) -> grpc.Channel:

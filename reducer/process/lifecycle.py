@@ -57,7 +57,7 @@ async def serve(config: ReducerConfig) -> None:
     health = Health(asyncio.get_running_loop())
     sampler = Sampler() if config.page else None
     check_ports(config)
-    data_port = DataPort(None if certificates is None else certificates.context)
+    data_port = DataPort(None if certificates is None else certificates.context, engine.lines)
     with naming(f"--data-port {config.ports().data}"):
         data_port.start(config.host, config.ports().data, engine.jobs.incarnation)
     server = GrpcServer(
@@ -79,7 +79,7 @@ async def serve(config: ReducerConfig) -> None:
     with naming(f"--bind {config.bind}"):
         port = server.bind(config.bind)
     if config.trace is not None:
-        spans = engine.spans = Spans(config.trace, config.address(port))
+        spans = engine.spans = Spans(config.trace, config.address(port), lines=engine.lines)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, lambda: spans.write(spans.records()))
     tasks = [asyncio.create_task(_look([one for one in (certificates, tokens) if one is not None]))]
     if supervisor is None:

@@ -30,6 +30,7 @@ from reduction.errors import MalformedFrame
 from reduction.limits import DATA_KEY_BYTES, DATA_KEY_S, DATA_STRANGERS_MAX
 from reduction.model import Push, ReducerFrame, Result
 from reduction.process.place import local_socket
+from reduction.repeats import LINES, Repeats
 from reduction.transports import shared, tcp
 
 from reducer.resources.buffers import BufferPool
@@ -60,11 +61,13 @@ class DataPort:
 
     Args:
         tls: returns what a handshake shall use from now on; None for connections without TLS.
+        lines: what peers can cause goes into the log through it.
     """
 
-    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None, lines: Repeats = LINES) -> None:
         self.port = 0
         self._tls = tls
+        self._lines = lines
         self._loop = asyncio.get_running_loop()
         #: For TCP, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
@@ -109,7 +112,9 @@ class DataPort:
     def share_less(self, reason: str) -> None:
         """Let new streams of this host come by TCP for UNSHARED_S; those that share memory go on."""
         for listener in [found for found in self._listeners if found.family == socket.AF_UNIX]:
-            log.warning("for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason)
+            self._warn(
+                "unshared", "", "for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason
+            )
             self._loop.remove_reader(listener.fileno())
             listener.close()
             self._listeners.remove(listener)
@@ -147,12 +152,13 @@ class DataPort:
         except (BlockingIOError, ConnectionAbortedError):  # the peer has left already
             return
         except OSError as error:  # no descriptor is left: present connections must go on
-            log.warning("data port cannot accept reason=%s", error)
+            self._warn("cannot accept", "", "data port cannot accept reason=%s", error)
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(PAUSE_S, self._resume, listener)
             return
         if len(self._strangers) >= DATA_STRANGERS_MAX:
-            log.warning("closed a data connection reason=%d others have shown no key yet", DATA_STRANGERS_MAX)
+            text = "closed a data connection reason=%d others have shown no key yet"
+            self._warn("too many data connections", "", text, DATA_STRANGERS_MAX)
             sock.close()
             return
         task = self._loop.create_task(self._greet(sock))
@@ -208,12 +214,14 @@ class DataPort:
     async def _receive(self, channel: socket.socket | tcp.TlsSocket, count: int) -> bytes:
         return await tcp.receive_exactly(self._loop, channel, count, "it ended before it was let in")
 
-    @staticmethod
-    def _refuse(sock: socket.socket, reason: str) -> None:
-        peer: object = "?"
+    def _refuse(self, sock: socket.socket, reason: str) -> None:
+        peer = "?"
         with contextlib.suppress(OSError):
             peer = sock.getpeername()[0] if sock.family != socket.AF_UNIX else "this host"
-        log.warning("closed a data connection peer=%s reason=%s", peer, reason)
+        self._warn("data connection", peer, "closed a data connection peer=%s reason=%s", peer, reason)
+
+    def _warn(self, kind: str, peer: str, text: str, *args: object) -> None:
+        self._lines.log(log, logging.WARNING, kind, peer, text, *args)
 
 
 def _local_listener(incarnation: bytes) -> socket.socket:

@@ -14,6 +14,7 @@ from reduction import wire
 from reduction.blocking import look_up
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.model import LobbyEntry, LobbyRequest
+from reduction.repeats import LINES
 
 from worker_plugin.process import fork
 from worker_plugin.process.io_loop import io_loop
@@ -131,7 +132,7 @@ class LobbyClient:
         except grpc.aio.AioRpcError as error:
             reason = await endpoint.reason(error.code(), error.details(), is_silent=is_silent)
         except MalformedFrame as error:
-            log.warning("%s: %s", address, error)
+            LINES.log(log, logging.WARNING, "lobby", address, "%s: %s", address, error)
             reason = error
         finally:
             if reason is not None:

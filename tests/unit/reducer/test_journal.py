@@ -19,9 +19,9 @@ from reduction.model import (
     Push,
     ReduceOp,
 )
+from reduction.repeats import BURST, KEYS_MAX, REPEAT_S
 
 from reducer.engine import Engine
-from reduction.repeats import BURST, KEYS_MAX, REPEAT_S
 
 KIB = 1024
 SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 2, 7)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 
+from reduction.security.expiry import validity
 from reduction.security.tls import TlsFiles
 
 #: Seconds that the handshake and the first byte of the answer may take.
@@ -22,20 +24,21 @@ async def why_refused(address: str, tls: TlsFiles | None, timeout_s: float = ANS
     try:
         async with asyncio.timeout(timeout_s):
             return await _handshake(address, tls)
-    except (OSError, ValueError):
-        # The reducer is away or slow (TimeoutError), the address is no HOST:PORT, or a file has
-        # changed (ConfigError).
+    except (OSError, ValueError, IndexError):
+        # The reducer is away or slow (TimeoutError), the address is no HOST:PORT, a file has
+        # changed (ConfigError), or its certificate is none.
         return None
 
 
 async def _handshake(address: str, tls: TlsFiles | None) -> str | None:
-    host, _, port = address.rpartition(":")
+    if tls is not None and (trouble := tls.trouble()):
+        return trouble
     context = _blind_context() if tls is None else tls.client_context()
-    context.set_alpn_protocols(["h2"])
     try:
-        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+        reader, writer = await _connect(address, context)
     except ssl.SSLCertVerificationError as error:
-        return f"its certificate is not accepted here: {error.verify_message}"
+        why = await _dates_trouble(address) or error.verify_message
+        return f"its certificate is not accepted here: {why}"
     except ssl.SSLError as error:
         if tls is None or isinstance(error, ssl.SSLEOFError):  # the peer may be about to end
             return None
@@ -47,6 +50,25 @@ async def _handshake(address: str, tls: TlsFiles | None) -> str | None:
             if await reader.read(1):
                 return None
         return f"it does not accept the certificate {tls.cert}, which must lead to its --tls-ca"
+    finally:
+        writer.transport.abort()
+
+
+async def _connect(
+    address: str, context: ssl.SSLContext
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    context.set_alpn_protocols(["h2"])
+    return await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+
+
+async def _dates_trouble(address: str) -> str:
+    """Return what is wrong with the dates of the peer's certificate, which OpenSSL does not tell; empty if nothing."""
+    _, writer = await _connect(address, _blind_context())
+    try:
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        trouble = validity(der).trouble(time.time())
+        return trouble and f"it {trouble}"
     finally:
         writer.transport.abort()
 

@@ -245,7 +245,7 @@ class TcpStream:
             if not endpoint.is_out_of_reach:
                 endpoint.is_out_of_reach = True
                 text += "; going on over gRPC, which costs more CPU, and trying again"
-                LINES.log(log, logging.WARNING, "data port", endpoint.address, "%s", text)
+                LINES.log(log, logging.WARNING, "no data port", endpoint.address, "%s", text)
             self._go_on()
             if self._is_closing:
                 return
@@ -314,7 +314,7 @@ class TcpStream:
     def _note_unshared(self, reason: str) -> None:
         address = self._endpoint.address
         text = "%s is on this host, but no memory is shared with it: %s"
-        LINES.log(log, logging.INFO, "unshared", address, text, address, reason, burst=1)
+        LINES.log(log, logging.INFO, "unshared", address, text, address, reason)
 
     async def _greet(
         self, sock: socket.socket, address: tuple[Any, ...] | str, key: bytes, host: str = ""

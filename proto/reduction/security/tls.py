@@ -39,12 +39,11 @@ class TlsFiles:
         return key, read_file(self.cert, "the certificate"), read_file(self.ca, "the CA's certificates")
 
     def trouble(self) -> str:
-        """Return why nobody accepts our certificate at this moment; empty if its dates are right.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
-        first, *_ = validities(read_file(self.cert, "the certificate"), self.cert)
+        """Return why nobody accepts our certificate at this moment; empty if its dates are right, or cannot be read."""
+        try:
+            first, *_ = validities(read_file(self.cert, "the certificate"), self.cert)
+        except ConfigError:  # what is wrong with the file shows when it is used
+            return ""
         trouble = first.trouble(time.time())
         return trouble and f"our certificate {self.cert} {trouble}: renew it, or set the clock"
 

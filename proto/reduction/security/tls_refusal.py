@@ -24,9 +24,9 @@ async def why_refused(address: str, tls: TlsFiles | None, timeout_s: float = ANS
     try:
         async with asyncio.timeout(timeout_s):
             return await _handshake(address, tls)
-    except (OSError, ValueError, IndexError):
-        # The reducer is away or slow (TimeoutError), the address is no HOST:PORT, a file has
-        # changed (ConfigError), or its certificate is none.
+    except (OSError, ValueError):
+        # The reducer is away or slow (TimeoutError), the address is no HOST:PORT, or a file has
+        # changed (ConfigError).
         return None
 
 
@@ -63,14 +63,21 @@ async def _connect(
 
 
 async def _dates_trouble(address: str) -> str:
-    """Return what is wrong with the dates of the peer's certificate, which OpenSSL does not tell; empty if nothing."""
-    _, writer = await _connect(address, _blind_context())
+    """Return what is wrong with the dates of the peer's certificate, with the date, which OpenSSL does not tell.
+
+    Empty if nothing is, or they cannot be read.
+    """
     try:
-        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        async with asyncio.timeout(ANSWER_S / 2):
+            _, writer = await _connect(address, _blind_context())
+            try:
+                der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            finally:
+                writer.transport.abort()
         trouble = validity(der).trouble(time.time())
-        return trouble and f"it {trouble}"
-    finally:
-        writer.transport.abort()
+    except (OSError, ValueError, IndexError):
+        return ""
+    return trouble and f"it {trouble}"
 
 
 def _blind_context() -> ssl.SSLContext:

@@ -147,6 +147,15 @@ def test_our_own_certificate_is_out_of_date(authority, server, days, what):
     assert reason.startswith(f"our certificate {ours.cert} {what}{day:%Y-%m-%d} ")
 
 
+def test_dates_that_cannot_be_read_are_not_the_reason(authority, worker, monkeypatch):
+    def no_certificate(der):
+        raise IndexError
+
+    monkeypatch.setattr("reduction.security.tls_refusal.validity", no_certificate)
+    reason = ask(worker, server_of(authority.files("127.0.0.1", is_expired=True)), says_hello)
+    assert reason == "its certificate is not accepted here: certificate has expired"
+
+
 def test_who_hangs_up_before_the_handshake_may_be_about_to_end(worker):
     def ends(writer: asyncio.StreamWriter) -> None:
         writer.write_eof()

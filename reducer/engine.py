@@ -40,6 +40,7 @@ from reduction.model import (
     WorkerFrame,
 )
 from reduction.pacing import Sent
+from reduction.repeats import Repeats
 from reduction.shortage import shortage
 from reduction.transports.interface import Sink
 from reduction.wire import checksum
@@ -135,14 +136,22 @@ class Engine:
         self._firsts: dict[SlotKey, tuple[memoryview, int]] = {}
         self._events: deque[ReducerEvent] = deque()
         self._stream_count = 0
-        self._journal = Journal(clock)
+        #: What peers can cause goes into the log through it.
+        self.lines = Repeats(clock)
+        self._journal = Journal(clock, self.lines)
         #: What `reducer serve --trace` keeps, None without it.
         self.spans: Spans | None = None
 
-    def open(self, sink: Sink) -> EngineStream:
-        """Open a stream. Its sink is called from within the `send` of this or of other streams."""
+    def open(self, sink: Sink, peer: str = "") -> EngineStream:
+        """Open a stream. Its sink is called from within the `send` of this or of other streams.
+
+        Args:
+            sink: takes what the engine sends.
+            peer: where the stream comes from, as gRPC writes it.
+        """
         self._stream_count += 1
         self._sinks[self._stream_count] = sink
+        self._journal.on_open(self._stream_count, peer)
         return EngineStream(self, self._stream_count)
 
     def tick(self) -> None:
@@ -154,7 +163,7 @@ class Engine:
         asked = ((stream, self._paced.get(stream)) for stream in self.jobs.sending())
         answers = ((stream, None if path is None else path.sent) for stream, path in asked)
         self._handle(Tick({stream: sent for stream, sent in answers if sent is not None}))
-        self._journal.tick()
+        self.lines.expire()
         self.lobby.forget(self._clock())
         if not self.jobs.by_name:
             self.pool.clear()
@@ -166,7 +175,7 @@ class Engine:
 
     def close(self) -> None:
         """Write the lines that the log still lacks when the process stops."""
-        self._journal.close()
+        self.lines.close()
 
     @property
     def is_needed(self) -> bool:
@@ -309,7 +318,8 @@ class Engine:
         if reason := shortage(error):
             failure: ReductionError = ResourceExhausted(f"the reducer has run out of memory: {reason}")
         else:
-            log.error("event failed event=%s", type(event).__name__, exc_info=error)
+            kind = type(event).__name__
+            self.lines.log(log, logging.ERROR, kind, "", "event failed event=%s", kind, error=error)
             failure = ReductionError("internal error of the reducer; see its log")
         if isinstance(event, Received):
             self._events.append(Rejected(event.stream, failure))
@@ -344,7 +354,7 @@ class Engine:
                 if (connection := self._paced.get(stream)) is not None:
                     connection.pace(bytes_per_s)
             case Warn(text):
-                log.warning("%s", text)
+                self.lines.log(log, logging.WARNING, "waits", "", "%s", text)
 
     def _note(self, stream: int, frame: Welcome | Start) -> None:
         """Log that a rank has joined, or that all ranks have."""

@@ -108,7 +108,7 @@ class Outbox:
         self._news: tuple[dict[int, Peer], bool] | None = None
         self._changed = asyncio.Event()
         self._is_closed = False
-        self._stream = engine.open(self)
+        self._stream = engine.open(self, peer)
         self._stream.pace(GrpcSockets({address_of(peer)}))
 
     @property

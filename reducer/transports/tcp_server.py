@@ -30,6 +30,7 @@ from reduction.errors import MalformedFrame
 from reduction.limits import DATA_KEY_BYTES, DATA_KEY_S, DATA_STRANGERS_MAX
 from reduction.model import Push, ReducerFrame, Result
 from reduction.process.place import local_socket
+from reduction.repeats import LINES, Repeats
 from reduction.transports import shared, tcp
 
 from reducer.binding import listen
@@ -63,11 +64,13 @@ class DataPort:
 
     Args:
         tls: returns what a handshake shall use from now on; None for connections without TLS.
+        lines: what peers can cause goes into the log through it.
     """
 
-    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None, lines: Repeats = LINES) -> None:
         self.port = 0
         self._tls = tls
+        self._lines = lines
         self._loop = asyncio.get_running_loop()
         #: For TCP, one for each address, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
@@ -112,7 +115,9 @@ class DataPort:
         The listener for them stays: whoever took its name would be shown their keys.
         """
         if job not in self._unshared:
-            log.warning("for %g s new streams come by TCP job=%s reason=%s", UNSHARED_S, job, reason)
+            self._warn(
+                "unshared", "", "for %g s new streams come by TCP job=%s reason=%s", UNSHARED_S, job, reason
+            )
             self._unshared.add(job)
             self._loop.call_later(UNSHARED_S, self._unshared.discard, job)
 
@@ -138,12 +143,13 @@ class DataPort:
         except (BlockingIOError, ConnectionAbortedError):  # the peer has left already
             return
         except OSError as error:  # no descriptor is left: present connections must go on
-            log.warning("data port cannot accept reason=%s", error)
+            self._warn("cannot accept", "", "data port cannot accept reason=%s", error)
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(PAUSE_S, self._resume, listener)
             return
         if len(self._strangers) >= DATA_STRANGERS_MAX:
-            log.warning("closed a data connection reason=%d others have shown no key yet", DATA_STRANGERS_MAX)
+            text = "closed a data connection reason=%d others have shown no key yet"
+            self._warn("too many data connections", "", text, DATA_STRANGERS_MAX)
             sock.close()
             return
         task = self._loop.create_task(self._greet(sock))
@@ -201,12 +207,14 @@ class DataPort:
     async def _receive(self, channel: socket.socket | tcp.TlsSocket, count: int) -> bytes:
         return await tcp.receive_exactly(self._loop, channel, count, "it ended before it was let in")
 
-    @staticmethod
-    def _refuse(sock: socket.socket, reason: str) -> None:
-        peer: object = "?"
+    def _refuse(self, sock: socket.socket, reason: str) -> None:
+        peer = "?"
         with contextlib.suppress(OSError):
             peer = sock.getpeername()[0] if sock.family != socket.AF_UNIX else "this host"
-        log.warning("closed a data connection peer=%s reason=%s", peer, reason)
+        self._warn("data connection", peer, "closed a data connection peer=%s reason=%s", peer, reason)
+
+    def _warn(self, kind: str, peer: str, text: str, *args: object) -> None:
+        self._lines.log(log, logging.WARNING, kind, peer, text, *args)
 
 
 def _local_listener(incarnation: bytes) -> socket.socket:

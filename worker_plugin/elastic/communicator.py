@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from reduction.errors import ClosedError, ConfigError, LocalProtocolError, ReductionError
+from reduction.repeats import LINES
 
 from worker_plugin.client import Client
 from worker_plugin.communicator import CLOSED, Request
@@ -355,7 +356,8 @@ class Elastic:
             return
         if not isinstance(error, LOSSES):
             raise error
-        log.warning("job %s rank %d: %s; going on without it", self._job, self.own.rank, error)
+        text = "job %s rank %d: %s; going on without it"
+        LINES.log(log, logging.WARNING, "generation", "", text, self._job, self.own.rank, error)
         client.begin_close()
 
     def _wake(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reduction.errors import ClosedError, ReductionError, Unauthenticated, WorkerLost
+from reduction.repeats import LINES
 
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig
@@ -313,7 +314,8 @@ class Forming:
             for name in ("before", "generation"):
                 received[name] = generation_from_fields(received[name])
         except LOSSES as error:
-            log.warning("job %s rank %d: the state did not come: %s", self._config.job, self.own.rank, error)
+            text = "job %s rank %d: the state did not come: %s"
+            LINES.log(log, logging.WARNING, "state", "", text, self._config.job, self.own.rank, error)
             self.say(missed=offer.id)
             return None
         finally:

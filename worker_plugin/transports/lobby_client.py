@@ -16,6 +16,7 @@ from reduction.blocking import look_up
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.limits import LOBBY_ENTRIES_MAX, LOBBY_S, LOBBY_SAYS_MAX, LOBBY_SAYS_PER_S
 from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
+from reduction.repeats import LINES
 
 from worker_plugin.process import fork
 from worker_plugin.process.io_loop import io_loop
@@ -139,7 +140,7 @@ class LobbyClient:
         except grpc.aio.AioRpcError as error:
             reason = await endpoint.reason(error.code(), error.details(), is_silent=is_silent)
         except MalformedFrame as error:
-            log.warning("%s: %s", address, error)
+            LINES.log(log, logging.WARNING, "lobby", address, "%s: %s", address, error)
             reason = error
         finally:
             if reason is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from reduction.errors import MalformedFrame
 from reduction.limits import LOBBY_ENTRIES_MAX
 from reduction.model import LobbyEntry
+from reduction.text import load_json
 
 from worker_plugin.elastic.membership.lineage import Generation, Worker
 
@@ -136,7 +137,7 @@ def said_from_entry(data: bytes) -> Said:
         MalformedFrame: it is nothing that a worker says.
     """
     try:
-        fields = json.loads(data)
+        fields = load_json(data)
         proposal, offer, former = (fields.get(name) for name in ("proposal", "offer", "former"))
         return Said(
             Worker(int(fields["rank"]), str(fields["nonce"])),

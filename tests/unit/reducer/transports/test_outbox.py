@@ -39,7 +39,7 @@ class Engine:
     def __init__(self):
         self.stream = Stream()
 
-    def open(self, sink):
+    def open(self, sink, peer):
         return self.stream
 
 

@@ -68,8 +68,10 @@ check: $(STAMP) ## Run what CI runs before the tests: format, lint, types, impor
 		for stub in $(STUBS); do diff -u "proto/$$stub" "$$out/$$stub" || exit 1; done
 	$(BIN)/python docs/settings.py --check
 	$(BIN)/python docs/measured.py --check
+	@# Not with --quiet, which hides the warnings from --strict as well.
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
-		NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir "$$out"
+		NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir "$$out/site" 2>"$$out/log" || \
+		{ grep -v ^INFO "$$out/log"; exit 1; }
 
 docs: $(STAMP) ## Write docs/settings.md and the tables of docs/measured.md; build the site of docs/ into site/.
 	$(BIN)/python docs/settings.py

@@ -212,7 +212,7 @@ def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
                 with naming(option):
                     if port in seen:
                         raise refusal(config.host, port, errno.EADDRINUSE)
-                    port, sockets = hold(config.host, port or 0)
+                    port, sockets = hold([config.host], port or 0)
                 seen.add(port)
                 for one in sockets:
                     held.enter_context(one)

@@ -1,7 +1,7 @@
 """The DDP communication hook, and `attach`, which registers it."""
 # No `from __future__ import annotations`: DDP compares the hook's annotations with real types.
 
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
 from reduction.errors import ConfigError
@@ -51,7 +51,8 @@ def attach(
     """Have a DDP module average its gradients through the reducers; return the state that does it.
 
     Args:
-        ddp_model: gets `reduction_hook`, so it must have no other hook.
+        ddp_model: gets `reduction_hook`, so it must have no other hook. If it has that already, as with
+            REDUCTION_AUTO, its state is returned.
         state: one that may be other modules' as well; None makes one for the module's own process
             group.
         **settings: of the state that is made, as for `ReductionState`.
@@ -67,6 +68,13 @@ def attach(
         )
     if getattr(ddp_model, "_use_python_reducer", False):
         raise ConfigError(_what_to_do_instead(()))
+    if (attached := attached_state(ddp_model)) is not None:
+        if settings or state not in (None, attached):
+            raise ConfigError(
+                "this module averages through the reducers already, because REDUCTION_AUTO has attached it: give "
+                "settings as REDUCTION_* variables, or do without it (`reducer run --no-auto`)"
+            )
+        return attached
     if state is None:
         state = ReductionState(process_group=ddp_model.process_group, **settings)
     elif settings:
@@ -74,6 +82,12 @@ def attach(
     state.check_module(ddp_model)
     ddp_model.register_comm_hook(state, reduction_hook)
     return state
+
+
+def attached_state(ddp_model: DistributedDataParallel) -> ReductionState | None:
+    """Return the state that averages a module's gradients; None if none does."""
+    found = (state for hook, state in ddp_model._comm_hooks if hook is reduction_hook)
+    return cast("ReductionState | None", next(found, None))
 
 
 def _what_to_do_instead(bucket: object) -> str:

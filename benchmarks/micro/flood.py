@@ -1,116 +1,179 @@
-"""Strangers that send frames of the largest size on many connections at once, and a job beside them.
+"""A job beside strangers of eight kinds, each with a reducer of its own: how long its sums take, and what they cost.
 
-    python -m benchmarks.micro.flood HOST:PORT WAVES     # the strangers, which have no token
-    python -m benchmarks.micro.flood                     # a job with and without strangers, in turn
+    python -m benchmarks.micro.flood                            # the table; about 3 minutes
+    python -m benchmarks.micro.flood no-token lobby --seconds 4
 
-The first form prints how many calls ended with which status. The second one prints how long a sum
-takes with and without strangers. It has 2 ranks and 1 reducer on loopback. The strangers run at the
-lowest priority, because in reality they would have machines of their own.
+2 ranks, 1 reducer of one process with a token file, loopback, the TCP plane, sums of 4 MiB, all checked. For each kind
+the job runs alone for a while and then beside the strangers (strangers.py), for the same time. They run at the lowest
+priority, because in reality they would have machines of their own.
 """
 
 from __future__ import annotations
 
-import asyncio
+import argparse
+import os
+import re
+import secrets
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections import Counter
+import urllib.request
+from pathlib import Path
 
-import grpc
-from reduction import limits, wire
-from reduction.model import Collective, DType, Push, ReduceOp
+from reduction.process.ready import close, wait_until_ready
 
-from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ending import ending_well
+from benchmarks.lab.ranks import Ranks, RanksFailed
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.method.paired import LEAD_S
-from benchmarks.method.records import quartiles
-from worker_plugin.transports.grpc_client import METHOD
+from benchmarks.method.table import markdown
+from benchmarks.micro.strangers import JOB, KINDS
 
-CONNECTIONS, STREAMS = 8, 32
-#: Elements of a sum of the job, its sums in a turn, and the turns that count.
-NUMEL, SUMS, TURNS = 4 << 20, 12, 9
-FRAME = wire.worker_frame_to_wire(
-    Push(
-        1,
-        0,
-        0,
-        Collective(ReduceOp.SUM, DType.FLOAT32, limits.CHUNK_BYTES_MAX // 4, 7),
-        0,
-        memoryview(bytes(limits.CHUNK_BYTES_MAX)),
-    )
-)
-OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
-
-
-async def stranger(channel: grpc.aio.Channel) -> str:
-    call = channel.stream_stream(METHOD)()
-    try:
-        await call.write(FRAME)
-        while await call.read() is not grpc.aio.EOF:
-            pass
-        code = await call.code()
-    except grpc.aio.AioRpcError as error:
-        code = error.code()
-    return code.name
+#: Elements of a sum, and sums between two looks at the clock.
+NUMEL, SUMS = 1 << 20, 10
+#: Seconds that a reducer has to start or to end, and that strangers may take to come.
+PROCESS_S = 30.0
+#: Seconds that strangers stay beyond those of the sums, and that /livez has for its answer meanwhile.
+STAY_S, LIVEZ_S = 3.0, 2.0
+HEAD = [
+    "strangers",
+    "median sum, ms (x alone)",
+    "worst sum, ms (x alone)",
+    "peak MiB (alone)",
+    "lines logged",
+    "/livez, ms",
+    "calls and connections",
+]
 
 
-async def wave(address: str) -> Counter[str]:
-    options = [*OPTIONS, ("grpc.enable_http_proxy", 0)]
-    channels = [grpc.aio.insecure_channel(address, options) for _ in range(CONNECTIONS)]
-    calls = [stranger(channel) for channel in channels for _ in range(STREAMS)]
-    answers = Counter(await asyncio.gather(*calls))
-    for channel in channels:
-        await channel.close()
-    return answers
+def free_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
 
 
-async def flood(address: str, waves: int) -> None:
-    """Send waves one after the other, and print the status codes."""
-    answers: Counter[str] = Counter()
-    for _ in range(waves):
-        answers += await wave(address)
-    print(*(f"{name}={count}" for name, count in sorted(answers.items())))
+class Served:
+    """A reducer with tokens, a port for metrics and a log that is counted; it ends with the body."""
+
+    def __init__(self, folder: Path) -> None:
+        self.theirs = secrets.token_hex(16)
+        tokens = folder / "tokens"
+        tokens.touch(0o600)
+        tokens.write_text(f"{JOB}:{self.theirs}\n*:{secrets.token_hex(16)}\n")
+        os.environ["REDUCTION_TOKEN_FILE"] = str(tokens)
+        self._log = folder / "log"
+        command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0", "--processes", "1"]
+        command += ["--token-file", str(tokens), "--stop-with-stdin", "--drain-timeout", "2"]
+        #: Where its other ports are, as options of it and of the strangers.
+        self.ports = ["--data-port", free_port(), "--metrics-port", free_port()]
+        self._livez = f"http://127.0.0.1:{self.ports[-1]}/livez"
+        command += self.ports
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
+            )
+        self.address = wait_until_ready(self._process, PROCESS_S)
+
+    @property
+    def lines(self) -> int:
+        """The lines of its log until now."""
+        return self._log.read_text(errors="replace").count("\n")
+
+    @property
+    def peak_mib(self) -> int:
+        """The most memory that the process had until now."""
+        [kib] = re.findall(r"^VmHWM:\s+(\d+)", Path(f"/proc/{self._process.pid}/status").read_text(), re.M)
+        return int(kib) >> 10
+
+    def livez_ms(self) -> str:
+        """Return how long it takes to say that it lives; "none" if it has not within LIVEZ_S."""
+        begun = time.monotonic()
+        try:
+            with urllib.request.urlopen(self._livez, timeout=LIVEZ_S):
+                return f"{(time.monotonic() - begun) * 1e3:.0f}"
+        except OSError:
+            return "none"
+
+    def close(self) -> None:
+        """End it."""
+        close(self._process, PROCESS_S)
 
 
-def compare() -> None:
-    """Print how long a sum takes beside strangers, and without them."""
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    with ending_well("flood"), running(Shape(workers=2, reducers=1)) as cluster:
-        cluster.ranks.load(AllReduce, NUMEL, SUMS)
-        command = [
-            "nice",
-            "-n",
-            "19",
-            sys.executable,
-            "-m",
-            "benchmarks.micro.flood",
-            cluster.reducers.addresses[0],
-        ]
-        for turn in range(1 + TURNS):
-            for is_flooded in (False, True):
-                strangers = subprocess.Popen([*command, "1000000"]) if is_flooded else None
-                try:
-                    time.sleep(LEAD_S)
-                    cluster.ranks.call("prepare")
-                    samples = cluster.ranks.call("run", "tcp", time.perf_counter() + LEAD_S)
-                    cluster.ranks.call("verify")
-                finally:
-                    if strangers is not None:
-                        strangers.kill()
-                        strangers.wait()
-                if turn:
-                    seconds[is_flooded].append(max(sum(sample.seconds) for sample in samples) / SUMS)
-    for is_flooded, name in ((False, "alone"), (True, "beside strangers")):
-        low, middle, high = quartiles(seconds[is_flooded])
-        print(f"{name}: {middle * 1e3:.1f} ms ({low * 1e3:.1f} to {high * 1e3:.1f})")
-    slower = [flooded / alone for alone, flooded in zip(seconds[False], seconds[True], strict=True)]
-    print(f"times as long, median of neighbouring turns: {statistics.median(slower):.2f}")
+def sums(ranks: Ranks, seconds: float) -> list[float]:
+    """Let the job run for a while; return the seconds of each sum, of its slowest rank."""
+    ends_at, found = time.monotonic() + seconds, list[float]()
+    while time.monotonic() < ends_at:
+        ranks.call("prepare")
+        samples = ranks.call("run", "tcp", time.perf_counter() + LEAD_S)
+        ranks.call("verify")
+        found += map(max, zip(*(sample.seconds for sample in samples), strict=True))
+    return found
+
+
+def beside(kind: str, seconds: float) -> list[str]:
+    """Return a row of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        served = Served(Path(folder))
+        strangers = ranks = None
+        try:
+            ranks = Ranks(2, [served.address])
+            ranks.load(AllReduce, NUMEL, SUMS)
+            sums(ranks, 1.0)  # connections and memory settle
+            alone = sums(ranks, seconds)
+            alone_mib, lines = served.peak_mib, served.lines
+            command = [
+                "nice",
+                "-n",
+                "19",
+                sys.executable,
+                "-m",
+                "benchmarks.micro.strangers",
+                kind,
+                served.address,
+            ]
+            command += [*served.ports, "--token", served.theirs, "--seconds", f"{seconds + STAY_S:g}"]
+            strangers = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            assert strangers.stdout is not None
+            strangers.stdout.readline()
+            crowded = sums(ranks, seconds)
+            livez_ms = served.livez_ms()
+            ended, _ = strangers.communicate(timeout=PROCESS_S)
+            middle, worst = statistics.median, max
+            return [
+                KINDS[kind][1],
+                f"{middle(crowded) * 1e3:.1f} ({middle(crowded) / middle(alone):.1f})",
+                f"{worst(crowded) * 1e3:.1f} ({worst(crowded) / worst(alone):.1f})",
+                f"{served.peak_mib} ({alone_mib})",
+                str(served.lines - lines),
+                livez_ms,
+                ended.strip(),
+            ]
+        except (RanksFailed, OSError) as error:
+            return [KINDS[kind][1], f"the job failed: {str(error).splitlines()[-1]}"] + [""] * 5
+        finally:
+            if strangers is not None:
+                strangers.kill()
+                strangers.wait()
+            if ranks is not None:
+                ranks.close()
+            served.close()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="A job beside strangers.")
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--seconds", type=float, default=6.0, help="beside each kind, and alone before it")
+    given = parser.parse_args()
+    with ending_well("flood"):
+        rows = [beside(kind, given.seconds) for kind in given.kinds or KINDS]
+    print(*markdown(HEAD, rows), sep="\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        asyncio.run(flood(sys.argv[1], int(sys.argv[2])))
-    else:
-        compare()
+    main()

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reduction.pacing import BUSY_STEP_S, Sent
+from reduction.pacing import BUSY_STEP_S, Sent, burst_bytes
 
 from benchmarks.lab.traffic import SEGMENT_BYTES
 from reducer.planner.formulas import OVERHEAD
@@ -178,7 +178,7 @@ class Connection:
             is_new = not self._again
             room = int(self._window) - self._flight_bytes
             if is_new:
-                size = min(self._source.packet_bytes, self._given - self._next)
+                size = min(self._source.packet_bytes, burst_bytes(self.pace), self._given - self._next)
                 # Like Linux, which rather waits than sends a small part of what the window allows.
                 start, stop = self._next, self._next + (min(size, room) if 3 * room >= self._window else size)
             else:

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,15 @@ def first_process(outer: subprocess.Popen[str]) -> int:
     """Return the number, out here, of the container's process 1."""
     [child] = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
     return int(child)
+
+
+def test_all_that_the_wheel_is_made_of_is_copied() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    parts = set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    words = [line.split()[1:-1] for line in DOCKERFILE.read_text().splitlines() if line.startswith("COPY ")]
+    assert parts <= {word for line in words for word in line}
+    kept = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
+    assert {f"!{part}" for part in parts} <= set(kept)
 
 
 def test_lint() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -88,6 +89,61 @@ def test_selectors_find_the_pods() -> None:
     assert monitored <= objects["Service"]["metadata"]["labels"].items()
     ports = {port["name"] for port in objects["Service"]["spec"]["ports"]}
     assert {end["port"] for end in objects["ServiceMonitor"]["spec"]["endpoints"]} <= ports
+
+
+def selectors_of(value: Any, where: str = "") -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the labels that each selector of pods in a document wants, with its place there."""
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+        if key in ("selector", "podSelector", "labelSelector"):
+            assert "matchExpressions" not in each, "this test cannot evaluate them"
+            yield f"{where}.{key}", each.get("matchLabels", each)
+        elif isinstance(each, dict | list):
+            yield from selectors_of(each, f"{where}.{key}")
+
+
+def pods_of(document: dict[str, Any]) -> Iterator[dict[str, str]]:
+    """Yield the labels of each kind of pod that a document makes, with those that its controllers add."""
+    kind, name, spec = document["kind"], document["metadata"]["name"], document["spec"]
+    if kind == "ClusterTrainingRuntime":  # a TrainJob makes a JobSet of its own name
+        yield from pods_of({"kind": "JobSet", "metadata": {"name": "any"}, "spec": spec["template"]["spec"]})
+    for job in spec.get("replicatedJobs", ()) if kind == "JobSet" else ():
+        made = {
+            "kind": "Job",
+            "metadata": {"name": f"{name}-{job['name']}-0"},
+            "spec": job["template"]["spec"],
+        }
+        added = {"jobset-name": name, "replicatedjob-name": job["name"]}
+        for labels in pods_of(made):
+            yield labels | {f"jobset.sigs.k8s.io/{key}": value for key, value in added.items()}
+    if kind in ("StatefulSet", "Job"):
+        labels = spec["template"].get("metadata", {}).get("labels", {})
+        yield labels | (
+            dict.fromkeys(("job-name", "batch.kubernetes.io/job-name"), name) if kind == "Job" else {}
+        )
+
+
+def test_selectors_find_only_their_own_pods_with_all_manifests_in_one_namespace() -> None:
+    folder = DEPLOY / "kubernetes"
+    # What belongs together: the files of a folder, or a file by itself.
+    everything = [
+        (path.parent.name if path.parent != folder else path.name, document)
+        for path in sorted(folder.rglob("*.yaml"))
+        for document in documents(str(path.relative_to(DEPLOY)))
+        if document["kind"] not in ("Kustomization", "ServiceMonitor")
+    ]
+    pods = [(owner, labels) for owner, document in everything for labels in pods_of(document)]
+    assert sorted(owner for owner, _ in pods) == [
+        "base", *["jobset.yaml"] * 2, *["trainer-runtime.yaml"] * 2, "training.yaml"
+    ]  # fmt: skip
+    found = {
+        (owner, document["kind"], where): {of for of, labels in pods if wanted.items() <= labels.items()}
+        for owner, document in everything
+        for where, wanted in selectors_of(document)
+    }
+    let_in = found.pop(("base", "NetworkPolicy", ".spec.ingress.0.from.0.podSelector"))
+    assert let_in == {"training.yaml"}
+    assert len(found) == 8
+    assert {place: owners for place, owners in found.items() if owners != {place[0]}} == {}
 
 
 def test_a_training_is_let_in_and_looks_for_the_pods_that_there_are(tmp_path: Any) -> None:

@@ -77,6 +77,14 @@ def test_the_time_to_stop_is_longer_than_draining() -> None:
     assert int(seconds) >= DRAIN_TIMEOUT_S + 10
 
 
+def test_it_is_started_again_for_ever() -> None:
+    values = sections(UNIT)
+    assert values["Restart"] == ["always"]
+    assert values["StartLimitIntervalSec"] == ["0"]
+    [pause_s] = values["RestartSec"]
+    assert 1 < int(pause_s) < 10
+
+
 @needs_systemd
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing")
 def test_a_reducer_makes_only_the_system_calls_that_the_unit_allows(tmp_path: Path, units: Path) -> None:

@@ -163,6 +163,7 @@ def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second reducer has twice the share of the first, and no lane may be ahead of another one at all."""
     monkeypatch.setattr(rank, "weights", lambda links: tuple(link.id + 1 for link in links))
     monkeypatch.setattr(convoy, "LEAD_CHUNKS", 0)
+    monkeypatch.setattr(convoy, "LEAD_CHUNKS_LEAST", 0)
 
 
 @pytest.mark.usefixtures("unequal")

@@ -1,8 +1,11 @@
-"""REDUCTION_AUTO=ddp: every DistributedDataParallel module averages through the reducers; no line of code.
+"""REDUCTION_AUTO: a script that knows nothing of reducers uses them.
 
-Torch calls `install` at the end of `import torch` (`_reduction_server_entry_points`). It changes
-`DistributedDataParallel.__init__`, which then does what `attach` does, and `register_comm_hook`, which
-says why a script cannot have another hook.
+    ddp     every DistributedDataParallel module averages through the reducers, as after `attach`
+    group   `init_process_group` with Gloo, NCCL or nothing named makes the backend "reduction": all all-reduces
+            go through the reducers, whoever issues them
+
+Torch calls `install` at the end of `import torch` (`_reduction_server_entry_points`). What it changes in torch is
+`DistributedDataParallel.__init__` and `register_comm_hook`, or `init_process_group`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import weakref
+import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -18,61 +23,127 @@ from _reduction_server_entry_points import NAME, VARIABLE
 from reduction.errors import ConfigError
 from torch.nn.parallel import DistributedDataParallel
 
+from worker_plugin.process import log_setup
+
 log = logging.getLogger(__name__)
 
-KNOWN = ("ddp",)
+KNOWN = ("ddp", "group")
+#: The names of backends that "reduction" stands in for: it has both inside.
+_REPLACED = re.compile(r"((cpu:|cuda:)?(gloo|nccl),?)*")
+#: What whoever has a communication hook of another kind can do.
+WAYS_OUT = (
+    f"set {VARIABLE}=group (`reducer run --auto group`), with which the hook's all-reduces go through the reducers; "
+    f"instead of a hook that compresses set REDUCTION_WIRE_DTYPE to bf16 or fp16; unset {VARIABLE} (`reducer run "
+    f"--no-auto`) to do without reducers"
+)
+#: What was installed, if anything was.
+_installed: list[str] = []
 #: How many modules of each group have been attached, by the group's ranks.
 _counts: dict[tuple[int, ...], int] = {}
-_attached: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def install(wanted: str) -> None:
-    """Have DDP modules attach themselves as they are made; or refuse to be made, if the wish is unknown."""
-    original, register = DistributedDataParallel.__init__, DistributedDataParallel.register_comm_hook
-    if getattr(original, "_is_reduction_auto", False):
+    """Change torch as REDUCTION_AUTO wishes, once; modules and groups refuse to be made if the wish is unknown."""
+    if _installed:
         return
+    _installed.append(wanted)
+    if wanted != "group":
+        _attach_modules(wanted)
+    if wanted != "ddp":
+        _replace_backend(wanted)
 
-    @functools.wraps(original)
-    def init(self: DistributedDataParallel, *arguments: Any, **named: Any) -> None:
-        if wanted not in KNOWN:
-            raise ConfigError(f"{VARIABLE} is {wanted!r}; this version knows {', '.join(map(repr, KNOWN))}")
-        original(self, *arguments, **named)
-        # A subclass has other ways to average: torchft's registers a hook of its own.
-        if type(self) is DistributedDataParallel and dist.get_backend(self.process_group) != NAME:
-            _attach(self)
+
+def _check(wanted: str) -> None:
+    if wanted not in KNOWN:
+        raise ConfigError(f"{VARIABLE} is {wanted!r}; this version knows {', '.join(map(repr, KNOWN))}")
+
+
+# ---- ddp ----
+
+
+def _attach_modules(wanted: str) -> None:
+    base = DistributedDataParallel
+    register, prepare_subclass = base.register_comm_hook, base.__init_subclass__
+
+    def attaching(cls: type[DistributedDataParallel]) -> Callable[..., None]:
+        """Return a constructor that attaches modules of this very class, once all others have run."""
+        original = cls.__init__
+
+        @functools.wraps(original)
+        def init(self: DistributedDataParallel, *arguments: Any, **named: Any) -> None:
+            _check(wanted)
+            original(self, *arguments, **named)
+            if type(self) is cls and dist.get_backend(self.process_group) != NAME:
+                _attach(self)
+
+        return init
+
+    def init_subclass(cls: type[DistributedDataParallel], /, **named: Any) -> None:
+        prepare_subclass(**named)
+        cls.__init__ = attaching(cls)  # type: ignore[method-assign]
 
     @functools.wraps(register)
     def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> None:
-        if has_attached(self):
+        from worker_plugin.hook import attached_state
+
+        if attached_state(self) is not None:
+            name = getattr(hook, "__qualname__", repr(hook))
             raise ConfigError(
-                f"{VARIABLE}={wanted} has given this module a communication hook, so {hook!r} cannot be its hook as "
-                f"well: unset {VARIABLE}, or leave out the script's own hook"
+                f"{VARIABLE}=ddp has given this module a communication hook, so {name} cannot be its hook as well: "
+                f"leave that line out, or {WAYS_OUT}"
             )
         register(self, state, hook)
 
-    init._is_reduction_auto = True  # type: ignore[attr-defined]
-    DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
-    DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
-
-
-def has_attached(module: DistributedDataParallel) -> bool:
-    """Whether this module has attached itself."""
-    return module in _attached
+    base.__init__ = attaching(base)  # type: ignore[method-assign]
+    base.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment]
+    base.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
 
 
 def _attach(module: DistributedDataParallel) -> None:
     from worker_plugin.hook import attach
-    from worker_plugin.process import log_setup
     from worker_plugin.state import ReductionState
 
     ranks = tuple(dist.get_process_group_ranks(module.process_group))
     number = _counts[ranks] = _counts.get(ranks, 0) + 1
+    what = f"{VARIABLE}=ddp: {type(module).__name__} module {number}"
+    if module._comm_hooks:  # its class has registered one, as torchft's does
+        log.warning(
+            "%s does not use the reducers, because its class has a communication hook: %s", what, WAYS_OUT
+        )
+        return
     job = os.environ.get("REDUCTION_JOB") or None
     # The modules of a script are made in the same order on all ranks; each is a job of its own,
     # because buckets do not say whose they are.
     named = f"{job}-{number}" if job is not None and number > 1 else job
     attach(module, ReductionState(process_group=module.process_group, job=named))
-    _attached.add(module)
     if module.process_group.rank() == 0:
-        text = f"{VARIABLE}=ddp: DistributedDataParallel module {number} averages over {len(ranks)} ranks by reducers"
-        log_setup.announce(log, text)
+        log_setup.announce(log, f"{what} will average over {len(ranks)} ranks by reducers")
+
+
+# ---- group ----
+
+
+def _replace_backend(wanted: str) -> None:
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(backend: str | None = None, *arguments: Any, **named: Any) -> None:
+        _check(wanted)
+        if is_replaced := _REPLACED.fullmatch((backend or "").lower()) is not None:
+            backend = NAME
+            if (options := named.pop("pg_options", None)) is not None:
+                log.warning("%s=group: pg_options=%r are not used", VARIABLE, options)
+        original(backend, *arguments, **named)
+        if is_replaced and dist.get_rank() == 0:
+            text = (
+                f"{VARIABLE}=group: all-reduces of {dist.get_world_size()} ranks will go through the reducers"
+            )
+            log_setup.announce(log, text)
+        elif backend != NAME:
+            log.warning(
+                "%s=group: a process group of backend %r does not use the reducers", VARIABLE, backend
+            )
+
+    for module in list(sys.modules.values()):  # torch.distributed's own have it by this name as well
+        if vars(module).get("init_process_group") is original:
+            module.init_process_group = init_process_group  # type: ignore[attr-defined]

@@ -18,8 +18,7 @@ from reduction.errors import ConfigError
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.config import AllSettings
-from worker_plugin.hook import attach
-from worker_plugin.integrations import auto
+from worker_plugin.hook import attach, attached_state
 from worker_plugin.state import ReductionState
 
 try:
@@ -58,7 +57,7 @@ class ReductionStrategy(DDPStrategy):
     def _register_ddp_hooks(self) -> None:
         """See DDPStrategy; it does nothing on a CPU."""
         assert isinstance(self.model, DistributedDataParallel)
-        if not auto.has_attached(self.model):
+        if attached_state(self.model) is None:
             self.reduction_state = attach(self.model, **self._settings)
 
     def teardown(self) -> None:

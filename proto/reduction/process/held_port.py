@@ -10,19 +10,22 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Sequence
 
 #: So many ports are tried until one is free on all addresses of the host.
 _TRIES = 16
 
 
-def hold(host: str, port: int = 0) -> tuple[int, list[socket.socket]]:
-    """Bind a port on all addresses of a host; 0 picks one that is free there. Return it, and the sockets that hold it.
+def hold(hosts: Sequence[str], port: int = 0) -> tuple[int, list[socket.socket]]:
+    """Bind a port on all addresses of some hosts; 0 picks one that is free there. Return it, and what holds it.
 
     Raises:
         OSError: it is taken on one of them, or all refuse for another reason. The text names address and cause.
     """
     addresses = dict.fromkeys(
-        (info[0], info[4]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        (info[0], info[4])
+        for host in hosts
+        for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     )
     for _ in range(1 if port else _TRIES):
         chosen, held, errors = port, list[socket.socket](), list[OSError]()
@@ -44,7 +47,7 @@ def hold(host: str, port: int = 0) -> tuple[int, list[socket.socket]]:
             return chosen, held
         for one in held:
             one.close()
-    raise refusal(host, port, errors[0].errno or 0)
+    raise refusal(hosts[0], port, errors[0].errno or 0)
 
 
 def refusal(host: str, port: int, number: int) -> OSError:

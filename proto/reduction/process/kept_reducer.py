@@ -54,7 +54,7 @@ class KeptReducer:
         self._folder = folder
         self._options = options
         try:
-            port, self._held = hold(host)
+            port, self._held = hold([host])
         except OSError as error:
             raise ReducerUnavailable(f"a reducer cannot be started: {error.strerror or error}") from None
         #: HOST:PORT.

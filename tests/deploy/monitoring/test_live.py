@@ -147,6 +147,11 @@ def test_every_query_of_the_dashboard_is_answered_while_a_job_runs(
         except pytest.fail.Exception:
             pytest.fail(f"no series after a minute for {unanswered}")
         assert promtool("check", "metrics", text=metrics_at(port)) == ""
+        told = metrics_at(port) + metrics_at(secured_port)
+        rules = (DEPLOY / "prometheus/rules.yml").read_text()
+        used = set(re.findall(r"(?<![:\w])(?:reducer|process)_\w+(?=\{|\[| |\))", rules))
+        assert len(used) > 8
+        assert {name for name in used if f"\n{name}" not in told} == set()
         assert [expr for expr in queries() if needs_an_event(expr) and server.query(expr)] == []
         for annotation in DASHBOARD["annotations"]["list"]:
             server.query(annotation["expr"])  # they need events too, but must be queries

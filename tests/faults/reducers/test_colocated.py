@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from support.network.certificates import Authority
 from support.training.checked import Trainer
 
 from worker_plugin.core import rank as rank_core
@@ -38,12 +39,12 @@ def own_reducers(state):
     return state._communicator._meeting_points[0].own_reducers
 
 
-def sums(rank, reducers, job, colocated, chosen):
+def sums(rank, reducers, job, colocated, chosen, **settings):
     """Check sums of many sizes, several of which are under way at once; return who took part."""
     alone_on_its_host(rank)
     if chosen is not None:
         weigh(rank, chosen)
-    with rank.state(reducers, job, colocated=colocated, **SETTINGS) as state:
+    with rank.state(reducers, job, colocated=colocated, **SETTINGS, **settings) as state:
         for round_ in range(3):
             tensors = [rank.values(rank.number, (size,), step=round_) for size in SIZES]
             futures = [state.all_reduce(tensor) for tensor in tensors]
@@ -67,6 +68,17 @@ def test_the_bits_are_the_same_with_any_weights(ranks, reducers, job, chosen):
 
 def test_with_enough_reducers_none_is_started(ranks, reducers, job):
     assert ranks.run(2, sums, reducers(2), job, "always", None) == [[1, 1, 1, 1]] * 2
+
+
+def sums_with_tls(rank, job, files):
+    return sums(rank, None, job, None, None, tls_cert=files.cert, tls_key=files.key, tls_ca=files.ca)
+
+
+def test_they_show_the_workers_certificate(ranks, job, tmp_path):
+    """A worker with TLS takes no reducer without, and none whose certificate does not hold the address."""
+    authority = Authority(tmp_path)
+    assert ranks.run(2, sums_with_tls, job, authority.files("127.0.0.1")) == [[1, 1]] * 2
+    assert ", tcp with TLS\n" in ranks.processes[0].log.text
 
 
 def sums_of_nodes(rank, job):

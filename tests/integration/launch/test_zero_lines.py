@@ -33,17 +33,27 @@ def trained(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     return launcher.wait(), launcher.log.read_text()
 
 
-def test_a_script_that_knows_nothing_of_reducers(tmp_path: Path, serve: Callable[..., Reducer]) -> None:
-    code, plain = trained(tmp_path)
-    assert code == 0, plain
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights that the script ends with over Gloo, whatever its kind, but for those with two models."""
+    code, said = trained(tmp_path_factory.mktemp("plain"))
+    assert code == 0, said
+    [(hooks, plain)] = outcome(said)
+    assert hooks == "[None]"
+    return plain
+
+
+def test_a_script_that_knows_nothing_of_reducers(
+    tmp_path: Path, serve: Callable[..., Reducer], weights: str
+) -> None:
     reducer = serve()
     code, said = trained(tmp_path, REDUCTION_AUTO="ddp", REDUCTION_REDUCERS=reducer.address)
     assert code == 0, said
-    [(hooks, weights)] = outcome(said)
-    assert hooks == "['reduction_hook']"
-    assert outcome(plain) == {("[None]", weights)}
+    assert outcome(said) == {("['reduction_hook']", weights)}
     assert (
-        said.count("REDUCTION_AUTO=ddp: DistributedDataParallel module 1 averages over 2 ranks by reducers")
+        said.count(
+            "REDUCTION_AUTO=ddp: DistributedDataParallel module 1 will average over 2 ranks by reducers"
+        )
         == 1
     )
     assert "job ended" in reducer.log.text
@@ -59,16 +69,59 @@ def test_two_models_under_one_job_name(tmp_path: Path, serve: Callable[..., Redu
     assert "job=night-2 " in reducer.log.text
 
 
+@pytest.mark.parametrize("kind", ["subclass", "attach"])
+def test_a_module_is_attached_whatever_class_it_has_and_once(
+    tmp_path: Path, serve: Callable[..., Reducer], weights: str, kind: str
+) -> None:
+    reducer = serve()
+    code, said = trained(tmp_path, kind, REDUCTION_AUTO="ddp", REDUCTION_REDUCERS=reducer.address)
+    assert code == 0, said
+    assert outcome(said) == {("['reduction_hook']", weights)}
+    assert reducer.log.text.count("job ended") == 1
+
+
+def test_settings_of_attach_are_not_dropped_silently(tmp_path: Path, serve: Callable[..., Reducer]) -> None:
+    variables = {"REDUCTION_AUTO": "ddp", "REDUCTION_REDUCERS": serve().address}
+    code, said = trained(tmp_path, "attach", "settings", **variables)
+    assert code == 1
+    assert "ConfigError: this module averages through the reducers already" in said
+
+
+def test_a_class_that_averages_in_its_own_way_is_left_alone_and_said_to_be(tmp_path: Path) -> None:
+    code, said = trained(
+        tmp_path, "subclass-with-hook", REDUCTION_AUTO="ddp", REDUCTION_REDUCERS="127.0.0.1:1"
+    )
+    assert code == 0, said
+    assert {hooks for hooks, _ in outcome(said)} == {"['allreduce_hook']"}
+    assert "REDUCTION_AUTO=ddp: WithHook module 1 does not use the reducers" in said
+
+
 def test_a_hook_of_the_scripts_own_is_refused(tmp_path: Path) -> None:
     code, said = trained(tmp_path, "own-hook", REDUCTION_AUTO="ddp")
     assert code == 1
-    assert "ConfigError: REDUCTION_AUTO=ddp has given this module a communication hook" in said
+    assert (
+        "ConfigError: REDUCTION_AUTO=ddp has given this module a communication hook, so allreduce_hook"
+        in said
+    )
+
+
+@pytest.mark.parametrize("kind", ["no-backend", "own-hook", "by-hand", "subclass-with-hook"])
+def test_a_group_becomes_one_of_the_backend(
+    tmp_path: Path, serve: Callable[..., Reducer], weights: str, kind: str
+) -> None:
+    reducer = serve()
+    code, said = trained(tmp_path, kind, REDUCTION_AUTO="group", REDUCTION_REDUCERS=reducer.address)
+    assert code == 0, said
+    assert {ended for _, ended in outcome(said)} == {weights}
+    assert said.count("REDUCTION_AUTO=group: all-reduces of 2 ranks will go through the reducers") == 1
+    received = sum(map(int, re.findall(r"job ended .*received_bytes=(\d+)", reducer.log.text)))
+    assert received >= 4 * 2 * 4 * (300 * 100 + 100), "four steps, two ranks, float32"
 
 
 def test_an_unknown_wish_is_refused(tmp_path: Path) -> None:
     code, said = trained(tmp_path, REDUCTION_AUTO="dpp")
     assert code == 1
-    assert "ConfigError: REDUCTION_AUTO is 'dpp'; this version knows 'ddp'" in said
+    assert "ConfigError: REDUCTION_AUTO is 'dpp'; this version knows 'ddp', 'group'" in said
 
 
 def test_a_group_of_the_backend_is_left_alone(tmp_path: Path, serve: Callable[..., Reducer]) -> None:

@@ -1,4 +1,4 @@
-"""A training that knows nothing of reducers: train_plain.py [own-hook | two-models | other-backend]."""
+"""A training that knows nothing of reducers, or little: train_plain.py [KIND...]."""
 
 import sys
 import time
@@ -8,20 +8,58 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group("reduction" if "other-backend" in sys.argv else "gloo")
+
+class PassThrough(DistributedDataParallel):
+    """Changes nothing that matters, as mmengine's does."""
+
+    def __init__(self, module, *, note="", **named):
+        super().__init__(module, **named)
+        self.note = note
+
+
+class WithHook(PassThrough):
+    """Averages in its own way, as torchft's does."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.register_comm_hook(None, allreduce_hook)
+
+
+kinds = sys.argv[1:]
+dist.init_process_group(
+    "reduction" if "other-backend" in kinds else None if "no-backend" in kinds else "gloo"
+)
 torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Linear(300, 100))
-if "own-hook" in sys.argv:
+make = (
+    PassThrough
+    if "subclass" in kinds
+    else WithHook
+    if "subclass-with-hook" in kinds
+    else DistributedDataParallel
+)
+model = make(torch.nn.Linear(300, 100))
+if "own-hook" in kinds:
     model.register_comm_hook(None, allreduce_hook)
+if "attach" in kinds:
+    from worker_plugin import attach
+
+    state = attach(model, **({"wire_dtype": "bf16"} if "settings" in kinds else {}))
 models = [model]
-if "two-models" in sys.argv:
+if "two-models" in kinds:
     models.append(DistributedDataParallel(torch.nn.Linear(300, 100)))
 torch.manual_seed(dist.get_rank())
 for model in models:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(4):
         optimizer.zero_grad()
-        model(torch.randn(8, 300)).pow(2).mean().backward()
+        inputs = torch.randn(8, 300)
+        if "by-hand" in kinds:
+            model.module(inputs).pow(2).mean().backward()
+            for parameter in model.parameters():
+                parameter.grad /= dist.get_world_size()
+                dist.all_reduce(parameter.grad)
+        else:
+            model(inputs).pow(2).mean().backward()
         optimizer.step()
 hooks = [model._get_ddp_logging_data().get("comm_hook") for model in models]
 total = sum(model.module.weight.double().sum().item() for model in models)

@@ -315,12 +315,14 @@ def test_status_needs_what_the_server_asks_for(serve, authority, token_file):
     check_secrets(reducer.log)
 
 
-def test_health_is_open(serve, token_file):
+def test_health_and_reflection_are_open(serve, token_file):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
     reducer = serve("--token-file", token_file(job=OURS))
     with grpc.insecure_channel(reducer.address, NO_PROXY) as channel:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+        assert "reduction.v1.Reduction" in ProtoReflectionDescriptorDatabase(channel).get_services()
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 

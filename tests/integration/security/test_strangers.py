@@ -1,4 +1,4 @@
-"""Connections of strangers cost a reducer a bounded peak of memory, of which nothing stays."""
+"""Connections of strangers cost a reducer a bounded peak of memory, of which nothing stays; none of them gets in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.processes.children import environment
+from support.processes.reducers import status_of
+
+from benchmarks.micro.strangers import JOB, KINDS
 
 #: Peak of memory above an idle reducer's. 45 to 115 MiB were seen, and 1.5 to 3.6 GiB before there were bounds.
 PEAK_BYTES = 140 << 20
@@ -32,9 +35,14 @@ def test_a_flood_of_large_first_frames(serve, tmp_path, until, guard, waves):
     tokens.write_text("*:" + "t0ken" * 8 + "\n")
     reducer = serve(*(("--token-file", str(tokens)) if guard == "a token" else ()), "--log-level", "error")
     idle = memory(reducer.pid, "VmRSS")
-    command = [sys.executable, "-m", "benchmarks.micro.flood", reducer.address, str(waves)]
+    command = [sys.executable, "-m", "benchmarks.micro.strangers", "no-token", reducer.address]
     answers = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=90, env=environment()
+        [*command, "--waves", str(waves)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env=environment(),
     ).stdout
     assert memory(reducer.pid, "VmHWM") < idle + PEAK_BYTES, answers
     until(
@@ -43,3 +51,27 @@ def test_a_flood_of_large_first_frames(serve, tmp_path, until, guard, waves):
     refused = "UNAUTHENTICATED=" if guard == "a token" else "INVALID_ARGUMENT="
     assert refused in answers
     assert "OK=" not in answers
+
+
+def test_no_kind_of_stranger_gets_in_or_ends_the_reducer(serve, tmp_path, free_port):
+    tokens = tmp_path / "tokens"
+    tokens.touch(0o600)
+    theirs = "the1rs" * 6
+    tokens.write_text(f"{JOB}:{theirs}\n*:{'0urs' * 8}\n")
+    ports = ["--data-port", str(free_port()), "--metrics-port", str(free_port())]
+    reducer = serve("--token-file", str(tokens), *ports)
+    for kind in KINDS:
+        command = [sys.executable, "-m", "benchmarks.micro.strangers", kind, reducer.address, *ports]
+        done = subprocess.run(
+            [*command, "--token", theirs, "--seconds", "0.2"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment(),
+        )
+        ready, answers = done.stdout.splitlines()
+        assert ready == "ready"
+        assert "=" in answers, kind
+        assert "OK=" not in answers, kind
+    assert status_of(reducer.address, "--token-file", str(tokens))["jobs"] == []

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 from reduction import limits
-from reduction.errors import MalformedFrame, ResourceExhausted
+from reduction.errors import MalformedFrame, ReductionError, ResourceExhausted
 from reduction.model import (
     Abort,
     Ack,
@@ -169,7 +169,9 @@ def test_a_sink_that_raises_costs_its_own_job_only(caplog):
     for stream in streams:
         stream.send(push())
     assert "a bug in a sink" in caplog.text
-    assert any(isinstance(frame, Abort) for frame in sinks[1].frames)
+    [abort] = [frame for frame in sinks[1].frames if isinstance(frame, Abort)]
+    assert abort.code == ReductionError.code
+    assert "internal error of the reducer; see its log" in abort.message
     other_streams[0].send(push())
     assert others[0].frames == [(0, bytes.fromhex("803f803f"))]
 

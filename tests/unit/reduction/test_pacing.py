@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from reduction.pacing import BACK_OFF, BUSY_STEP_S, RATE_LEAST, SEGMENTS_MIN, SLACK, Pacing, Sent
+from reduction.pacing import BACK_OFF, BUSY_STEP_S, RATE_LEAST, SEGMENTS_MIN, SLACK, Pacing, Sent, burst_bytes
 
 #: What 1 Gbit/s carries, in payload bytes per second.
 GIGABIT = 118e6
@@ -230,6 +230,13 @@ def test_a_path_that_loses_whatever_the_rate_is_does_not_stop_a_job():
     before = subject.rate
     look(subject, acked=int(before * TICK_S), lost=5)
     assert subject.rate < before
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "expected"), [(1, 16 << 10), (40_000_000, 40_000), (math.inf, 10**9)]
+)
+def test_a_packet_is_a_millisecond_of_the_pace(bytes_per_s, expected):
+    assert burst_bytes(bytes_per_s) == expected
 
 
 def test_nobody_can_stop_a_job_with_a_rate():

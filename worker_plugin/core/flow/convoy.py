@@ -3,8 +3,9 @@
 Each lane adapts its credit by itself, so all of a rank's lanes run equally fast through its link.
 If shares differ, those with small ones would be done early in a collective, and then those with
 large ones would be left with links that nobody else uses. The same happens to equal shares if one
-reducer is on the rank's own host, where its lane needs no link. Therefore no lane pushes more than
-LEAD_CHUNKS of the largest share ahead of the slowest one.
+reducer is on the rank's own host, where its lane needs no link. Therefore no lane pushes further than
+LEAD_CHUNKS of the largest share ahead of the slowest one, or LEAD_CHUNKS_LEAST of the smallest share if
+that is further: a lane that may have one chunk at a time under way waits a whole round trip for each.
 
 Where all lanes are alike they stay in step by themselves, and the convoy costs more than it gains:
 8 % on loopback at n=4 and k=2.
@@ -25,8 +26,8 @@ from typing import Protocol
 
 from reduction.model import Configuration
 
-#: How many chunks the lane with the largest share may be ahead of the slowest lane.
-LEAD_CHUNKS = 4
+#: How many chunks the lane with the largest share may be ahead of the slowest lane, and the one with the smallest.
+LEAD_CHUNKS, LEAD_CHUNKS_LEAST = 4, 2
 
 
 class InStep(Protocol):
@@ -49,7 +50,8 @@ class Convoy:
         weights = configuration.weights
         #: Whether lanes would get out of step by themselves.
         self.is_needed = is_mixed or len(set(weights)) > 1
-        self._lead_bytes = LEAD_CHUNKS * configuration.chunk_bytes * sum(weights) / max(weights)
+        lead_chunks = max(LEAD_CHUNKS / max(weights), LEAD_CHUNKS_LEAST / min(weights))
+        self._lead_bytes = lead_chunks * configuration.chunk_bytes * sum(weights)
         #: Where the slowest lane is.
         self._slowest = -math.inf
         #: The last place at which a lane may push.

@@ -9,6 +9,7 @@ import array
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import socket
 from collections import deque
@@ -18,10 +19,10 @@ from typing import NamedTuple, Protocol, cast
 
 from reduction.errors import MalformedFrame, ReductionError, ResourceExhausted
 from reduction.limits import DESCRIPTORS_WAITING_MAX
-from reduction.pacing import Sent
+from reduction.pacing import Sent, burst_bytes
 from reduction.shortage import shortage
 from reduction.transports.tcp.messages import HEADER_BYTES, Header, parse_header
-from reduction.transports.tcp.socket_options import PathState, pace, path_state
+from reduction.transports.tcp.socket_options import END_OF_PACKET, PathState, pace, path_state
 from reduction.transports.tcp.tls_socket import TlsSocket
 
 #: A connection receives at most this many messages before the event loop serves others.
@@ -88,6 +89,8 @@ class Connection:
         self.is_closed = False
         self._last_path = PathState()
         self._paced = 0
+        #: Payload bytes that the kernel is to send as one packet, and how it is told; 0: it decides.
+        self._burst_bytes = self._send_flags = 0
         #: What bytes go through, and the socket below it.
         self._channel = sock
         self._tls = sock if isinstance(sock, TlsSocket) else None
@@ -128,7 +131,8 @@ class Connection:
     def pace(self, bytes_per_s: int) -> None:
         """Send no more than so many bytes per second, from now on."""
         if bytes_per_s != self._paced and not self.is_closed:
-            self._paced = bytes_per_s
+            self._paced, self._burst_bytes = bytes_per_s, burst_bytes(bytes_per_s)
+            self._send_flags = END_OF_PACKET
             pace(self._socket, bytes_per_s)
 
     def fileno(self) -> int:
@@ -147,7 +151,11 @@ class Connection:
             return
         self.queued_bytes += HEADER_BYTES + len(payload)
         self._queue.append(header)
-        if payload:
+        if 0 < self._burst_bytes < len(payload):
+            view = memoryview(payload)
+            starts = range(0, len(payload), self._burst_bytes)
+            self._queue.extend(view[start : start + self._burst_bytes] for start in starts)
+        elif payload:
             self._queue.append(payload)
         if not self._waits_to_write:
             self._flush()
@@ -208,7 +216,7 @@ class Connection:
         while self._queue:
             buffers, ancillary = self._next()
             try:
-                sent = self._channel.sendmsg(buffers, ancillary)
+                sent = self._channel.sendmsg(buffers, ancillary, self._send_flags)
             except BlockingIOError:
                 self._wait_to_write()
                 return
@@ -227,7 +235,10 @@ class Connection:
             if ancillary:  # it has gone, with the first byte
                 self._queue[0] = buffers[0]
                 self._parcels -= 1
-            for buffer in buffers:
+            while (
+                sent
+            ):  # with TLS it may be more than these buffers: what it has encrypted when it was called before
+                buffer = cast("memoryview | bytes", self._queue[0])
                 if sent < len(buffer):
                     self._queue[0] = memoryview(buffer)[sent:]
                     if self._tls is None:
@@ -250,15 +261,20 @@ class Connection:
 
     def _next(self) -> tuple[list[memoryview | bytes], list[_Ancillary]]:
         """Return what one system call sends: some buffers, or one message with its descriptor."""
-        if not self._parcels:  # the usual case
-            return cast("list[memoryview | bytes]", list(islice(self._queue, _BUFFERS_PER_SEND))), []
+        items = islice(self._queue, _BUFFERS_PER_SEND)
+        if not self._parcels and not self._burst_bytes:  # the usual case
+            return cast("list[memoryview | bytes]", list(items)), []
         buffers: list[memoryview | bytes] = []
-        for item in islice(self._queue, _BUFFERS_PER_SEND):
+        room = HEADER_BYTES + self._burst_bytes if self._burst_bytes else math.inf
+        for item in items:
             if isinstance(item, _Parcel):
                 if buffers:
                     break
                 descriptor = array.array("i", [item.owner.descriptor])
                 return [item.data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)]
+            room -= len(item)
+            if room < 0 and buffers:
+                break
             buffers.append(item)
         return buffers, []
 

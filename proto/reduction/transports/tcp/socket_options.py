@@ -27,6 +27,8 @@ _LINUX_OPTIONS = {TCP_RTO_MIN_US: 20_000, TCP_DELACK_MAX_US: 5_000} if sys.platf
 #: The fields tcpi_rtt, tcpi_total_retrans, tcpi_bytes_acked, tcpi_data_segs_out, tcpi_busy_time
 #: and tcpi_dsack_dups of struct tcp_info.
 _TCP_INFO = struct.Struct("=68xI28xI16xQ28xI8xQ40xI")
+#: Flag of send(2) with which Linux adds nothing to a packet that ends with these bytes. BSD refuses it on TCP.
+END_OF_PACKET = socket.MSG_EOR if sys.platform == "linux" else 0
 #: Python's socket module lacks it.
 _SO_MAX_PACING_RATE = 47
 

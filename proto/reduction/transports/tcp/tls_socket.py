@@ -146,8 +146,10 @@ class TlsSocket:
                     self._header = b""
             data = data[took:]
 
-    def sendmsg(self, buffers: Sequence[memoryview | bytes], ancillary: Sequence[object] = ()) -> int:
-        """Send the first bytes of the buffers; return how many.
+    def sendmsg(
+        self, buffers: Sequence[memoryview | bytes], ancillary: Sequence[object] = (), flags: int = 0
+    ) -> int:
+        """Send the first bytes of the buffers, with flags of send(2); return how many.
 
         Raises:
             BlockingIOError: the kernel has not taken all of a record. The next call must begin with the same bytes.
@@ -158,7 +160,7 @@ class TlsSocket:
             self._encrypted_count = self._encrypt(buffers)
             self._unsent = memoryview(self._to_send.read())
         while self._unsent:
-            self._unsent = self._unsent[self.socket.send(self._unsent) :]
+            self._unsent = self._unsent[self.socket.send(self._unsent, flags) :]
         return self._encrypted_count
 
     def _encrypt(self, buffers: Sequence[memoryview | bytes]) -> int:

@@ -25,7 +25,7 @@ sock.listen()
 
 @pytest.fixture
 def held():
-    port, sockets = hold("127.0.0.1")
+    port, sockets = hold(["127.0.0.1"])
     yield port
     for each in sockets:
         each.close()
@@ -71,7 +71,7 @@ def test_all_addresses_of_a_name_get_one_port(monkeypatch):
 
         monkeypatch.setattr(held_port.socket, "getaddrinfo", addresses)
         monkeypatch.setattr(held_port.socket, "socket", Socket)
-        port, sockets = hold("name")
+        port, sockets = hold(["name"])
         names = [each.getsockname() for each in sockets]
         assert names == [("127.0.0.1", port), ("127.0.0.2", port)]
         assert port != taken.getsockname()[1]
@@ -87,7 +87,7 @@ def test_one_address_is_enough_where_the_machine_lacks_the_other(monkeypatch):
         ]
 
     monkeypatch.setattr(held_port.socket, "getaddrinfo", addresses)
-    port, (only,) = hold("name")
+    port, (only,) = hold(["name"])
     with only:
         assert only.getsockname()[:2] == ("::1", port)
 
@@ -100,4 +100,4 @@ def test_a_port_that_cannot_be_held(host, reason):
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(OSError, match=os.strerror(reason)),
     ):
-        hold(host, taken.getsockname()[1])
+        hold([host], taken.getsockname()[1])

@@ -108,7 +108,7 @@ def test_one_that_does_not_start_leaves_nothing(started):
 def test_no_process(started, monkeypatch):
     started.error = OSError(12, "Cannot allocate memory")
     sockets = [socket.socket()]
-    monkeypatch.setattr(kept_reducer, "hold", lambda host: (5, sockets))
+    monkeypatch.setattr(kept_reducer, "hold", lambda hosts: (5, sockets))
     with pytest.raises(OSError, match="Cannot allocate memory"):
         KeptReducer("/ours", "127.0.0.1", "a secret")
     assert sockets[0].fileno() < 0

@@ -54,6 +54,18 @@ def test_a_context_checks_the_peer(authority):
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
+def test_a_server_speaks_no_tls_before_1_3(authority):
+    old = authority.files().client_context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = old.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    server = authority.files("127.0.0.1").server_context().wrap_bio(to_server, to_client, server_side=True)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with pytest.raises(ssl.SSLError, match="UNSUPPORTED_PROTOCOL"):
+        server.do_handshake()
+
+
 @pytest.mark.parametrize("field", ["cert", "key", "ca"])
 @pytest.mark.parametrize("content", [None, b"", b"no PEM"])
 def test_a_file_that_is_missing_or_no_pem_is_named(authority, tmp_path, field, content):

@@ -1,6 +1,7 @@
 """The token file, how a token travels, how it is compared; and that it shows nowhere."""
 
 import copy
+import hmac
 import logging
 import pickle
 
@@ -118,6 +119,20 @@ def test_who_is_admitted():
     assert not table.admits("one", C), "nor does that of any job open one with its own"
     assert not table.admits("three", A)
     assert not any(table.admits(job, "") for job in ("one", "two", "three", "*", ""))
+
+
+@pytest.mark.parametrize("shown", [A, "", "x", A[:-1], A + "x", "x" * 1000])
+def test_the_time_of_a_comparison_tells_nothing(monkeypatch, shown):
+    """The only comparison is the one whose time depends on the length alone, and that is the same for all tokens."""
+    lengths = []
+
+    def compare(one, other):
+        lengths.append((len(one), len(other)))
+        return False
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert not TokenTable({"one": A}).admits("one", shown)
+    assert lengths == [(32, 32)]
 
 
 def test_a_job_without_a_token_is_admitted_with_none():

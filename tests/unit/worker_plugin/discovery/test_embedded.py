@@ -33,7 +33,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[EmbeddedReducer]:
         assert self._stopping.is_set(), "all of them end at the same time"
         stopped.append(self)
 
-    monkeypatch.setattr(kept_reducer, "hold", lambda host: (next(ports), []))
+    monkeypatch.setattr(kept_reducer, "hold", lambda hosts: (next(ports), []))
     monkeypatch.setattr(EmbeddedReducer, "_start", start)
     monkeypatch.setattr(EmbeddedReducer, "wait_until_ready", lambda self: None)
     monkeypatch.setattr(EmbeddedReducer, "keep_alive", lambda self: None)

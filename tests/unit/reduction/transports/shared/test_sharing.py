@@ -314,7 +314,7 @@ def test_a_descriptor_that_cannot_be_sent_is_no_lie_either():
         def __getattr__(self, name):
             return getattr(self._sock, name)
 
-        def sendmsg(self, buffers, ancillary=()):
+        def sendmsg(self, buffers, ancillary=(), flags=0):
             if ancillary:
                 raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
             return self._sock.sendmsg(buffers)

@@ -1,10 +1,12 @@
 """The TCP plane's connection: everything goes out in order and once, however slowly the peer reads."""
 
 import asyncio
+import os
 import socket
 import sys
 
 import pytest
+from reduction.pacing import BURST_BYTES_LEAST, burst_bytes
 from reduction.transports import tcp
 from support.network.tcp_pair import (
     connected,
@@ -314,6 +316,26 @@ def test_a_paced_connection_sends_no_faster_and_knows_what_it_has_sent():
             assert connection.sent.lost == 0
             connection.close()
             connection.pace(30_000_000)  # nothing to pace any more
+
+    run(test())
+
+
+@pytest.mark.parametrize("nbytes", [BURST_BYTES_LEAST, BURST_BYTES_LEAST + 1, 64 * BURST_BYTES_LEAST])
+def test_a_paced_connection_sends_a_long_message_as_packets_that_its_pace_allows(nbytes):
+    async def test():
+        loop = asyncio.get_running_loop()
+        with connected(tcp_pair) as (connection, _, peer):
+            connection.pace(100_000_000_000)
+            connection.pace(20_000_000)
+            payload = os.urandom(nbytes)
+            connection.send(bytes(tcp.HEADER_BYTES), payload)
+            connection.send(bytes(tcp.HEADER_BYTES), b"")
+            received = b""
+            while len(received) < nbytes + 2 * tcp.HEADER_BYTES:
+                received += await loop.sock_recv(peer, 1 << 20)
+            assert received == bytes(tcp.HEADER_BYTES) + payload + bytes(tcp.HEADER_BYTES)
+            # As loopback takes packets of 64 KiB, each is one segment.
+            assert connection.sent.segments >= nbytes // burst_bytes(20_000_000)
 
     run(test())
 

@@ -91,7 +91,8 @@ def test_where_nothing_has_come_nothing_is_received(files):
     run(test())
 
 
-def test_messages_of_all_sizes_in_both_directions(files):
+@pytest.mark.parametrize("paces", [(), (200, 50, 100)])
+def test_messages_of_all_sizes_in_both_directions(files, paces):
     sizes = (0, 1, 1000, 16 * KIB, 16 * KIB + 1, 128 * KIB, 4 * MIB, 3)
     payloads = [pattern(size, size) for size in sizes]
 
@@ -104,6 +105,10 @@ def test_messages_of_all_sizes_in_both_directions(files):
                 send(one, seq, payload)
                 send(two, seq, payload)
             assert two.queued_bytes > 2 * MIB  # the kernel does not take all at once
+            for megabytes_per_s in paces:  # while it waits with what it has encrypted
+                await asyncio.sleep(0)
+                for end in (one, two):
+                    end.pace(megabytes_per_s * 10**6)
             for handler in (ones, twos):
                 assert await handler.count(len(sizes)) == list(enumerate(payloads))
             assert one.queued_bytes == two.queued_bytes == 0

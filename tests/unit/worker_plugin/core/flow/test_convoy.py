@@ -4,7 +4,7 @@ import random
 
 from reduction.model import Collective, Configuration, DType, Member, ReduceOp
 
-from worker_plugin.core.flow.convoy import LEAD_CHUNKS, Convoy
+from worker_plugin.core.flow.convoy import LEAD_CHUNKS, LEAD_CHUNKS_LEAST, Convoy
 from worker_plugin.core.flow.lane import Lane
 from worker_plugin.core.window import Window
 
@@ -56,16 +56,24 @@ def test_equal_lanes_need_no_convoy():
 
 
 def test_no_lane_is_more_than_the_lead_ahead_of_the_slowest():
-    scene = Convoys(3, 1)
-    scene.issue(64)
+    scene = Convoys(2, 1)
+    scene.issue(48)
     scene.update()
     assert scene.push(0) == LEAD_CHUNKS + 1  # the one at the limit as well
-    assert scene.push(1) == 2  # as large a part of its own chunks
+    assert scene.push(1) == 3  # as large a part of its own chunks
     for _ in range(LEAD_CHUNKS):
         assert not scene.answer(0) or scene.push(0) == 0
     assert scene.answer(1)
     scene.update()
-    assert scene.push(0) == 3, "the slow lane has a chunk behind it, which counts for three"
+    assert scene.push(0) == 2, "the slow lane has a chunk behind it, which counts for two"
+
+
+def test_a_lane_with_a_small_share_has_more_than_one_chunk_under_way():
+    scene = Convoys(8, 1)
+    scene.issue(72)
+    scene.update()
+    assert scene.push(1) == LEAD_CHUNKS_LEAST + 1  # the one at the limit as well
+    assert scene.push(0) == 8 * LEAD_CHUNKS_LEAST + 1
 
 
 def test_a_lane_without_work_holds_nobody_up():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -41,12 +42,17 @@ def check_host(bind: str, host: str) -> None:
         raise BindError(f"--bind {bind}: the host {host} does not resolve: {reason}") from None
 
 
+@functools.cache
 def ips_of(host: str) -> tuple[str, ...]:
     """Return the IP addresses to listen at: those that this machine has, or all if it has none of them.
 
-    A machine without IPv6 may still call ::1 localhost.
+    A machine without IPv6 may still call ::1 localhost. A name is looked up once, so that all ports are at the same
+    addresses.
     """
     found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    if host == "localhost":
+        # To gRPC's clients that is both, whatever the system says, so nobody else must get one of them.
+        found |= dict.fromkeys(("127.0.0.1", "::1"))
     return tuple(filter(_is_here, found)) or tuple(found)
 
 
@@ -212,7 +218,7 @@ def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
                 with naming(option):
                     if port in seen:
                         raise refusal(config.host, port, errno.EADDRINUSE)
-                    port, sockets = hold([config.host], port or 0)
+                    port, sockets = hold(ips_of(config.host), port or 0)
                 seen.add(port)
                 for one in sockets:
                     held.enter_context(one)

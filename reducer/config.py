@@ -169,6 +169,8 @@ class ReducerConfig:
     @property
     def own_host(self) -> str:
         """A host at which other processes of this machine reach `bind`."""
+        if self.host == "0.0.0.0" and self.tls is None:
+            return DEFAULT_HOST  # another user may listen at the ::1 of localhost, and would be shown tokens
         return "localhost" if self.host in ("0.0.0.0", "::") else self.host
 
     @property

@@ -80,7 +80,7 @@ EXIT_NO_JOB = 5
     "--page-hosts",
     metavar="NAMES",
     help="Names of this host by which browsers may call the page, with commas between them, or * for all. Beside IP "
-    "addresses, names without a dot, and the host's own name, which they may always use.",
+    "addresses, names without a dot, the host's own name and that of --bind, which they may always use.",
 )
 @click.option(
     "--memory-limit",

@@ -166,7 +166,7 @@ def _show(
 
     with naming(f"--metrics-port {port}"):
         listeners = listen(config.host, port, is_held=config.ports_are_held)
-        serve_http(health, of_all_processes, listeners, pages, config.page_hosts)
+        serve_http(health, of_all_processes, listeners, pages, (config.host, *config.page_hosts))
 
 
 async def _look(files: Sequence[Certificates | Tokens]) -> None:

@@ -45,6 +45,9 @@ def both(monkeypatch):
         return [answer for one in hosts for answer in real(one, port, *arguments, **settings)]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    binding.ips_of.cache_clear()
+    yield
+    binding.ips_of.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,7 @@ def both(monkeypatch):
         ("127.0.0.1", ("127.0.0.1",)),
         ("[::1]", ("::1",)),
         (BOTH, HERE),
+        ("localhost", HERE),
     ],
 )
 @pytest.mark.parametrize("is_chosen", [False, True], ids=["a free port", "a chosen port"])
@@ -79,6 +83,15 @@ def test_every_port_is_at_all_addresses_of_the_host_and_at_no_other(both, host, 
                 sock.close()
 
     asyncio.run(run())
+
+
+def test_a_name_is_looked_up_once(both, monkeypatch):
+    """Otherwise the ports could be at different addresses, or the reducer end because a name server is away."""
+    [sock, other] = binding.listen(BOTH, 0)
+    sock.close()
+    other.close()
+    monkeypatch.setattr(socket, "getaddrinfo", None)
+    assert binding.shown(BOTH, 7) == "127.0.0.1:7,[::1]:7"
 
 
 def test_a_port_that_is_taken_on_one_of_the_addresses(both):

@@ -142,4 +142,6 @@ def test_the_page_needs_the_metrics_port():
     ):
         ReducerConfig(bind="127.0.0.1:0", page=True)
     assert ReducerConfig(bind="127.0.0.1:0", page=True, metrics_port=9102).own_host == "127.0.0.1"
-    assert ReducerConfig(bind="0.0.0.0:0", insecure=True).own_host == "localhost"
+    assert ReducerConfig(bind="0.0.0.0:0", insecure=True).own_host == "127.0.0.1"
+    with_tls = ReducerConfig(bind="0.0.0.0:0", tls_cert="c", tls_key="k", tls_ca="a")
+    assert with_tls.own_host == "localhost"

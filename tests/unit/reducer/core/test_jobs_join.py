@@ -18,6 +18,7 @@ from reduction.limits import (
     CREDIT_BYTES_USUAL,
     FAILURES_MAX,
     JOB_FIXED_BYTES,
+    STREAMS_MAX,
 )
 from reduction.model import (
     PROTOCOL_VERSION,
@@ -109,8 +110,8 @@ def test_no_memory_for_one_more_job_names_the_numbers_and_leaves_the_others():
     receive(jobs, 10, join(0))
     error = ResourceExhausted(
         "job 'more' needs 1064960 bytes (2 ranks x 2 x 4096 credit + 1048576); 1064960 of 2129925 are taken, and it "
-        "may have 798723 more, because a job with its groups, like a token with its jobs, gets 3/4 of what others "
-        "leave: raise --memory-limit, or wait for other jobs to end"
+        "may have 798723 more (a job with its groups, like a token with its jobs, gets 3/4 of what others leave): "
+        "raise --memory-limit, or wait for other jobs to end"
     )
     assert receive(jobs, 20, join(0, job="more")) == refused(20, error)
     assert set(jobs.by_name) == {("job", "")}
@@ -167,6 +168,23 @@ def test_the_jobs_of_a_token_leave_some_memory_to_those_of_others():
         receive(jobs, number, join(0, job=f"job {number}", admitted_by="*", credit_bytes=1 << 30))
     assert jobs.memory_reserved_bytes <= 3 << 29
     assert isinstance(receive(jobs, 100, join(0, job="other", admitted_by="other"))[0].frame, Welcome)
+
+
+def test_the_groups_of_a_job_leave_some_streams_to_other_jobs():
+    jobs = make_jobs(memory_limit_bytes=1 << 50)
+    for number, world_size in enumerate((4096, 2048)):
+        receive(jobs, number, join(0, world_size=world_size, group=f"group {number}"))
+    assert jobs.seats.taken == STREAMS_MAX * 3 // 4
+    abort = receive(jobs, 10, join(0, world_size=1, group="one more"))[0].frame
+    assert abort.code == ResourceExhausted.code
+    assert f"6144 of {STREAMS_MAX} are promised to ranks, and it may have 0 more" in abort.message
+    assert isinstance(receive(jobs, 20, join(0, world_size=1536, job="other"))[0].frame, Welcome)
+    again = receive(jobs, 30, join(0, life=1, instance=NEW, world_size=4096, group="group 0"))
+    assert isinstance(again[0].frame, Abort)
+    jobs.handle(Lost(0), 0.0)
+    jobs.handle(Lost(1), 0.0)
+    jobs.handle(Lost(20), 0.0)
+    assert (jobs.seats.taken, jobs.memory.taken) == (0, 0)
 
 
 def test_a_job_that_begins_anew_may_have_what_it_had():

@@ -1,4 +1,4 @@
-"""What the workers of a large job tell each other: each hears as many entries as there are workers, and few lists."""
+"""How much workers of a large job tell each other: each hears as many entries as there are workers, and few lists."""
 
 from dataclasses import replace
 

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 #: A line names at most this many ranks.
 RANKS_MAX = 8
-#: So many ranks of a host are seen to join at once.
-JOINS_BURST = 8
+#: So many lines about jobs may come at once from a host: 8 ranks join, and their job starts and ends.
+JOB_LINES_BURST = 12
 
 
 @dataclass(slots=True)
@@ -99,8 +99,7 @@ class Journal:
         caller.is_attached = True
         self._lives.setdefault(job.id, _Life(job, self._clock())).peer = caller.peer
         where = caller.job, caller.rank, job.world_size, caller.host
-        text = "join job=%s rank=%d/%d host=%s"
-        self._lines.log(log, logging.INFO, "join", caller.peer, text, *where, burst=JOINS_BURST)
+        self._tell_of_job(caller.peer, "join job=%s rank=%d/%d host=%s", *where)
         self._recent.add(
             EventKind.JOINED, caller.job, f"rank {caller.rank} of {job.world_size} joined from {caller.host}"
         )
@@ -118,7 +117,7 @@ class Journal:
             )
         if not life.is_started:
             life.is_started, life.since = True, self._clock()
-            self._tell_of_job(life, "job started job=%s ranks=%d", job.title, job.world_size)
+            self._tell_of_job(life.peer, "job started job=%s ranks=%d", job.title, job.world_size)
 
     def on_close(self, stream: int, error: ReductionError | None) -> None:
         """Record that a stream ends. `settle` logs an error once for all streams that it ends."""
@@ -131,9 +130,8 @@ class Journal:
         """Log that a stream broke."""
         caller = self._callers.pop(stream, None)
         if caller is not None and caller.is_attached:
-            text = "lost job=%s rank=%d host=%s reason=%s"
             what = caller.job, caller.rank, caller.host, reason
-            self._lines.log(log, logging.INFO, "lost", caller.peer, text, *what)
+            self._tell_of_job(caller.peer, "lost job=%s rank=%d host=%s reason=%s", *what)
             self._recent.add(
                 EventKind.LOST, caller.job, f"rank {caller.rank} on {caller.host} lost: {reason}"
             )
@@ -190,11 +188,11 @@ class Journal:
         if not life.is_started:
             there = f"{len(job.ranks)}/{job.world_size}"
             text = "job ended before it started job=%s ranks=%s seconds=%.1f"
-            self._tell_of_job(life, text, job.title, there, seconds)
+            self._tell_of_job(life.peer, text, job.title, there, seconds)
             self._recent.add(EventKind.ENDED, job.title, f"ended before it started, with {there} ranks")
             return
         self._tell_of_job(
-            life,
+            life.peer,
             "job ended job=%s ranks=%d received_bytes=%d sent_bytes=%d seconds=%.1f%s",
             job.title,
             job.world_size,
@@ -205,8 +203,8 @@ class Journal:
         )
         self._recent.add(EventKind.ENDED, job.title, f"ended after {seconds:.0f} s")
 
-    def _tell_of_job(self, life: _Life, text: str, *args: object) -> None:
-        self._lines.log(log, logging.INFO, "job", life.peer, text, *args)
+    def _tell_of_job(self, peer: str, text: str, *args: object) -> None:
+        self._lines.log(log, logging.INFO, "job", peer, text, *args, burst=JOB_LINES_BURST)
 
 
 def _host(peer: str) -> str:

@@ -307,6 +307,10 @@ def test_a_reducer_that_died_is_mentioned_and_comes_back_where_it_was() -> None:
     while not listens(address):
         assert time.monotonic() < deadline, "it is still away"
         time.sleep(0.05)
+    [other] = [pid for pid in children_of(process.pid) if "serve" in command_of(pid)]
+    while not re.search(r"SigBlk:\s*0+\n", Path(f"/proc/{other}/status").read_text()):
+        assert time.monotonic() < deadline, "it hears no signal"
+        time.sleep(0.05)
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM

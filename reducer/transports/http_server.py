@@ -90,6 +90,9 @@ class HttpPort:
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept one connection. What cannot be accepted now is tried again at once, or after a pause."""
+        if len(self._connections) >= HTTP_CONNECTIONS_MAX:
+            self._end_oldest()  # its end takes a few turns of the loop
+            return
         try:
             sock, _ = listener.accept()
         except BlockingIOError:  # the client has gone
@@ -100,8 +103,6 @@ class HttpPort:
                 loop.remove_reader(listener)
                 loop.call_later(PAUSE_S, self._resume, listener)
             return
-        if len(self._connections) >= HTTP_CONNECTIONS_MAX:
-            self._end_oldest()
         sock.setblocking(False)
         task = asyncio.create_task(self._converse(sock))
         self._connections[task] = False

@@ -111,8 +111,9 @@ def _check_address(text: str) -> None:
 
 
 def _looks_like_scheme(text: str) -> bool:
-    # fe80::1 is an IPv6 address without brackets, and host:0 an address with a wrong port.
-    return bool(_SCHEME.match(text)) and not (is_dns(text) or "::" in text or _HOST_AND_PORT.fullmatch(text))
+    # fe80::1 is an IPv6 address without brackets, host:0 an address with a wrong port, host:1;host:2 are two.
+    first = re.split(r"[;\s]", text)[0]
+    return bool(_SCHEME.match(text)) and not (is_dns(text) or "::" in text or _HOST_AND_PORT.fullmatch(first))
 
 
 def _known_schemes(text: str) -> str:

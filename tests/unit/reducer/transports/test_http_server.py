@@ -183,6 +183,25 @@ def test_idle_connections_keep_nobody_out_and_the_oldest_goes_first():
     assert with_port(test) == ("HTTP/1.1 200 OK",) * 2
 
 
+def test_there_are_never_more_connections_than_the_limit(monkeypatch):
+    """Many come faster than the oldest can end."""
+    monkeypatch.setattr(http_server, "HTTP_REQUEST_S", 1000)
+
+    async def test(address):
+        before = len(os.listdir("/dev/fd"))
+        sockets = [socket.socket() for _ in range(6 * HTTP_CONNECTIONS_MAX)]
+        for sock in sockets:
+            sock.connect(address)  # so they all wait when the loop accepts the first
+        await answer_to(address, GET)
+        extra = len(os.listdir("/dev/fd")) - before - len(sockets)
+        for sock in sockets:
+            sock.close()
+        return extra
+
+    # Besides, the connection of the last request has two ends here.
+    assert with_port(test) <= HTTP_CONNECTIONS_MAX + 2
+
+
 def test_connections_that_are_answered_go_last():
     may_answer = asyncio.Event()
 

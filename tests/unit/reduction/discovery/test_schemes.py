@@ -76,7 +76,7 @@ def test_an_unknown_scheme(text, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["slurm:0", "fe80::1:50051", "dns:a", "http://x:1"])
+@pytest.mark.parametrize("text", ["slurm:0", "fe80::1:50051", "dns:a", "http://x:1", "a:1;b:2", "a:1\nb:2"])
 def test_a_wrong_address_is_not_called_a_scheme(text):
     with pytest.raises(ConfigError) as caught:
         check_texts([text])

@@ -133,8 +133,7 @@ def _listen(ips: Sequence[str], port: int, reuse_port: bool) -> list[socket.sock
             where = _where(ip, port)
             try:
                 sock = stack.enter_context(socket.socket(where[0], socket.SOCK_STREAM))
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(reuse_port))
-                _bind(sock, where[1])
+                _bind(sock, where[1], reuse_port)
             except OSError as error:
                 raise listen_error(ip, port, error) from None
             _check_ipv6_only(sock, ip, port)
@@ -144,7 +143,8 @@ def _listen(ips: Sequence[str], port: int, reuse_port: bool) -> list[socket.sock
         return socks
 
 
-def _bind(sock: socket.socket, where: tuple[object, ...]) -> None:
+def _bind(sock: socket.socket, where: tuple[object, ...], reuse_port: bool = False) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(reuse_port))
     # Connections in TIME_WAIT do not block the address.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(where)

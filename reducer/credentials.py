@@ -7,11 +7,14 @@ import os
 import ssl
 import stat
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import grpc
 from reduction.errors import ConfigError
-from reduction.security.expiry import expires_at
+from reduction.security.expiry import Validity, date, validities
 from reduction.security.tls import TlsFiles
 from reduction.security.tokens import TokenTable, read_tokens
 
@@ -19,54 +22,104 @@ log = logging.getLogger(__name__)
 
 #: How often the files are looked at, in seconds.
 LOOK_S = 5.0
+DAY_S = 24 * 3600
+#: How long before a certificate expires a warning comes, in days; one more comes when it has.
+WARN_DAYS = (0, 1, 7, 30)
+
+
+class _Read(NamedTuple):
+    """What the three files have said together."""
+
+    configuration: grpc.ServerCertificateConfiguration
+    context: ssl.SSLContext
+    own: list[Validity]
+    ca: list[Validity]
 
 
 class Certificates:
     """Credentials that demand a certificate of the client. Connections that stand keep what they began with."""
 
-    def __init__(self, files: TlsFiles) -> None:
-        """Read the files.
+    def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
+        """Read the files, and warn of certificates that are out of date or soon will be.
+
+        Args:
+            files: their paths.
+            clock: shows seconds since 1970.
 
         Raises:
             ConfigError: one cannot be used.
         """
         self._files = files
-        #: When the first certificate of each file expires, in seconds since 1970.
-        self.expiry: dict[str, float] = {}
+        self._clock = clock
+        #: By path: which end of a certificate was warned of last, and how many days before it.
+        self._warned: dict[str, tuple[float, int]] = {}
         self._lock = threading.Lock()
         self._renewed: grpc.ServerCertificateConfiguration | None = None
-        self._context: ssl.SSLContext
         self._watch = _Watch((files.cert, files.key, files.ca), self._renew)
+        self._used = self._read()
         self.credentials = grpc.dynamic_ssl_server_credentials(
-            self._read(),
+            self._used.configuration,
             self._take_renewed,  # type: ignore[arg-type]  # gRPC documents that it may return None
             require_client_authentication=True,
         )
+        own = self._used.own[0]
+        if clock() < own.begin:
+            log.warning("%s %s: until then nobody accepts it", files.cert, own.trouble(clock()))
+        self._warn_of_ends()
+
+    @property
+    def expiry(self) -> dict[str, float]:
+        """When the first certificate of each file expires, in seconds since 1970."""
+        return {"own": _first_end(self._used.own), "ca": _first_end(self._used.ca)}
 
     def look(self) -> None:
         """Read the files again if they have changed; warn and stay with the old ones if they cannot be used."""
         self._watch.look()
+        self._warn_of_ends()
 
     def context(self) -> ssl.SSLContext:
         """Return what a handshake of the data port shall use from now on."""
-        return self._context
+        return self._used.context
 
-    def _read(self) -> grpc.ServerCertificateConfiguration:
+    def _read(self) -> _Read:
         key, cert, ca = self._files.read()
-        self._context = self._files.server_context()
-        self.expiry = {"own": expires_at(cert, self._files.cert), "ca": expires_at(ca, self._files.ca)}
-        return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
+        return _Read(
+            grpc.ssl_server_certificate_configuration([(key, cert)], ca),
+            self._files.server_context(),
+            validities(cert, self._files.cert),
+            validities(ca, self._files.ca),
+        )
 
-    def _renew(self) -> None:
-        configuration = self._read()
+    def _renew(self) -> Callable[[], None]:
+        found = self._read()
+        if trouble := found.own[0].trouble(self._clock()):
+            raise ConfigError(f"the new {self._files.cert} {trouble}")
+        return partial(self._take, found)
+
+    def _take(self, found: _Read) -> None:
+        self._used = found
         with self._lock:
-            self._renewed = configuration
+            self._renewed = found.configuration
+
+    def _warn_of_ends(self) -> None:
+        for path, each in ((self._files.cert, self._used.own), (self._files.ca, self._used.ca)):
+            end = _first_end(each)
+            left = end - self._clock()
+            days = next((days for days in WARN_DAYS if left <= days * DAY_S), None)
+            if days is not None and self._warned.get(path) != (end, days):
+                self._warned[path] = end, days
+                verb = "expires" if left > 0 else "expired"
+                log.warning("%s %s on %s: renew it", path, verb, date(end))
 
     def _take_renewed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return what a handshake shall use from now on, None if that has not changed; on a thread of gRPC."""
         with self._lock:
             renewed, self._renewed = self._renewed, None
             return renewed
+
+
+def _first_end(each: list[Validity]) -> float:
+    return min(one.end for one in each)
 
 
 class Tokens:
@@ -86,14 +139,19 @@ class Tokens:
         """Read the file again if it has changed; warn and stay with the old table if it cannot be used."""
         self._watch.look()
 
-    def _renew(self) -> None:
-        self.table.replace_by(read_tokens(self._path))
+    def _renew(self) -> Callable[[], None]:
+        return partial(self.table.replace_by, read_tokens(self._path))
 
 
 class _Watch:
-    """Calls a function when files have changed, until it succeeds."""
+    """Has files read again when they have changed, until that succeeds.
 
-    def __init__(self, paths: tuple[str, ...], renew: Callable[[], None]) -> None:
+    Args:
+        paths: of the files.
+        renew: reads them, and returns what takes what they say into use.
+    """
+
+    def __init__(self, paths: tuple[str, ...], renew: Callable[[], Callable[[], None]]) -> None:
         self._paths = paths
         self._renew = renew
         # These are from before the first reading, so a change in between is not missed.
@@ -104,13 +162,16 @@ class _Watch:
         if versions == self._seen:
             return
         try:
-            self._renew()
+            take = self._renew()
         except ConfigError as error:
             # Of several files, some may be new already. They are tried again at the next look.
             if versions != self._refused:
                 log.warning("still using what was read before: %s", error)
                 self._refused = versions
             return
+        if self._versions() != versions:  # what was read may not belong together
+            return
+        take()
         self._seen = versions
         log.info("read again, because changed: %s", " ".join(self._paths))
 

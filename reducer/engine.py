@@ -22,7 +22,7 @@ from reduction.codecs import CODECS, Codec
 from reduction.codecs.average import scale
 from reduction.codecs.interface import Array
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError, ResourceExhausted
-from reduction.limits import ID_BYTES
+from reduction.limits import ID_BYTES, LOBBY_BYTES_MAX
 from reduction.model import (
     NOWHERE,
     PROTOCOL_VERSION,
@@ -40,10 +40,12 @@ from reduction.model import (
     WorkerFrame,
 )
 from reduction.pacing import Sent
+from reduction.repeats import Repeats
 from reduction.shortage import shortage
 from reduction.transports.interface import Sink
 from reduction.wire import checksum
 
+from reducer.core.accounts import NOBODY, Account
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.histogram import Histogram
@@ -53,6 +55,7 @@ from reducer.core.totals import JobLabel, JobTotals, Traffic
 from reducer.journal import Journal
 from reducer.resources import usage
 from reducer.resources.buffers import BufferPool, is_leased
+from reducer.resources.mapped import Mapped
 from reducer.spans import Spans
 
 log = logging.getLogger(__name__)
@@ -78,6 +81,7 @@ class Owner(NamedTuple):
     #: The name of the worker's host.
     host: str
     totals: JobTotals
+    account: Account = NOBODY
 
 
 class Paced(Protocol):
@@ -104,7 +108,7 @@ class Engine:
         incarnation = secrets.token_bytes(16)
         self.jobs = Jobs(incarnation=incarnation, memory_limit_bytes=memory_limit_bytes, place=place)
         #: The transport tells it of its calls.
-        self.lobby = Lobby()
+        self.lobby = Lobby(min(LOBBY_BYTES_MAX, memory_limit_bytes // 4))
         #: Chunks published for all jobs since the start.
         self.chunks = 0
         self.errors: Counter[str] = Counter()
@@ -112,6 +116,8 @@ class Engine:
         self.loop_lag = Histogram()
         #: Whether a rank of some job has been welcomed since the start.
         self.has_served = False
+        #: The memory of workers that this process maps.
+        self.mapped = Mapped()
         #: Transports receive payloads into buffers of this pool.
         self.pool = BufferPool()
         self._clock = clock
@@ -130,14 +136,22 @@ class Engine:
         self._firsts: dict[SlotKey, tuple[memoryview, int]] = {}
         self._events: deque[ReducerEvent] = deque()
         self._stream_count = 0
-        self._journal = Journal(clock)
+        #: What peers can cause goes into the log through it.
+        self.lines = Repeats(clock)
+        self._journal = Journal(clock, self.lines)
         #: What `reducer serve --trace` keeps, None without it.
         self.spans: Spans | None = None
 
-    def open(self, sink: Sink) -> EngineStream:
-        """Open a stream. Its sink is called from within the `send` of this or of other streams."""
+    def open(self, sink: Sink, peer: str = "") -> EngineStream:
+        """Open a stream. Its sink is called from within the `send` of this or of other streams.
+
+        Args:
+            sink: takes what the engine sends.
+            peer: where the stream comes from, as gRPC writes it.
+        """
         self._stream_count += 1
         self._sinks[self._stream_count] = sink
+        self._journal.on_open(self._stream_count, peer)
         return EngineStream(self, self._stream_count)
 
     def tick(self) -> None:
@@ -149,7 +163,7 @@ class Engine:
         asked = ((stream, self._paced.get(stream)) for stream in self.jobs.sending())
         answers = ((stream, None if path is None else path.sent) for stream, path in asked)
         self._handle(Tick({stream: sent for stream, sent in answers if sent is not None}))
-        self._journal.tick()
+        self.lines.expire()
         self.lobby.forget(self._clock())
         if not self.jobs.by_name:
             self.pool.clear()
@@ -161,7 +175,7 @@ class Engine:
 
     def close(self) -> None:
         """Write the lines that the log still lacks when the process stops."""
-        self._journal.close()
+        self.lines.close()
 
     @property
     def is_needed(self) -> bool:
@@ -264,7 +278,7 @@ class Engine:
         job, rank = owner
         self._plane[stream] = plane
         self._traffic[stream] = job.totals.on_plane(plane)
-        return Owner(job.label, job.ranks[rank].host, job.totals)
+        return Owner(job.label, job.ranks[rank].host, job.totals, job.account)
 
     def pace(self, stream: int, connection: Paced | None) -> None:
         """Pace what a stream sends on this connection from now on; None: on none."""
@@ -304,7 +318,8 @@ class Engine:
         if reason := shortage(error):
             failure: ReductionError = ResourceExhausted(f"the reducer has run out of memory: {reason}")
         else:
-            log.error("event failed event=%s", type(event).__name__, exc_info=error)
+            kind = type(event).__name__
+            self.lines.log(log, logging.ERROR, kind, "", "event failed event=%s", kind, error=error)
             failure = ReductionError("internal error of the reducer; see its log")
         if isinstance(event, Received):
             self._events.append(Rejected(event.stream, failure))
@@ -339,7 +354,7 @@ class Engine:
                 if (connection := self._paced.get(stream)) is not None:
                     connection.pace(bytes_per_s)
             case Warn(text):
-                log.warning("%s", text)
+                self.lines.log(log, logging.WARNING, "waits", "", "%s", text)
 
     def _note(self, stream: int, frame: Welcome | Start) -> None:
         """Log that a rank has joined, or that all ranks have."""
@@ -439,6 +454,12 @@ class EngineStream:
     def close(self, reason: str = "its call ended") -> None:
         """End the stream; see `ReducerStream.close`. `reason` goes into the log."""
         self._engine.lose(self._number, reason)
+
+    @property
+    def job(self) -> str:
+        """The name of the job that pays for a stream that has joined, without that of its rail."""
+        job, _ = self._engine.jobs.streams[self._number]
+        return job.account.job
 
     @property
     def label(self) -> str:

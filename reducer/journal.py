@@ -5,47 +5,47 @@
     lost job=J rank=1 host=H reason=...                its stream broke; it may dial again
     closed stream job=J rank=0,1,2 error=E reason=...  why a job or one stream was ended
     refused job=J rank=1 error=E reason=...            a rank was never attached
-    refused again job=J rank=1 error=E times=17        how often that line was left out
     refused a call error=E reason=...                  a call ended before its Join
-    refused again call host=H error=E ... times=17     how often that line was left out
     job ended job=J ranks=3 received_bytes=... sent_bytes=... seconds=... last_rank=1 last_share=0.93
 
 The last line names the rank that was the last to push most often, and for which share of the chunks.
 
-A refusal is logged once in REPEAT_S: for one job, rank and error, and for one host and reason of
-a call. What is said about jobs that are attached, and every new epoch, is also kept as an event for
-the Status call. The journal decides nothing. The engine tells it what happens.
+A peer can cause each of them, so all go through `Repeats`, by the peer's address and our error. What is
+said about jobs that are attached, and every new epoch, is also kept as an event for the Status call. The
+journal decides nothing. The engine tells it what happens.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from reduction.errors import ReductionError
 from reduction.model import Event, EventKind, Join, job_title
+from reduction.repeats import Repeats
 
 from reducer.core.job import Job
 from reducer.recent import RecentEvents
-from reducer.repeats import Repeats
 
 log = logging.getLogger(__name__)
 
 #: A line names at most this many ranks.
 RANKS_MAX = 8
-#: Matches what differs between refusals of the same kind, such as ports, lengths and seconds.
-_NUMBER = re.compile(r"\d+(\.\d+)?")
+#: So many lines about jobs may come at once from a host: 8 ranks join, and their job starts and ends.
+JOB_LINES_BURST = 12
 
 
 @dataclass(slots=True)
 class _Caller:
-    """The job and rank that a stream names in its Join."""
+    """Whose a stream is."""
 
-    job: str
-    rank: int
-    host: str
+    #: The host that it comes from, as the kernel says; without the port, which differs for each connection.
+    peer: str
+    #: Job, rank and host as its Join names them; question marks before that.
+    job: str = "?"
+    rank: int | str = "?"
+    host: str = "?"
     is_attached: bool = False
 
 
@@ -55,6 +55,8 @@ class _Life:
 
     job: Job
     since: float
+    #: As in `_Caller`, of its first rank.
+    peer: str = ""
     is_started: bool = False
     #: The epoch that started last.
     epoch: int = 0
@@ -63,40 +65,41 @@ class _Life:
 class Journal:
     """The log of one engine."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], lines: Repeats) -> None:
         self._clock = clock
+        self._lines = lines
         self._recent = RecentEvents(clock)
         self._callers: dict[int, _Caller] = {}
         self._lives: dict[int, _Life] = {}
         self._closes: list[tuple[int, ReductionError]] = []
-        self._repeats = Repeats(lambda key, times: log.warning("refused again %s times=%d", key, times))
-        # Calls have keys of their own, so that a flood from many hosts does not displace those of
-        # jobs.
-        self._call_repeats = Repeats(
-            lambda key, times: log.warning("refused again call %s times=%d", key, times)
-        )
 
     @property
     def events(self) -> tuple[Event, ...]:
         """The latest events, oldest first."""
         return self._recent.all()
 
+    def on_open(self, stream: int, peer: str) -> None:
+        """Record the address that a stream comes from, as gRPC writes it."""
+        self._callers[stream] = _Caller(_host(peer))
+
     def introduce(self, stream: int, join: Join) -> None:
         """Record which job and rank a stream names. Nothing has been decided about it yet."""
-        if stream not in self._callers:
-            self._callers[stream] = _Caller(job_title(join.job, join.group), join.rank, join.host)
+        caller = self._callers[stream]
+        if caller.rank == "?":
+            caller.job, caller.rank, caller.host = job_title(join.job, join.group), join.rank, join.host
 
     def label(self, stream: int) -> str:
         """Return the job and the rank of a stream that is not over, for a line of the log."""
-        caller = self._callers.get(stream)
-        return "job=? rank=?" if caller is None else f"job={caller.job} rank={caller.rank}"
+        caller = self._callers.get(stream, _Caller(""))
+        return f"job={caller.job} rank={caller.rank}"
 
     def on_welcome(self, stream: int, job: Job) -> None:
         """Log that a rank is attached."""
         caller = self._callers[stream]
         caller.is_attached = True
-        self._lives.setdefault(job.id, _Life(job, self._clock()))
-        log.info("join job=%s rank=%d/%d host=%s", caller.job, caller.rank, job.world_size, caller.host)
+        self._lives.setdefault(job.id, _Life(job, self._clock())).peer = caller.peer
+        where = caller.job, caller.rank, job.world_size, caller.host
+        self._tell_of_job(caller.peer, "join job=%s rank=%d/%d host=%s", *where)
         self._recent.add(
             EventKind.JOINED, caller.job, f"rank {caller.rank} of {job.world_size} joined from {caller.host}"
         )
@@ -114,7 +117,7 @@ class Journal:
             )
         if not life.is_started:
             life.is_started, life.since = True, self._clock()
-            log.info("job started job=%s ranks=%d", job.title, job.world_size)
+            self._tell_of_job(life.peer, "job started job=%s ranks=%d", job.title, job.world_size)
 
     def on_close(self, stream: int, error: ReductionError | None) -> None:
         """Record that a stream ends. `settle` logs an error once for all streams that it ends."""
@@ -127,7 +130,8 @@ class Journal:
         """Log that a stream broke."""
         caller = self._callers.pop(stream, None)
         if caller is not None and caller.is_attached:
-            log.info("lost job=%s rank=%d host=%s reason=%s", caller.job, caller.rank, caller.host, reason)
+            what = caller.job, caller.rank, caller.host, reason
+            self._tell_of_job(caller.peer, "lost job=%s rank=%d host=%s reason=%s", *what)
             self._recent.add(
                 EventKind.LOST, caller.job, f"rank {caller.rank} on {caller.host} lost: {reason}"
             )
@@ -143,13 +147,9 @@ class Journal:
             peer: the address of the call as gRPC writes it, such as ipv4:10.0.0.1:41234.
             error: why it was refused.
         """
-        host = peer.rpartition(":")[0] or peer
         kind = type(error).__name__
-        # Each connection of a host has another port. With the port in its key, no refusal would
-        # repeat.
-        reason = _NUMBER.sub("N", str(error).removeprefix(peer)).strip()
-        if self._call_repeats.admits(f"host={host} error={kind} reason={reason}", self._clock()):
-            log.warning("refused a call error=%s reason=%s", kind, error)
+        text = "refused a call error=%s reason=%s"
+        self._lines.log(log, logging.WARNING, f"refused call {kind}", _host(peer), text, kind, error)
 
     def has_news(self, job_count: int) -> bool:
         """Whether `settle` has something to log when `job_count` jobs are present."""
@@ -168,39 +168,31 @@ class Journal:
         for number, job in present.items():
             self._lives.setdefault(number, _Life(job, self._clock()))
 
-    def tick(self) -> None:
-        """Log how often refusals were left out, REPEAT_S after the first."""
-        self._repeats.expire(self._clock())
-        self._call_repeats.expire(self._clock())
-
-    def close(self) -> None:
-        """Log how often refusals were left out, when the process stops."""
-        self._repeats.close()
-        self._call_repeats.close()
-
     def _tell(self, streams: list[int], error: ReductionError) -> None:
         callers = [caller for stream in streams if (caller := self._callers.pop(stream, None)) is not None]
-        kind = type(error).__name__
         if not callers:
-            log.warning("closed stream error=%s reason=%s", kind, error)
             return
+        kind, first = type(error).__name__, callers[0]
         ranks = [str(caller.rank) for caller in callers[:RANKS_MAX]] + ["..."] * (len(callers) > RANKS_MAX)
-        key = f"job={callers[0].job} rank={','.join(ranks)} error={kind}"
-        if any(caller.is_attached for caller in callers):
-            log.warning("closed stream %s reason=%s", key, error)
-            self._recent.add(EventKind.FAILED, callers[0].job, f"rank {','.join(ranks)}: {kind}: {error}")
-        elif self._repeats.admits(key, self._clock()):
-            log.warning("refused %s reason=%s", key, error)
+        is_attached = any(caller.is_attached for caller in callers)
+        what = "closed stream" if is_attached else "refused"
+        args = what, first.job, ",".join(ranks), kind, error
+        text = "%s job=%s rank=%s error=%s reason=%s"
+        self._lines.log(log, logging.WARNING, f"{what} {kind}", first.peer, text, *args)
+        if is_attached:
+            self._recent.add(EventKind.FAILED, first.job, f"rank {','.join(ranks)}: {kind}: {error}")
 
     def _tell_end(self, life: _Life) -> None:
         job = life.job
         seconds = self._clock() - life.since
         if not life.is_started:
             there = f"{len(job.ranks)}/{job.world_size}"
-            log.info("job ended before it started job=%s ranks=%s seconds=%.1f", job.title, there, seconds)
+            text = "job ended before it started job=%s ranks=%s seconds=%.1f"
+            self._tell_of_job(life.peer, text, job.title, there, seconds)
             self._recent.add(EventKind.ENDED, job.title, f"ended before it started, with {there} ranks")
             return
-        log.info(
+        self._tell_of_job(
+            life.peer,
             "job ended job=%s ranks=%d received_bytes=%d sent_bytes=%d seconds=%.1f%s",
             job.title,
             job.world_size,
@@ -210,6 +202,13 @@ class Journal:
             _slowest(job),
         )
         self._recent.add(EventKind.ENDED, job.title, f"ended after {seconds:.0f} s")
+
+    def _tell_of_job(self, peer: str, text: str, *args: object) -> None:
+        self._lines.log(log, logging.INFO, "job", peer, text, *args, burst=JOB_LINES_BURST)
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0] or peer
 
 
 def _slowest(job: Job) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from reduction.limits import EVENT_CHARS_MAX, EVENTS_MAX
 from reduction.model import Event, EventKind
+from reduction.text import printable
 
 
 class RecentEvents:
@@ -23,16 +24,11 @@ class RecentEvents:
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
 
     def add(self, kind: EventKind, job: str, text: str) -> None:
-        """Record an event. `job` is a title, and empty if the event concerns the whole process."""
+        """Record an event; its text is cut. `job` is a title, and empty if the event concerns the whole process."""
         self._count += 1
         at_s = self._clock() - self._started_at
-        self._events.append(Event(self._count, at_s, kind, job, _line(text)))
+        self._events.append(Event(self._count, at_s, kind, job, printable(text)[:EVENT_CHARS_MAX]))
 
     def all(self) -> tuple[Event, ...]:
         """Return the events, oldest first."""
         return tuple(self._events)
-
-
-def _line(text: str) -> str:
-    """Cut a text to its limit. Errors may quote a peer, so what cannot be printed becomes a question mark."""
-    return "".join(char if char.isprintable() else "?" for char in text[:EVENT_CHARS_MAX])

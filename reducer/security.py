@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from reduction.errors import Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Join, WorkerFrame
@@ -69,20 +70,23 @@ def check_lobby(tokens: TokenTable | None, job: str, metadata: Metadata, peer: s
         )
 
 
-def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str) -> None:
-    """Check that a Join shows the token of its job. The core refuses other frames and versions.
+def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str) -> WorkerFrame:
+    """Check that a Join shows the token of its job, and return it with the line that has the token.
+
+    The core refuses other frames and versions.
 
     Raises:
         Unauthenticated: it does not show the token of the job that it names.
     """
     if tokens is None or not isinstance(frame, Join) or frame.protocol != PROTOCOL_VERSION:
-        return
+        return frame
     shown = from_metadata(metadata)
     if not tokens.admits(frame.job, shown):
         raise Unauthenticated(
             f"rank {frame.rank} ({frame.host}, {peer}) shows {'a wrong' if shown else 'no'} token for job "
             f"{frame.job!r}: its token_file and this reducer's --token-file must agree on that job's line"
         )
+    return replace(frame, admitted_by=tokens.line_of(frame.job))
 
 
 def _refusal(peer: str, shown: str, advice: str) -> Unauthenticated:

@@ -9,21 +9,24 @@ from __future__ import annotations
 import collections
 import logging
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from reduction.process.place import loopback_id
+from reduction.repeats import LINES, Repeats
+from reduction.timeline.files import OwnFile, file_name
 from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
 
 log = logging.getLogger(__name__)
 
 #: Collectives of a job that are kept.
 KEPT = 1024
-#: Characters of names that may be in the name of any file.
-_UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
+#: Jobs whose files may be written again.
+FILES_MAX = 1024
+#: So many files are named in the log at once.
+FILES_BURST = 16
 
 
 class _JobSpans:
@@ -41,6 +44,7 @@ class Spans:
         address: where this process listens.
         clock: shows seconds.
         cpu_clock: shows the CPU time of this thread in seconds.
+        lines: what peers can cause goes into the log through it.
     """
 
     def __init__(
@@ -49,12 +53,16 @@ class Spans:
         address: str,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
+        lines: Repeats = LINES,
     ) -> None:
         self._directory = Path(directory)
         self._address = address
+        self._lines = lines
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._jobs: dict[int, _JobSpans] = {}
+        #: By the name of its job.
+        self._files: collections.OrderedDict[str, OwnFile] = collections.OrderedDict()
 
     def on_push(self, key: int, job: str, world_size: int, rank: int, seq: int) -> None:
         """Take note of a push, before it is handled; `key` is a number that no other job has."""
@@ -99,14 +107,17 @@ class Spans:
         )
 
     def write(self, records: Iterable[ReducerRecord]) -> None:
-        """Write each into a file of its own, over one of the same job and process; a failure is only logged."""
+        """Write each into the file of its job and this process; a failure is only logged."""
         for record in records:
-            name = _UNSAFE.sub("_", f"{record.job}-reducer-{record.address}-{os.getpid()}")
-            path = self._directory / f"{name}.json"
+            name = file_name(record.job, f"-reducer-{record.address}-{os.getpid()}")
+            file = self._files.pop(record.job, None) or OwnFile(self._directory, name)
             try:
-                self._directory.mkdir(parents=True, exist_ok=True)
-                path.write_text(record.to_json(), encoding="utf-8")
+                path = file.write(record.to_json())
             except OSError as failure:
-                log.warning("no trace in %s: %s", self._directory, failure)
-            else:
-                log.info("trace: %s", path)
+                text = "no trace in %s: %s"
+                self._lines.log(log, logging.WARNING, "trace", "", text, self._directory, failure)
+                continue
+            self._files[record.job] = file
+            if len(self._files) > FILES_MAX:
+                self._files.popitem(last=False)
+            self._lines.log(log, logging.INFO, "trace", "", "trace: %s", path, burst=FILES_BURST)

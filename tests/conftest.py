@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from hypothesis import settings
+from reduction.repeats import LINES
 
 # A busy machine is no failure; what hangs is ended by pytest-timeout.
 settings.register_profile("no deadline", deadline=None)
@@ -27,3 +28,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("full"):
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_lines() -> None:
+    """Let no line of the log be left out because tests before this one have caused it."""
+    LINES.close()

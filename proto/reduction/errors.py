@@ -34,6 +34,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from reduction.text import printable
+
 
 class ReductionError(Exception):
     """Root of all errors; `code` is its number on the wire."""
@@ -207,8 +209,8 @@ _BY_NAME: dict[str, type[ReductionError]] = {
 
 
 def from_name(name: str, message: str) -> ReductionError:
-    """Return an error by the name of its class; of a name that is none of ours, a ReductionError."""
-    return _BY_NAME.get(name, ReductionError)(message)
+    """Return an error that a peer named by its class; of a name that is none of ours, a ReductionError."""
+    return _BY_NAME.get(name, ReductionError)(printable(message))
 
 
 def code_to_others(error: ReductionError) -> int:
@@ -222,4 +224,4 @@ def code_to_others(error: ReductionError) -> int:
 
 def from_code(code: int, message: str) -> ReductionError:
     """Return the error that a peer reported; a code of a newer version becomes a ReductionError."""
-    return _BY_CODE.get(code, ReductionError)(message)
+    return _BY_CODE.get(code, ReductionError)(printable(message))

@@ -149,6 +149,9 @@ HTTP_ANSWER_S = 15.0
 REGIONS_MAX = 4096
 #: Bytes of a region: the largest is a whole collective.
 REGION_BYTES_MAX = 1 << 42
+#: Regions that one process maps for all of its peers, half of what the kernel lets a process map by default. Each costs
+#: a descriptor as well, of which half are for connections.
+MAPPED_REGIONS_MAX = 1 << 15
 #: Descriptors that have come on a connection and were not used.
 DESCRIPTORS_WAITING_MAX = 16
 
@@ -176,15 +179,22 @@ UNREAD_NEWS_BYTES = 64 * KIB
 
 # ---- the lobby of elastic jobs ----
 
-#: Workers of one job that may be in the lobby of a reducer.
-LOBBY_ENTRIES_MAX = 256
-#: What a worker says of itself: two lists of workers, 60 bytes for each of them. All entries of a job
-#: fit into a frame.
-LOBBY_ENTRY_BYTES_MAX = 16 * KIB
+#: Workers of one job that may be in the lobby of a reducer, with those that have just gone.
+LOBBY_ENTRIES_MAX = 1024
+#: What a worker says of itself: two lists of workers, 60 bytes for each of them.
+LOBBY_ENTRY_BYTES_MAX = 64 * KIB
 #: The same with the job's name and the worker's nonce.
-LOBBY_REQUEST_BYTES_MAX = 17 * KIB
-#: What a reducer keeps of all jobs.
-LOBBY_BYTES_MAX = 16 * MIB
+LOBBY_REQUEST_BYTES_MAX = LOBBY_ENTRY_BYTES_MAX + KIB
+#: An answer ends with the entry that makes it so long; what is left follows in the next one.
+LOBBY_ANSWER_BYTES = 64 * KIB
+#: What a worker that does not read is counted as, beside its entry: an answer, and 64 KiB that gRPC takes before it
+#: lets its caller wait.
+LOBBY_WORKER_BYTES = LOBBY_ANSWER_BYTES + 64 * KIB
+#: What the workers of all jobs may cost a reducer process, which has no more than a quarter of its memory for it.
+LOBBY_BYTES_MAX = 256 * MIB
+#: What a worker may say at once, and per second in the long run. Our workers keep to half of the former.
+LOBBY_SAYS_MAX = 64
+LOBBY_SAYS_PER_S = 1.0
 #: Seconds after which a reducer forgets a worker that says nothing.
 LOBBY_S = 10.0
 

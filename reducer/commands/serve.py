@@ -261,6 +261,7 @@ def serve(
 def _serve(config: ReducerConfig) -> None:
     """Serve in this process; what that needs is imported by none that only supervises."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # this process never forks
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it has a line for every TLS handshake that fails
     from reducer.resources.heap import use_few_arenas
 
     use_few_arenas()

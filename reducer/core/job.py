@@ -67,6 +67,7 @@ from reduction.model import (
 )
 from reduction.pacing import Pacing, Sent
 
+from reducer.core.accounts import NOBODY, Account
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.slot import Slot, check_chunk
 from reducer.core.stragglers import Stragglers
@@ -121,6 +122,8 @@ class Job:
     local_size: int = 1
     #: What all ranks of the job have said of their run. Ranks of another one never come in.
     run: str = ""
+    #: Who pays for it.
+    account: Account = NOBODY
     #: Of this reducer.
     place: Place = NOWHERE
     instance: bytes = b""

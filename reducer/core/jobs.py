@@ -40,15 +40,23 @@ from reduction.errors import (
     StaleInstance,
     UnsupportedVersion,
 )
-from reduction.limits import CREDIT_BYTES_LEAST, CREDIT_BYTES_USUAL, FAILURES_MAX, JOB_FIXED_BYTES
+from reduction.limits import (
+    CREDIT_BYTES_LEAST,
+    CREDIT_BYTES_USUAL,
+    FAILURES_MAX,
+    JOB_FIXED_BYTES,
+    STREAMS_MAX,
+)
 from reduction.model import NOWHERE, PROTOCOL_VERSION, Abort, DType, Join, Place, WorkerFrame, job_title
 
+from reducer.core.accounts import SHARE, Shares, account_of
 from reducer.core.actions import Action, Close, Send
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.job import Job, JobFailed
 from reducer.core.totals import Totals, job_label
 
 _DTYPES = frozenset(map(int, DType))
+_OF_SHARES = f"a job with its groups, like a token with its jobs, gets {SHARE} of what others leave"
 
 
 def reservation(world_size: int, credit_bytes: int) -> int:
@@ -85,7 +93,10 @@ class Jobs:
     def __init__(self, *, incarnation: bytes, memory_limit_bytes: int, place: Place = NOWHERE) -> None:
         self.incarnation = incarnation
         self.place = place
-        self.memory_limit_bytes = memory_limit_bytes
+        #: What the present jobs have reserved.
+        self.memory = Shares(memory_limit_bytes)
+        #: Streams of all of their ranks, whether these have come or not.
+        self.seats = Shares(STREAMS_MAX)
         self.is_draining = False
         #: Jobs by name and process group: each group of one job is a job of its own.
         self.by_name: dict[tuple[str, str], Job] = {}
@@ -98,9 +109,14 @@ class Jobs:
         self._job_count = 0
 
     @property
+    def memory_limit_bytes(self) -> int:
+        """Most bytes that all jobs may reserve."""
+        return self.memory.limit
+
+    @property
     def memory_reserved_bytes(self) -> int:
         """Bytes that the present jobs have reserved."""
-        return sum(job.reserved_bytes for job in self.by_name.values())
+        return self.memory.taken
 
     def has_checksums(self, stream: int) -> bool:
         """Whether pushes on a stream have checksums."""
@@ -192,7 +208,7 @@ class Jobs:
         actions: list[Action] = []
         job = self.by_name.get((join.job, join.group))
         if job is not None and self._begins_anew(job, join):
-            self._grant(join, job.reserved_bytes)  # before the old one ends
+            self._grant(join, job)  # before the old one ends
             actions += self._fail(job, _ended_by(job, join))
             job = None
         if job is None:
@@ -266,22 +282,31 @@ class Jobs:
             raise JobBusy(f"job {title!r} is live, and {who} was another process, on {known.host}")
         return 0 in job.ranks
 
-    def _grant(self, join: Join, freed: int = 0) -> int:
-        """Return the credit that a new job gets. An old job is about to return `freed` bytes.
+    def _grant(self, join: Join, old: Job | None = None) -> int:
+        """Return the credit that a new job gets, in the place of an old one if there is one.
 
         Raises:
             ReductionError: no new job may be made.
         """
         if self.is_draining:
             raise ReducerDraining(f"this reducer is stopping and takes no new job {join.job!r}")
+        account = account_of(join.job, join.admitted_by)
+        freed, left = (0, 0) if old is None else (old.reserved_bytes, old.world_size)
+        if join.world_size > (seats := self.seats.free(account) + left):
+            raise ResourceExhausted(
+                f"job {join.job!r} needs {join.world_size} streams; {self.seats.taken - left} of {self.seats.limit} "
+                f"are promised to ranks, and it may have {seats} more ({_OF_SHARES}): use other reducers, or wait for "
+                f"other jobs to end"
+            )
         reserved = self.memory_reserved_bytes - freed
-        credit = grant(join.credit_bytes, join.world_size, self.memory_limit_bytes - reserved)
+        free = self.memory.free(account) + freed
+        credit = grant(join.credit_bytes, join.world_size, free)
         if not credit:
             least = min(join.credit_bytes, CREDIT_BYTES_LEAST)
             raise ResourceExhausted(
                 f"job {join.job!r} needs {reservation(join.world_size, least)} bytes ({join.world_size} ranks x 2 x "
-                f"{least} credit + {JOB_FIXED_BYTES}); {reserved} of {self.memory_limit_bytes} are taken: raise "
-                f"--memory-limit, or wait for other jobs to end"
+                f"{least} credit + {JOB_FIXED_BYTES}); {reserved} of {self.memory_limit_bytes} are taken, and it may "
+                f"have {free} more ({_OF_SHARES}): raise --memory-limit, or wait for other jobs to end"
             )
         return credit
 
@@ -298,10 +323,13 @@ class Jobs:
             incarnation=self.incarnation,
             local_size=join.local_size,
             run=join.run,
+            account=account_of(join.job, join.admitted_by),
             place=self.place,
             totals=self.totals.begin(job_label(join.job, join.group)),
         )
         self.by_name[join.job, join.group] = job
+        self.memory.take(job.account, job.reserved_bytes)
+        self.seats.take(job.account, job.world_size)
         return job
 
     # ---- leaving ----
@@ -333,7 +361,7 @@ class Jobs:
             if len(self.failures) > FAILURES_MAX:
                 self.failures.popitem(last=False)
         self.streams = {old: owner for old, owner in self.streams.items() if owner[0] is not job}
-        del self.by_name[job.name, job.group]
+        self._remove(job)
         self.totals.end(job.totals, "failed")
         return job.fail(error)
 
@@ -341,9 +369,14 @@ class Jobs:
         # Nothing is lost: each rank keeps what it may still need, and its next Join begins anew.
         if not job.is_deserted:
             return []
-        del self.by_name[job.name, job.group]
+        self._remove(job)
         self.totals.end(job.totals, "ended" if job.has_ended else "lost")
         return job.discard_slots()
+
+    def _remove(self, job: Job) -> None:
+        del self.by_name[job.name, job.group]
+        self.memory.take(job.account, -job.reserved_bytes)
+        self.seats.take(job.account, -job.world_size)
 
 
 def _ended_by(job: Job, join: Join) -> ReductionError:

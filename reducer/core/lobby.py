@@ -6,20 +6,31 @@ reducer, and says it again to one that was restarted.
 event            what follows
 first request    the worker is there; all workers of its job are told, itself too
 later request    it says something else; all are told
-stream ended     it is gone; all are told. It is forgotten after LOBBY_S
+stream ended     it is gone; all are told. It is forgotten after LOBBY_S, when all know
 a second stream  of the same worker: the first one counts no more
+
+A stream is told what has changed since it was told last, in answers of about LOBBY_ANSWER_BYTES. So what one worker
+says costs one entry per worker, and a stream that is not read never has more than an answer waiting. The first
+answers of a stream have all entries.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from reduction.errors import OutOfOrder, ResourceExhausted
-from reduction.limits import LOBBY_BYTES_MAX, LOBBY_ENTRIES_MAX, LOBBY_S
-from reduction.model import LobbyEntry, LobbyRequest
+from reduction.errors import OutOfOrder, ResourceExhausted, UnsupportedVersion
+from reduction.limits import (
+    LOBBY_ANSWER_BYTES,
+    LOBBY_BYTES_MAX,
+    LOBBY_ENTRIES_MAX,
+    LOBBY_S,
+    LOBBY_SAYS_MAX,
+    LOBBY_SAYS_PER_S,
+    LOBBY_WORKER_BYTES,
+)
+from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
 
-#: What an entry is counted as beside its bytes: its keys and objects.
-OVERHEAD_BYTES = 512
+from reducer.core.accounts import Account, Shares
 
 
 @dataclass(slots=True)
@@ -29,69 +40,135 @@ class _Guest:
     entry: bytes
     #: Its stream; None if that has ended.
     stream: int | None
+    #: Who pays for it.
+    account: Account
+    #: Rises with everything that happens in the job's lobby; here, when something happened to this worker last.
+    version: int
+    #: Until when what it has said lasts, if it may say LOBBY_SAYS_PER_S.
+    paid_until: float
     #: When its stream ended.
     gone_at: float = 0.0
+
+
+@dataclass(slots=True)
+class _Room:
+    """The workers of one job."""
+
+    #: Those to whom something happened last come last.
+    guests: dict[bytes, _Guest] = field(default_factory=dict)
+    #: Which version each stream has been told; -1 for a worker of an older version, which wants all entries at once.
+    told: dict[int, int] = field(default_factory=dict)
+    version: int = 0
+    entry_bytes: int = 0
+
+    def put(self, nonce: bytes, guest: _Guest) -> None:
+        self.version += 1
+        guest.version = self.version
+        self.guests.pop(nonce, None)
+        self.guests[nonce] = guest
 
 
 class Lobby:
     """All workers of all elastic jobs, by job and nonce. Times in seconds, monotonic."""
 
-    def __init__(self) -> None:
-        self._jobs: dict[str, dict[bytes, _Guest]] = {}
+    def __init__(self, limit_bytes: int = LOBBY_BYTES_MAX) -> None:
+        #: What workers may cost: of what they have said, and of what waits until they read it.
+        self.shares = Shares(limit_bytes)
+        self._rooms: dict[str, _Room] = {}
         #: Job and worker of each stream.
         self._streams: dict[int, tuple[str, bytes]] = {}
-        self._bytes = 0
 
-    def on_request(self, stream: int, request: LobbyRequest) -> tuple[int, ...]:
+    def on_request(self, stream: int, request: LobbyRequest, account: Account, now: float) -> tuple[int, ...]:
         """Take what a worker says; return the streams that must be told.
 
         Raises:
-            ResourceExhausted: too many workers of this job, or too much of all jobs.
+            ResourceExhausted: too many workers of this job, too much of its account, or said too often.
+            UnsupportedVersion: a worker of this job is older, and takes no more.
             OutOfOrder: the stream has said that it is another worker.
         """
         who = request.job, request.nonce
         if self._streams.get(stream, who) != who:
             raise OutOfOrder("a stream of the lobby spoke for two workers")
-        guests = self._jobs.get(request.job, {})
-        before = guests.get(request.nonce)
-        more = len(request.entry) - (len(before.entry) if before is not None else -OVERHEAD_BYTES)
-        is_full = before is None and len(guests) >= LOBBY_ENTRIES_MAX
-        if is_full or self._bytes + more > LOBBY_BYTES_MAX:
+        room = self._rooms.get(request.job) or _Room()
+        before = room.guests.get(request.nonce)
+        paid_until = max(now, before.paid_until if before is not None else now) + 1 / LOBBY_SAYS_PER_S
+        if paid_until > now + LOBBY_SAYS_MAX / LOBBY_SAYS_PER_S:
             raise ResourceExhausted(
-                f"the lobby has {len(guests)} workers of job {request.job!r} and {self._bytes} bytes of all jobs; "
-                f"{LOBBY_ENTRIES_MAX} and {LOBBY_BYTES_MAX} are the limits: try again later"
+                f"a worker of job {request.job!r} has said {LOBBY_SAYS_MAX} things in the lobby more than the "
+                f"{LOBBY_SAYS_PER_S:g} per second that are allowed"
             )
-        self._bytes += more
-        if before is not None and before.stream is not None:
+        more = len(request.entry) - (0 if before is None else len(before.entry))
+        cost = more + (0 if before is not None else LOBBY_WORKER_BYTES)
+        account = account if before is None else before.account
+        is_full = before is None and len(room.guests) >= LOBBY_ENTRIES_MAX
+        if is_full or cost > self.shares.free(account):
+            raise ResourceExhausted(
+                f"the lobby has {len(room.guests)} workers of job {request.job!r}, and workers of all jobs have "
+                f"{self.shares.taken} of its {self.shares.limit} bytes; the job and its token may have "
+                f"{max(0, self.shares.free(account))} bytes more, one job {LOBBY_ENTRIES_MAX} workers: try again later"
+            )
+        told = {**room.told, stream: room.told.get(stream, 0) if request.takes_news else -1}
+        if min(told.values()) < 0 and room.entry_bytes + more > LOBBY_ANSWER_BYTES:
+            raise UnsupportedVersion(
+                f"workers of an older version are in the lobby of job {request.job!r}, and take no more than "
+                f"{LOBBY_ANSWER_BYTES} bytes of entries at once: install the same version on all workers"
+            )
+        if before is not None and before.stream not in (None, stream):
             self._streams.pop(before.stream, None)
+            told.pop(before.stream, None)
+        self.shares.take(account, cost)
         self._streams[stream] = who
-        self._jobs.setdefault(request.job, {})[request.nonce] = _Guest(request.entry, stream)
-        return self._of_job(request.job)
+        self._rooms[request.job] = room
+        room.entry_bytes += more
+        room.told = told
+        room.put(request.nonce, _Guest(request.entry, stream, account, 0, paid_until))
+        return tuple(told)
 
     def on_end(self, stream: int, now: float) -> tuple[int, ...]:
         """Take note that a stream has ended; return the streams that must be told."""
         job, nonce = self._streams.pop(stream, ("", b""))
-        guest = self._jobs.get(job, {}).get(nonce)
-        if guest is None:
+        room = self._rooms.get(job)
+        if room is None:
             return ()
+        del room.told[stream]
+        guest = room.guests[nonce]
         guest.stream, guest.gone_at = None, now
-        return self._of_job(job)
+        room.put(nonce, guest)
+        return tuple(room.told)
 
-    def entries(self, stream: int) -> tuple[LobbyEntry, ...]:
-        """Return what a stream must be told: what all workers of its job have said last."""
+    def news(self, stream: int) -> LobbyNews:
+        """Return what a stream must be told next, and take note that it was told."""
         job, _ = self._streams.get(stream, ("", b""))
-        guests = sorted(self._jobs.get(job, {}).items())
-        return tuple(LobbyEntry(nonce, guest.entry, guest.stream is None) for nonce, guest in guests)
+        room = self._rooms.get(job) or _Room(told={stream: 0})
+        told = room.told[stream]
+        changed = []
+        for nonce, guest in reversed(room.guests.items()):
+            if guest.version <= told:
+                break
+            changed.append((nonce, guest))
+        entries: list[LobbyEntry] = []
+        nbytes = 0
+        while changed and (told < 0 or nbytes < LOBBY_ANSWER_BYTES):
+            nonce, guest = changed.pop()
+            entries.append(LobbyEntry(nonce, guest.entry, guest.stream is None))
+            nbytes += len(guest.entry)
+            if told >= 0:
+                room.told[stream] = guest.version
+        return LobbyNews(tuple(entries), adds=told >= 0, has_more=bool(changed))
 
     def forget(self, now: float) -> None:
-        """Forget the workers that have been gone for a while."""
-        for job, guests in list(self._jobs.items()):
-            for nonce, guest in list(guests.items()):
-                if guest.stream is None and now > guest.gone_at + LOBBY_S:
-                    self._bytes -= len(guest.entry) + OVERHEAD_BYTES
-                    del guests[nonce]
-            if not guests:
-                del self._jobs[job]
-
-    def _of_job(self, job: str) -> tuple[int, ...]:
-        return tuple(guest.stream for guest in self._jobs[job].values() if guest.stream is not None)
+        """Forget the workers that have been gone for a while, once all others know."""
+        for job, room in list(self._rooms.items()):
+            # Those of whom nothing was heard for longest come first.
+            due = [
+                (nonce, guest)
+                for nonce, guest in room.guests.items()
+                if guest.stream is None and now > guest.gone_at + LOBBY_S
+            ]
+            for nonce, guest in due:
+                if all(told < 0 or told >= guest.version for told in room.told.values()):
+                    self.shares.take(guest.account, -len(guest.entry) - LOBBY_WORKER_BYTES)
+                    room.entry_bytes -= len(guest.entry)
+                    del room.guests[nonce]
+            if not room.guests:
+                del self._rooms[job]

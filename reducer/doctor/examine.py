@@ -9,7 +9,6 @@ from reduction.errors import ReductionError
 
 from reducer.doctor.facts import Facts, Rate, Worker
 from reducer.doctor.host import HostProbe
-from reducer.doctor.own_certificate import own_certificate_trouble
 from reducer.doctor.rates import measure
 from reducer.doctor.reach import Visit, look_at
 
@@ -48,8 +47,6 @@ def examine(
             alone, together = measure(reducers, visit)
         except ReductionError as error:
             failure = str(error)
-    if visit.access.tls is not None and (trouble := own_certificate_trouble(visit.access.tls)):
-        failure = failure or f"our own certificate {visit.access.tls.cert}: {trouble}"
     worker = Worker(
         rank=0,
         host=probe.host(),

@@ -127,7 +127,7 @@ def _cure(trouble: str) -> str:
     """Return what to do about a reducer that cannot be used."""
     for part, cure in (
         ("expired", "renew the certificate"),
-        ("not yet valid", "set the clock, or renew the certificate"),
+        ("not valid before", "set the clock, or renew the certificate"),
         ("certificate", "give both sides certificates of a CA that the other one knows; see SECURITY.md"),
         ("oken", "give both sides the same token; see SECURITY.md"),
         ("protocol", "install the same version on both sides"),

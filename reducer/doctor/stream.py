@@ -35,6 +35,7 @@ from reduction.model import (
     Welcome,
     WorkerFrame,
 )
+from reduction.text import printable
 from reduction.transports import tcp
 
 from reducer.observe.status import StatusAccess, channel_to
@@ -251,7 +252,7 @@ class Stream:
             self._inbox.put(error)
         except grpc.RpcError as error:
             detail = error.details() if isinstance(error, grpc.Call) else error
-            self._inbox.put(ReducerUnavailable(f"{self._address}: {detail}"))
+            self._inbox.put(ReducerUnavailable(f"{self._address}: {printable(str(detail))}"))
 
     def _requests(self) -> Iterator[bytes]:
         while (data := self._frames.get()) is not None:

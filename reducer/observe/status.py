@@ -14,6 +14,7 @@ from reduction.model import ReducerStatus
 from reduction.security.tls import TlsFiles
 from reduction.security.tls_refusal import why_refused
 from reduction.security.tokens import TokenTable, read_tokens, to_metadata
+from reduction.text import printable
 
 from reducer.observe.summary import Process
 from reducer.transports.grpc_server import SERVICE
@@ -81,11 +82,11 @@ def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> b
             return function(b"", timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             if not isinstance(error, grpc.Call):
-                raise NoAnswer(error) from None
+                raise NoAnswer(printable(str(error))) from None
             # Whoever refuses TLS does so at once.
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             reason = None if is_late else asyncio.run(why_refused(address, access.tls))
-            raise NoAnswer(reason or error.details()) from None
+            raise NoAnswer(reason or printable(str(error.details()))) from None
 
 
 def channel_to(address: str, tls: TlsFiles | None) -> grpc.Channel:

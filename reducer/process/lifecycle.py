@@ -59,7 +59,7 @@ async def serve(config: ReducerConfig) -> None:
     sampler = Sampler() if config.page else None
     if not config.ports_are_held:
         check_ports(config)
-    data_port = DataPort(None if certificates is None else certificates.context)
+    data_port = DataPort(None if certificates is None else certificates.context, engine.lines)
     with naming(f"--data-port {config.ports().data}"):
         data_port.start(
             config.host, config.ports().data, engine.jobs.incarnation, is_held=config.ports_are_held
@@ -84,7 +84,7 @@ async def serve(config: ReducerConfig) -> None:
     with naming(f"--bind {config.bind}"):
         port = server.bind(config.bind)
     if config.trace is not None:
-        spans = engine.spans = Spans(config.trace, config.address(port))
+        spans = engine.spans = Spans(config.trace, config.address(port), lines=engine.lines)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, lambda: spans.write(spans.records()))
     tasks = [asyncio.create_task(_look([one for one in (certificates, tokens) if one is not None]))]
     if supervisor is None:

@@ -74,9 +74,14 @@ def memory(root: Path = Path("/")) -> int | None:
     """Return the bytes of memory that this process may use, None if that is unknown.
 
     They are the machine's memory, or the limit of a cgroup if that is less."""
+    return min([*machine_memory(root), *_memory_limits(root)], default=None)
+
+
+def machine_memory(root: Path = Path("/")) -> list[int]:
+    """Return the bytes of memory of the machine, as a list; empty if that is unknown."""
     lines = _text(root / "proc/meminfo").splitlines()
     totals = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemTotal:")]
-    return min([*(totals or _physical()), *_memory_limits(root)], default=None)
+    return totals or _physical()
 
 
 def _physical() -> list[int]:

@@ -279,7 +279,7 @@ class GrpcServer:
             self._refuse(context, error)
             return
         if not self._engine.jobs.is_draining:
-            log.info("peer=%s asks to drain", context.peer())
+            self._engine.lines.log(log, logging.INFO, "drain", "", "peer=%s asks to drain", context.peer())
         self._drain.ask()
         await context.write(wire.drain_to_wire(self._drain.timeout_s))
 
@@ -343,14 +343,16 @@ class GrpcServer:
                 task.cancel()
             for end in await asyncio.gather(reader, writer, return_exceptions=True):
                 if isinstance(end, Exception) and not context.cancelled():
-                    log.warning("a stream's task failed %s reason=%r", label, end)
+                    text = "a stream's task failed %s reason=%r"
+                    self._engine.lines.log(log, logging.WARNING, type(end).__name__, "", text, label, end)
 
     async def _read(self, context: Context, outbox: Outbox, data: Any) -> None:
         """Pass on `data` and then all later messages, until either side ends the stream."""
         try:
             frame = wire.worker_frame_from_wire(data)
-            check_join(self._tokens, frame, context.invocation_metadata() or (), context.peer())
-            outbox.receive(frame)
+            outbox.receive(
+                check_join(self._tokens, frame, context.invocation_metadata() or (), context.peer())
+            )
             while not outbox.is_closed:
                 del frame, data  # otherwise a payload would stay until the next one comes
                 data = await context.read()

@@ -14,6 +14,7 @@ from reduction.errors import MalformedFrame, ReductionError
 from reduction.limits import LOBBY_REQUEST_BYTES_MAX
 from reduction.security.tokens import TokenTable
 
+from reducer.core.accounts import NOBODY, account_of
 from reducer.engine import Engine
 from reducer.security import check_call, check_lobby
 from reducer.transports.turns import Turns
@@ -23,6 +24,9 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 #: News of the lobby that come within so many seconds are told together: when a job begins, all of
 #: its workers come at once.
 PAUSE_S = 0.02
+#: The lobby begins one answer in so many seconds, whoever waits for it, so that it leaves the processor to sums: what
+#: the workers of large jobs say in the meantime is told together as well.
+ANSWER_S = 0.001
 
 
 class LobbyCalls:
@@ -47,14 +51,19 @@ class LobbyCalls:
         self._turns = turns
         self._refuse = refuse
         self._numbers = itertools.count(1)
-        #: Set when there is news for a call.
-        self._news: dict[int, asyncio.Event] = {}
+        #: Set when a call may be answered.
+        self._turns_to_hear: dict[int, asyncio.Event] = {}
+        #: Calls for which there is news, by job. The next answer goes to the first job, which then goes behind all
+        #: others.
+        self._waiting: dict[str, dict[int, None]] = {}
+        self._is_telling = False
 
     async def serve(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Serve a call until the worker ends it."""
         number = next(self._numbers)
-        self._news[number] = asyncio.Event()
+        self._turns_to_hear[number] = asyncio.Event()
         writer: asyncio.Task[None] | None = None
+        account = NOBODY
         try:
             metadata = tuple(context.invocation_metadata() or ())
             check_call(self._tokens, metadata, context.peer())
@@ -70,8 +79,10 @@ class LobbyCalls:
                     # grpc.aio would send the headers with the first answer and once more at the end
                     # if this call ended while that answer was being sent, and core refuses that.
                     await context.send_initial_metadata(())
-                    writer = asyncio.create_task(self._write(context, number))
-                self._tell(self._lobby.on_request(number, request))
+                    job = request.job
+                    account = account_of(job, "" if self._tokens is None else self._tokens.line_of(job))
+                    writer = asyncio.create_task(self._write(context, number, account.job))
+                self._tell(account.job, self._lobby.on_request(number, request, account, time.monotonic()))
                 data = await context.read()
         except ReductionError as error:
             self._refuse(context, error)
@@ -79,18 +90,35 @@ class LobbyCalls:
             # Nothing here may wait: gRPC cancels this call when the worker has gone, perhaps twice.
             if writer is not None:
                 writer.cancel()
-            del self._news[number]
-            self._tell(self._lobby.on_end(number, time.monotonic()))
+            del self._turns_to_hear[number]
+            self._tell(account.job, self._lobby.on_end(number, time.monotonic()))
 
-    def _tell(self, numbers: tuple[int, ...]) -> None:
-        for number in numbers:
-            if (news := self._news.get(number)) is not None:
-                news.set()
+    def _tell(self, job: str, numbers: tuple[int, ...]) -> None:
+        if numbers:
+            self._waiting.setdefault(job, {}).update(dict.fromkeys(numbers))
+            if not self._is_telling:
+                self._is_telling = True
+                asyncio.get_running_loop().call_later(PAUSE_S, self._tell_next)
 
-    async def _write(self, context: Context, number: int) -> None:
-        news = self._news[number]
+    def _tell_next(self) -> None:
+        self._is_telling = bool(self._waiting)
+        if not self._waiting:
+            return
+        job = next(iter(self._waiting))
+        numbers = self._waiting.pop(job)
+        number, _ = numbers.popitem()
+        if numbers:
+            self._waiting[job] = numbers
+        if (turn := self._turns_to_hear.get(number)) is not None:
+            turn.set()
+        asyncio.get_running_loop().call_later(ANSWER_S, self._tell_next)
+
+    async def _write(self, context: Context, number: int, job: str) -> None:
+        turn = self._turns_to_hear[number]
         while True:
-            await news.wait()
-            await asyncio.sleep(PAUSE_S)
-            news.clear()
-            await context.write(wire.lobby_response_to_wire(self._lobby.entries(number)))
+            await turn.wait()
+            turn.clear()
+            news = self._lobby.news(number)
+            await context.write(wire.lobby_response_to_wire(news))
+            if news.has_more:
+                self._tell(job, (number,))

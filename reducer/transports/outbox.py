@@ -14,6 +14,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from reduction import wire
@@ -23,6 +24,7 @@ from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, W
 from reduction.transports import tcp
 from reduction.transports.grpc_sockets import GrpcSockets, address_of
 
+from reducer.core.accounts import NOBODY
 from reducer.engine import ON_SHARED_MEMORY, ON_TCP, Engine, Owner
 from reducer.transports.tcp_server import DataPort, DataSession
 
@@ -106,7 +108,7 @@ class Outbox:
         self._news: tuple[dict[int, Peer], bool] | None = None
         self._changed = asyncio.Event()
         self._is_closed = False
-        self._stream = engine.open(self)
+        self._stream = engine.open(self, peer)
         self._stream.pace(GrpcSockets({address_of(peer)}))
 
     @property
@@ -173,7 +175,7 @@ class Outbox:
             self._limit_bytes = 2 * frame.credit_bytes + CHUNK_BYTES_MAX + UNREAD_CONTROL_BYTES_MAX
             frame = replace(frame, siblings=self._siblings)
             if self._data_port is not None:
-                self._key = self._data_port.offer(self._move, self._certificate)
+                self._key = self._data_port.offer(self._move, self._certificate, self._stream.job)
                 frame = replace(frame, data_port=self._data_port.port, data_key=self._key)
         if isinstance(frame, Peers) and (self._news is not None or self._unread_bytes > UNREAD_NEWS_BYTES):
             self._hold_back(frame)
@@ -255,7 +257,12 @@ class Outbox:
         if self._owner is not None and not is_local:
             self._owner.totals.add_retransmits(self._owner.host, 0)  # so that the host has a series
         self._data = DataSession(
-            sock, self._engine.pool, self._encoder.header, self._stream.send, self._on_data_end
+            sock,
+            self._engine.pool,
+            self._encoder.header,
+            self._stream.send,
+            self._on_data_end,
+            partial(self._engine.mapped.charge, NOBODY if self._owner is None else self._owner.account),
         )
         self._stream.pace(None if is_local else self._data.connection)
         if self._has_sent_moved:
@@ -274,7 +281,8 @@ class Outbox:
         if isinstance(error, ReductionError):
             self.reject(error)
         elif isinstance(error, tcp.CannotShare) and self._data_port is not None:
-            self._data_port.share_less(str(error))  # before the worker dials again
+            job = "" if self._owner is None else self._owner.account.job
+            self._data_port.share_less(job, str(error))  # before the worker dials again
         if self._owner is not None and self._data is not None:
             lost = max(self._packets_lost, self._data.connection.packets_lost)
             if lost:

@@ -30,6 +30,7 @@ from reduction.errors import MalformedFrame
 from reduction.limits import DATA_KEY_BYTES, DATA_KEY_S, DATA_STRANGERS_MAX
 from reduction.model import Push, ReducerFrame, Result
 from reduction.process.place import local_socket
+from reduction.repeats import LINES, Repeats
 from reduction.transports import shared, tcp
 
 from reducer.binding import listen
@@ -54,6 +55,8 @@ class _Offer(NamedTuple):
     #: In DER; empty without TLS.
     certificate: bytes
     attach: Attach
+    #: Whose stream it is for.
+    job: str
 
 
 class DataPort:
@@ -61,17 +64,19 @@ class DataPort:
 
     Args:
         tls: returns what a handshake shall use from now on; None for connections without TLS.
+        lines: what peers can cause goes into the log through it.
     """
 
-    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None, lines: Repeats = LINES) -> None:
         self.port = 0
         self._tls = tls
+        self._lines = lines
         self._loop = asyncio.get_running_loop()
         #: For TCP, one for each address, and one for processes of the same host if the system has such.
         self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Callable[[], None] | None], socket.socket] = {}
-        #: Until then no connection of this host is let in but by TCP.
-        self._unshared_until_s = 0.0
+        #: Jobs whose new streams share no memory for now.
+        self._unshared: set[str] = set()
         #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
         self._offers: dict[bytes, _Offer] = {}
 
@@ -104,25 +109,28 @@ class DataPort:
             listener.close()
         self._listeners.clear()
 
-    def share_less(self, reason: str) -> None:
-        """Let new streams of this host come by TCP for UNSHARED_S; those that share memory go on.
+    def share_less(self, job: str, reason: str) -> None:
+        """Let new streams of a job come by TCP for UNSHARED_S; those that share memory go on.
 
         The listener for them stays: whoever took its name would be shown their keys.
         """
-        now_s = self._loop.time()
-        if now_s >= self._unshared_until_s:
-            log.warning("for %g s new streams of this host come by TCP reason=%s", UNSHARED_S, reason)
-            self._unshared_until_s = now_s + UNSHARED_S
+        if job not in self._unshared:
+            self._warn(
+                "unshared", "", "for %g s new streams come by TCP job=%s reason=%s", UNSHARED_S, job, reason
+            )
+            self._unshared.add(job)
+            self._loop.call_later(UNSHARED_S, self._unshared.discard, job)
 
-    def offer(self, attach: Attach, certificate: bytes = b"") -> bytes:
+    def offer(self, attach: Attach, certificate: bytes = b"", job: str = "") -> bytes:
         """Return a new key.
 
         Args:
             attach: gets the socket of the one connection that presents the key.
             certificate: which that connection must show, in DER; empty without TLS.
+            job: whose stream it is for.
         """
         key = secrets.token_bytes(DATA_KEY_BYTES)
-        self._offers[key[:_KEY_ID_BYTES]] = _Offer(key, certificate, attach)
+        self._offers[key[:_KEY_ID_BYTES]] = _Offer(key, certificate, attach, job)
         return key
 
     def withdraw(self, key: bytes) -> None:
@@ -135,15 +143,13 @@ class DataPort:
         except (BlockingIOError, ConnectionAbortedError):  # the peer has left already
             return
         except OSError as error:  # no descriptor is left: present connections must go on
-            log.warning("data port cannot accept reason=%s", error)
+            self._warn("cannot accept", "", "data port cannot accept reason=%s", error)
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(PAUSE_S, self._resume, listener)
             return
-        if sock.family == socket.AF_UNIX and self._loop.time() < self._unshared_until_s:
-            sock.close()
-            return
         if len(self._strangers) >= DATA_STRANGERS_MAX:
-            log.warning("closed a data connection reason=%d others have shown no key yet", DATA_STRANGERS_MAX)
+            text = "closed a data connection reason=%d others have shown no key yet"
+            self._warn("too many data connections", "", text, DATA_STRANGERS_MAX)
             sock.close()
             return
         task = self._loop.create_task(self._greet(sock))
@@ -188,6 +194,8 @@ class DataPort:
             raise MalformedFrame("its key is of no offer that is open")
         if certificate != offer.certificate:
             raise MalformedFrame("its certificate is not that of the call that was offered the key")
+        if sock.family == socket.AF_UNIX and offer.job in self._unshared:
+            raise MalformedFrame(f"job {offer.job} shares no memory for now; it comes to the port")
         await tcp.send_all(self._loop, channel, tcp.PREAMBLE)
         # The worker confirms last. If the answer took too long for it, it may try again with the
         # key.
@@ -199,12 +207,14 @@ class DataPort:
     async def _receive(self, channel: socket.socket | tcp.TlsSocket, count: int) -> bytes:
         return await tcp.receive_exactly(self._loop, channel, count, "it ended before it was let in")
 
-    @staticmethod
-    def _refuse(sock: socket.socket, reason: str) -> None:
-        peer: object = "?"
+    def _refuse(self, sock: socket.socket, reason: str) -> None:
+        peer = "?"
         with contextlib.suppress(OSError):
             peer = sock.getpeername()[0] if sock.family != socket.AF_UNIX else "this host"
-        log.warning("closed a data connection peer=%s reason=%s", peer, reason)
+        self._warn("data connection", peer, "closed a data connection peer=%s reason=%s", peer, reason)
+
+    def _warn(self, kind: str, peer: str, text: str, *args: object) -> None:
+        self._lines.log(log, logging.WARNING, kind, peer, text, *args)
 
 
 def _local_listener(incarnation: bytes) -> socket.socket:
@@ -233,12 +243,15 @@ class DataSession:
         header: Callable[[Result, int], bytes],
         receive: Callable[..., None],
         on_end: Callable[[Exception | None], None],
+        charge: Callable[[int], None],
     ) -> None:
         self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
         self._pool = pool
         self._header = header
         self._sharing = (
-            shared.Sharing(self.connection, pool.memory) if sock.family == socket.AF_UNIX else None
+            shared.Sharing(self.connection, pool.memory, shared.PeerMemory(charge))
+            if sock.family == socket.AF_UNIX
+            else None
         )
         #: The worker's count; None as long as results have to be sent.
         self._counter: memoryview | None = None

@@ -84,7 +84,7 @@ async def test_a_message_beyond_the_limit(grpc_place):
 )
 async def test_a_refused_join_ends_with_the_status_of_its_error(grpc_place, changes, code):
     await grpc_place.running(job="live")
-    grpc_place.engine.jobs.memory_limit_bytes = grpc_place.engine.jobs.memory_reserved_bytes
+    grpc_place.engine.jobs.memory.limit = grpc_place.engine.jobs.memory_reserved_bytes
     worker = grpc_place.worker(life="other")
     worker.join(**changes)
     abort = await worker.next(Abort)

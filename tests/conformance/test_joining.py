@@ -145,7 +145,7 @@ async def test_another_world_size_fails_all_ranks_and_names_both(place):
 
 
 async def test_memory_is_reserved_at_join_and_free_again_when_the_job_is_over(place):
-    place.engine.jobs.memory_limit_bytes = 3 << 20
+    place.engine.jobs.memory.limit = 3 << 20
     small, large = place.worker(job="small"), place.worker(job="large", world_size=1)
     await small.welcome()
     large.join(credit_bytes=512 * CHUNK)

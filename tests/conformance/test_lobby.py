@@ -7,7 +7,7 @@ import grpc
 import pytest
 from conformance.places import GrpcPlace
 from reduction import wire
-from reduction.limits import LOBBY_REQUEST_BYTES_MAX
+from reduction.limits import LOBBY_ANSWER_BYTES, LOBBY_REQUEST_BYTES_MAX
 from reduction.model import LobbyEntry, LobbyRequest
 from reduction.security.tokens import TokenTable, to_metadata
 
@@ -26,15 +26,32 @@ def enter(place, metadata=()):
     return place.channel().stream_stream(METHOD)(metadata=metadata)
 
 
-async def say(call, nonce, entry=b"hello", job="job"):
-    await call.write(wire.lobby_request_to_wire(LobbyRequest(job, nonce, entry)))
+async def say(call, nonce, entry=b"hello", job="job", *, takes_news=False):
+    await call.write(wire.lobby_request_to_wire(LobbyRequest(job, nonce, entry, takes_news)))
+
+
+def by_nonce(data):
+    entries = wire.lobby_response_from_wire(data).entries
+    return tuple(sorted(entries, key=lambda entry: entry.nonce))
 
 
 async def hear(call, wanted):
-    """Read until this is what the lobby says."""
+    """Read until this is what the lobby says to a worker that wants all entries."""
     async with asyncio.timeout(10):
-        while (heard := wire.lobby_response_from_wire(await call.read())) != wanted:
+        while (heard := by_nonce(await call.read())) != wanted:
             assert len(heard) <= len(wanted)
+
+
+async def hear_news(call):
+    """Read what belongs together."""
+    async with asyncio.timeout(10):
+        entries = []
+        while True:
+            news = wire.lobby_response_from_wire(await call.read())
+            assert news.adds
+            entries += news.entries
+            if not news.has_more:
+                return entries
 
 
 async def error_of(call):
@@ -59,6 +76,22 @@ async def test_workers_see_each_other_come_speak_and_go(grpc_place):
     await hear(first, (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"more", False)))
     second.cancel()
     await hear(first, (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"more", True)))
+    first.cancel()
+
+
+async def test_a_worker_that_takes_news_hears_what_has_changed(grpc_place):
+    await grpc_place.running()
+    first, second = enter(grpc_place), enter(grpc_place)
+    await say(first, A, takes_news=True)
+    assert await hear_news(first) == [LobbyEntry(A, b"hello", False)]
+    large = b"x" * (LOBBY_ANSWER_BYTES - 1)
+    await say(second, B, large, takes_news=True)
+    assert await hear_news(first) == [LobbyEntry(B, large, False)]
+    assert await hear_news(second) == [LobbyEntry(A, b"hello", False), LobbyEntry(B, large, False)]
+    await say(second, B, b"more", takes_news=True)
+    assert await hear_news(first) == [LobbyEntry(B, b"more", False)]
+    second.cancel()
+    assert await hear_news(first) == [LobbyEntry(B, b"more", True)]
     first.cancel()
 
 

@@ -19,6 +19,7 @@ from reduction.transports import tcp
 from reduction.transports.shared import peer
 from reduction.transports.shared.sharing import _PLACE, PLACE_BYTES
 
+from reducer.core.accounts import Account
 from reducer.transports import tcp_server
 
 #: Elements of a collective whose first chunk has 1 MiB.
@@ -206,7 +207,7 @@ async def test_where_regions_are_forbidden_payloads_are_sent(shared_place, monke
 
 
 @pytest.mark.parametrize("unshared_s", [1000.0, 0.0])
-async def test_a_reducer_that_cannot_map_a_region_takes_streams_by_tcp_for_a_while(
+async def test_a_job_whose_region_cannot_be_mapped_comes_by_tcp_for_a_while(
     shared_place, monkeypatch, unshared_s
 ):
 
@@ -221,9 +222,37 @@ async def test_a_reducer_that_cannot_map_a_region_takes_streams_by_tcp_for_a_whi
         assert await cut.sink.closed is not None
     with socket.socket(socket.AF_UNIX) as thief, pytest.raises(OSError, match="Address already in use"):
         thief.bind(local_socket(shared_place.engine.jobs.incarnation))  # workers would show it their keys
-    workers = await shared_place.running(job="other")
-    assert [is_local(worker) for worker in workers] == [not unshared_s] * 2
+    await shared_place.eventually(lambda: bool(unshared_s) == bool(shared_place.data_port._unshared))
+    for job, is_shared in (("job", not unshared_s), ("other", True)):
+        workers = await shared_place.running(job=job)
+        assert [is_local(worker) for worker in workers] == [is_shared] * 2
+        await works(workers)
+
+
+async def test_memory_with_holes_is_not_read_and_its_job_goes_on_by_tcp(shared_place, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", lambda descriptor, _, nbytes: os.ftruncate(descriptor, nbytes))
+        cut = shared_place.worker()
+        await cut.welcome()
+        assert await cut.sink.closed is not None
+    assert shared_place.data_port._unshared == {"job"}
+    assert shared_place.engine.mapped.memory.taken == 0
+    workers = await shared_place.running()
+    assert not any(map(is_local, workers))
     await works(workers)
+
+
+async def test_a_job_that_has_mapped_its_share_goes_on_by_tcp_and_others_share(shared_place):
+    mapped = shared_place.engine.mapped
+    mapped.memory.limit = 64 << 20
+    mapped.charge(Account("job"), 48 << 20)
+    cut = shared_place.worker()
+    await cut.welcome()
+    assert await cut.sink.closed is not None
+    for job, is_shared in (("job", False), ("other", True)):
+        workers = await shared_place.running(job=job)
+        assert [is_local(worker) for worker in workers] == [is_shared] * 2
+        await works(workers)
 
 
 async def test_a_worker_that_cannot_map_a_region_comes_by_tcp_the_next_time(

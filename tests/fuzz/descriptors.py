@@ -18,7 +18,8 @@ from fuzz.scripts import Record
 #: Operation of a script's record: its bytes go with the descriptor that its argument chooses.
 WITH_DESCRIPTOR = 7
 REGION_BYTES = 1 << 14
-_F_ADD_SEALS, _F_SEAL_SHRINK = 1033, 0x0002
+_F_ADD_SEALS = 1033
+_SEALS = 0x0002 | 0x0004 | 0x0010  # SHRINK, GROW, FUTURE_WRITE
 
 
 def _file(nbytes: int, seals: int) -> int:
@@ -32,8 +33,8 @@ def _file(nbytes: int, seals: int) -> int:
 @functools.cache
 def _choices() -> tuple[tuple[int, ...], ...]:
     """What comes with one message: a region, one that may shrink, an empty one, a huge one, a pipe, several."""
-    region = _file(REGION_BYTES, _F_SEAL_SHRINK)
-    others = _file(REGION_BYTES, 0), _file(0, _F_SEAL_SHRINK), _file(1 << 50, _F_SEAL_SHRINK), os.pipe()[0]
+    region = _file(REGION_BYTES, _SEALS)
+    others = _file(REGION_BYTES, 0), _file(0, _SEALS), _file(1 << 50, _SEALS), os.pipe()[0]
     return ((region,), *((other,) for other in others), (region, region), (region,) * 40)
 
 

@@ -27,6 +27,7 @@ from reduction.model import (
     LastRank,
     LinkRate,
     LobbyEntry,
+    LobbyNews,
     LobbyRequest,
     Member,
     Minimum,
@@ -153,8 +154,12 @@ _SAID = (
     Said(Worker(1, "11" * 16), "host1", "settings"),
 )
 LOBBY = LobbyRequest("job", bytes(16), _SAID[0].to_entry())
-LOBBY_ENTRIES = tuple(
-    LobbyEntry(bytes.fromhex(said.worker.nonce), said.to_entry(), bool(said.worker.rank)) for said in _SAID
+LOBBY_NEWS = LobbyNews(
+    tuple(
+        LobbyEntry(bytes.fromhex(said.worker.nonce), said.to_entry(), bool(said.worker.rank))
+        for said in _SAID
+    ),
+    adds=True,
 )
 STATUS = ReducerStatus(
     version="0.1.0",

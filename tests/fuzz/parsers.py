@@ -44,8 +44,8 @@ def lobby_request(data: bytes) -> None:
 
 def lobby_response(data: bytes) -> None:
     """What a reducer says to a worker of an elastic job, and what other workers have said in it."""
-    entries = _there_and_back(wire.lobby_response_from_wire, wire.lobby_response_to_wire, data)
-    heard, _ = merge([entries or ()])
+    news = _there_and_back(wire.lobby_response_from_wire, wire.lobby_response_to_wire, data)
+    heard, _ = merge([news.entries if isinstance(news, model.LobbyNews) else ()])
     for said in heard.values():
         assert said_from_entry(said.to_entry()) == replace(said, is_gone=False)
 

@@ -146,7 +146,7 @@ TARGETS = {
         parsers.lobby_request, (wire.lobby_request_to_wire(frames.LOBBY),), 4096, "bytes"
     ),
     "lobby_response": Target(
-        parsers.lobby_response, (wire.lobby_response_to_wire(frames.LOBBY_ENTRIES),), 4096, "bytes"
+        parsers.lobby_response, (wire.lobby_response_to_wire(frames.LOBBY_NEWS),), 4096, "bytes"
     ),
     "drain": Target(parsers.drain, (wire.drain_to_wire(30.0),), 256, "bytes"),
     "reducer_session": Target(reducer_side.session, _session_seeds(), 16384, "worker script"),

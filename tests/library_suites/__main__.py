@@ -177,7 +177,7 @@ def main() -> int:
     distribution = importlib.metadata.packages_distributions()[suite.library][0]
     version = importlib.metadata.version(distribution)
     print(f"\n{options.suite} {version}: {counts['pass']} passed, {counts['fail']} failed,", end=" ")
-    print(f"{counts['skip']} skipped; ranks have pushed {pushed} bytes to the reducer")
+    print(f"{counts['skip']} skipped; ranks have pushed at least {pushed} bytes to the reducer")
     return 0 if all(good) else 1
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from reduction.discovery.resolve import resolve
 from reduction.errors import ConfigError
 from reduction.model import NamedReducers
+from reduction.text import load_json
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
@@ -45,7 +46,7 @@ class RankInfo:
     @classmethod
     def from_json(cls, text: str) -> RankInfo:
         """Return the rank's information from a text of `to_json`."""
-        fields = json.loads(text)
+        fields = load_json(text)
         locality = fields.pop("locality")
         return cls(**fields, locality=None if locality is None else Locality(**locality))
 

@@ -12,6 +12,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from reduction.text import load_json
 from torch.distributed.distributed_c10d import Store
 
 #: How long to wait before asking again for what is not there, in seconds: at first, and at most. Asking goes
@@ -52,7 +53,7 @@ class Meeting:
             )
         self._store.set_timeout(timedelta(seconds=_ANSWER_S))
         # All at once: while the links are measured a way to the store and back takes tens of milliseconds.
-        pairs = [json.loads(found) for found in self._store.multi_get(keys)]
+        pairs = [load_json(found) for found in self._store.multi_get(keys)]
         for error, _ in pairs:
             if error is not None:
                 raise MeetingFailed(error)

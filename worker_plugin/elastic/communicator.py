@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from reduction.errors import ClosedError, ConfigError, LocalProtocolError, ReductionError
+from reduction.repeats import LINES
 
 from worker_plugin.client import Client
 from worker_plugin.communicator import CLOSED, Request
@@ -214,7 +215,6 @@ class Elastic:
                 return  # a worker was lost meanwhile, and the job has gone on
             number = self._ledger.issued
             self._is_running = False
-        self._forming.say(proposal=generation)
         if generation.donor == self.own:
             give_rest(number)
             if self._donation is not None and self._donation.error is not None:
@@ -356,7 +356,8 @@ class Elastic:
             return
         if not isinstance(error, LOSSES):
             raise error
-        log.warning("job %s rank %d: %s; going on without it", self._job, self.own.rank, error)
+        text = "job %s rank %d: %s; going on without it"
+        LINES.log(log, logging.WARNING, "generation", "", text, self._job, self.own.rank, error)
         client.begin_close()
 
     def _wake(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reduction.errors import ClosedError, ReductionError, Unauthenticated, WorkerLost
+from reduction.repeats import LINES
 
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig
@@ -29,6 +30,7 @@ from worker_plugin.elastic.membership.council import (
     Refuse,
     Wait,
     deliberate,
+    must_tell,
 )
 from worker_plugin.elastic.membership.entries import Offer, Said, generation_from_fields
 from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
@@ -137,7 +139,7 @@ class Forming:
         since = time.monotonic()
         warn_at = since + self._config.stall_warn_s
         with self._changed:
-            self.say(is_waiting=self._planned is None and self._lineage.number > 0, proposal=self._planned)
+            self.say(is_waiting=self._planned is None and self._lineage.number > 0, proposal=None)
         while True:
             with self._changed:
                 self._check()
@@ -189,7 +191,7 @@ class Forming:
         """Join a generation; return its communicator once it has started, None if it never will."""
         self._memory.keep(generation.number)
         self._lineage.join(generation)
-        self.say(is_waiting=False, proposal=generation)
+        self.say(is_waiting=False)
         client = client_of(self._config, self.own, generation, self._local_size)
         if not self._has_started(client, generation):
             return None
@@ -212,7 +214,11 @@ class Forming:
 
         # A newcomer may have been stopped in this very moment. The others are known to wait.
         error = self._wait_for_start(
-            client, generation.workers, does_not_come, comes_last if generation.newcomers else None
+            client,
+            generation.workers,
+            does_not_come,
+            comes_last if generation.newcomers else None,
+            generation,
         )
         if error is not None and not isinstance(error, LOSSES):
             raise error
@@ -224,6 +230,7 @@ class Forming:
         workers: Sequence[Worker],
         does_not_come: Callable[[Said], bool],
         comes_last: Callable[[Said], bool] | None = None,
+        generation: Generation | None = None,
     ) -> ReductionError | None:
         """Return None when all have joined a communicator, or why they will not; then it is abandoned.
 
@@ -233,6 +240,7 @@ class Forming:
             does_not_come: whether one of them will never join.
             comes_last: whether it is the one for which all others wait, and has come. From then on there
                 is a limit of STOPPED_S.
+            generation: which one it is the communicator of; None: of none.
         """
         outcome: list[ReductionError | None] = []
         give_up_at = math.inf
@@ -246,11 +254,14 @@ class Forming:
             self._wake()
 
         threading.Thread(target=connect, name="reduction-elastic-start", daemon=True).start()
+        members = frozenset(workers)
         while not outcome:
             with self._changed:
-                said = [
-                    one for one in (self._voice.own, *self._voice.others().values()) if one.worker in workers
-                ]
+                others = self._voice.others().values()
+                said = [one for one in (self._voice.own, *others) if one.worker in members]
+                is_said = self._voice.own.proposal == generation
+                if generation is not None and not is_said and must_tell(generation, self.own, others):
+                    self.say(proposal=generation)
                 if comes_last is not None and give_up_at == math.inf and any(map(comes_last, said)):
                     give_up_at = time.monotonic() + STOPPED_S
                 try:
@@ -303,7 +314,8 @@ class Forming:
             for name in ("before", "generation"):
                 received[name] = generation_from_fields(received[name])
         except LOSSES as error:
-            log.warning("job %s rank %d: the state did not come: %s", self._config.job, self.own.rank, error)
+            text = "job %s rank %d: the state did not come: %s"
+            LINES.log(log, logging.WARNING, "state", "", text, self._config.job, self.own.rank, error)
             self.say(missed=offer.id)
             return None
         finally:

@@ -17,6 +17,7 @@ import time
 from typing import Protocol
 
 from reduction.errors import CollectiveTimeout, PeerLeft, ReductionError, WorkerLost, from_code
+from reduction.repeats import LINES
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.nodes import Node
@@ -114,11 +115,8 @@ class Watch:
                 if owner.issued <= news.number and self._warned < news.number:
                     self._warned = news.number
                     me = self._node.name(self._node.local_rank)
-                    log.warning(
-                        "other ranks of this node wait for this one, %s, to issue collective %d",
-                        me,
-                        news.number,
-                    )
+                    text = "other ranks of this node wait for this one, %s, to issue collective %d"
+                    LINES.log(log, logging.WARNING, "waits", me, text, me, news.number)
 
     def _check_wait(self, owner: WatchOwner, seq: int, since: float, now: float) -> None:
         me, waited_s = self._node.local_rank, now - since

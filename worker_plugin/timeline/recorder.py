@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import logging
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from reduction.model import Collective
 from reduction.process.place import loopback_id
+from reduction.timeline.files import OwnFile, file_name
 from reduction.timeline.record import Lane, Note, Record, Span
 
 from worker_plugin.timeline.totals import Totals
@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 KEPT, KEPT_IN_TRACE = 1024, 65_536
 #: Lines of the log that are kept.
 NOTES_KEPT = 256
-#: Characters of a job's name that may be in the name of any file.
-_UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
 
 
 class Progress:
@@ -182,17 +180,4 @@ def write(record: Record, directory: str | os.PathLike[str]) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{_UNSAFE.sub('_', record.job)}-rank{record.rank}"
-    text = record.to_json()
-    number = 0
-    while True:
-        path = folder / (f"{name}.json" if not number else f"{name}.{number}.json")
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:  # of a communicator before this one
-            number += 1
-        else:
-            return path
+    return OwnFile(Path(directory), file_name(record.job, f"-rank{record.rank}")).write(record.to_json())

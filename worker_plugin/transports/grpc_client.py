@@ -15,6 +15,7 @@ from reduction import limits, wire
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.model import WorkerFrame
 from reduction.security.tls_refusal import why_refused
+from reduction.text import printable
 from reduction.transports.interface import Sink
 from reduction.v1 import reduction_pb2 as pb
 
@@ -90,9 +91,10 @@ class GrpcEndpoint:
             details: of the call.
             is_silent: whether nothing was heard from the reducer, so that it may be TLS that has failed.
         """
+        details = printable(details or "")
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return Unauthenticated(f"{self.address}: {details}")
-        words, is_dial = _NOISE.subn("", details or "", count=1)
+        words, is_dial = _NOISE.subn("", details, count=1)
         for part, plain in _PLAIN:
             if part in words:
                 return ReducerUnavailable(f"{self.address}: {plain}")
@@ -100,7 +102,7 @@ class GrpcEndpoint:
         # gRPC gives the reason of a connection that failed as text only, in the words of
         # strerror(3). Words that are not found cost the grace that any lost stream has
         # (core/membership/verdict.py).
-        if (details or "").endswith(_REFUSED):
+        if details.endswith(_REFUSED):
             return ReducerAbsent(text)
         if code is grpc.StatusCode.UNAVAILABLE and is_silent:
             reason = await why_refused(self.address, self.access.tls)
@@ -197,7 +199,7 @@ class GrpcStream:
         except grpc.aio.AioRpcError as failure:
             error = await self._reason(failure.code(), failure.details())
         except grpc.RpcError as failure:
-            error = ReducerUnavailable(f"{self._endpoint.address}: {failure}")
+            error = ReducerUnavailable(f"{self._endpoint.address}: {printable(str(failure))}")
         except asyncio.CancelledError:
             pass
         except ReductionError as malformed:

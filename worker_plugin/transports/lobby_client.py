@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ import grpc
 from reduction import wire
 from reduction.blocking import look_up
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError, Unauthenticated
-from reduction.model import LobbyEntry, LobbyRequest
+from reduction.limits import LOBBY_ENTRIES_MAX, LOBBY_S, LOBBY_SAYS_MAX, LOBBY_SAYS_PER_S
+from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
+from reduction.repeats import LINES
 
 from worker_plugin.process import fork
 from worker_plugin.process.io_loop import io_loop
@@ -50,8 +53,10 @@ class LobbyClient:
         self._on_news = on_news
         self._lock = threading.Lock()
         self._entry = b""
-        #: What each reducer that can be reached has said last.
+        #: What each reducer that can be reached says of all workers.
         self._heard: dict[str, tuple[LobbyEntry, ...]] = {}
+        #: Until when what was said to each reducer lasts, if LOBBY_SAYS_PER_S are allowed.
+        self._paid_until = dict.fromkeys(addresses, 0.0)
         #: Why a reducer cannot be reached.
         self._reasons: dict[str, ReductionError] = {}
         self._peers: set[tuple[str, int]] = set()
@@ -118,20 +123,24 @@ class LobbyClient:
         is_silent = True
         method: Any = endpoint.channel().stream_stream(LOBBY_METHOD)
         call = method(metadata=endpoint.access.metadata)
-        writer = asyncio.create_task(self._write(call, self._changed[endpoint.address]))
+        writer = asyncio.create_task(self._write(call, address))
+        workers: dict[bytes, tuple[LobbyEntry, float]] = {}
         try:
             async for data in call:
-                entries = wire.lobby_response_from_wire(data)
+                news = wire.lobby_response_from_wire(data)
                 is_silent = False
+                workers = _with_news(workers, news, time.monotonic())
+                if news.has_more:
+                    continue
                 with self._lock:
-                    self._heard[address] = entries
+                    self._heard[address] = tuple(entry for entry, _ in workers.values())
                     self._reasons.pop(address, None)
                 self._on_news()
             reason = ReducerUnavailable(f"{address}: it has ended the call")
         except grpc.aio.AioRpcError as error:
             reason = await endpoint.reason(error.code(), error.details(), is_silent=is_silent)
         except MalformedFrame as error:
-            log.warning("%s: %s", address, error)
+            LINES.log(log, logging.WARNING, "lobby", address, "%s: %s", address, error)
             reason = error
         finally:
             if reason is not None:
@@ -141,10 +150,12 @@ class LobbyClient:
             call.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
-    async def _write(self, call: Any, changed: asyncio.Event) -> None:
+    async def _write(self, call: Any, address: str) -> None:
+        changed = self._changed[address]
         changed.set()
         while True:
             await changed.wait()
+            await self._wait_to_say(address)
             changed.clear()
             with self._lock:
                 entry = self._entry
@@ -152,9 +163,35 @@ class LobbyClient:
                 request = LobbyRequest(self._job, self._nonce, entry)
                 await call.write(wire.lobby_request_to_wire(request))
 
+    async def _wait_to_say(self, address: str) -> None:
+        """Wait until a reducer surely allows that something is said; what is said meanwhile is said at once then."""
+        now = time.monotonic()
+        paid_until = max(now, self._paid_until[address]) + 1 / LOBBY_SAYS_PER_S
+        self._paid_until[address] = paid_until
+        await asyncio.sleep(paid_until - now - LOBBY_SAYS_MAX / 2 / LOBBY_SAYS_PER_S)
+
     async def _remember(self, address: str) -> None:
         """Note the address of the connection, which forked children must drop."""
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError):
             answers = await asyncio.wrap_future(look_up(host.strip("[]"), int(port)))
             self._peers |= {(str(answer[4][0]), int(port)) for answer in answers}
+
+
+def _with_news(
+    workers: dict[bytes, tuple[LobbyEntry, float]], news: LobbyNews, now: float
+) -> dict[bytes, tuple[LobbyEntry, float]]:
+    """Return what a reducer says of all workers, and when it has said that, given what it said before.
+
+    Raises:
+        MalformedFrame: it says of more workers than it can know.
+    """
+    after = dict(workers) if news.adds else {}
+    after |= {entry.nonce: (entry, now) for entry in news.entries}
+    # The reducer forgets them too, and does not say so.
+    after = {
+        nonce: found for nonce, found in after.items() if not found[0].is_gone or now <= found[1] + LOBBY_S
+    }
+    if len(after) > 2 * LOBBY_ENTRIES_MAX:
+        raise MalformedFrame(f"a lobby of {len(after)} workers, allowed are {LOBBY_ENTRIES_MAX}")
+    return after

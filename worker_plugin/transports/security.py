@@ -61,9 +61,11 @@ def with_certificates(tls: TlsFiles | None, metadata: tuple[tuple[str, str], ...
     """Return the certificates of these files, if there are any, and what is sent with each call. It may block.
 
     Raises:
-        ConfigError: a file cannot be used.
+        ConfigError: a file cannot be used, or our certificate is out of date.
     """
     if tls is None:
         return Access(metadata=metadata)
+    if trouble := tls.trouble():
+        raise ConfigError(trouble)
     key, cert, ca = tls.read()
     return Access(tls, grpc.ssl_channel_credentials(ca, key, cert), tls.client_context(), metadata)

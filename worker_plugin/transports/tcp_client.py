@@ -32,6 +32,7 @@ from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.pacing import Sent
 from reduction.process.place import local_socket, own_host
+from reduction.repeats import LINES
 from reduction.transports import shared, tcp
 from reduction.transports.interface import ResultSink
 from reduction.transports.shared import OwnMemory, Sharing, is_possible
@@ -71,8 +72,6 @@ class TcpEndpoint:
         self.memory = memory if is_possible() and not is_required and access.tls is None else None
         #: None without TLS.
         self.tls_context = access.tls_context
-        #: Why memory could not be shared with this reducer, although it is on this host.
-        self.why_not_shared = ""
         self.is_required = is_required
         #: Whether the data port did not answer last time. If so, new streams do not wait for it.
         self.is_out_of_reach = False
@@ -245,14 +244,16 @@ class TcpStream:
                 return
             if not endpoint.is_out_of_reach:
                 endpoint.is_out_of_reach = True
-                log.warning("%s; going on over gRPC, which costs more CPU, and trying again", text)
+                text += "; going on over gRPC, which costs more CPU, and trying again"
+                LINES.log(log, logging.WARNING, "no data port", endpoint.address, "%s", text)
             self._go_on()
             if self._is_closing:
                 return
             await asyncio.sleep(pause_s)
         if endpoint.is_out_of_reach:
             endpoint.is_out_of_reach = False
-            log.warning("the data port of %s, %d, can be used now", endpoint.address, port)
+            text = "the data port of %s, %d, can be used now"
+            LINES.log(log, logging.WARNING, "data port", endpoint.address, text, endpoint.address, port)
         self._dialling = None
         self._go_on()
 
@@ -311,10 +312,9 @@ class TcpStream:
         connection.send(tcp.counter_header(len(place)), place)
 
     def _note_unshared(self, reason: str) -> None:
-        endpoint = self._endpoint
-        if not endpoint.why_not_shared:
-            endpoint.why_not_shared = reason
-            log.info("%s is on this host, but no memory is shared with it: %s", endpoint.address, reason)
+        address = self._endpoint.address
+        text = "%s is on this host, but no memory is shared with it: %s"
+        LINES.log(log, logging.INFO, "unshared", address, text, address, reason)
 
     async def _greet(
         self, sock: socket.socket, address: tuple[Any, ...] | str, key: bytes, host: str = ""

@@ -35,7 +35,7 @@ from reduction.model.job import (
     Presence,
     job_title,
 )
-from reduction.model.lobby import LobbyEntry, LobbyRequest
+from reduction.model.lobby import LobbyEntry, LobbyNews, LobbyRequest
 from reduction.model.status import (
     Event,
     EventKind,
@@ -67,6 +67,7 @@ __all__ = [
     "LastRank",
     "LinkRate",
     "LobbyEntry",
+    "LobbyNews",
     "LobbyRequest",
     "Member",
     "Minimum",

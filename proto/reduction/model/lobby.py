@@ -14,6 +14,8 @@ class LobbyRequest:
     nonce: bytes
     #: For the other workers; reducers do not look into it.
     entry: bytes
+    #: Whether it understands answers that have only what is new.
+    takes_news: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +26,14 @@ class LobbyEntry:
     entry: bytes
     #: Whether its call has ended.
     is_gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LobbyNews:
+    """What a reducer says of the workers of a job."""
+
+    entries: tuple[LobbyEntry, ...]
+    #: Whether workers that it does not name are as they were; otherwise there are no others.
+    adds: bool = False
+    #: Whether more belongs to it, and follows.
+    has_more: bool = False

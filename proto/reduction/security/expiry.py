@@ -1,4 +1,4 @@
-"""When certificates expire. Python's ssl module tells that only of a peer's certificate and of CAs.
+"""From when and until when certificates are valid. Python's ssl tells that only of a peer's certificate and of CAs.
 
 A certificate is DER: a tag, a length and a content, nested (RFC 5280, section 4.1):
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from reduction.errors import ConfigError
 
@@ -20,8 +21,26 @@ _VERSION_TAG = 0xA0
 _UTC_TIME_TAG = 0x17
 
 
-def expires_at(pem: bytes, path: str) -> float:
-    """Return when the first certificate of a PEM file expires, in seconds since 1970.
+class Validity(NamedTuple):
+    """From when and until when a certificate is valid, in seconds since 1970."""
+
+    begin: float
+    end: float
+
+    def trouble(self, now: float) -> str:
+        """Return what is wrong with the certificate at a time, with the date; empty if nothing is."""
+        if now > self.end:
+            return f"expired on {date(self.end)}"
+        return f"is not valid before {date(self.begin)}" if now < self.begin else ""
+
+
+def date(when: float) -> str:
+    """Return a time as messages show it."""
+    return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def validities(pem: bytes, path: str) -> list[Validity]:
+    """Return the validity of each certificate of a PEM file; the first one is whose file it is.
 
     Args:
         pem: the file's content, with one certificate or more.
@@ -31,12 +50,13 @@ def expires_at(pem: bytes, path: str) -> float:
         ConfigError: it holds no certificate, or one that cannot be read.
     """
     try:
-        times = [
-            _not_after(ssl.PEM_cert_to_DER_cert(block)) for block in _blocks(pem.decode("ascii", "replace"))
-        ]
-        return min(times)
+        blocks = _blocks(pem.decode("ascii", "replace"))
+        found = [validity(ssl.PEM_cert_to_DER_cert(block)) for block in blocks]
     except (ValueError, IndexError) as error:
         raise ConfigError(f"{path}: no date of expiry can be read from its certificates: {error}") from None
+    if not found:
+        raise ConfigError(f"{path}: there is no certificate in it")
+    return found
 
 
 def _blocks(text: str) -> Iterator[str]:
@@ -44,11 +64,21 @@ def _blocks(text: str) -> Iterator[str]:
         yield f"{_BEGIN}{part.split(_END)[0]}{_END}"
 
 
-def _not_after(der: bytes) -> float:
+def validity(der: bytes) -> Validity:
+    """Return the validity of a certificate in DER.
+
+    Raises:
+        ValueError: it is none.
+        IndexError: the same.
+    """
     [(_, certificate)] = _items(der)
     fields = _items(_items(certificate)[0][1])
     position = 4 if fields[0][0] == _VERSION_TAG else 3
-    _, (tag, when) = _items(fields[position][1])
+    begin, end = _items(fields[position][1])
+    return Validity(_time(*begin), _time(*end))
+
+
+def _time(tag: int, when: bytes) -> float:
     text = when.decode("ascii")
     if tag == _UTC_TIME_TAG:  # the year has two digits, and 50 is 1950
         text = ("19" if text >= "50" else "20") + text

@@ -10,10 +10,12 @@ import logging
 import os
 import ssl
 import stat
+import time
 from dataclasses import dataclass
 
 from reduction.errors import ConfigError
 from reduction.limits import FILE_BYTES_MAX
+from reduction.security.expiry import validities
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,15 @@ class TlsFiles:
         key = read_private(self.key, "the private key")
         self.client_context()
         return key, read_file(self.cert, "the certificate"), read_file(self.ca, "the CA's certificates")
+
+    def trouble(self) -> str:
+        """Return why nobody accepts our certificate at this moment; empty if its dates are right, or cannot be read."""
+        try:
+            first, *_ = validities(read_file(self.cert, "the certificate"), self.cert)
+        except ConfigError:  # what is wrong with the file shows when it is used
+            return ""
+        trouble = first.trouble(time.time())
+        return trouble and f"our certificate {self.cert} {trouble}: renew it, or set the clock"
 
     def client_context(self) -> ssl.SSLContext:
         """Return a context that shows our certificate and checks the peer's.

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 
+from reduction.security.expiry import validity
 from reduction.security.tls import TlsFiles
 
 #: Seconds that the handshake and the first byte of the answer may take.
@@ -29,13 +31,14 @@ async def why_refused(address: str, tls: TlsFiles | None, timeout_s: float = ANS
 
 
 async def _handshake(address: str, tls: TlsFiles | None) -> str | None:
-    host, _, port = address.rpartition(":")
+    if tls is not None and (trouble := tls.trouble()):
+        return trouble
     context = _blind_context() if tls is None else tls.client_context()
-    context.set_alpn_protocols(["h2"])
     try:
-        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+        reader, writer = await _connect(address, context)
     except ssl.SSLCertVerificationError as error:
-        return f"its certificate is not accepted here: {error.verify_message}"
+        why = await _dates_trouble(address) or error.verify_message
+        return f"its certificate is not accepted here: {why}"
     except ssl.SSLError as error:
         if tls is None or isinstance(error, ssl.SSLEOFError):  # the peer may be about to end
             return None
@@ -49,6 +52,32 @@ async def _handshake(address: str, tls: TlsFiles | None) -> str | None:
         return f"it does not accept the certificate {tls.cert}, which must lead to its --tls-ca"
     finally:
         writer.transport.abort()
+
+
+async def _connect(
+    address: str, context: ssl.SSLContext
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    context.set_alpn_protocols(["h2"])
+    return await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+
+
+async def _dates_trouble(address: str) -> str:
+    """Return what is wrong with the dates of the peer's certificate, with the date, which OpenSSL does not tell.
+
+    Empty if nothing is, or they cannot be read.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_S / 2):
+            _, writer = await _connect(address, _blind_context())
+            try:
+                der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            finally:
+                writer.transport.abort()
+        trouble = validity(der).trouble(time.time())
+    except (OSError, ValueError, IndexError):
+        return ""
+    return trouble and f"it {trouble}"
 
 
 def _blind_context() -> ssl.SSLContext:

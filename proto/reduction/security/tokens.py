@@ -59,6 +59,12 @@ class TokenTable:
         rest = self._tokens.get(ANY)
         return self._tokens.get(job) or self._tokens.get(job_of(job), rest)
 
+    def line_of(self, job: str) -> str:
+        """Return the name of the line that has a job's token; empty if the table has no other line."""
+        if len(self._tokens) < 2:
+            return ""
+        return next((name for name in (job, job_of(job)) if name in self._tokens), ANY)
+
     def of_any_job(self) -> str:
         """Return a token that a Status or Drain call may show."""
         return self._tokens.get(ANY) or next(iter(self._tokens.values()))

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar, get_type_hints
 
 from reduction.errors import ConfigError
+from reduction.text import load_json
 
 #: Version of the file's form.
 FORMAT = 1
@@ -128,7 +129,7 @@ def read(text: str, source: str, whose: str, build: Callable[[dict[str, Any]], _
         ConfigError: it is no record, or one of another format.
     """
     try:
-        document = json.loads(text)
+        document = load_json(text)
         found = document.pop("format")
         if found == FORMAT:
             return build(document)

@@ -511,20 +511,26 @@ class Waits(_message.Message):
     def __init__(self, p50_s: _Optional[float] = ..., p90_s: _Optional[float] = ..., p99_s: _Optional[float] = ..., max_s: _Optional[float] = ...) -> None: ...
 
 class LobbyRequest(_message.Message):
-    __slots__ = ("job", "nonce", "entry")
+    __slots__ = ("job", "nonce", "entry", "takes_news")
     JOB_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
+    TAKES_NEWS_FIELD_NUMBER: _ClassVar[int]
     job: str
     nonce: bytes
     entry: bytes
-    def __init__(self, job: _Optional[str] = ..., nonce: _Optional[bytes] = ..., entry: _Optional[bytes] = ...) -> None: ...
+    takes_news: bool
+    def __init__(self, job: _Optional[str] = ..., nonce: _Optional[bytes] = ..., entry: _Optional[bytes] = ..., takes_news: _Optional[bool] = ...) -> None: ...
 
 class LobbyResponse(_message.Message):
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "adds", "has_more")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ADDS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[LobbyEntry]
-    def __init__(self, entries: _Optional[_Iterable[_Union[LobbyEntry, _Mapping]]] = ...) -> None: ...
+    adds: bool
+    has_more: bool
+    def __init__(self, entries: _Optional[_Iterable[_Union[LobbyEntry, _Mapping]]] = ..., adds: _Optional[bool] = ..., has_more: _Optional[bool] = ...) -> None: ...
 
 class LobbyEntry(_message.Message):
     __slots__ = ("nonce", "entry", "gone")

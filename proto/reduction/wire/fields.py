@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError, Message
 
 from reduction import limits, model
 from reduction.errors import MalformedFrame
+from reduction.text import printable
 from reduction.v1 import reduction_pb2 as pb
 
 _M = TypeVar("_M", bound=Message)
@@ -103,6 +104,7 @@ def configuration_from_pb(message: pb.Configuration) -> model.Configuration:
     require("number of Configuration.members", len(message.members), 1, limits.MEMBERS_MAX)
     for member in message.members:
         require("length of Member.address", len(member.address.encode()), 1, limits.HOST_BYTES_MAX)
+        require_printable("Member.address", member.address)
         require_id("Member.incarnation", member.incarnation)
         require("Member.weight", member.weight, 1, limits.WEIGHT_MAX)
     if len({member.incarnation for member in message.members}) != len(message.members):
@@ -145,7 +147,12 @@ def peer_from_pb(peer: pb.Peer) -> model.Peer:
     require("length of Peer.host", len(peer.host.encode()), 0, limits.HOST_BYTES_MAX)
     presence = enum_member("Peer.presence", model.Presence, peer.presence)
     return model.Peer(
-        peer.rank, peer.nonce, peer.host, presence, peer.streams, place_from_pb("Peer.place", peer.place)
+        peer.rank,
+        peer.nonce,
+        printable(peer.host),
+        presence,
+        peer.streams,
+        place_from_pb("Peer.place", peer.place),
     )
 
 

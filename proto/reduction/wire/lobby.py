@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from reduction import model
 from reduction.limits import JOB_NAME_BYTES_MAX, LOBBY_ENTRIES_MAX, LOBBY_ENTRY_BYTES_MAX
 from reduction.v1 import reduction_pb2 as pb
@@ -12,7 +10,9 @@ from reduction.wire.fields import parse, require, require_id, require_printable
 
 def lobby_request_to_wire(request: model.LobbyRequest) -> bytes:
     """Encode what a worker says of itself."""
-    return pb.LobbyRequest(job=request.job, nonce=request.nonce, entry=request.entry).SerializeToString()
+    return pb.LobbyRequest(
+        job=request.job, nonce=request.nonce, entry=request.entry, takes_news=request.takes_news
+    ).SerializeToString()
 
 
 def lobby_request_from_wire(data: bytes) -> model.LobbyRequest:
@@ -26,18 +26,20 @@ def lobby_request_from_wire(data: bytes) -> model.LobbyRequest:
     require_printable("LobbyRequest.job", request.job)
     require_id("LobbyRequest.nonce", request.nonce)
     require("length of LobbyRequest.entry", len(request.entry), 1, LOBBY_ENTRY_BYTES_MAX)
-    return model.LobbyRequest(request.job, request.nonce, request.entry)
+    return model.LobbyRequest(request.job, request.nonce, request.entry, request.takes_news)
 
 
-def lobby_response_to_wire(entries: Iterable[model.LobbyEntry]) -> bytes:
-    """Encode what all workers of a job have said."""
+def lobby_response_to_wire(news: model.LobbyNews) -> bytes:
+    """Encode what workers of a job have said."""
     return pb.LobbyResponse(
-        entries=[pb.LobbyEntry(nonce=one.nonce, entry=one.entry, gone=one.is_gone) for one in entries]
+        entries=[pb.LobbyEntry(nonce=one.nonce, entry=one.entry, gone=one.is_gone) for one in news.entries],
+        adds=news.adds,
+        has_more=news.has_more,
     ).SerializeToString()
 
 
-def lobby_response_from_wire(data: bytes) -> tuple[model.LobbyEntry, ...]:
-    """Decode what all workers of a job have said.
+def lobby_response_from_wire(data: bytes) -> model.LobbyNews:
+    """Decode what workers of a job have said.
 
     Raises:
         MalformedFrame: not a LobbyResponse, or a field outside its limits.
@@ -47,4 +49,5 @@ def lobby_response_from_wire(data: bytes) -> tuple[model.LobbyEntry, ...]:
     for one in response.entries:
         require_id("LobbyEntry.nonce", one.nonce)
         require("length of LobbyEntry.entry", len(one.entry), 1, LOBBY_ENTRY_BYTES_MAX)
-    return tuple(model.LobbyEntry(one.nonce, one.entry, one.gone) for one in response.entries)
+    entries = tuple(model.LobbyEntry(one.nonce, one.entry, one.gone) for one in response.entries)
+    return model.LobbyNews(entries, response.adds, response.has_more)

@@ -6,8 +6,9 @@ from typing import cast
 
 from reduction import model
 from reduction.limits import EVENT_CHARS_MAX, EVENT_JOB_BYTES_MAX, EVENTS_MAX, STATUS_JOBS_MAX
+from reduction.text import printable
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire.fields import enum_member, parse, peer_from_pb, peer_to_pb, require, require_printable
+from reduction.wire.fields import enum_member, parse, peer_from_pb, peer_to_pb, require
 
 
 def status_to_wire(status: model.ReducerStatus) -> bytes:
@@ -62,7 +63,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
     require("number of StatusResponse.events", len(status.events), 0, EVENTS_MAX)
     jobs = (
         model.JobStatus(
-            job=job.job,
+            job=printable(job.job),
             world_size=job.world_size,
             peers=tuple(map(peer_from_pb, job.peers)),
             epoch=job.epoch,
@@ -77,13 +78,13 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
             under_way_bytes=job.under_way_bytes,
             last=tuple(model.LastRank(one.rank, one.chunks, one.waited_s) for one in job.last),
             waits=model.WaitTimes(job.waits.p50_s, job.waits.p90_s, job.waits.p99_s, job.waits.max_s),
-            group=job.group,
+            group=printable(job.group),
             planes=model.Planes(job.planes.grpc, job.planes.tcp, job.planes.shared),
         )
         for job in status.jobs
     )
     return model.ReducerStatus(
-        version=status.version,
+        version=printable(status.version),
         incarnation=status.incarnation,
         uptime_seconds=status.uptime_seconds,
         draining=status.draining,
@@ -110,7 +111,5 @@ def _event_to_pb(event: model.Event) -> pb.Event:
 def _event_from_pb(event: pb.Event) -> model.Event:
     require("length of Event.job", len(event.job.encode()), 0, EVENT_JOB_BYTES_MAX)
     require("length of Event.text", len(event.text), 0, EVENT_CHARS_MAX)
-    require_printable("Event.job", event.job)
-    require_printable("Event.text", event.text)
     kind = enum_member("Event.kind", model.EventKind, event.kind)
-    return model.Event(event.number, event.at_s, kind, event.job, event.text)
+    return model.Event(event.number, event.at_s, kind, printable(event.job), printable(event.text))

@@ -58,11 +58,6 @@ def render(console: Console, view: View, *, height: int | None = None, hint: str
     return Group(upper, *_events(events))
 
 
-def clean(text: str) -> str:
-    """Return a text of a peer on one line, without characters that would move the cursor."""
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
 def rate_text(rate: float | None) -> str:
     """Return bytes per second with three digits, in powers of 1000. A hyphen if it is not known."""
     if rate is None:
@@ -125,7 +120,7 @@ def _hosts(hosts: Sequence[HostRow], *, is_wide: bool) -> Table:
     table = _table(columns)
     for host in hosts:
         style = _STATES.get(host.state, BAD)
-        cells: list[str | Text] = [clean(host.address), Text(host.state, style=style)]
+        cells: list[str | Text] = [host.address, Text(host.state, style=style)]
         if host.processes == 1 and host.reason:  # nobody answers
             cells += [""] * 5
             more = ["", "", "", "", ""]
@@ -134,7 +129,7 @@ def _hosts(hosts: Sequence[HostRow], *, is_wide: bool) -> Table:
             cells += [rate_text(host.received_per_s), rate_text(host.sent_per_s)]
             more = [size_text(host.limit_bytes), size_text(host.resident_bytes), str(host.processes)]
             more += [_percent(host.busiest), duration_text(host.uptime_s)]
-        table.add_row(*cells, *([*more, clean(host.reason)] if is_wide else []))
+        table.add_row(*cells, *([*more, host.reason] if is_wide else []))
     return table
 
 
@@ -157,7 +152,7 @@ def _job_cells(job: JobRow, *, is_wide: bool) -> list[str | Text]:
     waits_for = Text("-" if rank is None else f"{rank.rank}: {rank.share:.0%}", style=style)
     state = Text(job.state, style=_STATES.get(job.state, BAD))
     cells: list[str | Text] = [
-        clean(job.title),
+        job.title,
         job.ranks,
         str(job.epoch),
         _count_text(job.collectives_per_s),
@@ -168,7 +163,7 @@ def _job_cells(job: JobRow, *, is_wide: bool) -> list[str | Text]:
     ]
     if is_wide:
         wait = "-" if rank is None else f"{_digits(rank.wait_s * 1e3)} ms"
-        cells += [state, rate_text(job.sent_per_s), wait, "" if rank is None else clean(rank.host)]
+        cells += [state, rate_text(job.sent_per_s), wait, "" if rank is None else rank.host]
     return cells
 
 
@@ -182,5 +177,5 @@ def _event(entry: Entry) -> Text:
     text = Text(overflow="ellipsis", no_wrap=True)
     text.append(time.strftime("%H:%M:%S ", time.localtime(entry.at_s)), style=FAINT)
     text.append(f"{entry.kind:<9}", style=_KINDS.get(entry.kind, ""))
-    text.append(clean(f"{entry.job}: {entry.text}" if entry.job else entry.text))
-    return text.append(clean(f"  {entry.where}"), style=FAINT)
+    text.append(f"{entry.job}: {entry.text}" if entry.job else entry.text)
+    return text.append(f"  {entry.where}", style=FAINT)

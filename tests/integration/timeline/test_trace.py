@@ -369,3 +369,19 @@ def test_a_directory_without_records_is_an_error(tmp_path):
     result = CliRunner().invoke(main, ["trace", str(tmp_path)])
     assert result.exit_code == 2
     assert "no record in" in result.output
+
+
+def test_a_reducer_writes_through_no_link_and_only_its_user_may_read(ranks, serve, job, tmp_path):
+    directory, precious = tmp_path / "traces", tmp_path / "precious"
+    directory.mkdir()
+    precious.write_text("precious")
+    reducer = serve("--trace", str(directory))
+    name = f"{job}-reducer-{reducer.address.replace(':', '_')}-{reducer.pid}"
+    (directory / f"{name}.json").symlink_to(precious)
+    ranks.run(1, traced, [reducer.address], job, tmp_path / "ranks", None, {}, group=False)
+    path, until = directory / f"{name}.1.json", time.monotonic() + 30
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert precious.read_text() == "precious"
+    modes = [one.stat().st_mode & 0o777 for one in (path, *(tmp_path / "ranks").iterdir())]
+    assert modes == [0o600] * 2

@@ -17,12 +17,24 @@ class Authority:
         self.ca = str(directory / f"{name}.pem")
         self._ca.cert_pem.write_to_path(self.ca)
 
-    def files(self, *identities: str, is_expired: bool = False) -> TlsFiles:
-        """Return the files of a new certificate for these names or addresses."""
-        begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=30)
-        dates = {"not_before": begin, "not_after": begin + datetime.timedelta(days=1)} if is_expired else {}
+    def files(
+        self, *identities: str, is_expired: bool = False, days: tuple[float, float] | None = None
+    ) -> TlsFiles:
+        """Return the files of a new certificate for these names or addresses.
+
+        Args:
+            identities: the names or addresses.
+            is_expired: whether it was good for a day of last month.
+            days: from now, when it becomes valid and when it expires.
+        """
+        if is_expired:
+            days = -30, -29
+        now = datetime.datetime.now(datetime.UTC)
+        times = [now + datetime.timedelta(days=one) for one in days or ()]
+        dates = dict(zip(("not_before", "not_after"), times, strict=False))
         made = self._ca.issue_cert(*identities or ("worker.example",), **dates)
-        stem = f"{self._name}-{'-'.join(identities) or 'worker'}{'-expired' * is_expired}"
+        suffix = "" if days is None else f"-{days[0]}-{days[1]}"
+        stem = f"{self._name}-{'-'.join(identities) or 'worker'}{suffix}"
         cert, key = self._directory / f"{stem}.pem", self._directory / f"{stem}.key"
         cert.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
         key.touch(0o600)

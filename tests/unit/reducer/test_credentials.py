@@ -2,15 +2,17 @@
 
 import logging
 import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import trustme
 from reduction.errors import ConfigError
+from reduction.security.expiry import date
 from support.network.certificates import Authority
 
-from reducer.credentials import Certificates, Tokens
+from reducer.credentials import DAY_S, Certificates, Tokens, _Watch
 
 A, B = "a" * 20, "b" * 20
 
@@ -105,3 +107,98 @@ def short_lived(authority):
     """Return a PEM certificate that expires in 2030."""
     when = datetime.fromtimestamp(1_900_000_000, UTC)
     return authority.issue_cert("h", not_after=when).cert_chain_pems[0].bytes()
+
+
+@pytest.mark.parametrize(
+    ("days", "what"), [((-3.0, -2.0), " expired on "), ((2.0, 3.0), " is not valid before ")]
+)
+def test_a_pair_out_of_date_is_not_taken(tmp_path, caplog, days, what):
+    authority = Authority(tmp_path)
+    files, new = authority.files("127.0.0.1"), authority.files("127.0.0.1", days=days)
+    certificates = Certificates(files)
+    before = certificates.context(), certificates.expiry
+    put(new, files)
+    certificates.look()
+    assert f"still using what was read before: the new {files.cert}{what}" in caplog.text
+    assert certificates._take_renewed() is None
+    assert (certificates.context(), certificates.expiry) == before
+    put(authority.files("127.0.0.1", days=(-1.0, 50.0)), files)
+    certificates.look()
+    assert certificates._take_renewed() is not None
+
+
+def put(source, target):
+    for name in ("cert", "key"):
+        Path(getattr(target, name)).write_bytes(Path(getattr(source, name)).read_bytes())
+
+
+def test_a_pair_is_taken_when_its_time_has_come(tmp_path):
+    authority = Authority(tmp_path)
+    files = authority.files("127.0.0.1")
+    now = time.time()
+    certificates = Certificates(files, lambda: now)
+    put(authority.files("127.0.0.1", days=(1.0, 90.0)), files)
+    certificates.look()
+    assert certificates._take_renewed() is None
+    now += 2 * DAY_S
+    certificates.look()
+    assert certificates._take_renewed() is not None
+
+
+def test_files_that_change_while_they_are_read_are_read_again(token_file):
+    taken = []
+
+    def renew():
+        text = token_file.read_text()
+        if text == "1":
+            token_file.write_text("22")
+        return lambda: taken.append(text)
+
+    watch = _Watch((str(token_file),), renew)
+    token_file.write_text("1")
+    watch.look()
+    assert taken == []
+    watch.look()
+    assert taken == ["22"]
+
+
+def test_expiry_is_warned_of_month_week_and_day_before_and_when_it_has_come(tmp_path, caplog):
+    files = Authority(tmp_path).files("127.0.0.1", days=(-1.0, 100.0))
+    end = Certificates(files).expiry["own"]
+    seen = []
+    now = end - 40 * DAY_S
+    certificates = Certificates(files, lambda: now)
+    for hours in range(24 * 45):
+        now = end - 40 * DAY_S + hours * 3600
+        certificates.look()
+        seen += [(hours / 24 - 40, record.getMessage()) for record in caplog.records]
+        caplog.clear()
+    assert [days for days, _ in seen] == [-30, -7, -1, 0]
+    assert [text for _, text in seen] == [f"{files.cert} expires on {date(end)}: renew it"] * 3 + [
+        f"{files.cert} expired on {date(end)}: renew it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("days", "what"),
+    [
+        ((-3.0, -2.0), "expired on "),
+        ((-3.0, 5.0), "expires on "),
+        ((1.0, 90.0), "is not valid before "),
+        ((-1.0, 90.0), ""),
+    ],
+)
+def test_what_is_wrong_at_the_start_is_said_then(tmp_path, caplog, days, what):
+    files = Authority(tmp_path).files("127.0.0.1", days=days)
+    Certificates(files)
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.startswith(f"{files.cert} {what}") for text in said] == ([True] if what else [])
+
+
+def test_a_renewed_certificate_is_warned_of_anew(tmp_path, caplog):
+    authority = Authority(tmp_path)
+    files = authority.files("127.0.0.1", days=(-1.0, 5.0))
+    certificates = Certificates(files)
+    put(authority.files("127.0.0.1", days=(-1.0, 6.0)), files)
+    certificates.look()
+    assert caplog.text.count(" expires on ") == 2

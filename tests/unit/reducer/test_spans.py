@@ -63,7 +63,8 @@ def test_jobs_that_have_ended_are_taken_once_and_written(tmp_path):
     assert spans.take_ended([2]) == []
     spans.write(ended)
     (path,) = (tmp_path / "new").iterdir()
-    assert path.name.startswith(".._a-reducer-h_1-")
+    assert path.name.startswith(".._a~")
+    assert "-reducer-h_1-" in path.name
     assert from_json(path.read_text(), path.name) == ended[0]
     assert json.loads(path.read_text())["format"] == 1
 
@@ -74,3 +75,23 @@ def test_a_failure_to_write_is_logged(tmp_path, caplog):
     spans.on_push(1, "a", 1, 0, 0)
     spans.write(spans.records())
     assert f"no trace in {tmp_path / 'file'}" in caplog.text
+
+
+def test_each_job_has_one_file_and_a_later_record_of_it_goes_over_the_earlier(tmp_path):
+    spans = Spans(tmp_path, "h:1")
+    for key, job in enumerate(("a_b", "a/b", "a b", "a_b")):
+        spans.on_push(key, job, 1, 0, key)
+    for _ in range(2):
+        spans.write(spans.records())
+    found = [from_json(path.read_text(), path.name) for path in tmp_path.iterdir()]
+    assert sorted((one.job, one.spans[0].seq) for one in found) == [("a b", 2), ("a/b", 1), ("a_b", 3)]
+
+
+def test_files_that_are_remembered_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("reducer.spans.FILES_MAX", 2)
+    spans = Spans(tmp_path, "h:1")
+    for number in range(5):
+        spans.on_push(number, str(number), 1, 0, 0)
+    spans.write(spans.records())
+    assert len(list(tmp_path.iterdir())) == 5
+    assert list(spans._files) == ["3", "4"]

@@ -26,14 +26,14 @@ Proposals need not be wise, and workers may hear different things: what they may
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from reduction.errors import ConfigError, RankTaken, ReductionError, WorkerLost, WorkersMissing
 
 from worker_plugin.elastic.membership.entries import Said
-from worker_plugin.elastic.membership.lineage import Generation, Lineage
+from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
 
 #: How long a worker that has neither gone nor says that it waits is waited for, in seconds: longer than
 #: a silent host takes to be noticed, and than a process is likely to be stopped.
@@ -119,6 +119,24 @@ def deliberate(hearing: Hearing) -> Advice:
     return _as_new(hearing) if hearing.lineage.number == 0 else _after_a_loss(hearing)
 
 
+def must_tell(generation: Generation, own: Worker, others: Iterable[Said]) -> bool:
+    """Whether a worker that joins a generation must say of which workers that consists.
+
+    Somebody may look for a generation and not know this one. Of those who have joined it the first one says it, because
+    if each did, the lists that go round would grow with the cube of the number of workers.
+    """
+    living = [said for said in others if not said.is_gone and said.worker != own]
+    workers = frozenset(generation.workers)
+    is_first = not any(
+        said.number == generation.number and said.worker < own for said in living if said.worker in workers
+    )
+    return is_first and any(
+        said.number < generation.number and (said.is_waiting or not said.number)
+        for said in living
+        if said.worker in workers.difference(generation.newcomers)
+    )
+
+
 def _as_new(hearing: Hearing) -> Advice:
     own, size = hearing.own, hearing.lineage.size
     live = [said for said in hearing.living if said.number]
@@ -174,7 +192,7 @@ def _after_a_loss(hearing: Hearing) -> Advice:
     last = lineage.joined[-1] if lineage.joined else lineage.started
     assert last is not None  # it has joined one
     # One without which a generation has started may lack what the others have done since.
-    together = (lineage.started or last).workers
+    together = frozenset((lineage.started or last).workers)
     waiting = {
         said.worker: said
         for said in hearing.living

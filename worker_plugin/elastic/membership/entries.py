@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from reduction.errors import MalformedFrame
+from reduction.limits import LOBBY_ENTRIES_MAX
 from reduction.model import LobbyEntry
+from reduction.text import load_json
 
 from worker_plugin.elastic.membership.lineage import Generation, Worker
 
@@ -126,6 +129,7 @@ def _offer_from_fields(fields: Any) -> Offer:
     return Offer(str(fields["id"]), workers)
 
 
+@lru_cache(maxsize=2 * LOBBY_ENTRIES_MAX)  # each entry is looked at whenever one has changed
 def said_from_entry(data: bytes) -> Said:
     """Return what a worker says.
 
@@ -133,7 +137,7 @@ def said_from_entry(data: bytes) -> Said:
         MalformedFrame: it is nothing that a worker says.
     """
     try:
-        fields = json.loads(data)
+        fields = load_json(data)
         proposal, offer, former = (fields.get(name) for name in ("proposal", "offer", "former"))
         return Said(
             Worker(int(fields["rank"]), str(fields["nonce"])),

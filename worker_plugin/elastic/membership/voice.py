@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reduction.errors import ReductionError
+from reduction.repeats import LINES
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
@@ -35,7 +36,6 @@ class Voice:
         assert config.job is not None  # there is no store through which one could be agreed on
         where = meeting_point.choose(config, {})
         self._lock = threading.Lock()
-        self._last_fault = ""
         self.own = own
         nonce = bytes.fromhex(own.worker.nonce)
         self._lobby = LobbyClient(where.addresses, where.access, config.job, nonce, on_news)
@@ -50,9 +50,7 @@ class Voice:
         """Return what all other workers have said last, by nonce."""
         heard, faults = merge(self._lobby.heard())
         for fault in faults:
-            if fault != self._last_fault:
-                log.warning("rank %d: %s", self.own.worker.rank, fault)
-                self._last_fault = fault
+            LINES.log(log, logging.WARNING, "lobby entry", "", "rank %d: %s", self.own.worker.rank, fault)
         return {nonce: said for nonce, said in heard.items() if nonce != self.own.worker.nonce}
 
     def why_unheard(self) -> ReductionError | None:

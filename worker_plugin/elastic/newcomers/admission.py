@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reduction.errors import ConfigError, LocalProtocolError, ReductionError, WorkerLost
+from reduction.repeats import LINES
 
 from worker_plugin.elastic.clients import LOSSES
 from worker_plugin.elastic.membership.entries import Offer
@@ -110,9 +111,8 @@ class Admission:
 
     def _note_failure(self, offer: Offer, error: ReductionError | None) -> None:
         # Whatever it is, the others can go on without the newcomers.
-        log.warning(
-            "ranks %s did not get the training: %s", [worker.rank for worker in offer.newcomers], error
-        )
+        ranks, text = [worker.rank for worker in offer.newcomers], "ranks %s did not get the training: %s"
+        LINES.log(log, logging.WARNING, "newcomers", "", text, ranks, error)
         for worker in offer.newcomers:
             self._failures[worker.nonce] = self._failures.get(worker.nonce, 0) + 1
         if not isinstance(error, LOSSES):

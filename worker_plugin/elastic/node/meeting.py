@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 from reduction.errors import ConfigError, WorkersMissing
+from reduction.text import load_json
 from torch.distributed.distributed_c10d import _get_default_group
 
 from worker_plugin.config import PluginConfig
@@ -71,7 +72,7 @@ def meet(config: PluginConfig, ranks: RankGroup) -> tuple[WorkerNode, BoundedSto
             f"not all {ranks.size} ranks of worker {config.rank} came within {limit_s:g} s "
             f"(join_timeout_s): all of them must call state.sync"
         ) from None
-    fields = [json.loads(store.get(key)) for key in keys]
+    fields = [load_json(store.get(key)) for key in keys]
     workers = [tuple(each.pop("worker")) for each in fields]
     members = tuple(Locality(**each) for each in fields)
     for rank, (worker, member) in enumerate(zip(workers, members, strict=True)):

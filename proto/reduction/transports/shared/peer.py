@@ -1,4 +1,8 @@
-"""Regions of another process of this host, as this one sees them: to be read only, and checked before use."""
+"""Regions of another process of this host, as this one sees them: to be read only, and checked before use.
+
+All of a region is memory that its owner has paid for. Reading a hole would have the kernel allocate memory and charge
+it to the reader's cgroup, so a region with holes is not taken, and the seals see to it that none comes later.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import fcntl
 import mmap
 import os
 import stat
+import weakref
+from collections.abc import Callable
 from contextlib import suppress
 
 from reduction.errors import MalformedFrame
@@ -14,13 +20,23 @@ from reduction.shortage import check_spare, shortage
 from reduction.transports.tcp.connection import CannotShare
 
 # From linux/fcntl.h.
-_F_GET_SEALS, _F_SEAL_SHRINK = 1034, 0x0002
+_F_GET_SEALS = 1034
+_SEALS_SIZE = 0x0002 | 0x0004  # SHRINK, GROW
+_SEALS_WRITE = 0x0008 | 0x0010  # WRITE, FUTURE_WRITE: either of them also keeps holes from being punched
+#: The unit of st_blocks, whatever the file system's is (stat(2)).
+_BLOCK_BYTES = 512
 
 
 class PeerMemory:
-    """The regions that the peer of one connection has shown."""
+    """The regions that the peer of one connection has shown.
 
-    def __init__(self) -> None:
+    Args:
+        charge: called with the bytes of a region before it is mapped, when it may raise CannotShare, and with minus as
+            many when it is not mapped any more.
+    """
+
+    def __init__(self, charge: Callable[[int], None] = lambda nbytes: None) -> None:
+        self._charge = charge
         self._regions: dict[int, memoryview] = {}
 
     def add(self, number: int, descriptor: int) -> None:
@@ -29,14 +45,22 @@ class PeerMemory:
         Raises:
             MalformedFrame: it could become smaller while we read, is no anonymous file, or is one too
                 many.
-            CannotShare: no descriptor or address space is left here.
+            CannotShare: no descriptor or address space is left here, or the peer may have no more of it; or the
+                region has holes.
         """
         try:
             if number in self._regions or len(self._regions) >= REGIONS_MAX:
                 raise MalformedFrame(f"region {number} is there already, or more than {REGIONS_MAX} are")
             check_spare(descriptor)
             size = _checked_size(descriptor)
-            mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
+            self._charge(size)
+            try:
+                mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
+            except BaseException:
+                self._charge(-size)
+                raise
+        except CannotShare:
+            raise
         except OSError as error:
             text = f"region {number} cannot be mapped: "
             if reason := shortage(error):
@@ -44,6 +68,7 @@ class PeerMemory:
             raise MalformedFrame(f"{text}{error}") from error
         finally:
             os.close(descriptor)
+        weakref.finalize(mapping, self._charge, -size).atexit = False
         self._regions[number] = memoryview(mapping)
 
     def forget(self, number: int) -> None:
@@ -68,8 +93,16 @@ def _checked_size(descriptor: int) -> int:
     seals = 0
     with suppress(OSError):  # only anonymous files have seals
         seals = fcntl.fcntl(descriptor, _F_GET_SEALS)
-    if not stat.S_ISREG(found.st_mode) or not seals & _F_SEAL_SHRINK:
-        raise MalformedFrame("a region that is not sealed against shrinking")
+    if not stat.S_ISREG(found.st_mode) or seals & _SEALS_SIZE != _SEALS_SIZE or not seals & _SEALS_WRITE:
+        raise MalformedFrame("a region that is not sealed against other sizes and further writers")
     if not 0 < found.st_size <= REGION_BYTES_MAX:
         raise MalformedFrame(f"a region of {found.st_size} bytes, allowed are 1 to {REGION_BYTES_MAX}")
+    # This frees what is allocated behind the end, which would count as if it filled the holes.
+    os.ftruncate(descriptor, found.st_size)
+    allocated = os.fstat(descriptor).st_blocks * _BLOCK_BYTES
+    if allocated < found.st_size:
+        raise CannotShare(
+            f"a region of {found.st_size} bytes has {allocated} bytes of memory, and the holes would cost the reader "
+            f"the rest: its owner must allocate all of it"
+        )
     return found.st_size

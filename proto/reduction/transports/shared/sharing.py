@@ -38,10 +38,10 @@ def copy(payload: memoryview, to: memoryview) -> None:
 class Sharing:
     """The shared memory of both sides of a connection. Loop thread."""
 
-    def __init__(self, connection: Connection, own: OwnMemory) -> None:
+    def __init__(self, connection: Connection, own: OwnMemory, peer: PeerMemory | None = None) -> None:
         self._connection = connection
         self._own = own
-        self._peer = PeerMemory()
+        self._peer = PeerMemory() if peer is None else peer
         #: The regions that the peer knows.
         self._shown: set[int] = set()
         self._generation = own.generation

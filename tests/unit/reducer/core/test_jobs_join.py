@@ -2,6 +2,7 @@
 
 import traceback
 
+import pytest
 from reduction.errors import (
     CollectiveMismatch,
     JobBusy,
@@ -17,6 +18,7 @@ from reduction.limits import (
     CREDIT_BYTES_USUAL,
     FAILURES_MAX,
     JOB_FIXED_BYTES,
+    STREAMS_MAX,
 )
 from reduction.model import (
     PROTOCOL_VERSION,
@@ -104,10 +106,11 @@ def test_another_protocol_version_is_refused():
 
 
 def test_no_memory_for_one_more_job_names_the_numbers_and_leaves_the_others():
-    jobs = make_jobs(memory_limit_bytes=reservation(2, CREDIT) + 5)
+    jobs = make_jobs(memory_limit_bytes=2 * reservation(2, CREDIT) + 5)
     receive(jobs, 10, join(0))
     error = ResourceExhausted(
-        "job 'more' needs 1064960 bytes (2 ranks x 2 x 4096 credit + 1048576); 1064960 of 1064965 are taken: "
+        "job 'more' needs 1064960 bytes (2 ranks x 2 x 4096 credit + 1048576); 1064960 of 2129925 are taken, and it "
+        "may have 798723 more (a job with its groups, like a token with its jobs, gets 3/4 of what others leave): "
         "raise --memory-limit, or wait for other jobs to end"
     )
     assert receive(jobs, 20, join(0, job="more")) == refused(20, error)
@@ -137,10 +140,61 @@ def test_who_asks_for_little_gets_it_or_nothing():
 
 
 def test_a_job_gets_less_credit_where_memory_is_short():
-    jobs = make_jobs(memory_limit_bytes=reservation(2, CREDIT_BYTES_USUAL))
+    jobs = make_jobs(memory_limit_bytes=-(-4 * reservation(2, CREDIT_BYTES_USUAL) // 3))
     welcome = receive(jobs, 10, join(0, credit_bytes=CREDIT_BYTES_ASKED))[0]
     assert welcome == Send(10, Welcome(REDUCER, CREDIT_BYTES_USUAL))
-    assert jobs.memory_reserved_bytes == jobs.memory_limit_bytes
+    assert jobs.memory_reserved_bytes == reservation(2, CREDIT_BYTES_USUAL)
+
+
+@pytest.mark.parametrize("world_size", [1, 8, 512])
+def test_the_groups_of_a_job_leave_some_memory_to_other_jobs(world_size):
+    jobs = make_jobs(memory_limit_bytes=2 << 30)
+    for number in range(40):
+        group = f"group {number}"
+        receive(
+            jobs,
+            number,
+            join(0, world_size=world_size, group=group, credit_bytes=1 << 30, job=f"job@{number}"),
+        )
+    assert jobs.memory_reserved_bytes <= 3 << 29
+    assert receive(jobs, 100, join(0, job="other", credit_bytes=32 << 20))[0] == Send(
+        100, Welcome(REDUCER, 32 << 20)
+    )
+
+
+def test_the_jobs_of_a_token_leave_some_memory_to_those_of_others():
+    jobs = make_jobs(memory_limit_bytes=2 << 30)
+    for number in range(40):
+        receive(jobs, number, join(0, job=f"job {number}", admitted_by="*", credit_bytes=1 << 30))
+    assert jobs.memory_reserved_bytes <= 3 << 29
+    assert isinstance(receive(jobs, 100, join(0, job="other", admitted_by="other"))[0].frame, Welcome)
+
+
+def test_the_groups_of_a_job_leave_some_streams_to_other_jobs():
+    jobs = make_jobs(memory_limit_bytes=1 << 50)
+    for number, world_size in enumerate((4096, 2048)):
+        receive(jobs, number, join(0, world_size=world_size, group=f"group {number}"))
+    assert jobs.seats.taken == STREAMS_MAX * 3 // 4
+    abort = receive(jobs, 10, join(0, world_size=1, group="one more"))[0].frame
+    assert abort.code == ResourceExhausted.code
+    assert f"6144 of {STREAMS_MAX} are promised to ranks, and it may have 0 more" in abort.message
+    assert isinstance(receive(jobs, 20, join(0, world_size=1536, job="other"))[0].frame, Welcome)
+    again = receive(jobs, 30, join(0, life=1, instance=NEW, world_size=4096, group="group 0"))
+    assert isinstance(again[0].frame, Abort)
+    jobs.handle(Lost(0), 0.0)
+    jobs.handle(Lost(1), 0.0)
+    jobs.handle(Lost(20), 0.0)
+    assert (jobs.seats.taken, jobs.memory.taken) == (0, 0)
+
+
+def test_a_job_that_begins_anew_may_have_what_it_had():
+    limit = 2 * reservation(2, CREDIT_BYTES_USUAL)
+    jobs = make_jobs(memory_limit_bytes=limit)
+    receive(jobs, 10, join(0, credit_bytes=CREDIT_BYTES_USUAL))
+    jobs.handle(Lost(10), 0.0)
+    welcome = receive(jobs, 20, join(0, life=1, instance=NEW, credit_bytes=CREDIT_BYTES_USUAL))[-1]
+    assert isinstance(welcome, Send)
+    assert jobs.memory_reserved_bytes == reservation(2, CREDIT_BYTES_USUAL)
 
 
 # ---- the same job again ----

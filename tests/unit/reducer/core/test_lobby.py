@@ -1,84 +1,178 @@
 """The lobby: who is there, what each has said last, and what is bounded."""
 
 import pytest
-from reduction.errors import OutOfOrder, ResourceExhausted
-from reduction.limits import LOBBY_BYTES_MAX, LOBBY_ENTRIES_MAX, LOBBY_ENTRY_BYTES_MAX, LOBBY_S
-from reduction.model import LobbyEntry, LobbyRequest
+from reduction.errors import OutOfOrder, ResourceExhausted, UnsupportedVersion
+from reduction.limits import (
+    LOBBY_ANSWER_BYTES,
+    LOBBY_ENTRIES_MAX,
+    LOBBY_ENTRY_BYTES_MAX,
+    LOBBY_S,
+    LOBBY_SAYS_MAX,
+    LOBBY_SAYS_PER_S,
+    LOBBY_WORKER_BYTES,
+)
+from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
 
-from reducer.core.lobby import OVERHEAD_BYTES, Lobby
+from reducer.core.accounts import account_of
+from reducer.core.lobby import Lobby
 
 A, B = b"a" * 16, b"b" * 16
 
 
-def say(nonce: bytes, entry: bytes = b"hello", job: str = "job") -> LobbyRequest:
-    return LobbyRequest(job, nonce, entry)
+def say(lobby, stream, nonce, entry=b"hello", job="job", *, now=0.0, takes_news=True):
+    return lobby.on_request(stream, LobbyRequest(job, nonce, entry, takes_news), account_of(job), now)
 
 
-def test_all_workers_of_a_job_hear_what_each_says():
+def hear(lobby, stream):
+    """Return all that a stream has not been told yet."""
+    entries = []
+    while True:
+        news = lobby.news(stream)
+        entries += news.entries
+        if not news.has_more:
+            return entries
+
+
+def test_a_worker_hears_all_and_then_what_has_changed():
     lobby = Lobby()
-    assert lobby.on_request(1, say(B, b"first")) == (1,)
-    assert set(lobby.on_request(2, say(A))) == {1, 2}
-    assert lobby.on_request(3, say(A, job="another")) == (3,)
-    assert lobby.entries(1) == lobby.entries(2)
-    assert lobby.entries(1) == (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"first", False))
-    lobby.on_request(1, say(B, b"second"))
-    assert lobby.entries(2)[1] == LobbyEntry(B, b"second", False)
+    assert say(lobby, 1, B, b"first") == (1,)
+    assert set(say(lobby, 2, A)) == {1, 2}
+    assert say(lobby, 3, A, job="another") == (3,)
+    assert lobby.news(1) == LobbyNews(
+        (LobbyEntry(B, b"first", False), LobbyEntry(A, b"hello", False)), adds=True
+    )
+    assert lobby.news(1) == LobbyNews((), adds=True)
+    say(lobby, 1, B, b"second")
+    assert hear(lobby, 1) == [LobbyEntry(B, b"second", False)]
+    assert hear(lobby, 2) == [LobbyEntry(A, b"hello", False), LobbyEntry(B, b"second", False)]
+    assert hear(lobby, 3) == [LobbyEntry(A, b"hello", False)]
+    assert lobby.news(9) == LobbyNews((), adds=True)
+
+
+def test_what_one_worker_says_costs_one_entry_for_each_worker():
+    lobby = Lobby()
+    count = 512
+    for number in range(count):
+        say(lobby, number, number.to_bytes(16))
+    assert {len(hear(lobby, number)) for number in range(count)} == {count}
+    say(lobby, 7, (7).to_bytes(16), b"news")
+    assert sum(len(hear(lobby, number)) for number in range(count)) == count
+
+
+def test_an_answer_has_a_limit_and_what_was_said_in_between_comes_once():
+    lobby = Lobby()
+    large = b"x" * (LOBBY_ANSWER_BYTES // 2 + 1)
+    for number in range(4):
+        say(lobby, number, number.to_bytes(16), large)
+    first = lobby.news(0)
+    assert [len(first.entries), first.has_more] == [2, True]
+    say(lobby, 2, (2).to_bytes(16), b"small")
+    rest = lobby.news(0)
+    assert [entry.nonce[-1] for entry in rest.entries] == [3, 2]
+    assert not rest.has_more
 
 
 def test_who_has_gone_is_shown_for_a_while_and_then_forgotten():
     lobby = Lobby()
-    lobby.on_request(1, say(A))
-    lobby.on_request(2, say(B))
+    say(lobby, 1, A)
+    say(lobby, 2, B)
+    hear(lobby, 2)
     assert lobby.on_end(1, 5.0) == (2,)
-    assert lobby.entries(2)[0] == LobbyEntry(A, b"hello", True)
+    assert hear(lobby, 2) == [LobbyEntry(A, b"hello", True)]
     lobby.forget(5.0 + LOBBY_S)
-    assert len(lobby.entries(2)) == 2
+    taken = lobby.shares.taken
     lobby.forget(5.1 + LOBBY_S)
-    assert lobby.entries(2) == (LobbyEntry(B, b"hello", False),)
+    assert lobby.shares.taken == taken - LOBBY_WORKER_BYTES - 5
     lobby.on_end(2, 20.0)
     lobby.forget(100.0)
-    assert lobby.entries(2) == ()
+    assert lobby.shares.taken == 0
+
+
+def test_who_has_gone_is_not_forgotten_before_all_know():
+    lobby = Lobby()
+    say(lobby, 1, A)
+    say(lobby, 2, B)
+    hear(lobby, 2)
+    lobby.on_end(1, 5.0)
+    lobby.forget(1000.0)
+    assert hear(lobby, 2) == [LobbyEntry(A, b"hello", True)]
+    lobby.forget(1000.0)
+    say(lobby, 3, A, now=1000.0)
+    assert hear(lobby, 3) == [LobbyEntry(B, b"hello", False), LobbyEntry(A, b"hello", False)]
 
 
 def test_a_worker_that_comes_back_is_there_again():
     lobby = Lobby()
-    lobby.on_request(1, say(A))
-    lobby.on_request(2, say(A, b"again"))  # before the reducer has noticed that the first call is over
+    say(lobby, 1, A)
+    assert say(lobby, 2, A, b"again") == (2,)  # before the reducer has noticed that the first call is over
     assert lobby.on_end(1, 1.0) == ()
-    assert lobby.entries(2) == (LobbyEntry(A, b"again", False),)
+    assert hear(lobby, 2) == [LobbyEntry(A, b"again", False)]
     lobby.on_end(2, 2.0)
-    lobby.on_request(3, say(A))
-    assert lobby.entries(3) == (LobbyEntry(A, b"hello", False),)
+    say(lobby, 3, A)
+    assert hear(lobby, 3) == [LobbyEntry(A, b"hello", False)]
 
 
 def test_a_stream_speaks_for_one_worker():
     lobby = Lobby()
-    lobby.on_request(1, say(A))
+    say(lobby, 1, A)
     with pytest.raises(OutOfOrder):
-        lobby.on_request(1, say(B))
+        say(lobby, 1, B)
     assert lobby.on_end(7, 0.0) == ()
 
 
 def test_the_number_of_workers_is_limited():
     lobby = Lobby()
     for number in range(LOBBY_ENTRIES_MAX):
-        lobby.on_request(number, say(number.to_bytes(16)))
+        say(lobby, number, number.to_bytes(16))
     with pytest.raises(ResourceExhausted, match=f"{LOBBY_ENTRIES_MAX} workers of job 'job'"):
-        lobby.on_request(1000, say(A))
-    lobby.on_request(1000, say((0).to_bytes(16), b"one of them may say something else"))
+        say(lobby, 9000, A)
+    say(lobby, 9000, (0).to_bytes(16), b"one of them may say something else")
 
 
-def test_the_bytes_of_all_jobs_are_limited_and_come_back():
-    lobby = Lobby()
-    large, count = b"x" * LOBBY_ENTRY_BYTES_MAX, LOBBY_BYTES_MAX // (LOBBY_ENTRY_BYTES_MAX + OVERHEAD_BYTES)
-    for number in range(count):
-        lobby.on_request(number, say(A, large, f"job {number}"))
+def test_a_job_at_its_limit_is_refused_and_another_one_is_not():
+    lobby = Lobby(8 * LOBBY_WORKER_BYTES)
+    large = b"x" * LOBBY_ENTRY_BYTES_MAX
+    for number in range(4):  # rails pay with their job, which has three quarters
+        say(lobby, number, number.to_bytes(16), large, f"job@{number}")
+    with pytest.raises(ResourceExhausted, match="the job and its token may have 0 bytes more"):
+        say(lobby, 4, (4).to_bytes(16), b"x", "job@4")
+    say(lobby, 100, A, large, "another")
     with pytest.raises(ResourceExhausted):
-        lobby.on_request(count, say(A, large, "one more"))
-    lobby.on_request(0, say(A, b"shorter", "job 0"))
-    lobby.on_request(count, say(A, large[1000:], "one more"))
-    for number in range(count + 1):
-        lobby.on_end(number, 0.0)
+        say(lobby, 4, B, b"x", "job@0")
+    say(lobby, 0, (0).to_bytes(16), b"shorter", "job@0")
+    for stream in (*range(4), 100):
+        lobby.on_end(stream, 0.0)
     lobby.forget(LOBBY_S + 1)
-    for number in range(count):
-        lobby.on_request(number, say(A, large, f"job {number}"))
+    assert lobby.shares.taken == 0
+
+
+def test_a_worker_that_says_too_much_is_refused_even_if_it_comes_anew():
+    lobby = Lobby()
+    for _ in range(LOBBY_SAYS_MAX):
+        say(lobby, 1, A)
+    with pytest.raises(ResourceExhausted, match=f"said {LOBBY_SAYS_MAX} things"):
+        say(lobby, 1, A)
+    lobby.on_end(1, 0.0)
+    with pytest.raises(ResourceExhausted):
+        say(lobby, 2, A)
+    say(lobby, 3, B)
+    say(lobby, 2, A, now=1 / LOBBY_SAYS_PER_S)
+
+
+def test_older_workers_hear_all_at_once_as_long_as_that_is_not_too_much():
+    lobby = Lobby()
+    say(lobby, 1, A, takes_news=False)
+    say(lobby, 2, B)
+    both = (LobbyEntry(A, b"hello", False), LobbyEntry(B, b"hello", False))
+    assert lobby.news(1) == lobby.news(1) == LobbyNews(both)
+    assert hear(lobby, 2) == list(both)
+    with pytest.raises(UnsupportedVersion, match="install the same version"):
+        say(lobby, 2, B, b"x" * LOBBY_ANSWER_BYTES)
+    with pytest.raises(UnsupportedVersion):
+        say(lobby, 3, b"c" * 16, b"x" * LOBBY_ANSWER_BYTES)
+    lobby.on_end(1, 0.0)
+    lobby.on_end(2, 0.0)
+    lobby.forget(LOBBY_S + 1)
+    say(lobby, 4, B, b"x" * LOBBY_ENTRY_BYTES_MAX)
+    with pytest.raises(UnsupportedVersion):
+        say(lobby, 5, A, takes_news=False)

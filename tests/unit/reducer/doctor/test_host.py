@@ -5,11 +5,9 @@ import os
 import pytest
 from reduction.errors import ConfigError
 from reduction.model import DType
-from support.network.certificates import Authority
 
 from reducer.doctor import host
 from reducer.doctor.facts import Facts, from_json
-from reducer.doctor.own_certificate import own_certificate_trouble
 from reducer.doctor.reach import interface_of, link_speed
 from reducer.resources.allowance import Periods, cpu_periods
 
@@ -90,12 +88,6 @@ def test_the_speed_of_a_real_card_counts(tmp_path):
 def test_the_interface_of_an_address():
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("192.0.2.1") == ""
-
-
-def test_our_own_certificate(tmp_path):
-    authority = Authority(tmp_path)
-    assert own_certificate_trouble(authority.files("a.example")) == ""
-    assert own_certificate_trouble(authority.files("b.example", is_expired=True)) == "certificate has expired"
 
 
 @pytest.mark.parametrize(

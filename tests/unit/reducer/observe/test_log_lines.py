@@ -16,8 +16,8 @@ def line(message, exc_info=None):
 
 
 def test_what_moves_the_cursor_is_written_out():
-    text = line("a\n2026 level=INFO join\x1b[2J\r\x7f\x9b")
-    assert text == r"level=WARNING reason=a\x0a2026 level=INFO join\x1b[2J\x0d\x7f\x9b"
+    text = line("a\n2026 level=INFO join\x1b[2J\r\x7f\x9b\u202e")
+    assert text == r"level=WARNING reason=a\n2026 level=INFO join\x1b[2J\r\x7f\x9b\u202e"
 
 
 def test_other_characters_stay():

@@ -9,6 +9,7 @@ from reduction.model import Join, Peer, Peers, Presence, Result, Start, Welcome
 from reduction.transports import tcp
 from reduction.transports.tcp import PathState
 
+from reducer.core.accounts import Account
 from reducer.core.totals import JobLabel
 from reducer.engine import Engine as RealEngine
 from reducer.engine import Owner
@@ -38,7 +39,7 @@ class Engine:
     def __init__(self):
         self.stream = Stream()
 
-    def open(self, sink):
+    def open(self, sink, peer):
         return self.stream
 
 
@@ -159,7 +160,7 @@ def test_losses_are_counted_for_the_host_and_never_fall(monkeypatch):
         box = moved(engine, pair)
         [totals] = engine.jobs.totals.by_label.values()
         assert totals.retransmits == {"host": 0}, "the host has a series from the start"
-        assert box.path() == (Owner(JobLabel("job", ""), "host", totals), 0.25, 5)
+        assert box.path() == (Owner(JobLabel("job", ""), "host", totals, Account("job")), 0.25, 5)
         del known[0]
         assert box.path()[1:] == (0.5, 5)
         del known[0]

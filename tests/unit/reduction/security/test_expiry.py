@@ -1,4 +1,4 @@
-"""When certificates expire."""
+"""From when and until when certificates are valid, as their bytes say."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ import pytest
 import trustme
 from cryptography import x509
 from reduction.errors import ConfigError
-from reduction.security.expiry import expires_at
+from reduction.security.expiry import Validity, date, validities
 
 
 def issued(*not_after):
@@ -23,18 +23,32 @@ def issued(*not_after):
 @pytest.mark.parametrize("year", [1990, 2027, 2049, 2050, 2999])
 def test_both_ways_to_write_a_time(year):
     when = datetime(year, 2, 3, 4, 5, 6, tzinfo=UTC)
-    assert expires_at(issued(when), "f") == when.timestamp()
+    begin = datetime(1960, 1, 1, tzinfo=UTC).timestamp()
+    assert validities(issued(when), "f") == [Validity(begin, when.timestamp())]
 
 
-def test_the_first_of_several_counts():
+def test_all_of_a_file_in_its_order():
     now = datetime.now(UTC).replace(microsecond=0)
-    pem = issued(now + timedelta(days=3), now + timedelta(days=2), now + timedelta(days=4))
-    assert expires_at(pem, "f") == (now + timedelta(days=2)).timestamp()
+    ends = [now + timedelta(days=days) for days in (3, 2, 4)]
+    assert [one.end for one in validities(issued(*ends), "f")] == [when.timestamp() for when in ends]
+
+
+def test_what_is_wrong_at_a_time_names_the_date():
+    assert date(0.0) == "1970-01-01 00:00:00 UTC"
+    one = Validity(86_400.0, 2 * 86_400.0)
+    assert [one.trouble(at) for at in (86_399.0, 86_400.0, 2 * 86_400.0, 2 * 86_400.1)] == [
+        "is not valid before 1970-01-02 00:00:00 UTC",
+        "",
+        "",
+        "expired on 1970-01-03 00:00:00 UTC",
+    ]
 
 
 def test_the_same_as_the_library_says():
     pem = trustme.CA().cert_pem.bytes()
-    assert expires_at(pem, "f") == x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+    theirs = x509.load_pem_x509_certificate(pem)
+    dates = theirs.not_valid_before_utc, theirs.not_valid_after_utc
+    assert validities(pem, "f") == [Validity(*(when.timestamp() for when in dates))]
 
 
 def test_a_certificate_of_version_1_has_no_field_for_it():
@@ -44,17 +58,17 @@ def test_a_certificate_of_version_1_has_no_field_for_it():
     validity = item(0x30, item(0x17, b"260101000000Z"), item(0x17, b"270101000000Z"))
     der = item(0x30, item(0x30, item(2, b"\1"), item(0x30), item(0x30), validity))
     pem = ssl.DER_cert_to_PEM_cert(der).encode()
-    assert expires_at(pem, "f") == datetime(2027, 1, 1, tzinfo=UTC).timestamp()
+    assert [one.end for one in validities(pem, "f")] == [datetime(2027, 1, 1, tzinfo=UTC).timestamp()]
 
 
 @pytest.mark.parametrize("pem", [b"", b"no certificate", b"\xff", b"-----BEGIN CERTIFICATE-----"])
 def test_a_file_without_a_certificate(pem):
-    with pytest.raises(ConfigError, match=r"^f: no date of expiry can be read from its certificates: "):
-        expires_at(pem, "f")
+    with pytest.raises(ConfigError, match=r"^f: "):
+        validities(pem, "f")
 
 
 def test_no_end_of_a_certificate_is_an_error_of_another_kind():
     der = ssl.PEM_cert_to_DER_cert(trustme.CA().cert_pem.bytes().decode())
     for length in range(1, len(der)):
         with pytest.raises(ConfigError):
-            expires_at(ssl.DER_cert_to_PEM_cert(der[:length]).encode(), "f")
+            validities(ssl.DER_cert_to_PEM_cert(der[:length]).encode(), "f")

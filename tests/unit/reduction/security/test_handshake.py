@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from reduction.security.tls import TlsFiles
@@ -125,6 +126,34 @@ def test_a_server_of_another_name(authority, worker):
     reason = ask(worker, server_of(server), says_hello)
     assert reason is not None
     assert reason.startswith("its certificate is not accepted here: IP address mismatch")
+
+
+@pytest.mark.parametrize(
+    ("days", "what"), [((-3, -2), "it expired on "), ((2, 3), "it is not valid before ")]
+)
+def test_a_server_whose_certificate_is_out_of_date(authority, worker, days, what):
+    reason = ask(worker, server_of(authority.files("127.0.0.1", days=days)), says_hello)
+    day = datetime.now(UTC) + timedelta(days=days[1] if days[1] < 0 else days[0])
+    assert reason is not None
+    assert reason.startswith(f"its certificate is not accepted here: {what}{day:%Y-%m-%d} ")
+
+
+@pytest.mark.parametrize(("days", "what"), [((-3, -2), "expired on "), ((2, 3), "is not valid before ")])
+def test_our_own_certificate_is_out_of_date(authority, server, days, what):
+    ours = authority.files(days=days)
+    reason = ask(ours, server_of(server), says_hello)
+    day = datetime.now(UTC) + timedelta(days=days[1] if days[1] < 0 else days[0])
+    assert reason is not None
+    assert reason.startswith(f"our certificate {ours.cert} {what}{day:%Y-%m-%d} ")
+
+
+def test_dates_that_cannot_be_read_are_not_the_reason(authority, worker, monkeypatch):
+    def no_certificate(der):
+        raise IndexError
+
+    monkeypatch.setattr("reduction.security.tls_refusal.validity", no_certificate)
+    reason = ask(worker, server_of(authority.files("127.0.0.1", is_expired=True)), says_hello)
+    assert reason == "its certificate is not accepted here: certificate has expired"
 
 
 def test_who_hangs_up_before_the_handshake_may_be_about_to_end(worker):

@@ -36,6 +36,13 @@ def test_the_line_of_a_job_is_that_of_its_rails_as_well(token_file):
     assert [table.of(job) for job in jobs] == [A, A, B, C, C, C, C]
 
 
+def test_the_line_that_admits_a_job(token_file):
+    table = read_tokens(token_file(f"one:{A}\ntwo@3:{B}\n*:{C}\n"))
+    jobs = "one", "one@0", "two@3", "two@2", "three"
+    assert [table.line_of(job) for job in jobs] == ["one", "one", "two@3", "*", "*"]
+    assert read_tokens(token_file(f"*:{C}\n")).line_of("one") == "", "nobody else could come"
+
+
 def test_the_last_colon_ends_the_job(token_file):
     assert read_tokens(token_file(f"team:night:run:{A}")).of("team:night:run") == A
 

@@ -4,18 +4,24 @@ import pytest
 from reduction import wire
 from reduction.errors import MalformedFrame
 from reduction.limits import LOBBY_ENTRIES_MAX, LOBBY_ENTRY_BYTES_MAX, LOBBY_REQUEST_BYTES_MAX
-from reduction.model import LobbyEntry, LobbyRequest
+from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
 from reduction.v1 import reduction_pb2 as pb
 
 NONCE = b"n" * 16
 
 
 def test_round_trips():
-    request = LobbyRequest("job", NONCE, b"entry")
-    assert wire.lobby_request_from_wire(wire.lobby_request_to_wire(request)) == request
+    for takes_news in (True, False):
+        request = LobbyRequest("job", NONCE, b"entry", takes_news)
+        assert wire.lobby_request_from_wire(wire.lobby_request_to_wire(request)) == request
     entries = (LobbyEntry(NONCE, b"entry", False), LobbyEntry(b"o" * 16, b"x", True))
-    assert wire.lobby_response_from_wire(wire.lobby_response_to_wire(entries)) == entries
-    assert wire.lobby_response_from_wire(b"") == ()
+    for news in (
+        LobbyNews(entries),
+        LobbyNews(entries, adds=True),
+        LobbyNews(entries, adds=True, has_more=True),
+    ):
+        assert wire.lobby_response_from_wire(wire.lobby_response_to_wire(news)) == news
+    assert wire.lobby_response_from_wire(b"") == LobbyNews(())
 
 
 def test_the_largest_request_is_within_its_limit():

@@ -35,9 +35,9 @@ U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)
 SECONDS = st.floats(min_value=0, allow_infinity=False)
 IDS = st.binary(min_size=16, max_size=16)
-HOSTS = st.text(max_size=60)
 #: What can be printed.
 VISIBLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
+HOSTS = st.text(VISIBLE, max_size=60)
 PAYLOADS = st.one_of(st.just(b""), st.binary(max_size=300)).map(memoryview)
 CREDITS = st.integers(limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX)
 ABORTS = st.builds(Abort, code=st.integers(0, 20), message=st.text(max_size=100))
@@ -51,7 +51,7 @@ COLLECTIVES = st.builds(
 )
 MEMBERS = st.builds(
     Member,
-    address=st.text(min_size=1, max_size=60),
+    address=st.text(VISIBLE, min_size=1, max_size=60),
     incarnation=IDS,
     weight=st.integers(1, limits.WEIGHT_MAX),
 )
@@ -133,7 +133,7 @@ REDUCER_FRAMES = st.one_of(
 )
 JOBS = st.builds(
     model.JobStatus,
-    job=st.text(max_size=20),
+    job=st.text(VISIBLE, max_size=20),
     world_size=U32,
     peers=st.lists(PEERS, max_size=3).map(tuple),
     epoch=U64,
@@ -148,7 +148,7 @@ JOBS = st.builds(
     under_way_bytes=U64,
     last=st.lists(st.builds(model.LastRank, rank=U32, chunks=U64, waited_s=SECONDS), max_size=3).map(tuple),
     waits=st.builds(model.WaitTimes, p50_s=SECONDS, p90_s=SECONDS, p99_s=SECONDS, max_s=SECONDS),
-    group=st.text(max_size=20),
+    group=st.text(VISIBLE, max_size=20),
     planes=st.builds(model.Planes, grpc=U32, tcp=U32, shared=U32),
 )
 PRINTABLE = st.text(max_size=20).filter(str.isprintable)
@@ -162,7 +162,7 @@ EVENTS = st.builds(
 )
 STATUSES = st.builds(
     model.ReducerStatus,
-    version=st.text(max_size=20),
+    version=st.text(VISIBLE, max_size=20),
     incarnation=IDS,
     uptime_seconds=st.floats(allow_nan=False),
     draining=st.booleans(),

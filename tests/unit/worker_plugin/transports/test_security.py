@@ -100,3 +100,12 @@ def test_what_is_shown_is_not_printed_or_pickled(token_file):
     for value in (access_of(config, "one"), private_access(A)):
         assert A not in repr(value)
     assert A.encode() not in pickle.dumps(config)
+
+
+@pytest.mark.parametrize(("days", "what"), [((-3, -2), "expired on "), ((2, 3), "is not valid before ")])
+def test_a_certificate_out_of_date_is_shown_to_nobody(tmp_path, days, what):
+    files = Authority(tmp_path).files(days=days)
+    config = PluginConfig(reducers=("a:1",), tls_cert=files.cert, tls_key=files.key, tls_ca=files.ca)
+    with pytest.raises(ConfigError) as caught:
+        access_of(config, "one")
+    assert str(caught.value).startswith(f"our certificate {files.cert} {what}")

@@ -2,8 +2,10 @@
 
 import array
 import asyncio
+import ctypes
 import errno
 import gc
+import mmap
 import os
 import socket
 from contextlib import contextmanager
@@ -19,6 +21,10 @@ from reduction.transports.shared.own import SLAB_BYTES
 from reduction.transports.shared.sharing import _PLACE, PLACE_BYTES
 from support.network.tcp_pair import Recorder, run, unix_pair
 from support.processes.shortages import no_descriptors
+
+PAGE = mmap.PAGESIZE
+# From linux/fcntl.h.
+SIZE, FUTURE_WRITE = 0x2 | 0x4, 0x10
 
 
 class Side(Recorder):
@@ -190,9 +196,74 @@ def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
         known.add(2, os.dup(region.descriptor))
     assert REGIONS_MAX > 1
     empty = os.memfd_create("empty", os.MFD_ALLOW_SEALING)
-    own.fcntl.fcntl(empty, 1033, 2)
+    own.fcntl.fcntl(empty, 1033, SIZE | FUTURE_WRITE)
     with pytest.raises(MalformedFrame, match="a region of 0 bytes"):
         PeerMemory().add(1, empty)
+
+
+def made(nbytes=4 * PAGE, *, allocated=4 * PAGE, behind=0, seals=SIZE | FUTURE_WRITE):
+    """Return the descriptor of a region of so many bytes, of which so many have memory."""
+    descriptor = os.memfd_create("made", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, nbytes)
+    if allocated:
+        os.posix_fallocate(descriptor, 0, allocated)
+    if behind:  # FALLOC_FL_KEEP_SIZE: memory behind the end counts in st_blocks as well
+        fallocate = ctypes.CDLL(None).fallocate
+        fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+        assert fallocate(descriptor, 1, nbytes, behind) == 0
+    own.fcntl.fcntl(descriptor, 1033, seals)
+    return descriptor
+
+
+@pytest.mark.parametrize(
+    "holes", [{"allocated": 0}, {"allocated": 3 * PAGE}, {"allocated": PAGE, "behind": 3 * PAGE}]
+)
+def test_a_region_with_holes_is_not_taken_and_costs_nothing(holes):
+    charged = []
+    known = PeerMemory(charged.append)
+    before = descriptors()
+    with pytest.raises(tcp.CannotShare, match=f"a region of {4 * PAGE} bytes has .* the holes"):
+        known.add(1, made(**holes))
+    assert (charged, descriptors()) == ([], before)
+    known.add(1, made())
+    assert charged == [4 * PAGE]
+
+
+@pytest.mark.parametrize("seals", [0, SIZE, FUTURE_WRITE, 0x2 | FUTURE_WRITE, 0x4 | FUTURE_WRITE])
+def test_a_region_whose_holes_could_come_later_is_not_taken(seals):
+    with pytest.raises(MalformedFrame, match="not sealed"):
+        PeerMemory().add(1, made(seals=seals))
+
+
+def test_what_this_side_shows_has_no_holes():
+    memory = OwnMemory()
+    memory.want()
+    region, _ = memory.find(address_of(memory.allocate(100).data))
+    assert os.fstat(region.descriptor).st_blocks * 512 == SLAB_BYTES
+
+
+def test_a_region_is_charged_for_as_long_as_it_is_mapped():
+    charged = []
+    known = PeerMemory(charged.append)
+    known.add(1, made())
+    view = known.view(1, 0, 8)
+    known.forget(1)
+    gc.collect()
+    assert charged == [4 * PAGE], "it is still in use"
+    del view
+    gc.collect()
+    assert charged == [4 * PAGE, -4 * PAGE]
+
+
+def test_a_region_for_which_nothing_is_left_is_refused_without_a_mapping(monkeypatch):
+    def charge(nbytes):
+        raise tcp.CannotShare("no more")
+
+    monkeypatch.setattr(peer.mmap, "mmap", lambda *_: pytest.fail("it was mapped"))
+    before = descriptors()
+    with pytest.raises(tcp.CannotShare, match="no more"):
+        PeerMemory(charge).add(1, made())
+    assert descriptors() == before
 
 
 @pytest.mark.parametrize(
@@ -211,9 +282,11 @@ def test_a_region_that_cannot_be_mapped_is_the_peers_fault_only_if_nothing_is_sh
     region, _ = memory.find(address_of(buffer.data))
     before = descriptors()
     monkeypatch.setattr(peer.mmap, "mmap", refuse)
+    charged = []
     with pytest.raises(kind, match=f"region 1 cannot be mapped: .*{os.strerror(number)}"):
-        PeerMemory().add(1, os.dup(region.descriptor))
+        PeerMemory(charged.append).add(1, os.dup(region.descriptor))
     assert descriptors() == before
+    assert charged == [SLAB_BYTES, -SLAB_BYTES]
 
 
 def test_without_descriptors_a_region_cannot_be_received_and_nobody_lies():
@@ -264,7 +337,7 @@ def test_a_region_that_cannot_have_its_size_leaves_no_descriptor(monkeypatch):
     memory = OwnMemory()
     memory.want()
     before = descriptors()
-    monkeypatch.setattr(os, "ftruncate", refuse)
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
     assert isinstance(memory.allocate(100), np.ndarray)
     assert "No space left" in memory.refusal
     assert descriptors() == before

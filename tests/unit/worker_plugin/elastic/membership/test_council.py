@@ -15,6 +15,7 @@ from worker_plugin.elastic.membership.council import (
     Refuse,
     Wait,
     deliberate,
+    must_tell,
 )
 from worker_plugin.elastic.membership.entries import Said
 from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
@@ -301,3 +302,33 @@ def test_of_several_proposals_the_one_with_the_highest_number_is_joined(number):
     own = said(1, number=1, is_waiting=True)
     others = said(0, number=1, proposal=low), said(2, number=1, proposal=high)
     assert deliberate(hearing(own, *others, lineage=after_first(1))) == Join(high)
+
+
+# ---- who says of which workers a generation consists ----
+
+SECOND = Generation(2, "second", (worker(0), worker(1), worker(3)), (worker(3),))
+
+
+def test_of_those_that_have_joined_the_first_one_tells_those_who_look_for_a_generation():
+    looking = said(2, number=0), said(0, number=0), said(1, number=0)
+    assert must_tell(FIRST, worker(0), looking)
+    joined = said(0, number=1), said(1, number=1)
+    assert must_tell(FIRST, worker(0), (*joined, said(2)))
+    assert not must_tell(FIRST, worker(1), (*joined, said(2)))
+    assert must_tell(FIRST, worker(1), (replace(joined[0], is_gone=True), said(2)))
+
+
+def test_nobody_tells_what_all_know():
+    assert not must_tell(FIRST, worker(0), (said(1, number=1), said(2, number=1)))
+    assert not must_tell(
+        SECOND, worker(0), (said(1, number=1), said(3))
+    )  # they have agreed on it; a newcomer is told
+    assert not must_tell(
+        FIRST, worker(0), (said(1, number=1), said(2, is_gone=True), said(5, is_waiting=True))
+    )
+
+
+def test_a_donor_that_does_not_know_its_generation_is_told():
+    others = said(0, number=1, is_waiting=True), said(3)
+    assert must_tell(SECOND, worker(1), others)
+    assert not must_tell(SECOND, worker(3), (*others, said(1, number=2)))

@@ -1,0 +1,39 @@
+"""What peers wrote, as it may stand in a log or on a terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def printable(text: str) -> str:
+    r"""Return a text on one line, with an escape such as \x1b in place of each character that cannot be printed.
+
+    These are control characters, line breaks, what turns the direction of writing, and lone surrogates.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
+    )
+
+
+def load_json(data: str | bytes) -> Any:
+    """Return what a peer wrote as JSON, its texts printable.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deeply.
+    """
+    return _cleaned(json.loads(data))
+
+
+def _cleaned(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case list():
+            return [_cleaned(one) for one in value]
+        case dict():
+            return {printable(name): _cleaned(one) for name, one in value.items()}
+    return value

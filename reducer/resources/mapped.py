@@ -1,0 +1,42 @@
+"""The memory of workers on this host that this process maps, and what that costs each job.
+
+A mapping costs address space, tables of pages and a descriptor. What is mapped has been allocated by its owners, so all
+of it together is no more than the machine has, unless somebody shows the same memory again and again.
+"""
+
+from __future__ import annotations
+
+import resource
+
+from reduction.limits import MAPPED_REGIONS_MAX
+from reduction.transports.tcp import CannotShare
+
+from reducer.core.accounts import Account, Shares
+from reducer.resources.allowance import MEMORY_UNKNOWN, machine_memory
+
+
+class Mapped:
+    """Regions of all connections."""
+
+    def __init__(self) -> None:
+        self.memory = Shares(min(machine_memory(), default=MEMORY_UNKNOWN))
+        self.regions = Shares(MAPPED_REGIONS_MAX)
+
+    def charge(self, account: Account, nbytes: int) -> None:
+        """Charge an account for a region before it is mapped; negative bytes give back.
+
+        Raises:
+            CannotShare: the account may not map so much.
+        """
+        if nbytes > 0:
+            descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if descriptors != resource.RLIM_INFINITY:
+                self.regions.limit = min(MAPPED_REGIONS_MAX, descriptors // 2)
+            for what, shares, amount in (("bytes", self.memory, nbytes), ("regions", self.regions, 1)):
+                if amount > shares.free(account):
+                    raise CannotShare(
+                        f"job {account.job} may map {shares.free(account)} {what} of its memory beside what it has, "
+                        f"not {amount}: {shares.taken} of {shares.limit} are mapped for all jobs"
+                    )
+        self.memory.take(account, nbytes)
+        self.regions.take(account, 1 if nbytes > 0 else -1)

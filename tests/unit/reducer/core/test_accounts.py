@@ -1,0 +1,50 @@
+"""Shares: whatever one job or token takes, the next one finds something."""
+
+import pytest
+
+from reducer.core.accounts import Account, Shares, account_of
+
+
+def test_rails_pay_with_their_job():
+    assert account_of("job@3", "line") == Account("job", "line")
+    assert account_of("job") == Account("job")
+
+
+def test_a_job_gets_three_quarters_of_what_others_leave():
+    shares = Shares(1024)
+    left = []
+    for number in range(6):
+        account = Account(f"job {number}")
+        left.append(shares.free(account))
+        shares.take(account, shares.free(account))
+        assert shares.free(account) == 0
+    assert left == [768, 192, 48, 12, 3, 0]
+    shares.take(Account("job 0"), -768)
+    assert shares.taken == 255
+    assert shares.free(Account("job 0")) == 576  # of 769
+
+
+def test_what_a_job_takes_piece_by_piece_is_no_more():
+    shares = Shares(1000)
+    for _ in range(5):
+        shares.take(Account("job"), min(200, shares.free(Account("job"))))
+    assert shares.taken == 750
+
+
+def test_the_jobs_of_a_token_pay_together():
+    shares = Shares(1024)
+    for number in range(20):
+        account = Account(f"job {number}", "a")
+        shares.take(account, shares.free(account))
+    assert shares.taken == 768
+    assert shares.free(Account("one more", "a")) == 0
+    assert shares.free(Account("of another", "b")) == 192
+
+
+@pytest.mark.parametrize("limit", [0, 100])
+def test_nothing_is_free_below_a_limit_that_was_lowered(limit):
+    shares = Shares(1000)
+    shares.take(Account("job"), 500)
+    shares.limit = limit
+    assert shares.free(Account("job")) == 0
+    assert shares.free(Account("other")) == 0

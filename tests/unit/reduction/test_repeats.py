@@ -1,0 +1,109 @@
+"""What peers can cause is in the log a few times, and then how often it came again."""
+
+import logging
+
+import pytest
+from reduction.repeats import BURST, KEYS_MAX, REPEAT_S, Repeats
+
+LOG = logging.getLogger("some.module")
+
+
+class Scene:
+    def __init__(self, caplog):
+        self.now = 100.0
+        self.repeats = Repeats(lambda: self.now)
+        self.caplog = caplog
+
+    def say(self, kind="refused", peer="10.0.0.1", text="no", **more):
+        self.repeats.log(LOG, logging.WARNING, kind, peer, "%s", text, **more)
+
+    def lines(self):
+        """Take what was logged."""
+        lines = [record.getMessage() for record in self.caplog.records]
+        self.caplog.clear()
+        return lines
+
+
+@pytest.fixture
+def scene(caplog):
+    return Scene(caplog)
+
+
+def test_a_few_lines_are_written_at_once_and_the_rest_is_counted(scene):
+    for number in range(BURST + 5):
+        scene.say(text=str(number))
+    assert scene.lines() == [str(number) for number in range(BURST)]
+    scene.now += REPEAT_S
+    scene.repeats.expire()
+    assert scene.lines() == ["left out kind=refused peer=10.0.0.1 times=5"]
+    scene.say(text="the count has taken this line's place")
+    assert scene.lines() == []
+
+
+def test_a_flood_without_end_is_one_line_in_a_while(scene):
+    for _ in range(10 * int(REPEAT_S)):
+        scene.say()
+        scene.now += 1.0
+    counts = scene.lines()[BURST:]
+    assert 8 <= len(counts) <= 10
+    assert all(line.startswith("left out kind=refused peer=10.0.0.1 times=") for line in counts)
+
+
+def test_what_a_peer_says_makes_no_other_line_of_it(scene):
+    for number in range(100):
+        scene.say(text=f"I am {number}")
+    assert len(scene.lines()) == BURST
+
+
+def test_other_kinds_peers_levels_and_loggers_have_their_own(scene):
+    for _ in range(10):
+        scene.say(burst=1)
+        scene.say("joined", burst=1)
+        scene.say(peer="10.0.0.2", burst=1)
+        scene.repeats.log(LOG, logging.ERROR, "refused", "10.0.0.1", "no", burst=1)
+        scene.repeats.log(logging.getLogger("other"), logging.WARNING, "refused", "10.0.0.1", "no", burst=1)
+    assert len(scene.lines()) == 5
+
+
+def test_after_a_while_all_of_a_burst_may_come_again(scene):
+    for _ in range(3):
+        for number in range(BURST):
+            scene.say(text=str(number))
+        scene.now += BURST * REPEAT_S
+    assert scene.lines() == [str(number) for number in range(BURST)] * 3
+
+
+def test_a_line_has_the_level_the_logger_and_the_traceback_that_it_was_given(scene):
+    error = ValueError("a bug")
+    scene.say(error=error)
+    (record,) = scene.caplog.records
+    assert (record.name, record.levelno, record.exc_info[1]) == (LOG.name, logging.WARNING, error)
+
+
+def test_the_counts_come_at_the_end(scene):
+    for _ in range(BURST + 1):
+        scene.say(peer="")
+    scene.lines()
+    scene.repeats.close()
+    assert scene.lines() == ["left out kind=refused peer=? times=1"]
+    scene.repeats.close()
+    assert scene.lines() == []
+
+
+def test_memory_is_bounded_and_peers_beyond_that_share_their_lines(scene):
+    for number in range(KEYS_MAX + 100):
+        scene.say(peer=str(number))
+    assert len(scene.lines()) == KEYS_MAX + BURST
+    scene.repeats.close()
+    assert scene.lines() == [f"left out kind=refused peer=others times={100 - BURST}"]
+
+
+def test_peers_that_say_no_more_are_forgotten(scene):
+    for number in range(KEYS_MAX):
+        scene.say(peer=str(number))
+    scene.now += REPEAT_S
+    scene.lines()
+    for _ in range(2):
+        scene.say(peer="one more")
+    scene.repeats.close()
+    assert scene.lines() == ["no", "no"], "it has lines of its own"

@@ -1,0 +1,54 @@
+"""What a worker hears in the lobby, from others that need not be what they seem."""
+
+import itertools
+import json
+import logging
+
+import pytest
+from reduction.model import LobbyEntry
+
+from worker_plugin.config import PluginConfig
+from worker_plugin.elastic.membership import voice
+from worker_plugin.elastic.membership.entries import Said
+from worker_plugin.elastic.membership.lineage import Worker
+from worker_plugin.elastic.membership.voice import Voice
+
+OWN = Said(Worker(0, "00" * 16), "here", "settings")
+
+
+class Lobby:
+    """In place of the calls to the reducers: another worker says something else each time."""
+
+    entries = ()
+
+    def __init__(self, *_):
+        pass
+
+    def heard(self):
+        return [(LobbyEntry(b"x" * 16, next(self.entries), False),)]
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    monkeypatch.setattr(voice, "LobbyClient", Lobby)
+    own = Voice(PluginConfig(reducers=("127.0.0.1:1",), job="j"), OWN, lambda: None)
+
+    def others(entries):
+        monkeypatch.setattr(Lobby, "entries", entries)
+        return own.others()
+
+    return others
+
+
+def test_a_worker_that_says_other_nonsense_each_time_is_a_few_lines(heard, caplog):
+    nonsense = (b"nonsense %d" % number for number in itertools.count())
+    with caplog.at_level(logging.INFO):
+        for _ in range(10_000):
+            assert heard(nonsense) == {}
+    assert 1 <= len(caplog.records) <= 20
+
+
+def test_a_host_moves_no_cursor(heard):
+    fields = {"rank": 1, "nonce": "11" * 16, "host": "h\x1b[2J\u202e", "settings": "s", "number": 0}
+    said = json.dumps(fields | {"waiting": False, "count": 1}).encode()
+    assert heard(iter([said]))["11" * 16].host == r"h\x1b[2J\u202e"

@@ -1,0 +1,65 @@
+"""What a worker makes of the news of a lobby, and how often it says something itself."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from reduction.errors import MalformedFrame
+from reduction.limits import LOBBY_ENTRIES_MAX, LOBBY_S, LOBBY_SAYS_MAX, LOBBY_SAYS_PER_S
+from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
+
+from reducer.core.accounts import Account
+from reducer.core.lobby import Lobby
+from worker_plugin.transports import lobby_client
+from worker_plugin.transports.lobby_client import LobbyClient, _with_news
+
+A, B = LobbyEntry(b"a" * 16, b"one", False), LobbyEntry(b"b" * 16, b"two", False)
+GONE = LobbyEntry(A.nonce, b"one", True)
+
+
+def entries(workers):
+    return [entry for entry, _ in workers.values()]
+
+
+def test_news_add_to_what_is_known_and_an_older_reducer_says_all():
+    known = _with_news({}, LobbyNews((A,), adds=True), 0.0)
+    known = _with_news(known, LobbyNews((B,), adds=True), 0.0)
+    assert entries(known) == [A, B]
+    assert entries(_with_news(known, LobbyNews((GONE,), adds=True), 0.0)) == [GONE, B]
+    assert entries(_with_news(known, LobbyNews((B,)), 0.0)) == [B]
+
+
+def test_who_has_gone_is_forgotten_without_a_word():
+    known = _with_news({}, LobbyNews((GONE, B), adds=True), 5.0)
+    assert entries(_with_news(known, LobbyNews((), adds=True), 5.0 + LOBBY_S)) == [GONE, B]
+    assert entries(_with_news(known, LobbyNews((), adds=True), 5.1 + LOBBY_S)) == [B]
+
+
+def test_a_reducer_cannot_fill_a_worker_with_entries():
+    crowd = tuple(LobbyEntry(number.to_bytes(16), b"x", False) for number in range(2 * LOBBY_ENTRIES_MAX))
+    known = _with_news({}, LobbyNews(crowd, adds=True), 0.0)
+    with pytest.raises(MalformedFrame, match="a lobby of 2049 workers"):
+        _with_news(known, LobbyNews((A,), adds=True), 0.0)
+
+
+def test_a_worker_never_says_more_than_a_reducer_takes(monkeypatch):
+    now = [100.0]
+    slept = []
+
+    async def sleep(seconds):
+        now[0] += max(0.0, seconds)
+        slept.append(max(0.0, seconds))
+
+    monkeypatch.setattr(lobby_client, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(lobby_client, "asyncio", SimpleNamespace(sleep=sleep))
+    client = SimpleNamespace(_paid_until={"reducer": 0.0})
+    lobby = Lobby()
+
+    async def say():
+        for _ in range(3 * LOBBY_SAYS_MAX):
+            await LobbyClient._wait_to_say(client, "reducer")
+            lobby.on_request(1, LobbyRequest("job", A.nonce, b"x"), Account("job"), now[0])
+
+    asyncio.run(say())
+    assert slept[: LOBBY_SAYS_MAX // 2] == [0.0] * (LOBBY_SAYS_MAX // 2), "at first it says all at once"
+    assert slept[-1] == pytest.approx(1 / LOBBY_SAYS_PER_S)

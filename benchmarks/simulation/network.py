@@ -178,7 +178,8 @@ class Connection:
             is_new = not self._again
             room = int(self._window) - self._flight_bytes
             if is_new:
-                size = min(self._source.packet_bytes, burst_bytes(self.pace), self._given - self._next)
+                largest = min(self._source.packet_bytes, burst_bytes(self.pace) or math.inf)
+                size = int(min(largest, self._given - self._next))
                 # Like Linux, which rather waits than sends a small part of what the window allows.
                 start, stop = self._next, self._next + (min(size, room) if 3 * room >= self._window else size)
             else:

@@ -49,7 +49,8 @@ RATE_LEAST = 125_000.0
 #: What links carry is the best of so many intervals, because in some of them there was nothing to send.
 INTERVALS = 4
 #: What a paced connection hands over as one packet: the bytes of so many seconds, but never less than so many bytes.
-BURST_S, BURST_BYTES_LEAST = 0.001, 16 << 10
+#: From the last number on Linux decides, whose packets have 64 KiB.
+BURST_S, BURST_BYTES_LEAST, BURST_BYTES_MOST = 0.002, 16 << 10, 48 << 10
 #: An interval goes on until so many segments were sent, or fewer would say nothing about losses.
 SEGMENTS_MIN = 100
 #: An interval in which senders were busy for more seconds than this says nothing of the links as they are now.
@@ -57,14 +58,16 @@ INTERVAL_S_MAX = 0.2
 
 
 def burst_bytes(bytes_per_s: float) -> int:
-    """Return how many bytes a connection of that pace may hand over as one packet.
+    """Return how many bytes a connection of that pace may hand over as one packet; 0: Linux decides.
 
     A network card sends all of a packet's segments at once. By itself Linux makes packets of 64 KiB at any pace where
     the round trip is below 0.5 ms, and of a millisecond's bytes where it is long (tcp_tso_autosize in
-    net/ipv4/tcp_output.c). The connections that meet on a link send as many bytes together in a millisecond as the
-    link carries in that time, so a packet of each of them fits into the port of a switch at once.
+    net/ipv4/tcp_output.c). The port of a switch holds about a millisecond of its rate, which is what all connections
+    that meet there send in a millisecond together. Packets of two milliseconds seldom overflow it, because they
+    seldom come all at once, and cost half as many system calls.
     """
-    return max(BURST_BYTES_LEAST, int(min(bytes_per_s, 1e12) * BURST_S))
+    burst = max(BURST_BYTES_LEAST, int(min(bytes_per_s, 1e12) * BURST_S))
+    return burst if burst < BURST_BYTES_MOST else 0
 
 
 class Sent(NamedTuple):

@@ -91,7 +91,7 @@ def test_where_nothing_has_come_nothing_is_received(files):
     run(test())
 
 
-@pytest.mark.parametrize("paces", [(), (200, 50, 100)])
+@pytest.mark.parametrize("paces", [(), (200, 10, 20, 200)])
 def test_messages_of_all_sizes_in_both_directions(files, paces):
     sizes = (0, 1, 1000, 16 * KIB, 16 * KIB + 1, 128 * KIB, 4 * MIB, 3)
     payloads = [pattern(size, size) for size in sizes]

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
+from reduction.repeats import LINES
+
 from reducer.observe.metrics import ANSWER_S
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,8 @@ def _answer(asked: socket.socket, text: Callable[[], str]) -> None:
                 try:
                     connection.sendall(text().encode())
                 except Exception as error:  # the next one is answered all the same
-                    log.warning("cannot tell the first process my metrics reason=%r", error)
+                    what = "cannot tell the first process my metrics reason=%r"
+                    LINES.log(log, logging.WARNING, "metrics", "", what, error)
 
 
 def ask(lines: Sequence[socket.socket]) -> list[str | None]:

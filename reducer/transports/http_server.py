@@ -22,6 +22,7 @@ from functools import partial
 from http import HTTPStatus
 
 from reduction.limits import HTTP_ANSWER_S, HTTP_CONNECTIONS_MAX, HTTP_HEAD_BYTES_MAX, HTTP_REQUEST_S
+from reduction.repeats import LINES
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,6 @@ PAUSE_S = 0.1
 #: How long a connection may stay after its answer, in seconds. If it were closed with bytes unread, the kernel would
 #: reset it, and the client might lose the answer.
 LINGER_S = 1.0
-#: At most one answer that fails in this time is logged, in seconds.
-QUIET_S = 30.0
 _END = b"\r\n\r\n"
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _RECEIVE_BYTES = 1 << 16
@@ -69,8 +68,6 @@ class HttpPort:
         self._respond = respond
         #: The connections in the order in which they came, and whether each has sent its request and has no answer yet.
         self._connections: dict[asyncio.Task[None], bool] = {}
-        #: Until then no answer that fails is logged.
-        self._quiet_until_s = 0.0
         self._spare: int | None = None
         self._keep_spare()
 
@@ -154,10 +151,9 @@ class HttpPort:
         try:
             found = await self._respond(asked)
         except Exception as error:
-            now_s = asyncio.get_running_loop().time()
-            if now_s >= self._quiet_until_s:
-                self._quiet_until_s = now_s + QUIET_S
-                log.warning("no answer over HTTP path=%s reason=%r", asked.path, error)
+            LINES.log(
+                log, logging.WARNING, "HTTP", "", "no answer over HTTP path=%s reason=%r", asked.path, error
+            )
             found = Answer("this failed; the log has more\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
         return _to_bytes(found, has_body=method != "HEAD")
 

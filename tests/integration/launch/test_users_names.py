@@ -80,7 +80,7 @@ def test_a_script_beside_them_trains(names: tuple[str, ...], kind: str, tmp_path
     assert gradient == "[[3.0, 4.0]]"
     hiding = [] if kind == "folder" else [name for name in names if name not in NOT_IN_WORKERS]
     if not hiding:
-        assert "REDUCTION_AUTO=ddp: DistributedDataParallel module 1 averages" in warned
+        assert "REDUCTION_AUTO=ddp: DistributedDataParallel module 1 will average" in warned
         assert outcome == "summed"
         return
     hidden = f"{files[hiding[0]]} hides the package {hiding[0]!r} of reduction-server: rename it"

@@ -50,7 +50,7 @@ RATE_LEAST = 125_000.0
 INTERVALS = 4
 #: What a paced connection hands over as one packet: the bytes of so many seconds, but never less than so many bytes.
 #: From the last number on Linux decides, whose packets have 64 KiB.
-BURST_S, BURST_BYTES_LEAST, BURST_BYTES_MOST = 0.002, 16 << 10, 48 << 10
+BURST_S, BURST_BYTES_LEAST, BURST_BYTES_MOST = 0.002, 24 << 10, 48 << 10
 #: An interval goes on until so many segments were sent, or fewer would say nothing about losses.
 SEGMENTS_MIN = 100
 #: An interval in which senders were busy for more seconds than this says nothing of the links as they are now.

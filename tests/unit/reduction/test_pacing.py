@@ -233,7 +233,7 @@ def test_a_path_that_loses_whatever_the_rate_is_does_not_stop_a_job():
 
 
 @pytest.mark.parametrize(
-    ("bytes_per_s", "expected"), [(1, 16 << 10), (20_000_000, 40_000), (25_000_000, 0), (math.inf, 0)]
+    ("bytes_per_s", "expected"), [(1, 24 << 10), (20_000_000, 40_000), (25_000_000, 0), (math.inf, 0)]
 )
 def test_a_packet_is_two_milliseconds_of_the_pace(bytes_per_s, expected):
     assert burst_bytes(bytes_per_s) == expected

@@ -89,8 +89,8 @@ class Connection:
         self.is_closed = False
         self._last_path = PathState()
         self._paced = 0
-        #: Payload bytes that the kernel is to send as one packet, and how it is told; 0: it decides.
-        self._burst_bytes = self._send_flags = 0
+        #: Payload bytes that the kernel is to send as one packet; 0: it decides.
+        self._burst_bytes = 0
         #: What bytes go through, and the socket below it.
         self._channel = sock
         self._tls = sock if isinstance(sock, TlsSocket) else None
@@ -132,7 +132,6 @@ class Connection:
         """Send no more than so many bytes per second, from now on."""
         if bytes_per_s != self._paced and not self.is_closed:
             self._paced, self._burst_bytes = bytes_per_s, burst_bytes(bytes_per_s)
-            self._send_flags = END_OF_PACKET
             pace(self._socket, bytes_per_s)
 
     def fileno(self) -> int:
@@ -215,8 +214,9 @@ class Connection:
     def _flush(self) -> None:
         while self._queue:
             buffers, ancillary = self._next()
+            flags = END_OF_PACKET if self._burst_bytes else 0
             try:
-                sent = self._channel.sendmsg(buffers, ancillary, self._send_flags)
+                sent = self._channel.sendmsg(buffers, ancillary, flags)
             except BlockingIOError:
                 self._wait_to_write()
                 return

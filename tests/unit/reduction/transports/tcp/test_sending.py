@@ -8,6 +8,7 @@ import sys
 import pytest
 from reduction.pacing import BURST_BYTES_LEAST, burst_bytes
 from reduction.transports import tcp
+from reduction.transports.tcp.socket_options import END_OF_PACKET
 from support.network.tcp_pair import (
     connected,
     pattern,
@@ -336,6 +337,29 @@ def test_a_paced_connection_sends_a_long_message_as_packets_that_its_pace_allows
             assert received == bytes(tcp.HEADER_BYTES) + payload + bytes(tcp.HEADER_BYTES)
             # As loopback takes packets of 64 KiB, each is one segment.
             assert connection.sent.segments >= nbytes // burst_bytes(8_000_000)
+
+    run(test())
+
+
+@pytest.mark.parametrize(("bytes_per_s", "flags"), [(0, 0), (8_000_000, END_OF_PACKET), (1 << 40, 0)])
+def test_only_a_slow_pace_keeps_the_kernel_from_filling_its_packets(bytes_per_s, flags):
+    seen = []
+
+    class Spy(socket.socket):
+        def sendmsg(self, buffers, ancillary=(), flags=0):
+            seen.append(flags)
+            return super().sendmsg(buffers, ancillary, flags)
+
+    def spied_pair():
+        ours, theirs = tcp_pair()
+        return Spy(fileno=ours.detach()), theirs
+
+    async def test():
+        with connected(spied_pair) as (connection, _, _):
+            if bytes_per_s:
+                connection.pace(bytes_per_s)
+            send(connection, 0, b"text")
+            assert seen == [flags]
 
     run(test())
 

@@ -145,5 +145,5 @@ def _replace_backend(wanted: str) -> None:
             )
 
     for module in list(sys.modules.values()):  # torch.distributed's own have it by this name as well
-        if vars(module).get("init_process_group") is original:
+        if getattr(module, "__dict__", {}).get("init_process_group") is original:
             module.init_process_group = init_process_group  # type: ignore[attr-defined]

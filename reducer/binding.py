@@ -53,7 +53,17 @@ def ips_of(host: str) -> tuple[str, ...]:
     if host == "localhost":
         # To gRPC's clients that is both, whatever the system says, so nobody else must get one of them.
         found |= dict.fromkeys(("127.0.0.1", "::1"))
-    return tuple(filter(_is_here, found)) or tuple(found)
+    return tuple(ip for ip in found if is_local(*_where(ip, 0))) or tuple(found)
+
+
+def is_local(family: int, address: tuple[object, ...]) -> bool:
+    """Whether an address is one of this host's: only these can be bound."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
@@ -159,16 +169,6 @@ def _check_ipv6_only(sock: socket.socket, ip: str, port: int) -> None:
             f"cannot listen on {address_of(ip, port)} for IPv6 only, as net.ipv6.bindv6only of this system says: "
             f"name one IPv6 address of this host",
         )
-
-
-def _is_here(ip: str) -> bool:
-    family, where = _where(ip, 0)
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
-            sock.bind(where)
-    except OSError:
-        return False
-    return True
 
 
 def _where(ip: str, port: int) -> tuple[socket.AddressFamily, tuple[object, ...]]:

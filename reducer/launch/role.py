@@ -21,6 +21,8 @@ from reduction.discovery.platform import cluster_of_platform
 from reduction.discovery.schemes import cluster_of, scheme_of, split
 from reduction.errors import ConfigError
 
+from reducer.binding import is_local
+
 #: Schemes that name reducers, and know nothing of workers.
 _WITHOUT_ROLES = ("file", "ray")
 
@@ -100,18 +102,8 @@ def is_own(host: str, given: str | None) -> bool:
     if _short(host) == _short(socket.gethostname()):
         return True
     with contextlib.suppress(OSError, UnicodeError):
-        return any(_is_local(*info[::4]) for info in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM))
+        return any(is_local(*info[::4]) for info in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM))
     return False
-
-
-def _is_local(family: int, address: tuple[object, ...]) -> bool:
-    """Whether an address is one of this host's: only these can be bound."""
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind(address)
-    except OSError:
-        return False
-    return True
 
 
 def _short(host: str) -> str:

@@ -33,6 +33,13 @@ def trained(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     return launcher.wait(), launcher.log.read_text()
 
 
+def trained_through(reducer: Reducer, folder: Path, wish: str, *arguments: str) -> str:
+    """Return what a training says that must end well."""
+    code, said = trained(folder, *arguments, REDUCTION_AUTO=wish, REDUCTION_REDUCERS=reducer.address)
+    assert code == 0, said
+    return said
+
+
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The weights that the script ends with over Gloo, whatever its kind, but for those with two models."""
@@ -47,8 +54,7 @@ def test_a_script_that_knows_nothing_of_reducers(
     tmp_path: Path, serve: Callable[..., Reducer], weights: str
 ) -> None:
     reducer = serve()
-    code, said = trained(tmp_path, REDUCTION_AUTO="ddp", REDUCTION_REDUCERS=reducer.address)
-    assert code == 0, said
+    said = trained_through(reducer, tmp_path, "ddp")
     assert outcome(said) == {("['reduction_hook']", weights)}
     assert (
         said.count(
@@ -74,8 +80,7 @@ def test_a_module_is_attached_whatever_class_it_has_and_once(
     tmp_path: Path, serve: Callable[..., Reducer], weights: str, kind: str
 ) -> None:
     reducer = serve()
-    code, said = trained(tmp_path, kind, REDUCTION_AUTO="ddp", REDUCTION_REDUCERS=reducer.address)
-    assert code == 0, said
+    said = trained_through(reducer, tmp_path, "ddp", kind)
     assert outcome(said) == {("['reduction_hook']", weights)}
     assert reducer.log.text.count("job ended") == 1
 
@@ -110,8 +115,7 @@ def test_a_group_becomes_one_of_the_backend(
     tmp_path: Path, serve: Callable[..., Reducer], weights: str, kind: str
 ) -> None:
     reducer = serve()
-    code, said = trained(tmp_path, kind, REDUCTION_AUTO="group", REDUCTION_REDUCERS=reducer.address)
-    assert code == 0, said
+    said = trained_through(reducer, tmp_path, "group", kind)
     assert {ended for _, ended in outcome(said)} == {weights}
     assert said.count("REDUCTION_AUTO=group: all-reduces of 2 ranks will go through the reducers") == 1
     received = sum(map(int, re.findall(r"job ended .*received_bytes=(\d+)", reducer.log.text)))
@@ -125,8 +129,7 @@ def test_an_unknown_wish_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_group_of_the_backend_is_left_alone(tmp_path: Path, serve: Callable[..., Reducer]) -> None:
-    code, said = trained(tmp_path, "other-backend", REDUCTION_AUTO="ddp", REDUCTION_REDUCERS=serve().address)
-    assert code == 0, said
+    said = trained_through(serve(), tmp_path, "ddp", "other-backend")
     assert {hooks for hooks, _ in outcome(said)} == {"[None]"}
 
 

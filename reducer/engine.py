@@ -7,7 +7,6 @@ wire.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 import time
@@ -22,7 +21,7 @@ from reduction.codecs import CODECS, Codec
 from reduction.codecs.average import scale
 from reduction.codecs.interface import Array
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError, ResourceExhausted
-from reduction.limits import ID_BYTES, LOBBY_BYTES_MAX
+from reduction.limits import LOBBY_BYTES_MAX
 from reduction.model import (
     NOWHERE,
     PROTOCOL_VERSION,
@@ -53,6 +52,7 @@ from reducer.core.jobs import Jobs
 from reducer.core.lobby import Lobby
 from reducer.core.totals import JobLabel, JobTotals, Traffic
 from reducer.journal import Journal
+from reducer.recent import shown
 from reducer.resources import usage
 from reducer.resources.buffers import BufferPool, is_leased
 from reducer.resources.mapped import Mapped
@@ -188,7 +188,7 @@ class Engine:
             JobStatus(
                 job=job.name,
                 world_size=job.world_size,
-                peers=tuple(replace(peer, nonce=_shown(peer.nonce)) for peer in job.peers()),
+                peers=tuple(replace(peer, nonce=shown(peer.nonce)) for peer in job.peers()),
                 epoch=job.epoch,
                 started=job.is_started,
                 minimum=job.minimum,
@@ -217,6 +217,7 @@ class Engine:
             cpu_seconds=usage.cpu_seconds(),
             resident_bytes=usage.resident_bytes(),
             events=self._journal.events,
+            ended=self._journal.ended,
         )
 
     def _planes(self, streams: Collection[int]) -> Planes:
@@ -465,11 +466,6 @@ class EngineStream:
     def label(self) -> str:
         """The job and the rank of a stream that is not over, for the log."""
         return self._engine.label(self._number)
-
-
-def _shown(nonce: bytes) -> bytes:
-    """Return what stands for a nonce in a Status: who knows the nonce itself could take the rank's place."""
-    return hashlib.blake2b(nonce, digest_size=ID_BYTES).digest()
 
 
 def _becomes_sum(codec: Codec, first: memoryview) -> bool:

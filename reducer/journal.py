@@ -6,13 +6,13 @@
     closed stream job=J rank=0,1,2 error=E reason=...  why a job or one stream was ended
     refused job=J rank=1 error=E reason=...            a rank was never attached
     refused a call error=E reason=...                  a call ended before its Join
-    job ended job=J ranks=3 received_bytes=... sent_bytes=... seconds=... last_rank=1 last_share=0.93
+    job ended job=J ranks=3 collectives=... received_bytes=... sent_bytes=... seconds=... last_rank=1 last_share=0.93
 
 The last line names the rank that was the last to push most often, and for which share of the chunks.
 
 A peer can cause each of them, so all go through `Repeats`, by the peer's address and our error. What is
-said about jobs that are attached, and every new epoch, is also kept as an event for the Status call. The
-journal decides nothing. The engine tells it what happens.
+said about jobs that are attached, and every new epoch, is also kept as an event for the Status call, and so
+are the latest jobs that are over. The journal decides nothing. The engine tells it what happens.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from reduction.errors import ReductionError
-from reduction.model import Event, EventKind, Join, job_title
+from reduction.model import EndedJob, Event, EventKind, Join, job_title
 from reduction.repeats import Repeats
 
 from reducer.core.job import Job
-from reducer.recent import RecentEvents
+from reducer.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Journal:
     def __init__(self, clock: Callable[[], float], lines: Repeats) -> None:
         self._clock = clock
         self._lines = lines
-        self._recent = RecentEvents(clock)
+        self._recent = Recent(clock)
         self._callers: dict[int, _Caller] = {}
         self._lives: dict[int, _Life] = {}
         self._closes: list[tuple[int, ReductionError]] = []
@@ -76,7 +76,12 @@ class Journal:
     @property
     def events(self) -> tuple[Event, ...]:
         """The latest events, oldest first."""
-        return self._recent.all()
+        return self._recent.events()
+
+    @property
+    def ended(self) -> tuple[EndedJob, ...]:
+        """The latest jobs that started and are over, oldest first."""
+        return self._recent.ended()
 
     def on_open(self, stream: int, peer: str) -> None:
         """Record the address that a stream comes from, as gRPC writes it."""
@@ -193,15 +198,17 @@ class Journal:
             return
         self._tell_of_job(
             life.peer,
-            "job ended job=%s ranks=%d received_bytes=%d sent_bytes=%d seconds=%.1f%s",
+            "job ended job=%s ranks=%d collectives=%d received_bytes=%d sent_bytes=%d seconds=%.1f%s",
             job.title,
             job.world_size,
+            job.minimum,
             job.received_bytes,
             job.sent_bytes,
             seconds,
             _slowest(job),
         )
         self._recent.add(EventKind.ENDED, job.title, f"ended after {seconds:.0f} s")
+        self._recent.end(job, seconds)
 
     def _tell_of_job(self, peer: str, text: str, *args: object) -> None:
         self._lines.log(log, logging.INFO, "job", peer, text, *args, burst=JOB_LINES_BURST)

@@ -1,17 +1,26 @@
-"""The latest events of one reducer process, which the Status call tells to those who watch it."""
+"""What has happened lately at one reducer process: the Status call tells it to those who watch."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
-from reduction.limits import EVENT_CHARS_MAX, EVENTS_MAX
-from reduction.model import Event, EventKind
+from reduction.limits import ENDED_JOBS_MAX, EVENT_CHARS_MAX, EVENTS_MAX, ID_BYTES
+from reduction.model import EndedJob, Event, EventKind
 from reduction.text import printable
 
+from reducer.core.job import Job
 
-class RecentEvents:
-    """Keeps the latest EVENTS_MAX events.
+
+def shown(secret: bytes) -> bytes:
+    """Return what stands for a nonce or an instance in a Status: with these themselves others could join."""
+    return hashlib.blake2b(secret, digest_size=ID_BYTES).digest()
+
+
+class Recent:
+    """Keeps the latest EVENTS_MAX events, and the latest ENDED_JOBS_MAX jobs that are over.
 
     Args:
         clock: returns seconds, of which only differences count.
@@ -22,6 +31,8 @@ class RecentEvents:
         self._started_at = clock()
         self._count = 0
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        #: With the times of their ends.
+        self._ended: deque[tuple[EndedJob, float]] = deque(maxlen=ENDED_JOBS_MAX)
 
     def add(self, kind: EventKind, job: str, text: str) -> None:
         """Record an event; its text is cut. `job` is a title, and empty if the event concerns the whole process."""
@@ -29,6 +40,30 @@ class RecentEvents:
         at_s = self._clock() - self._started_at
         self._events.append(Event(self._count, at_s, kind, job, printable(text)[:EVENT_CHARS_MAX]))
 
-    def all(self) -> tuple[Event, ...]:
+    def end(self, job: Job, seconds: float) -> None:
+        """Record that a job is over, `seconds` after its first epoch began."""
+        waited_s = job.stragglers.waited_s
+        waited_for = max(waited_s, key=waited_s.__getitem__, default=0)
+        ended = EndedJob(
+            job=job.name,
+            group=job.group,
+            world_size=job.world_size,
+            id=shown(job.instance),
+            outcome=job.outcome,
+            collectives=job.minimum,
+            received_bytes=job.received_bytes,
+            sent_bytes=job.sent_bytes,
+            seconds=seconds,
+            waited_for=waited_for,
+            waited_s=waited_s.get(waited_for, 0.0),
+        )
+        self._ended.append((ended, self._clock()))
+
+    def events(self) -> tuple[Event, ...]:
         """Return the events, oldest first."""
         return tuple(self._events)
+
+    def ended(self) -> tuple[EndedJob, ...]:
+        """Return the jobs that are over, oldest first."""
+        now = self._clock()
+        return tuple(replace(ended, ago_s=now - at) for ended, at in self._ended)

@@ -352,6 +352,8 @@ class Client:
 
     def on_started(self, reducers: tuple[str, ...], planes: Sequence[str]) -> None:
         """Let `connect` return, and say once which job, ranks, reducers and planes there are."""
+        global _has_started
+        _has_started = True
         if self._rank == 0 and self._announced_ranks:
             is_private = self._meeting_points[0].embedded is not None
             text = announcement.line(
@@ -401,3 +403,9 @@ class Client:
 
 #: The clients of this process that have not ended.
 _clients: ClosedAtExit[Client] = ClosedAtExit()
+_has_started = False
+
+
+def has_started() -> bool:
+    """Whether any communicator of this process has met its reducers and all other ranks."""
+    return _has_started

@@ -91,6 +91,8 @@ DRAIN_S_MAX = 604_800
 #: Events that a reducer remembers, and names in the answer of a Status call. They are for people who
 #: look every second or two.
 EVENTS_MAX = 64
+#: Jobs that are over which a reducer remembers, for the same people.
+ENDED_JOBS_MAX = 16
 #: The text of an event is cut to this length, because it is a line of a screen.
 EVENT_CHARS_MAX = 200
 #: The job of an event. A title is the name of the job and its process group.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping, Sequence
 
 import click
 from click.core import ParameterSource
@@ -124,7 +125,7 @@ def run(
         srun --het-group=0,1 reducer run --cluster slurm:1:50051 -- torchrun --nproc-per-node 4 SCRIPT
 
     The script needs no change: its DistributedDataParallel modules average through the reducers, or with --auto group
-    all that it reduces goes there. Signals are passed on, and the exit code is the command's, as in a shell: 127 if
+    all that it reduces goes there. At the end a line tells what the reducers have done, or that no job came. Signals are passed on, and the exit code is the command's, as in a shell: 127 if
     there is no such command, 128 + n if signal n ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for
     --cluster and so on.
     """
@@ -171,7 +172,11 @@ def _on_this_host(reducers: int, auto: str | None, command: tuple[str, ...]) -> 
             _say(f"reducers at {', '.join(reducer.address for reducer in running)}")
             _say(f"`reducer status` and `reducer top` need --token-file {variables[TOKEN_FILE_VARIABLE]}")
         environment = on_this_host.settings_for(variables, auto)
-        return on_this_host.run(command, environment, running)
+        code = on_this_host.run(command, environment, running)
+        if running:
+            addresses = [reducer.address for reducer in running]
+            _say(_closing_line(addresses, auto, running[0].token, environment))
+        return code
 
 
 def _as_worker(
@@ -185,8 +190,22 @@ def _as_worker(
     if cluster.reducers:
         reach.wait_for_reducers(cluster.reducers, wait_s, _say)
     named = {REDUCERS_VARIABLE: ",".join(cluster.reducers)} if cluster.reducers else {}
-    environment = on_this_host.settings_for(named, auto)
-    return on_this_host.run(command, environment | world.variables(cluster, master_port))
+    environment = on_this_host.settings_for(named, auto) | world.variables(cluster, master_port)
+    code = on_this_host.run(command, environment)
+    if cluster.index == 0 and cluster.reducers:
+        _say(_closing_line(cluster.reducers, auto, None, environment))
+    return code
+
+
+def _closing_line(
+    addresses: Sequence[str], auto: str | None, token: str | None, environment: Mapping[str, str]
+) -> str:
+    # gRPC, which takes its time to load, is needed from here on, and would report failed handshakes on stderr.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from reducer.launch import closing
+
+    access = closing.workers_access(environment) if token is None else closing.own_access(token)
+    return closing.closing_line(addresses, access, auto)
 
 
 def _say(text: str) -> None:

@@ -54,6 +54,7 @@ from reduction.model import (
     Minimum,
     Moved,
     NamedReducers,
+    Outcome,
     Peer,
     Peers,
     Place,
@@ -137,6 +138,8 @@ class Job:
     has_checksums: bool = False
     is_started: bool = False
     minimum: int = 0
+    #: How it came to its end, once it has.
+    outcome: Outcome = Outcome.LOST
     ranks: dict[int, RankView] = field(default_factory=dict)
     #: The `held` of each rank's Hello in this epoch.
     hellos: dict[int, int] = field(default_factory=dict)

@@ -47,7 +47,7 @@ from reduction.limits import (
     JOB_FIXED_BYTES,
     STREAMS_MAX,
 )
-from reduction.model import NOWHERE, PROTOCOL_VERSION, Abort, DType, Join, Place, WorkerFrame, job_title
+from reduction.model import NOWHERE, PROTOCOL_VERSION, Abort, DType, Join, Outcome, Place, WorkerFrame, job_title
 
 from reducer.core.accounts import SHARE, Shares, account_of
 from reducer.core.actions import Action, Close, Send
@@ -361,19 +361,19 @@ class Jobs:
             if len(self.failures) > FAILURES_MAX:
                 self.failures.popitem(last=False)
         self.streams = {old: owner for old, owner in self.streams.items() if owner[0] is not job}
-        self._remove(job)
-        self.totals.end(job.totals, "failed")
+        self._end(job, Outcome.FAILED)
         return job.fail(error)
 
     def _forget_if_deserted(self, job: Job) -> list[Action]:
         # Nothing is lost: each rank keeps what it may still need, and its next Join begins anew.
         if not job.is_deserted:
             return []
-        self._remove(job)
-        self.totals.end(job.totals, "ended" if job.has_ended else "lost")
+        self._end(job, Outcome.ENDED if job.has_ended else Outcome.LOST)
         return job.discard_slots()
 
-    def _remove(self, job: Job) -> None:
+    def _end(self, job: Job, outcome: Outcome) -> None:
+        job.outcome = outcome
+        self.totals.end(job.totals, outcome.name.lower())
         del self.by_name[job.name, job.group]
         self.memory.take(job.account, -job.reserved_bytes)
         self.seats.take(job.account, -job.world_size)

@@ -32,6 +32,8 @@ class Stragglers:
 
     def __init__(self, totals: JobTotals) -> None:
         self._totals = totals
+        #: Wall-clock seconds in which at least one chunk waited for this rank and for no other.
+        self.waited_s: dict[int, float] = {}
         #: How many chunks wait for this rank and for no other, and since when that time has not been
         #: counted. Ranks without such chunks are left out.
         self._waits_for: dict[int, tuple[int, float]] = {}
@@ -60,8 +62,8 @@ class Stragglers:
         self._waits_for.clear()
 
     def _count(self, rank: int, waited_s: float) -> None:
-        seconds = self._totals.straggler_s
-        seconds[rank] = seconds.get(rank, 0.0) + waited_s
+        for seconds in (self.waited_s, self._totals.straggler_s):
+            seconds[rank] = seconds.get(rank, 0.0) + waited_s
 
     def note(self, rank: int, waited_s: float, now: float) -> None:
         """Record that a chunk is complete, and that `rank` was the last to push it."""

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from reduction.model import EventKind, JobStatus, Presence, ReducerStatus
+from reduction.model import EndedJob, EventKind, JobStatus, Presence, ReducerStatus
 from reduction.timeline.stragglers import CHUNKS_MIN, Straggler, last_ranks, straggler
+
+from reducer.observe.ended import ended_jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,8 @@ class Summary:
     jobs: Sequence[JobSummary]
     #: Rates by address. A process without a look before has none.
     rates: dict[str, Rates]
+    #: Jobs that are over, the latest at the end.
+    ended: Sequence[EndedJob]
 
     @property
     def answers(self) -> list[ReducerStatus]:
@@ -215,7 +219,8 @@ def summarize(processes: Sequence[Process], before: Sequence[Process] = ()) -> S
             summary.parts.append(part)
         if old is not None:
             rates[process.address] = total(part.rates for part in parts) or Rates(0.0, 0.0)
-    return Summary(processes, jobs, rates)
+    answers = (process.status for process in processes if process.status is not None)
+    return Summary(processes, jobs, rates, ended_jobs(answers))
 
 
 def _same(part: JobStatus, others: Sequence[JobStatus]) -> JobStatus | None:
@@ -230,6 +235,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
             _process_json(process, summary.rates.get(process.address)) for process in summary.processes
         ],
         "jobs": [_job_json(job) for job in summary.jobs],
+        "ended": [asdict(job) | {"outcome": job.outcome.name.lower()} for job in summary.ended],
         "total": {
             "processes": len(summary.processes),
             "answered": len(summary.answers),
@@ -246,6 +252,7 @@ def _process_json(process: Process, rates: Rates | None) -> dict[str, Any]:
     if process.status is None:
         return start | {"reason": process.reason}
     answer = asdict(process.status)
+    del answer["ended"]  # they stand beside the jobs
     for job in answer["jobs"]:
         for peer in job["peers"]:
             peer["presence"] = Presence(peer["presence"]).name.lower()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from reduction.model import JobStatus, LastRank
+from reduction.model import EndedJob, JobStatus, LastRank
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -33,6 +33,8 @@ def render(console: Console, summary: Summary, *, verbose: bool) -> None:
     console.print(f"processes: {len(summary.processes)}, version {versions}, jobs: {len(summary.jobs)}")
     console.print(_processes(summary))
     console.print(_jobs(summary) if summary.jobs else "no jobs")
+    if summary.ended:
+        console.print(_ended(summary.ended))
     for job in summary.jobs:
         console.print(f"{job.title}: {job.verdict}")
     if verbose:
@@ -88,6 +90,31 @@ def _jobs(summary: Summary) -> Table:
     )
     for job in summary.jobs:
         table.add_row(job.title, job.ranks, job.state, *_rates(job.rates), job.slowest)
+    return table
+
+
+def _ended(jobs: Sequence[EndedJob]) -> Table:
+    table = _table(
+        Column("job", overflow="fold"),
+        _number("ranks"),
+        Column("state", no_wrap=True),
+        _number("collectives"),
+        _number("in"),
+        _number("out"),
+        _number("waited for"),
+        _number("ago"),
+    )
+    for job in jobs:
+        table.add_row(
+            job.title,
+            str(job.world_size),
+            job.outcome.name.lower(),
+            str(job.collectives),
+            size_text(job.received_bytes),
+            size_text(job.sent_bytes),
+            f"{job.waited_for}: {job.waited_s:.1f} s",
+            duration_text(job.ago_s),
+        )
     return table
 
 

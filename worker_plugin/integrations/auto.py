@@ -5,7 +5,8 @@
             go through the reducers, whoever issues them
 
 Torch calls `install` at the end of `import torch` (`_reduction_server_entry_points`). What it changes in torch is
-`DistributedDataParallel.__init__` and `register_comm_hook`, or `init_process_group`.
+`init_process_group`, and with "ddp" also `DistributedDataParallel.__init__` and `register_comm_hook`. A process
+that ends without having met a reducer says why.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ from reduction.errors import ConfigError
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.process import log_setup
+from worker_plugin.process.at_exit import ClosedAtExit
 
 log = logging.getLogger(__name__)
 
 KNOWN = ("ddp", "group")
 #: The names of backends that "reduction" stands in for: it has both inside.
 _REPLACED = re.compile(r"((cpu:|cuda:)?(gloo|nccl),?)*")
+_GROUP = f"{VARIABLE}=group (`reducer run --auto group`)"
 #: What whoever has a communication hook of another kind can do.
 WAYS_OUT = (
-    f"set {VARIABLE}=group (`reducer run --auto group`), with which the hook's all-reduces go through the reducers; "
+    f"set {_GROUP}, with which the hook's all-reduces go through the reducers; "
     f"instead of a hook that compresses set REDUCTION_WIRE_DTYPE to bf16 or fp16; unset {VARIABLE} (`reducer run "
     f"--no-auto`) to do without reducers"
 )
@@ -47,21 +50,82 @@ def install(wanted: str) -> None:
     if _installed:
         return
     _installed.append(wanted)
-    if wanted != "group":
-        _attach_modules(wanted)
-    if wanted != "ddp":
-        _replace_backend(wanted)
+    _watch_groups(wanted)
+    if wanted == "ddp":
+        _attach_modules()
 
 
-def _check(wanted: str) -> None:
-    if wanted not in KNOWN:
-        raise ConfigError(f"{VARIABLE} is {wanted!r}; this version knows {', '.join(map(repr, KNOWN))}")
+def _watch_groups(wanted: str) -> None:
+    """Refuse process groups if the wish is unknown, put the backend in place if wanted, and note rank 0's group."""
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(backend: str | None = None, *arguments: Any, **named: Any) -> None:
+        if wanted not in KNOWN:
+            raise ConfigError(f"{VARIABLE} is {wanted!r}; this version knows {', '.join(map(repr, KNOWN))}")
+        is_replaced = wanted == "group" and _REPLACED.fullmatch((backend or "").lower()) is not None
+        if is_replaced:
+            backend = NAME
+            if (options := named.pop("pg_options", None)) is not None:
+                log.warning("%s=group: pg_options=%r are not used", VARIABLE, options)
+        original(backend, *arguments, **named)
+        if dist.get_rank() == 0:
+            _at_end.ranks = dist.get_world_size()
+            _ends.add(_at_end)
+        if is_replaced and dist.get_rank() == 0:
+            text = (
+                f"{VARIABLE}=group: all-reduces of {dist.get_world_size()} ranks will go through the reducers"
+            )
+            log_setup.announce(log, text)
+        elif wanted == "group" and backend != NAME:
+            log.warning(
+                "%s=group: a process group of backend %r does not use the reducers", VARIABLE, backend
+            )
+
+    for module in list(sys.modules.values()):  # torch.distributed's own have it by this name as well
+        if getattr(module, "__dict__", {}).get("init_process_group") is original:
+            module.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
+class _AtEnd:
+    """Says at the end of rank 0's process why nothing went through the reducers, if that is so."""
+
+    def __init__(self) -> None:
+        #: Of the latest process group.
+        self.ranks = 0
+
+    def begin_close(self) -> None:
+        """Say it, unless an error has ended the script, which is reason enough."""
+        from worker_plugin.client import has_started
+
+        if not has_started() and not hasattr(sys, "last_value"):
+            log.warning("%s=%s: nothing went through the reducers: %s", VARIABLE, _installed[0], self._reason())
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    def _reason(self) -> str:
+        modules = sum(_counts.values())
+        if self.ranks == 1:
+            return "there was one rank; start several, such as with `torchrun --nproc-per-node 2`"
+        if _installed[0] == "group":
+            return "rank 0 has reduced nothing; FSDP2 over all ranks has no all-reduce, HSDP has one"
+        if modules:
+            return (
+                f"no gradients of DistributedDataParallel modules ({modules}) were averaged by them; no_sync() leaves "
+                f"gradients as they are, and averages of parameters need {_GROUP}"
+            )
+        return f"rank 0 has made no DistributedDataParallel module; HSDP and hand-written all-reduces need {_GROUP}"
+
+
+_at_end = _AtEnd()
+_ends: ClosedAtExit[_AtEnd] = ClosedAtExit()
 
 
 # ---- ddp ----
 
 
-def _attach_modules(wanted: str) -> None:
+def _attach_modules() -> None:
     base = DistributedDataParallel
     register, prepare_subclass = base.register_comm_hook, base.__init_subclass__
 
@@ -71,7 +135,6 @@ def _attach_modules(wanted: str) -> None:
 
         @functools.wraps(original)
         def init(self: DistributedDataParallel, *arguments: Any, **named: Any) -> None:
-            _check(wanted)
             original(self, *arguments, **named)
             if type(self) is cls and dist.get_backend(self.process_group) != NAME:
                 _attach(self)
@@ -118,32 +181,3 @@ def _attach(module: DistributedDataParallel) -> None:
     attach(module, ReductionState(process_group=module.process_group, job=named))
     if module.process_group.rank() == 0:
         log_setup.announce(log, f"{what} will average over {len(ranks)} ranks by reducers")
-
-
-# ---- group ----
-
-
-def _replace_backend(wanted: str) -> None:
-    original = dist.init_process_group
-
-    @functools.wraps(original)
-    def init_process_group(backend: str | None = None, *arguments: Any, **named: Any) -> None:
-        _check(wanted)
-        if is_replaced := _REPLACED.fullmatch((backend or "").lower()) is not None:
-            backend = NAME
-            if (options := named.pop("pg_options", None)) is not None:
-                log.warning("%s=group: pg_options=%r are not used", VARIABLE, options)
-        original(backend, *arguments, **named)
-        if is_replaced and dist.get_rank() == 0:
-            text = (
-                f"{VARIABLE}=group: all-reduces of {dist.get_world_size()} ranks will go through the reducers"
-            )
-            log_setup.announce(log, text)
-        elif backend != NAME:
-            log.warning(
-                "%s=group: a process group of backend %r does not use the reducers", VARIABLE, backend
-            )
-
-    for module in list(sys.modules.values()):  # torch.distributed's own have it by this name as well
-        if getattr(module, "__dict__", {}).get("init_process_group") is original:
-            module.init_process_group = init_process_group  # type: ignore[attr-defined]

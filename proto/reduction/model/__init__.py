@@ -37,10 +37,12 @@ from reduction.model.job import (
 )
 from reduction.model.lobby import LobbyEntry, LobbyNews, LobbyRequest
 from reduction.model.status import (
+    EndedJob,
     Event,
     EventKind,
     JobStatus,
     LastRank,
+    Outcome,
     Planes,
     ReducerStatus,
     WaitTimes,
@@ -57,6 +59,7 @@ __all__ = [
     "Configuration",
     "Configure",
     "DType",
+    "EndedJob",
     "Event",
     "EventKind",
     "Format",
@@ -73,6 +76,7 @@ __all__ = [
     "Minimum",
     "Moved",
     "NamedReducers",
+    "Outcome",
     "Peer",
     "Peers",
     "Place",

@@ -95,6 +95,46 @@ class JobStatus:
         return job_title(self.job, self.group)
 
 
+class Outcome(enum.IntEnum):
+    """How a job came to its end; the numbers are those of the schema."""
+
+    #: Every rank said goodbye.
+    ENDED = 1
+    #: With an error.
+    FAILED = 2
+    #: All streams broke.
+    LOST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJob:
+    """A job that is over, as a reducer process saw it."""
+
+    job: str
+    group: str = ""
+    world_size: int
+    #: The same at all reducers that served it.
+    id: bytes
+    outcome: Outcome
+    #: Collectives whose results every rank held.
+    collectives: int
+    received_bytes: int
+    sent_bytes: int
+    #: From its first epoch to its end.
+    seconds: float
+    #: How long ago it ended, in seconds.
+    ago_s: float = 0.0
+    #: The rank that chunks waited for the longest.
+    waited_for: int = 0
+    #: Wall-clock seconds in which at least one chunk waited for this rank and for no other.
+    waited_s: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """The job's name in messages and tables."""
+        return job_title(self.job, self.group)
+
+
 @dataclass(frozen=True, slots=True)
 class ReducerStatus:
     """One reducer process."""
@@ -114,3 +154,5 @@ class ReducerStatus:
     resident_bytes: int = 0
     #: The latest events, oldest first.
     events: tuple[Event, ...] = ()
+    #: The latest jobs that started and are over, oldest first.
+    ended: tuple[EndedJob, ...] = ()

@@ -61,6 +61,13 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DTYPE_FP8_BLOCK: _ClassVar[DType]
     DTYPE_TOPK: _ClassVar[DType]
 
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
+    OUTCOME_ENDED: _ClassVar[Outcome]
+    OUTCOME_FAILED: _ClassVar[Outcome]
+    OUTCOME_LOST: _ClassVar[Outcome]
+
 class EventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     EVENT_KIND_UNSPECIFIED: _ClassVar[EventKind]
@@ -112,6 +119,10 @@ DTYPE_BOOL: DType
 DTYPE_INT8_BLOCK: DType
 DTYPE_FP8_BLOCK: DType
 DTYPE_TOPK: DType
+OUTCOME_UNSPECIFIED: Outcome
+OUTCOME_ENDED: Outcome
+OUTCOME_FAILED: Outcome
+OUTCOME_LOST: Outcome
 EVENT_KIND_UNSPECIFIED: EventKind
 EVENT_KIND_JOINED: EventKind
 EVENT_KIND_EPOCH: EventKind
@@ -401,7 +412,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("version", "incarnation", "uptime_seconds", "draining", "memory_reserved_bytes", "memory_limit_bytes", "jobs", "siblings", "cpu_seconds", "resident_bytes", "events")
+    __slots__ = ("version", "incarnation", "uptime_seconds", "draining", "memory_reserved_bytes", "memory_limit_bytes", "jobs", "siblings", "cpu_seconds", "resident_bytes", "events", "ended")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +424,7 @@ class StatusResponse(_message.Message):
     CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     version: str
     incarnation: bytes
     uptime_seconds: float
@@ -424,7 +436,36 @@ class StatusResponse(_message.Message):
     cpu_seconds: float
     resident_bytes: int
     events: _containers.RepeatedCompositeFieldContainer[Event]
-    def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., siblings: _Optional[_Iterable[int]] = ..., cpu_seconds: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
+    ended: _containers.RepeatedCompositeFieldContainer[EndedJob]
+    def __init__(self, version: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., uptime_seconds: _Optional[float] = ..., draining: _Optional[bool] = ..., memory_reserved_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., siblings: _Optional[_Iterable[int]] = ..., cpu_seconds: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[EndedJob, _Mapping]]] = ...) -> None: ...
+
+class EndedJob(_message.Message):
+    __slots__ = ("job", "group", "world_size", "id", "outcome", "collectives", "received_bytes", "sent_bytes", "seconds", "ago_s", "waited_for", "waited_s")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIVES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AGO_S_FIELD_NUMBER: _ClassVar[int]
+    WAITED_FOR_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    group: str
+    world_size: int
+    id: bytes
+    outcome: Outcome
+    collectives: int
+    received_bytes: int
+    sent_bytes: int
+    seconds: float
+    ago_s: float
+    waited_for: int
+    waited_s: float
+    def __init__(self, job: _Optional[str] = ..., group: _Optional[str] = ..., world_size: _Optional[int] = ..., id: _Optional[bytes] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., collectives: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., ago_s: _Optional[float] = ..., waited_for: _Optional[int] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("number", "at_s", "kind", "job", "text")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from reduction import model
-from reduction.limits import EVENT_CHARS_MAX, EVENT_JOB_BYTES_MAX, EVENTS_MAX, STATUS_JOBS_MAX
+from reduction.limits import ENDED_JOBS_MAX, EVENT_CHARS_MAX, EVENT_JOB_BYTES_MAX, EVENTS_MAX, STATUS_JOBS_MAX
 from reduction.text import printable
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire.fields import enum_member, parse, peer_from_pb, peer_to_pb, require
@@ -49,6 +49,7 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
         cpu_seconds=status.cpu_seconds,
         resident_bytes=status.resident_bytes,
         events=map(_event_to_pb, status.events),
+        ended=map(_ended_to_pb, status.ended),
     ).SerializeToString()
 
 
@@ -61,6 +62,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
     status = parse(pb.StatusResponse, data)
     require("number of StatusResponse.jobs", len(status.jobs), 0, STATUS_JOBS_MAX)
     require("number of StatusResponse.events", len(status.events), 0, EVENTS_MAX)
+    require("number of StatusResponse.ended", len(status.ended), 0, ENDED_JOBS_MAX)
     jobs = (
         model.JobStatus(
             job=printable(job.job),
@@ -95,6 +97,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
         cpu_seconds=status.cpu_seconds,
         resident_bytes=status.resident_bytes,
         events=tuple(map(_event_from_pb, status.events)),
+        ended=tuple(map(_ended_from_pb, status.ended)),
     )
 
 
@@ -113,3 +116,37 @@ def _event_from_pb(event: pb.Event) -> model.Event:
     require("length of Event.text", len(event.text), 0, EVENT_CHARS_MAX)
     kind = enum_member("Event.kind", model.EventKind, event.kind)
     return model.Event(event.number, event.at_s, kind, printable(event.job), printable(event.text))
+
+
+def _ended_to_pb(ended: model.EndedJob) -> pb.EndedJob:
+    return pb.EndedJob(
+        job=ended.job,
+        group=ended.group,
+        world_size=ended.world_size,
+        id=ended.id,
+        outcome=cast(pb.Outcome, ended.outcome),
+        collectives=ended.collectives,
+        received_bytes=ended.received_bytes,
+        sent_bytes=ended.sent_bytes,
+        seconds=ended.seconds,
+        ago_s=ended.ago_s,
+        waited_for=ended.waited_for,
+        waited_s=ended.waited_s,
+    )
+
+
+def _ended_from_pb(ended: pb.EndedJob) -> model.EndedJob:
+    return model.EndedJob(
+        job=printable(ended.job),
+        group=printable(ended.group),
+        world_size=ended.world_size,
+        id=ended.id,
+        outcome=enum_member("EndedJob.outcome", model.Outcome, ended.outcome),
+        collectives=ended.collectives,
+        received_bytes=ended.received_bytes,
+        sent_bytes=ended.sent_bytes,
+        seconds=ended.seconds,
+        ago_s=ended.ago_s,
+        waited_for=ended.waited_for,
+        waited_s=ended.waited_s,
+    )

@@ -6,7 +6,7 @@ import re
 import pytest
 from reduction import wire
 from reduction.errors import MalformedFrame, Unauthenticated
-from reduction.limits import EVENT_CHARS_MAX, EVENTS_MAX
+from reduction.limits import ENDED_JOBS_MAX, EVENT_CHARS_MAX, EVENTS_MAX
 from reduction.model import (
     Collective,
     Configuration,
@@ -16,6 +16,7 @@ from reduction.model import (
     Hello,
     Join,
     Member,
+    Outcome,
     Push,
     ReduceOp,
 )
@@ -349,3 +350,47 @@ def test_only_the_latest_events_are_kept(scene):
     assert events[-1].number == 120
     assert events[0].number == 120 - EVENTS_MAX + 1
     assert wire.status_from_wire(wire.status_to_wire(scene.engine.status())).events == events
+
+
+def test_jobs_that_are_over_are_told_of_for_a_while(scene):
+    streams = scene.run()
+    for stream in streams:
+        stream.send(Push(1, 0, 0, SUM, b"\0" * 8))
+    scene.now = 3.0
+    for stream in streams:
+        stream.send(Goodbye(1, 1))
+    scene.now = 10.0
+    [ended] = scene.engine.status().ended
+    assert (ended.title, ended.world_size, ended.outcome) == ("job", 2, Outcome.ENDED)
+    assert (ended.collectives, ended.received_bytes, ended.sent_bytes) == (1, 16, 16)
+    assert (ended.seconds, ended.ago_s) == (3.0, 7.0)
+    assert ended.id != b"1".ljust(16), "who knows a job's instance could name it in a Join"
+
+
+def test_an_ended_job_says_for_whom_it_waited_and_how_it_came_to_its_end(scene):
+    streams = scene.run()
+    streams[0].send(Push(1, 0, 0, SUM, b"\0" * 8))
+    scene.now = 2.0
+    streams[1].send(Push(1, 0, 0, SUM, b"\0" * 8))
+    streams[0].reject(MalformedFrame("bad"))
+    scene.run()
+    for stream in scene.run():
+        stream.close("reset")
+    failed, lost = scene.engine.status().ended
+    assert (failed.outcome, failed.waited_for, failed.waited_s) == (Outcome.FAILED, 1, 2.0)
+    assert (lost.outcome, lost.waited_s) == (Outcome.LOST, 0.0)
+
+
+def test_a_job_that_never_started_is_none_that_ended(scene):
+    scene.join(0).close("reset")
+    assert scene.engine.status().ended == ()
+
+
+def test_only_the_latest_jobs_that_are_over_are_kept(scene):
+    for number in range(ENDED_JOBS_MAX + 3):
+        scene.now = float(number)
+        for stream in scene.run():
+            stream.send(Goodbye(0, 0))
+    ended = scene.engine.status().ended
+    assert [round(scene.now - job.ago_s) for job in ended] == list(range(3, ENDED_JOBS_MAX + 3))
+    assert wire.status_from_wire(wire.status_to_wire(scene.engine.status())).ended == ended

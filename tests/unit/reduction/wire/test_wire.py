@@ -160,6 +160,21 @@ EVENTS = st.builds(
     job=PRINTABLE,
     text=PRINTABLE,
 )
+ENDED = st.builds(
+    model.EndedJob,
+    job=PRINTABLE,
+    group=PRINTABLE,
+    world_size=U32,
+    id=IDS,
+    outcome=st.sampled_from(model.Outcome),
+    collectives=U64,
+    received_bytes=U64,
+    sent_bytes=U64,
+    seconds=SECONDS,
+    ago_s=SECONDS,
+    waited_for=U32,
+    waited_s=SECONDS,
+)
 STATUSES = st.builds(
     model.ReducerStatus,
     version=st.text(VISIBLE, max_size=20),
@@ -172,6 +187,7 @@ STATUSES = st.builds(
     cpu_seconds=SECONDS,
     resident_bytes=U64,
     events=st.lists(EVENTS, max_size=2).map(tuple),
+    ended=st.lists(ENDED, max_size=2).map(tuple),
 )
 
 

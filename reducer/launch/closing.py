@@ -1,0 +1,62 @@
+"""What `reducer run` says when its command has ended: what its reducers have done, or that no job came to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from reduction.security.tls import tls_files
+from reduction.security.tokens import ANY, TokenTable
+
+from reducer.launch.on_this_host import TOKEN_FILE_VARIABLE
+from reducer.observe import ended
+from reducer.observe.status import StatusAccess, look
+
+#: By this many seconds a reducer has answered, and seen that the ranks have ended.
+_ANSWER_S = 2.0
+_PAUSE_S = 0.05
+_TLS_VARIABLES = ("REDUCTION_TLS_CERT", "REDUCTION_TLS_KEY", "REDUCTION_TLS_CA")
+#: Why no job may have come, by what --auto was.
+_WHY = {
+    None: "with --no-auto the script itself has to use them",
+    "ddp": "a warning above says why if the script had a process group; with --auto group all of its all-reduces go "
+    "there",
+    "group": "a warning above says why if the script had a process group",
+}
+
+
+def own_access(token: str) -> StatusAccess:
+    """Return what reducers that we have started ourselves want to see."""
+    return StatusAccess(tokens=TokenTable({ANY: token}))
+
+
+def workers_access(environ: Mapping[str, str]) -> StatusAccess:
+    """Return what the ranks of this host show to reducers.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    cert, key, ca = map(environ.get, _TLS_VARIABLES)
+    return StatusAccess.of(tls_files(cert, key, ca, _TLS_VARIABLES), environ.get(TOKEN_FILE_VARIABLE))
+
+
+def closing_line(addresses: Sequence[str], access: StatusAccess, auto: str | None) -> str:
+    """Return the line, after a moment for jobs whose ranks have just ended.
+
+    Args:
+        addresses: of reducers that served no other command.
+        access: what they want to see.
+        auto: what the command was to send there by itself; None for nothing.
+    """
+    deadline = time.monotonic() + _ANSWER_S
+    while True:
+        processes = look(addresses, _ANSWER_S, access)
+        answers = [process.status for process in processes if process.status is not None]
+        if not any(answer.jobs for answer in answers) or time.monotonic() > deadline:
+            break
+        time.sleep(_PAUSE_S)
+    if jobs := ended.ended_jobs(answers):
+        return ended.line(jobs)
+    if not answers:
+        return f"its reducers do not say what they have done: {processes[0].reason}"
+    return f"no job came to the reducers, so nothing was summed there: {_WHY[auto]}"

@@ -1,0 +1,56 @@
+"""Combines what reducer processes tell of jobs that are over, and says it in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from reduction.model import EndedJob, ReducerStatus
+
+from reducer.resources.sizes import size_text
+
+
+def ended_jobs(answers: Iterable[ReducerStatus]) -> list[EndedJob]:
+    """Return each job once, whatever number of processes served it, the one that ended last at the end."""
+    jobs: dict[tuple[str, bytes], EndedJob] = {}
+    for answer in answers:
+        for job in answer.ended:
+            key = job.title, job.id
+            jobs[key] = _combined(jobs[key], job) if key in jobs else job
+    return sorted(jobs.values(), key=lambda job: -job.ago_s)
+
+
+def _combined(one: EndedJob, other: EndedJob) -> EndedJob:
+    """Return one job as two processes saw it: each has a part of the bytes, and sees every collective."""
+    longest = max(one, other, key=lambda job: job.waited_s)
+    return replace(
+        one,
+        # A process that the job had left before its end has lost it.
+        outcome=min(one.outcome, other.outcome),
+        collectives=max(one.collectives, other.collectives),
+        received_bytes=one.received_bytes + other.received_bytes,
+        sent_bytes=one.sent_bytes + other.sent_bytes,
+        seconds=max(one.seconds, other.seconds),
+        ago_s=min(one.ago_s, other.ago_s),
+        waited_for=longest.waited_for,
+        waited_s=longest.waited_s,
+    )
+
+
+def line(jobs: Sequence[EndedJob]) -> str:
+    """Return what one or several jobs did: `2 jobs, 4 ranks, 620 collectives, 5.2 GiB in, 5.2 GiB out, ...`."""
+    longest = max(jobs, key=lambda job: job.waited_s)
+    parts = [
+        _counted(len(jobs), "job"),
+        _counted(max(job.world_size for job in jobs), "rank"),
+        _counted(sum(job.collectives for job in jobs), "collective"),
+        f"{size_text(sum(job.received_bytes for job in jobs))} in",
+        f"{size_text(sum(job.sent_bytes for job in jobs))} out",
+        f"{longest.waited_s:.1f} s waited for rank {longest.waited_for}",
+    ]
+    failed = sum(job.outcome != job.outcome.ENDED for job in jobs)
+    return ", ".join(parts) + (f"; {failed} of them did not end well" if failed else "")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

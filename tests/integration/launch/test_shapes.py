@@ -1,0 +1,114 @@
+"""Trainings in the shapes of public scripts, unchanged: the same weights as over Gloo, and through the reducers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from shapes import SHAPES
+from support.processes.children import environment
+
+SCRIPT = str(Path(__file__).with_name("shapes.py"))
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT]
+RUN = [sys.executable, "-m", "reducer", "run"]
+#: Shapes that do not average by a DDP module's own means, and those that register a hook, which is refused.
+NOT_BY_DDP = {"subclass_that_averages", "by_hand", "local_sgd", "fsdp2", "hsdp"}
+WITH_HOOK = {"power_sgd", "bf16_hook"}
+#: It has no all-reduce: its reduce-scatter goes through Gloo.
+NO_ALL_REDUCE = {"fsdp2"}
+
+
+class Ended(NamedTuple):
+    """How a shape ended: a hash of its weights, and what the reducers have received."""
+
+    digest: str
+    received: str
+
+
+def ended(command: list[str]) -> tuple[dict[str, Ended], str]:
+    """Run a command; return how each shape ended, and what was said on stderr."""
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return {name: Ended(*rest) for name, *rest in re.findall(r"(\w+) (\w{16}) (\S+)", done.stdout)}, done.stderr
+
+
+@pytest.fixture(scope="module")
+def over_gloo() -> dict[str, Ended]:
+    shapes, _ = ended([*TORCHRUN, *SHAPES])
+    assert shapes.keys() == SHAPES.keys()
+    return shapes
+
+
+def test_modules_go_through_reducers_and_nothing_else_does(over_gloo: dict[str, Ended]) -> None:
+    names = SHAPES.keys() - WITH_HOOK
+    shapes, said = ended([*RUN, "--", *TORCHRUN, *sorted(names)])
+    assert shapes.keys() == names
+    assert {name: shape.digest for name, shape in shapes.items()} == {name: over_gloo[name].digest for name in names}
+    assert {name for name, shape in shapes.items() if shape.received == "0"} == NOT_BY_DDP
+    assert re.search(r"reducer run: \d+ jobs, 2 ranks, \d+ collectives, \S+ MiB in, \S+ MiB out, ", said), said
+
+
+def test_all_that_is_reduced_goes_through_reducers(over_gloo: dict[str, Ended]) -> None:
+    shapes, _ = ended([*RUN, "--auto", "group", "--", *TORCHRUN, *SHAPES])
+    assert {name: shape.digest for name, shape in shapes.items()} == {
+        name: shape.digest for name, shape in over_gloo.items()
+    }
+    assert {name for name, shape in shapes.items() if shape.received == "0"} == NO_ALL_REDUCE
+
+
+@pytest.mark.parametrize("name", sorted(WITH_HOOK))
+def test_a_hook_of_the_scripts_own_is_refused_with_the_ways_out(name: str) -> None:
+    done = subprocess.run(
+        [*RUN, "--", *TORCHRUN, name], env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "set REDUCTION_AUTO=group (`reducer run --auto group`)" in done.stderr
+    assert "no job came to the reducers" in done.stderr
+
+
+# ---- however the ranks are started ----
+
+LAUNCHERS = {
+    "launch": [sys.executable, "-W", "ignore", "-m", "torch.distributed.launch", "--nproc-per-node", "2", SCRIPT],
+    "spawn": [sys.executable, str(Path(SCRIPT).with_name("launchers.py")), "spawn"],
+    "fork": [sys.executable, str(Path(SCRIPT).with_name("launchers.py")), "fork"],
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_are_started_in_any_way(over_gloo: dict[str, Ended], launcher: str) -> None:
+    shapes, said = ended([*RUN, "--", *LAUNCHERS[launcher], "plain"])
+    assert shapes["plain"].digest == over_gloo["plain"].digest
+    assert shapes["plain"].received != "0"
+    assert "reducer run: 1 job, 2 ranks, " in said
+
+
+# ---- nothing is silent ----
+
+
+@pytest.mark.parametrize(
+    ("auto", "launcher", "name", "reason"),
+    [
+        ("ddp", "spawn", "by_hand", "rank 0 has made no DistributedDataParallel module"),
+        ("ddp", "fork", "local_sgd", "no gradients of DistributedDataParallel modules (1) were averaged by them"),
+        ("group", "launch", "fsdp2", "rank 0 has reduced nothing"),
+    ],
+)
+def test_it_is_said_why_nothing_went_through_the_reducers(
+    auto: str, launcher: str, name: str, reason: str
+) -> None:
+    _, said = ended([*RUN, "--auto", auto, "--", *LAUNCHERS[launcher], name])
+    warning = f"REDUCTION_AUTO={auto}: nothing went through the reducers: {reason}"
+    assert said.count(warning) == 1, said
+    assert "reducer run: no job came to the reducers, so nothing was summed there: a warning above says why" in said
+
+
+def test_one_rank_alone_is_said_to_be_alone() -> None:
+    alone = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", SCRIPT, "plain"]
+    _, said = ended([*RUN, "--", *alone])
+    assert "nothing went through the reducers: there was one rank" in said
+    assert "no job came to the reducers" in said

@@ -1,0 +1,56 @@
+"""Jobs that are over, as all processes together saw them."""
+
+import json
+
+from reduction.model import EndedJob, Outcome, ReducerStatus
+
+from reducer.observe.ended import ended_jobs, line
+from reducer.observe.summary import Process, summarize, to_json
+from reducer.observe.tables import make_console, render
+
+MIB = 1 << 20
+
+
+def ended(number=1, **values):
+    values = {"received_bytes": MIB, "sent_bytes": 2 * MIB, "waited_for": 0, "waited_s": 0.0} | values
+    values = {"outcome": Outcome.ENDED, "collectives": 10, "seconds": 5.0, "ago_s": 3.0} | values
+    return EndedJob(job="job", world_size=4, id=bytes([number]) * 16, **values)
+
+
+def answer(*jobs):
+    return ReducerStatus("1.0", b"i" * 16, 60.0, False, 0, 1 << 30, (), ended=jobs)
+
+
+def test_a_job_of_several_reducers_is_one_job():
+    one = ended(waited_for=2, waited_s=0.8, ago_s=3.5)
+    other = ended(waited_for=1, waited_s=0.5, collectives=9, outcome=Outcome.LOST, seconds=4.0)
+    [both] = ended_jobs([answer(one), answer(other)])
+    assert both == ended(
+        received_bytes=2 * MIB, sent_bytes=4 * MIB, waited_for=2, waited_s=0.8, seconds=5.0, ago_s=3.0
+    )
+
+
+def test_two_lives_of_a_job_are_two_jobs():
+    jobs = ended_jobs([answer(ended(2, ago_s=9.0), ended(1, ago_s=1.0)), answer(ended(1, ago_s=1.0))])
+    assert [job.id[0] for job in jobs] == [2, 1]
+
+
+def test_the_closing_line():
+    assert line([ended(waited_for=2, waited_s=0.84)]) == (
+        "1 job, 4 ranks, 10 collectives, 1.0 MiB in, 2.0 MiB out, 0.8 s waited for rank 2"
+    )
+    assert line([ended(), ended(2, outcome=Outcome.FAILED)]) == (
+        "2 jobs, 4 ranks, 20 collectives, 2.0 MiB in, 4.0 MiB out, 0.0 s waited for rank 0; 1 of them did not end well"
+    )
+
+
+def test_status_shows_them(capsys):
+    summary = summarize([Process("a:1", answer(ended(outcome=Outcome.FAILED)))])
+    render(make_console(), summary, verbose=True)
+    said = capsys.readouterr().out
+    assert "no jobs" in said
+    row = next(row for row in said.splitlines() if row.startswith("job  "))
+    assert said.splitlines()[-1].split() == [*"job 4 failed 10 1.0 MiB 2.0 MiB 0: 0.0 s 3 s".split()], row
+    shown = json.loads(json.dumps(to_json(summary), default=lambda value: value.hex()))
+    assert shown["ended"][0]["outcome"] == "failed"
+    assert "ended" not in shown["processes"][0]

@@ -51,8 +51,10 @@ INTERVALS = 4
 #: What a paced connection hands over as one packet: the bytes of so many seconds, but never less than so many bytes.
 #: From the last number on Linux decides, whose packets have 64 KiB.
 BURST_S, BURST_BYTES_LEAST, BURST_BYTES_MOST = 0.002, 24 << 10, 48 << 10
-#: An interval goes on until so many segments were sent, or fewer would say nothing about losses.
+#: An interval goes on until so many segments were sent: fewer say nothing about losses.
 SEGMENTS_MIN = 100
+#: But not for more seconds than this: with fewer segments, of which none was lost, a slow rate grows all the same.
+INTERVAL_S = 0.1
 #: An interval in which senders were busy for more seconds than this says nothing of the links as they are now.
 INTERVAL_S_MAX = 0.2
 
@@ -137,10 +139,10 @@ class Pacing:
             busy_s = max(new.busy_s - old.busy_s for new, old in parts)
             active_s = min(active_s, busy_s + BUSY_STEP_S)
         is_same = sent.keys() == self._before.keys()
-        if is_same and active_s <= INTERVAL_S_MAX and 0 <= segments < SEGMENTS_MIN:
+        if is_same and active_s <= INTERVAL_S and 0 <= segments < SEGMENTS_MIN:
             return  # the interval goes on
         self._before, self._began_at = dict(sent), now
-        if active_s <= INTERVAL_S_MAX and segments > 0:
+        if active_s <= INTERVAL_S_MAX and (segments >= SEGMENTS_MIN or (segments > 0 and not lost)):
             self._adapt(acked / active_s / share, lost / segments)
 
     def _adapt(self, achieved: float, loss: float) -> None:

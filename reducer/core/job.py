@@ -357,6 +357,7 @@ class Job:
         if missing == 1:
             self.stragglers.wait_for(slot.folded, now)
         elif not missing:
+            self._check_order(push.seq, push.chunk)
             del self.slots[push.seq, push.chunk]
             self.stragglers.note(rank, now - slot.opened_at, now)
             for view in self.ranks.values():
@@ -565,6 +566,21 @@ class Job:
             for other, view in (sorted(self.ranks.items()) if to_all else [(0, self.ranks.get(0))])
             if view is not None and view.stream is not None and other != rank
         ]
+
+    def _check_order(self, seq: int, chunk: int) -> None:
+        """Fail the job if a chunk is complete before an older one: each rank pushes in order, so one has skipped that.
+
+        Its result would come to the other ranks before they expect it.
+        """
+        (old_seq, old_chunk), slot = next(iter(self.slots.items()))
+        if (old_seq, old_chunk) != (seq, chunk):
+            skipped = next(peer for peer in self.peers() if not slot.has(peer.rank))
+            raise JobFailed(
+                CollectiveMismatch(
+                    f"rank {skipped.rank} ({skipped.host}) has no chunk {old_chunk} of collective {old_seq}, which is "
+                    f"{slot.collective} at rank {slot.first_rank} ({self.ranks[slot.first_rank].host})"
+                )
+            )
 
     def _check_left(self, seq: int, slot: Slot) -> None:
         """Fail the job if a slot waits for a rank that has left.

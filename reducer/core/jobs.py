@@ -47,7 +47,17 @@ from reduction.limits import (
     JOB_FIXED_BYTES,
     STREAMS_MAX,
 )
-from reduction.model import NOWHERE, PROTOCOL_VERSION, Abort, DType, Join, Outcome, Place, WorkerFrame, job_title
+from reduction.model import (
+    NOWHERE,
+    PROTOCOL_VERSION,
+    Abort,
+    DType,
+    Join,
+    Outcome,
+    Place,
+    WorkerFrame,
+    job_title,
+)
 
 from reducer.core.accounts import SHARE, Shares, account_of
 from reducer.core.actions import Action, Close, Send

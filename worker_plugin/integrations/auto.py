@@ -99,7 +99,9 @@ class _AtEnd:
         from worker_plugin.client import has_started
 
         if not has_started() and not hasattr(sys, "last_value"):
-            log.warning("%s=%s: nothing went through the reducers: %s", VARIABLE, _installed[0], self._reason())
+            log.warning(
+                "%s=%s: nothing went through the reducers: %s", VARIABLE, _installed[0], self._reason()
+            )
 
     def close(self) -> None:
         """Nothing is left to do."""

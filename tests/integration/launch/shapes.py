@@ -116,7 +116,9 @@ def zero() -> Weights:
 
 def power_sgd() -> Weights:
     model = DistributedDataParallel(network())
-    model.register_comm_hook(PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1), powerSGD_hook)
+    model.register_comm_hook(
+        PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1), powerSGD_hook
+    )
     return trained(model)
 
 
@@ -201,7 +203,9 @@ def fsdp2() -> Weights:
 
 
 def hsdp() -> Weights:
-    return sharded(init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("copies", "shards")))
+    return sharded(
+        init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
+    )
 
 
 def sharded(mesh: dist.DeviceMesh) -> Weights:

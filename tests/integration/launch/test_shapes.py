@@ -33,7 +33,9 @@ def ended(command: list[str]) -> tuple[dict[str, Ended], str]:
     """Run a command; return how each shape ended, and what was said on stderr."""
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    return {name: Ended(*rest) for name, *rest in re.findall(r"(\w+) (\w{16}) (\S+)", done.stdout)}, done.stderr
+    return {
+        name: Ended(*rest) for name, *rest in re.findall(r"(\w+) (\w{16}) (\S+)", done.stdout)
+    }, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +49,13 @@ def test_modules_go_through_reducers_and_nothing_else_does(over_gloo: dict[str, 
     names = SHAPES.keys() - WITH_HOOK
     shapes, said = ended([*RUN, "--", *TORCHRUN, *sorted(names)])
     assert shapes.keys() == names
-    assert {name: shape.digest for name, shape in shapes.items()} == {name: over_gloo[name].digest for name in names}
+    assert {name: shape.digest for name, shape in shapes.items()} == {
+        name: over_gloo[name].digest for name in names
+    }
     assert {name for name, shape in shapes.items() if shape.received == "0"} == NOT_BY_DDP
-    assert re.search(r"reducer run: \d+ jobs, 2 ranks, \d+ collectives, \S+ MiB in, \S+ MiB out, ", said), said
+    assert re.search(r"reducer run: \d+ jobs, 2 ranks, \d+ collectives, \S+ MiB in, \S+ MiB out, ", said), (
+        said
+    )
 
 
 def test_all_that_is_reduced_goes_through_reducers(over_gloo: dict[str, Ended]) -> None:
@@ -73,7 +79,16 @@ def test_a_hook_of_the_scripts_own_is_refused_with_the_ways_out(name: str) -> No
 # ---- however the ranks are started ----
 
 LAUNCHERS = {
-    "launch": [sys.executable, "-W", "ignore", "-m", "torch.distributed.launch", "--nproc-per-node", "2", SCRIPT],
+    "launch": [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch.distributed.launch",
+        "--nproc-per-node",
+        "2",
+        SCRIPT,
+    ],
     "spawn": [sys.executable, str(Path(SCRIPT).with_name("launchers.py")), "spawn"],
     "fork": [sys.executable, str(Path(SCRIPT).with_name("launchers.py")), "fork"],
 }
@@ -94,7 +109,12 @@ def test_ranks_are_started_in_any_way(over_gloo: dict[str, Ended], launcher: str
     ("auto", "launcher", "name", "reason"),
     [
         ("ddp", "spawn", "by_hand", "rank 0 has made no DistributedDataParallel module"),
-        ("ddp", "fork", "local_sgd", "no gradients of DistributedDataParallel modules (1) were averaged by them"),
+        (
+            "ddp",
+            "fork",
+            "local_sgd",
+            "no gradients of DistributedDataParallel modules (1) were averaged by them",
+        ),
         ("group", "launch", "fsdp2", "rank 0 has reduced nothing"),
     ],
 )
@@ -104,11 +124,23 @@ def test_it_is_said_why_nothing_went_through_the_reducers(
     _, said = ended([*RUN, "--auto", auto, "--", *LAUNCHERS[launcher], name])
     warning = f"REDUCTION_AUTO={auto}: nothing went through the reducers: {reason}"
     assert said.count(warning) == 1, said
-    assert "reducer run: no job came to the reducers, so nothing was summed there: a warning above says why" in said
+    assert (
+        "reducer run: no job came to the reducers, so nothing was summed there: a warning above says why"
+        in said
+    )
 
 
 def test_one_rank_alone_is_said_to_be_alone() -> None:
-    alone = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", SCRIPT, "plain"]
+    alone = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "1",
+        SCRIPT,
+        "plain",
+    ]
     _, said = ended([*RUN, "--", *alone])
     assert "nothing went through the reducers: there was one rank" in said
     assert "no job came to the reducers" in said

@@ -92,7 +92,8 @@ def test_a_job_from_its_first_rank_to_its_last(scene):
     for stream in streams:
         stream.send(Goodbye(1, 1))
     assert scene.lines() == [
-        "job ended job=job ranks=2 received_bytes=16 sent_bytes=16 seconds=36.5 last_rank=1 last_share=1.00"
+        "job ended job=job ranks=2 collectives=1 received_bytes=16 sent_bytes=16 seconds=36.5 "
+        "last_rank=1 last_share=1.00"
     ]
 
 
@@ -355,7 +356,7 @@ def test_only_the_latest_events_are_kept(scene):
 def test_jobs_that_are_over_are_told_of_for_a_while(scene):
     streams = scene.run()
     for stream in streams:
-        stream.send(Push(1, 0, 0, SUM, b"\0" * 8))
+        stream.send(Push(1, 0, 0, SUM, 0, memoryview(bytes(8))))
     scene.now = 3.0
     for stream in streams:
         stream.send(Goodbye(1, 1))
@@ -369,12 +370,15 @@ def test_jobs_that_are_over_are_told_of_for_a_while(scene):
 
 def test_an_ended_job_says_for_whom_it_waited_and_how_it_came_to_its_end(scene):
     streams = scene.run()
-    streams[0].send(Push(1, 0, 0, SUM, b"\0" * 8))
+    streams[0].send(Push(1, 0, 0, SUM, 0, memoryview(bytes(8))))
     scene.now = 2.0
-    streams[1].send(Push(1, 0, 0, SUM, b"\0" * 8))
+    streams[1].send(Push(1, 0, 0, SUM, 0, memoryview(bytes(8))))
     streams[0].reject(MalformedFrame("bad"))
-    scene.run()
-    for stream in scene.run():
+    members = (Member("a:1", scene.engine.jobs.incarnation),)
+    streams = [scene.join(rank, life=b"2") for rank in range(2)]
+    for stream in streams:
+        stream.send(Hello(Configuration(b"2".ljust(16), 1, KIB, members), 0))
+    for stream in streams:
         stream.close("reset")
     failed, lost = scene.engine.status().ended
     assert (failed.outcome, failed.waited_for, failed.waited_s) == (Outcome.FAILED, 1, 2.0)

@@ -317,6 +317,15 @@ def test_disagreement_fails_all_ranks_and_names_both():
     assert scene.jobs.by_name == {}
 
 
+def test_a_rank_that_has_skipped_a_chunk_disagrees_with_the_ranks_that_have_it():
+    """Its collective has fewer chunks, so that this reducer gets none of them. Found by simulation."""
+    scene = running()
+    scene.push(1, 0)
+    scene.push(1, 1)
+    error = CollectiveMismatch(f"rank 0 (h0) has no chunk 0 of collective 0, which is {SUM} at rank 1 (h1)")
+    assert scene.push(0, 1) == failed(2, error, (0, 0), (1, 0))
+
+
 # ---- credit ----
 
 

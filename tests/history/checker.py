@@ -1,0 +1,206 @@
+"""Judges a history of reductions and trusts nothing: it imports no code of ours, and folds everything again by itself.
+
+A history is a list of records, dictionaries with `what`, `t` (seconds) and more:
+
+    life     job, life, ranks                        all processes of a job begin
+    issued   job, life, rank, seq, op, dtype, contribution   bytes, as they are on the wire
+    result   job, life, rank, seq, result            bytes
+    failed   job, life, rank, error, text            the rank's error: all later collectives have it too
+    over     job, life, rank                         the rank is through with everything
+    killed   job, life, rank                         its process was ended from outside
+    strayed  job, life, rank                         it has issued something else than the others
+    fault    kind, hosts, seconds                    something happened to these hosts, for so long
+    calm                                             no fault goes on, and none comes any more
+    left     text                                    something is left that should be gone
+
+What is proved:
+
+- A result is the fold of all ranks' contributions in rank order, of the same job, life and number, rounded once.
+- A rank gets one result or one error for what it issues, and nothing after its error.
+- An error names a real cause.
+- Nothing is waited for longer than its limit, and nothing is left at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+Record = dict[str, Any]
+
+#: How long before an error a fault may have been over that has caused it, in seconds; and before one that says that
+#: nothing has come for the whole of `timeout_s`.
+MEMORY_S, TIMEOUT_MEMORY_S = 45.0, 165.0
+#: Within so many seconds the survivors of a dead rank have its error, if nothing else is wrong.
+DEATH_S = 3.5
+#: Faults that may lose a rank, or every reducer; after all others the job goes on.
+SEVERE = frozenset({"silent reducer", "cut", "half cut", "isolate", "slow", "refuse", "freeze"})
+_PLAIN = {"FLOAT32": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2", "INT32": "<i4", "INT64": "<i8"}
+
+
+def violations(history: Iterable[Record]) -> list[str]:
+    """Return what is wrong with a history, a line each."""
+    history = list(history)
+    return [*_wrong_results(history), *_wrong_ends(history), *_wrong_errors(history), *_late(history)] + [
+        f"left behind: {record['text']}" for record in history if record["what"] == "left"
+    ]
+
+
+# ---- results ----
+
+
+def _wrong_results(history: list[Record]) -> Iterable[str]:
+    contributions: dict[tuple[str, int, int], dict[int, Record]] = defaultdict(dict)
+    ranks: dict[tuple[str, int], int] = {}
+    folds: dict[tuple[str, int, int], bytes] = {}
+    for record in history:
+        if record["what"] == "life":
+            ranks[record["job"], record["life"]] = record["ranks"]
+        elif record["what"] == "issued":
+            contributions[_key(record)][record["rank"]] = record
+        elif record["what"] == "result":
+            key = _key(record)
+            if key not in folds:
+                parts = contributions[key]
+                if len(parts) != ranks[key[:2]]:
+                    yield f"{_who(record)} got a result of {len(parts)} contributions"
+                    continue
+                folds[key] = fold([parts[rank] for rank in sorted(parts)])
+            if record["result"] != folds[key]:
+                yield f"{_who(record)} got a wrong result of collective {record['seq']}"
+
+
+def fold(parts: list[Record]) -> bytes:
+    """Return what the parts give in this order; 16-bit floats are added in float32 and rounded once."""
+    op, dtype = parts[0]["op"], parts[0]["dtype"]
+    arrays = [_decode(dtype, part["contribution"]) for part in parts]
+    total = arrays[0].copy()
+    with np.errstate(all="ignore"):
+        for array in arrays[1:]:
+            if op in ("SUM", "AVG"):
+                total += array
+            elif op == "PRODUCT":
+                total *= array
+            else:
+                total = (np.minimum if op == "MIN" else np.maximum)(total, array)
+        if op == "AVG":
+            total /= total.dtype.type(len(arrays))
+        return _encode(dtype, total)
+
+
+def _decode(dtype: str, data: bytes) -> Any:
+    if dtype == "BFLOAT16":
+        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    array = np.frombuffer(data, _PLAIN[dtype])
+    return array.astype("<f4") if dtype == "FLOAT16" else array
+
+
+def _encode(dtype: str, array: Any) -> bytes:
+    if dtype == "BFLOAT16":
+        bits = array.view("<u4")
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return rounded.astype("<u2").tobytes()
+    return array.astype(_PLAIN[dtype]).tobytes()
+
+
+# ---- ends ----
+
+
+def _wrong_ends(history: list[Record]) -> Iterable[str]:
+    issued: dict[tuple[Any, ...], int] = defaultdict(int)
+    held: dict[tuple[Any, ...], set[int]] = defaultdict(set)
+    failed: set[tuple[Any, ...]] = set()
+    over: set[tuple[Any, ...]] = set()
+    for record in history:
+        rank = record.get("job"), record.get("life"), record.get("rank")
+        match record["what"]:
+            case "issued":
+                issued[rank] += 1
+            case "result":
+                if record["seq"] in held[rank] or record["seq"] >= issued[rank]:
+                    yield f"{_who(record)} got collective {record['seq']} twice, or before it was issued"
+                if rank in failed or rank in over:
+                    yield f"{_who(record)} got a result after its end"
+                held[rank].add(record["seq"])
+            case "failed":
+                if rank in failed:
+                    yield f"{_who(record)} failed twice"
+                failed.add(rank)
+            case "over":
+                over.add(rank)
+                if len(held[rank]) < issued[rank] and rank not in failed:
+                    yield f"{_who(record)} ended with {len(held[rank])} of {issued[rank]} results and no error"
+
+
+# ---- errors ----
+
+
+def _wrong_errors(history: list[Record]) -> Iterable[str]:
+    for index, record in enumerate(history):
+        if record["what"] == "failed" and not _has_cause(record, history[:index]):
+            yield f"{_who(record)} at {record['t']:.2f} has no cause for {record['error']}: {record['text']}"
+
+
+def _has_cause(failure: Record, before: list[Record]) -> bool:
+    error, text, now = failure["error"], failure["text"], failure["t"]
+    own = [one for one in before if (one.get("job"), one.get("life")) == (failure["job"], failure["life"])]
+    memory_s = TIMEOUT_MEMORY_S if error in ("CollectiveTimeout", "WorkersMissing") else MEMORY_S
+    faults = [one for one in before if one["what"] == "fault" and now <= one["t"] + one["seconds"] + memory_s]
+    kinds = {fault["kind"] for fault in faults}
+    if error == "CollectiveMismatch":
+        return any(one["what"] == "strayed" for one in own)
+    if error == "ResourceExhausted":
+        return "no memory" in kinds
+    if error in ("JobBusy", "StaleInstance", "RankTaken"):  # what is left of the life before
+        return failure["life"] > 1 or "impostor" in kinds
+    dead = {one["rank"] for one in own if one["what"] == "killed"}
+    if error == "WorkerLost" and (named := re.search(r"rank (\d+) \(\S+\) is gone", text)):
+        if int(named[1]) in dead or ("(stranger)" in text and "impostor" in kinds):
+            return True
+    ended = dead | {one["rank"] for one in own if one["what"] in ("failed", "over")}
+    if (
+        error in ("PeerLeft", "WorkerLost", "WorkersMissing", "CollectiveTimeout")
+        and ended
+        and kinds & SEVERE
+    ):
+        return True
+    if error in ("WorkerLost", "ReducerUnavailable", "WorkersMissing", "CollectiveTimeout"):
+        return bool(kinds & SEVERE)
+    return False
+
+
+# ---- time ----
+
+
+def _late(history: list[Record]) -> Iterable[str]:
+    for death in (record for record in history if record["what"] == "killed"):
+        around = [one for one in history if one["what"] == "fault" and _overlaps(one, death["t"])]
+        own = [one for one in history if (one.get("job"), one.get("life")) == (death["job"], death["life"])]
+        if around or any(
+            one["what"] in ("killed", "strayed", "failed") for one in own if one["t"] < death["t"]
+        ):
+            continue
+        begun = {one["rank"] for one in own if one["what"] == "result"}
+        ends = {one["rank"]: one["t"] for one in own if one["what"] in ("failed", "over", "killed")}
+        life = next(one for one in own if one["what"] == "life")
+        if len(begun) < life["ranks"]:  # not all had met
+            continue
+        for rank in range(life["ranks"]):
+            if ends.get(rank, float("inf")) > death["t"] + DEATH_S:
+                yield f"{_who(death)} died, and rank {rank} did not learn of it in time"
+
+
+def _overlaps(fault: Record, now: float) -> bool:
+    return bool(fault["t"] <= now + DEATH_S and now <= fault["t"] + fault["seconds"] + MEMORY_S)
+
+
+def _key(record: Record) -> tuple[str, int, int]:
+    return record["job"], record["life"], record["seq"]
+
+
+def _who(record: Record) -> str:
+    return f"{record['job']} life {record['life']} rank {record['rank']}"

@@ -1,0 +1,97 @@
+"""Simulates jobs under faults: `python -m tests.simulation --seconds 60`, or `--seed 7` for one run.
+
+Prints what is wrong with a run, its seed, and the shortest list of faults that still shows it. The rest of a run
+follows from its seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "proto"), str(ROOT / "tests")]
+
+from simulation.faults import KINDS  # noqa: E402
+from simulation.shorter import shortest  # noqa: E402
+from simulation.world import Outcome, simulate  # noqa: E402
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, help="only this run")
+    parser.add_argument(
+        "--first", type=int, help="seed of the first run; by default one that the clock gives"
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long new runs are begun")
+    parser.add_argument("--faults", default="", help=f"comma-separated, of: {', '.join(KINDS)}")
+    parser.add_argument(
+        "--log", action="store_true", help="show what happens in the run, and the cores' log lines"
+    )
+    arguments = parser.parse_args()
+    kinds = [kind for kind in arguments.faults.split(",") if kind]
+    if unknown := sorted(set(kinds) - KINDS.keys()):
+        parser.error(f"--faults {','.join(unknown)}: known are {', '.join(KINDS)}")
+    logging.disable(logging.CRITICAL)
+    if arguments.seed is not None:
+        outcome = simulate(arguments.seed, kinds=kinds)
+        if arguments.log:
+            for record in outcome.history:
+                print(
+                    {key: len(value) if isinstance(value, bytes) else value for key, value in record.items()}
+                )
+        return report(outcome, kinds)
+    seed = int(time.time() * 1000) if arguments.first is None else arguments.first
+    begun, runs, simulated, happened, bad = time.monotonic(), 0, 0.0, Counter[str](), 0
+    print(f"first seed {seed}", flush=True)
+    while time.monotonic() < begun + arguments.seconds:
+        outcome = simulate(seed, kinds=kinds)
+        runs, simulated = runs + 1, simulated + outcome.seconds
+        happened += outcome.happened
+        bad += report(outcome, kinds)
+        seed += 1
+    taken = time.monotonic() - begun
+    print(
+        f"{runs} runs, {simulated / 3600:.2f} simulated hours in {taken:.0f} s ({simulated / taken:.0f} times as fast)"
+    )
+    print(
+        f"{happened.total()} faults: "
+        + ", ".join(f"{kind} {count}" for kind, count in sorted(happened.items()))
+    )
+    print(f"{bad} runs were wrong")
+    return min(bad, 1)
+
+
+def report(outcome: Outcome, kinds: list[str]) -> int:
+    """Print what is wrong with a run; return 1 if anything is."""
+    if not outcome.violations:
+        return 0
+    print(f"seed {outcome.seed} is wrong, {len(outcome.faults)} faults:")
+    for line in outcome.violations[:5]:
+        print(f"  {line}")
+    for fault in shortest(outcome):
+        print(f"    {tuple(fault)}")
+    print(
+        f"  python -m tests.simulation --seed {outcome.seed}"
+        + (f" --faults {','.join(kinds)!r}" if kinds else ""),
+        flush=True,
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # a set of strings must have one order
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            os.environ | {"PYTHONHASHSEED": "0"},
+        )
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""What can happen to a world: a fault is a time, a kind and three numbers, so that a list of them can be cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from reduction import wire
+from reduction.errors import MalformedFrame
+from reduction.model import Join
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+
+class Fault(NamedTuple):
+    """Something that happens. What the numbers mean differs; targets count modulo how many there are."""
+
+    at: float
+    kind: str
+    first: int
+    second: int
+    #: Between 0 and 1: how long, or how much.
+    much: float
+
+
+def plan(random: Random, count: int, seconds: float, kinds: list[str]) -> list[Fault]:
+    """Return faults of some kinds, with weights drawn at random, so that different runs are of different character."""
+    chosen = random.sample(kinds, random.randint(1, len(kinds)))
+    weights = [random.expovariate(1) for _ in chosen]
+    drawn = random.choices(chosen, weights, k=count)
+    times = sorted(random.uniform(0, seconds) for _ in drawn)
+    numbers = (random.randrange(1 << 16) for _ in range(2 * count))
+    return [
+        Fault(at, kind, next(numbers), next(numbers), random.random())
+        for at, kind in zip(times, drawn, strict=True)
+    ]
+
+
+def strike(world: World, fault: Fault) -> None:
+    """Let a fault happen."""
+    KINDS[fault.kind](world, fault)
+
+
+# ---- reducers ----
+
+
+def _kill_reducer(world: World, fault: Fault) -> None:
+    index = fault.first % len(world.addresses)
+    world.note("kill reducer", [world.host_of(index)], 0.0)
+    world.stop_reducer(index, restart_s=5 * fault.much)
+
+
+def _silent_reducer(world: World, fault: Fault) -> None:
+    """Its host stops: nobody is told."""
+    index = fault.first % len(world.addresses)
+    seconds = 11 + 5 * fault.much
+    world.isolate(world.host_of(index), seconds)
+    world.note("silent reducer", [world.host_of(index)], seconds)
+    world.stop_reducer(index, restart_s=seconds)
+
+
+def _drain(world: World, fault: Fault) -> None:
+    index = fault.first % len(world.addresses)
+    world.note("drain", [world.host_of(index)], 0.0)
+    world.reducers[index].drain(limit_s=20.0)
+    world.restart_when_gone(index, restart_s=5 * fault.much)
+
+
+def _move(world: World, fault: Fault) -> None:
+    """It stops, and another one at another address takes its place in the name's answer."""
+    index = fault.first % len(world.addresses)
+    world.note("kill reducer", [world.host_of(index)], 0.0)
+    world.stop_reducer(index, restart_s=fault.much, moves=True)
+
+
+def _refuse(world: World, fault: Fault) -> None:
+    index = fault.first % len(world.addresses)
+    seconds = 6 * fault.much
+    world.note("refuse", [world.host_of(index)], seconds)
+    world.network.refusing[world.addresses[index]] = world.network.clock.now + seconds
+
+
+def _no_memory(world: World, fault: Fault) -> None:
+    """The next accumulator cannot be had."""
+    reducer = world.reducers[fault.first % len(world.addresses)]
+    pool = reducer.engine.pool
+    take = pool.take
+
+    def fail(nbytes: int) -> memoryview:
+        pool.take = take  # type: ignore[method-assign]
+        world.note("no memory", [reducer.host], 0.0)
+        raise MemoryError(f"{nbytes} bytes")
+
+    pool.take = fail  # type: ignore[method-assign]
+
+
+# ---- ranks ----
+
+
+def _kill_rank(world: World, fault: Fault) -> None:
+    job = world.jobs[fault.first % len(world.jobs)]
+    job.kill(fault.second % job.shape.ranks)
+
+
+def _kill_half(world: World, fault: Fault) -> None:
+    job = world.jobs[fault.first % len(world.jobs)]
+    for rank in range(fault.second % 2, job.shape.ranks, 2):
+        job.kill(rank)
+
+
+def _stray(world: World, fault: Fault) -> None:
+    job = world.jobs[fault.first % len(world.jobs)]
+    job.stray(fault.second % job.shape.ranks)
+
+
+def _impostor(world: World, fault: Fault) -> None:
+    """Another process joins as a rank of a job."""
+    job = world.jobs[fault.first % len(world.jobs)]
+    member = job.member(fault.second % job.shape.ranks)
+    index = int(fault.much * len(world.addresses))
+    if member is None:
+        return
+    world.note("impostor", [member.host], 0.0)
+    who = member.identity
+    end = world.network.connect(world.stranger, world.addresses[index])
+    end.send(
+        Join(
+            job=who.job,
+            instance=b"",
+            rank=who.rank,
+            world_size=who.world_size,
+            nonce=b"another process.",
+            host="stranger",
+            minimum=0,
+            credit_bytes=1 << 20,
+            run=who.run,
+        )
+    )
+    world.network.clock.at(world.network.clock.now + 2 * fault.much, end.close)
+
+
+# ---- hosts and paths ----
+
+
+def _freeze(world: World, fault: Fault) -> None:
+    process = world.process(fault.first)
+    seconds = 15 * fault.much**3
+    world.note("freeze", [process.host], seconds)
+    process.freeze(seconds)
+
+
+def _cut(world: World, fault: Fault) -> None:
+    one, other, seconds = world.path(fault), None, 15 * fault.much**3
+    one, other = world.path(fault)
+    world.note("cut", [one, other], seconds)
+    world.network.cut(one, other, seconds)
+    world.network.cut(other, one, seconds)
+
+
+def _half_cut(world: World, fault: Fault) -> None:
+    one, other = world.path(fault)
+    seconds = 15 * fault.much**3
+    world.note("half cut", [one, other], seconds)
+    world.network.cut(*((one, other) if fault.first % 2 else (other, one)), seconds)
+
+
+def _isolate(world: World, fault: Fault) -> None:
+    host, seconds = world.process(fault.first).host, 15 * fault.much**3
+    world.note("isolate", [host], seconds)
+    world.isolate(host, seconds)
+
+
+def _slow(world: World, fault: Fault) -> None:
+    one, other = world.path(fault)
+    extra_s, seconds = 0.5 * fault.much**2, 5.0
+    world.note("slow", [one, other], seconds)
+    world.network.slow(one, other, extra_s, seconds)
+    world.network.slow(other, one, extra_s, seconds)
+
+
+def _clog(world: World, fault: Fault) -> None:
+    """Paths stop one after the other, and come back in another order; none for long."""
+    hosts = sorted({process.host for process in world.processes()})
+    random = Random(fault.first)
+    world.note("clog", hosts, 3.0)
+    for host in random.sample(hosts, min(3, len(hosts))):
+        at = world.network.clock.now + random.uniform(0, 2)
+        world.network.clock.at(at, lambda host=host: world.isolate(host, 0.6 * fault.much))
+
+
+def _reset(world: World, fault: Fault) -> None:
+    """A connection breaks, without the end of either process."""
+    ends = [end for end in world.network.ends.values() if end.is_accepted]
+    if ends:
+        end = ends[fault.first % len(ends)]
+        world.note("reset", [end.process.host, end.peer.process.host], 0.0)
+        end.break_both()
+
+
+def _damage(world: World, fault: Fault) -> None:
+    """A bit of the next frame on a connection is another one. Jobs without checksums would not notice."""
+    ends = [
+        end
+        for end in world.network.ends.values()
+        if end.is_accepted and world.has_checksums(end.process, end.peer.process)
+    ]
+    if not ends:
+        return
+    end = ends[fault.first % len(ends)]
+    is_worker_frame = end.process in world.reducers
+    world.note("damage", [end.process.host, end.peer.process.host], 0.0)
+
+    def damaged(frame: object) -> object:
+        to_wire = wire.worker_frame_to_wire if is_worker_frame else wire.reducer_frame_to_wire
+        from_wire = wire.worker_frame_from_wire if is_worker_frame else wire.reducer_frame_from_wire
+        data = bytearray(to_wire(frame))
+        if not hasattr(frame, "payload"):  # only these have checksums
+            return frame
+        bit = int(fault.much * len(data) * 8)
+        data[bit // 8] ^= 1 << (bit % 8)
+        try:
+            return from_wire(bytes(data))
+        except MalformedFrame as error:
+            return error
+
+    end.damage = damaged
+
+
+KINDS: dict[str, Callable[[World, Fault], None]] = {
+    "kill reducer": _kill_reducer,
+    "silent reducer": _silent_reducer,
+    "drain": _drain,
+    "move": _move,
+    "refuse": _refuse,
+    "no memory": _no_memory,
+    "kill rank": _kill_rank,
+    "kill half": _kill_half,
+    "stray": _stray,
+    "impostor": _impostor,
+    "freeze": _freeze,
+    "cut": _cut,
+    "half cut": _half_cut,
+    "isolate": _isolate,
+    "slow": _slow,
+    "clog": _clog,
+    "reset": _reset,
+    "damage": _damage,
+}

@@ -1,0 +1,190 @@
+"""Does the simulator notice faults in the product? `python -m tests.simulation.mutants --count 80 [--seconds 60]`
+
+Each mutant is a module of a core with one small change: a condition negated, a comparison off by one, a number off by
+one, or a statement dropped (a reset, an action). It lives in a process of its own and never in the product. A mutant is
+killed when a run goes wrong that is right without it. Prints each survivor as a line of a diff.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import importlib.abc
+import importlib.machinery
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = (
+    "reducer.core.job",
+    "reducer.core.jobs",
+    "reducer.core.slot",
+    "worker_plugin.core.epochs",
+    "worker_plugin.core.link",
+    "worker_plugin.core.rank",
+    "worker_plugin.core.window",
+    "worker_plugin.core.flow.lane",
+    "worker_plugin.core.membership.roster",
+    "worker_plugin.core.membership.verdict",
+)
+_COMPARISONS = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+}
+_COMPARISONS |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
+KILLED, ALIVE = 10, 0
+
+
+class Mutation(NamedTuple):
+    """A change of a module: the number of the node in its tree, and what becomes of it."""
+
+    module: str
+    node: int
+    kind: str
+
+
+def path_of(module: str) -> Path:
+    """Return the file of a module."""
+    return ROOT / f"{module.replace('.', '/')}.py"
+
+
+def mutations(module: str) -> Iterator[Mutation]:
+    """Yield every change of a module."""
+    for number, node in enumerate(ast.walk(ast.parse(path_of(module).read_text()))):
+        if isinstance(node, (ast.If, ast.IfExp)):
+            yield Mutation(module, number, "negated")
+        elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
+            yield Mutation(module, number, "compared")
+        elif isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant) and node.right.value == 1:
+            yield Mutation(module, number, "off by one")
+        elif isinstance(node, ast.AugAssign) or (
+            isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
+        ):
+            yield Mutation(module, number, "dropped")
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            yield Mutation(module, number, "dropped")
+
+
+def mutated(mutation: Mutation) -> tuple[ast.Module, str]:
+    """Return the tree of a mutant, and what was changed."""
+    source = path_of(mutation.module).read_text()
+    tree = ast.parse(source)
+    node = list(ast.walk(tree))[mutation.node]
+    text = f"{mutation.module}:{node.lineno} {mutation.kind}: {source.splitlines()[node.lineno - 1].strip()}"
+    match mutation.kind:
+        case "negated":
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+        case "compared":
+            node.ops = [_COMPARISONS[type(node.ops[0])]()]
+        case "off by one":
+            node.right = ast.Constant(2)
+        case "dropped":
+            _Drop(node).visit(tree)
+    return ast.fix_missing_locations(tree), text
+
+
+class _Drop(ast.NodeTransformer):
+    def __init__(self, node: ast.AST) -> None:
+        self._node = node
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node) if node is self._node else self.generic_visit(node)
+
+
+class _Loader(importlib.abc.Loader, importlib.abc.MetaPathFinder):
+    """Imports the mutant in the place of its module."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        self._module = mutation.module
+        self._tree, self.text = mutated(mutation)
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self) if name == self._module else None
+
+    def exec_module(self, module: object) -> None:
+        exec(compile(self._tree, str(path_of(self._module)), "exec"), module.__dict__)
+
+
+def judge(mutation: Mutation, seconds: float) -> int:
+    """Simulate with a mutant in this process; return whether it was killed."""
+    sys.meta_path.insert(0, _Loader(mutation))
+    logging.disable(logging.CRITICAL)
+    try:
+        simulate = importlib.import_module("simulation.world").simulate
+    except Exception:
+        return KILLED
+    begun, seed = time.monotonic(), 1
+    while time.monotonic() < begun + seconds:
+        if simulate(seed).violations:
+            print(f"seed {seed}, {time.monotonic() - begun:.1f} s", flush=True)
+            return KILLED
+        seed += 1
+    return ALIVE
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=80)
+    parser.add_argument("--seed", type=int, default=1, help="chooses the mutants")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time")
+    parser.add_argument(
+        "--one", nargs=3, metavar=("MODULE", "NODE", "KIND"), help="judge one mutant in this process"
+    )
+    arguments = parser.parse_args()
+    if arguments.one:
+        module, node, kind = arguments.one
+        return judge(Mutation(module, int(node), kind), arguments.seconds)
+    known = [mutation for module in MODULES for mutation in mutations(module)]
+    chosen = Random(arguments.seed).sample(known, min(arguments.count, len(known)))
+    print(f"{len(chosen)} of {len(known)} mutants", flush=True)
+
+    def one(mutation: Mutation) -> tuple[Mutation, bool]:
+        what = [sys.executable, __file__, "--seconds", f"{arguments.seconds:g}", "--one", *map(str, mutation)]
+        paths = os.pathsep.join(
+            [str(ROOT), str(ROOT / "proto"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+        )
+        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": paths}
+        try:
+            done = subprocess.run(
+                what, env=environment, capture_output=True, timeout=2 * arguments.seconds + 60
+            )
+        except subprocess.TimeoutExpired:  # it does not come to an end, which is noticed too
+            return mutation, True
+        if done.returncode not in (ALIVE, KILLED):
+            raise RuntimeError(f"{mutation}: {done.stderr.decode()[-2000:]}")
+        return mutation, done.returncode == KILLED
+
+    killed: Counter[str] = Counter()
+    all_of: Counter[str] = Counter()
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for mutation, is_killed in pool.map(one, chosen):
+            all_of[mutation.module] += 1
+            killed[mutation.module] += is_killed
+            if not is_killed:
+                print(f"alive: {mutated(mutation)[1]}", flush=True)
+    for module in MODULES:
+        print(f"{module}: {killed[module]} of {all_of[module]}")
+    print(f"killed {killed.total()} of {all_of.total()}: {killed.total() / all_of.total():.0%}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""Hosts, processes, and the connections between them, in simulated time.
+
+A connection is like one of TCP: what is sent arrives in order, after a while or never. Between two hosts a path can be
+cut, one way or both; then what is sent waits. A cut of SILENCE_S breaks the connections on it, as TCP's own time-outs
+do; after a shorter one they go on. The end of a process resets its connections: some of what it sent last is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError
+
+from benchmarks.simulation.network import Clock
+
+#: TCP_USER_TIMEOUT of the product, and how long a dial may take, in seconds.
+SILENCE_S, DIAL_S = 10.0, 5.0
+#: Of a path, one way; and the most that is added to it at random.
+LATENCY_S, JITTER_S = 0.0005, 0.001
+
+
+class Process:
+    """Something that takes messages: later while it is frozen, never once it is dead."""
+
+    def __init__(self, network: Network, host: str) -> None:
+        self.network, self.host = network, host
+        self.is_alive = True
+        self._frozen_until = 0.0
+        self._inbox: deque[Callable[[], None]] = deque()
+        self.ends: set[End] = set()
+
+    def take(self, what: Callable[[], None]) -> None:
+        """Do something as soon as the process runs."""
+        if not self.is_alive:
+            return
+        if self.network.clock.now < self._frozen_until:
+            self._inbox.append(what)
+        else:
+            what()
+
+    def freeze(self, seconds: float) -> None:
+        """Stop it as SIGSTOP does: the kernel answers for it."""
+        self._frozen_until = self.network.clock.now + seconds
+        self.network.clock.at(self._frozen_until, self._thaw)
+
+    def _thaw(self) -> None:
+        while self._inbox and self.network.clock.now >= self._frozen_until:
+            self._inbox.popleft()()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.is_alive = False
+        self._inbox.clear()
+        for end in sorted(self.ends, key=lambda end: end.number):
+            end.reset()
+
+
+@dataclass(slots=True)
+class _Item:
+    """Something on its way: a frame, or the end of the connection."""
+
+    arrives_at: float
+    frame: Any = None
+    is_end: bool = False
+    error: ReductionError | None = None
+
+
+class End:
+    """One end of a connection."""
+
+    def __init__(self, network: Network, process: Process, number: int) -> None:
+        self.network, self.process, self.number = network, process, number
+        self.peer: End = self
+        self.is_open = True
+        #: Whether the process knows of it: frames may arrive before that.
+        self.is_accepted = True
+        self.on_frame: Callable[[Any], None] = lambda frame: None
+        self.on_lost: Callable[[ReductionError | None], None] = lambda error: None
+        #: What is on its way to this end.
+        self._coming: deque[_Item] = deque()
+        #: Whether the end of the connection is on its way to this end: what it sends reaches nobody.
+        self._is_broken = False
+        #: What the next frame to this end becomes on its way.
+        self.damage: Callable[[Any], Any] | None = None
+        process.ends.add(self)
+
+    def send(self, frame: Any) -> None:
+        """Send a frame to the other end."""
+        if self.is_open and not self._is_broken:
+            self.peer._expect(_Item(self.network.arrival(self.process.host, self.peer.process.host), frame))
+
+    def close(self) -> None:
+        """End the connection after what was sent."""
+        if self.is_open:
+            self._leave()
+            if not self._is_broken:
+                self.peer._hear_of_end(None)
+
+    def reset(self) -> None:
+        """End the connection because this process has ended; the last of what was sent may be lost."""
+        if self.is_open:
+            self._leave()
+            if not self._is_broken:
+                self.peer._break()
+
+    def break_both(self) -> None:
+        """Break the connection on its way: both ends learn of it."""
+        for end in (self, self.peer):
+            end._break()
+
+    def _break(self) -> None:
+        if self.is_open and not self._is_broken:
+            for _ in range(self.network.random.randint(0, len(self._coming))):
+                self._coming.pop()
+            self._hear_of_end(ReducerUnavailable("connection reset"))
+
+    def _hear_of_end(self, error: ReductionError | None) -> None:
+        """Have this end learn that nothing more comes, after what is on its way."""
+        self._expect(
+            _Item(self.network.arrival(self.peer.process.host, self.process.host), is_end=True, error=error)
+        )
+        self._is_broken = True
+
+    def lose(self, error: ReductionError) -> None:
+        """Learn that the connection is gone."""
+        if self.is_open:
+            self._leave()
+            self.process.take(lambda: self.on_lost(error))
+
+    def _leave(self) -> None:
+        self.is_open = False
+        self.network.ends.pop(self.number, None)
+        self._coming.clear()
+        self.process.ends.discard(self)
+
+    def _expect(self, item: _Item) -> None:
+        if not self.is_open:
+            return
+        if self._coming:
+            item.arrives_at = max(item.arrives_at, self._coming[-1].arrives_at)
+        self._coming.append(item)
+        self.network.clock.at(item.arrives_at, self.pump)
+
+    def pump(self) -> None:
+        """Take what has arrived, unless the path is cut."""
+        now = self.network.clock.now
+        while self.is_accepted and self._coming and self._coming[0].arrives_at <= now:
+            if (healed_at := self.network.cut_until(self.peer.process.host, self.process.host)) > now:
+                self.network.clock.at(healed_at, self.pump)
+                return
+            item = self._coming.popleft()
+            if item.is_end:
+                self._leave()
+                self.process.take(partial(self.on_lost, item.error))
+                return
+            frame, damage = item.frame, self.damage
+            if damage is not None:
+                self.damage = None
+                frame = damage(frame)
+            # A process may end the connection while frames wait in its inbox.
+            self.process.take(partial(self.on_frame, frame))
+
+
+@dataclass(slots=True)
+class _Cut:
+    since: float
+    until: float
+
+
+@dataclass(slots=True)
+class Network:
+    """All paths and listeners."""
+
+    random: Random
+    clock: Clock = field(default_factory=Clock)
+    #: Who takes connections, by address; and what becomes of a new one.
+    listeners: dict[str, tuple[Process, Callable[[End], None]]] = field(default_factory=dict)
+    #: Until when dials to an address are refused.
+    refusing: dict[str, float] = field(default_factory=dict)
+    _cuts: dict[tuple[str, str], _Cut] = field(default_factory=dict)
+    #: Added to the latency of a path, until a time.
+    _slow: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    ends: dict[int, End] = field(default_factory=dict)
+    _count: int = 0
+
+    def arrival(self, source: str, target: str) -> float:
+        """Return when something that is sent now arrives."""
+        if source == target:
+            return self.clock.now + 1e-5
+        extra, until = self._slow.get((source, target), (0.0, 0.0))
+        slow = extra if self.clock.now < until else 0.0
+        return self.clock.now + LATENCY_S + slow + self.random.random() * JITTER_S
+
+    def cut_until(self, source: str, target: str) -> float:
+        """Return until when nothing arrives from `source` at `target`; in the past if the path is whole."""
+        cut = self._cuts.get((source, target))
+        return -1.0 if cut is None else cut.until
+
+    def cut(self, source: str, target: str, seconds: float) -> None:
+        """Let nothing arrive for so long."""
+        now = self.clock.now
+        if source == target:
+            return
+        cut = self._cuts.get((source, target))
+        if cut is None or cut.until <= now:
+            cut = self._cuts[source, target] = _Cut(now, now)
+        cut.until = max(cut.until, now + seconds)
+        self.clock.at(max(now, cut.since + SILENCE_S), lambda: self._break(source, target))
+
+    def _break(self, source: str, target: str) -> None:
+        cut = self._cuts[source, target]
+        if cut.until <= self.clock.now or self.clock.now < cut.since + SILENCE_S:
+            return
+        for end in list(self.ends.values()):
+            if end.is_open and (end.process.host, end.peer.process.host) in (
+                (source, target),
+                (target, source),
+            ):
+                end.lose(ReducerUnavailable("connection timed out"))
+
+    def slow(self, source: str, target: str, extra_s: float, seconds: float) -> None:
+        """Add to the latency of a path for so long."""
+        self._slow[source, target] = extra_s, self.clock.now + seconds
+
+    def connect(self, process: Process, address: str) -> End:
+        """Dial an address. Frames may be sent at once; `on_lost` tells of a failure."""
+        self._count += 2
+        near = self.ends[self._count] = End(self, process, self._count)
+        listener, _ = self.listeners.get(address, (None, None))
+        if listener is None or not listener.is_alive or self.clock.now < self.refusing.get(address, -1.0):
+            near._leave()
+            refused = ReducerAbsent(f"{address}: Connection refused")
+            self.clock.at(self.clock.now + 2 * LATENCY_S, lambda: process.take(lambda: near.on_lost(refused)))
+            return near
+        far = self.ends[self._count + 1] = End(self, listener, self._count + 1)
+        near.peer, far.peer = far, near
+        far.is_accepted = False
+        arrives_at, given_up_at = self.arrival(process.host, listener.host), self.clock.now + DIAL_S
+        self.clock.at(arrives_at, lambda: self._arrive(near, far, address, given_up_at))
+        return near
+
+    def _arrive(self, near: End, far: End, address: str, given_up_at: float) -> None:
+        """Have a dial come to the listener, once the path is whole."""
+        if not (near.is_open and far.is_open):
+            return
+
+        def give_up(why: str) -> None:
+            near.lose(ReducerUnavailable(f"{address}: {why}"))
+            far.lose(ReducerUnavailable(why))
+
+        hosts = near.process.host, far.process.host
+        if (healed_at := max(self.cut_until(*hosts), self.cut_until(*hosts[::-1]))) > self.clock.now:
+            at = min(healed_at, given_up_at)
+            again = at < given_up_at
+            self.clock.at(
+                at, lambda: self._arrive(near, far, address, given_up_at) if again else give_up("timed out")
+            )
+            return
+
+        listener, accept = self.listeners[address]
+        if listener is not far.process:
+            give_up("connection reset")
+            return
+
+        def accepted() -> None:
+            accept(far)
+            far.is_accepted = True
+            far.pump()
+
+        listener.take(accepted)

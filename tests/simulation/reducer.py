@@ -1,0 +1,91 @@
+"""A reducer: the real engine with its codecs, behind a simulated listener."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from reduction.errors import MalformedFrame, ReductionError
+from reduction.model import NOWHERE, Place, ReducerFrame
+from simulation.network import End, Network, Process
+
+from reducer.engine import TICK_S, Engine
+
+
+class _Sink:
+    """What the engine sends to one rank."""
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+
+    def on_frame(self, frame: ReducerFrame) -> None:
+        self._end.send(frame)
+
+    def on_closed(self, error: ReductionError | None) -> None:
+        self._end.close()
+
+
+class SimReducer(Process):
+    """One life of a reducer process.
+
+    Args:
+        network: it is on.
+        address: where it listens; the host is its name.
+        life: which of the processes that have listened there.
+        memory_bytes: its limit.
+        place: of its host.
+    """
+
+    def __init__(
+        self, network: Network, address: str, life: int, memory_bytes: int, place: Place = NOWHERE
+    ) -> None:
+        super().__init__(network, address.partition(":")[0])
+        self.address = address
+        self.engine = Engine(memory_limit_bytes=memory_bytes, place=place, clock=self._now)
+        # The engine's own is random, and a seed must stand for one run.
+        self.engine.jobs.incarnation = f"{address}/{life}".encode().ljust(16, b".")[:16]
+        network.listeners[address] = self, self._accept
+        self._tick()
+
+    def _now(self) -> float:
+        return self.network.clock.now
+
+    def _accept(self, end: End) -> None:
+        stream = self.engine.open(_Sink(end), end.peer.process.host)
+
+        def on_frame(frame: object) -> None:
+            if isinstance(frame, MalformedFrame):  # bytes that are no frame any more
+                stream.reject(frame)
+            else:
+                stream.send(frame)
+
+        end.on_frame = on_frame
+        end.on_lost = lambda error: stream.close(str(error))
+
+    def _tick(self) -> None:
+        if self.is_alive:
+            self.network.clock.at(self.network.clock.now + TICK_S, self._tick)
+            self.take(self.engine.tick)
+
+    def drain(self, limit_s: float) -> None:
+        """Stop as SIGTERM asks: once no job has this reducer in its configuration, or after a time."""
+        self.take(self.engine.drain)
+        self._end_when_unused(self.network.clock.now + limit_s)
+
+    def _end_when_unused(self, due: float) -> None:
+        if self.is_alive and (not self.engine.is_needed or self.network.clock.now >= due):
+            self.kill()
+        elif self.is_alive:
+            self.network.clock.at(self.network.clock.now + TICK_S, partial(self._end_when_unused, due))
+
+    def leftovers(self) -> list[str]:
+        """Return what is left although no job is there."""
+        engine, jobs = self.engine, self.engine.jobs
+        counts = {
+            "jobs": len(jobs.by_name),
+            "streams": len(jobs.streams),
+            "reserved bytes": jobs.memory.taken,
+            "seats": jobs.seats.taken,
+            "sinks": len(engine._sinks),
+            "accumulators": len(engine._accumulators) + len(engine._firsts),
+        }
+        return [f"{self.address}: {count} {what}" for what, count in counts.items() if count]

@@ -1,0 +1,43 @@
+"""Jobs under simulated faults: seeds that have found something, some more, and new ones each time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from simulation.faults import KINDS
+from simulation.shorter import shortest
+from simulation.world import Outcome, simulate
+
+#: What each has found is told in docs/decisions/testing.md.
+REGRESSIONS: tuple[int, ...] = ()
+#: New runs are begun for so many seconds.
+NEW_S = 20.0
+
+
+def assert_right(outcome: Outcome) -> None:
+    assert not outcome.violations, f"seed {outcome.seed}: {outcome.violations[:3]}, after {shortest(outcome)}"
+
+
+@pytest.mark.parametrize("seed", [*REGRESSIONS, *range(40)])
+def test_a_seed(seed: int) -> None:
+    assert_right(simulate(seed))
+
+
+def test_new_seeds() -> None:
+    seed, begun = int(time.time() * 1000), time.monotonic()
+    while time.monotonic() < begun + NEW_S:
+        assert_right(simulate(seed))
+        seed += 1
+
+
+def test_a_seed_is_one_run() -> None:
+    assert simulate(3).history == simulate(3).history
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_fault_happens(kind: str) -> None:
+    happened = sum(
+        (simulate(seed, kinds=[kind]).happened for seed in range(4)), start=simulate(4, kinds=[kind]).happened
+    )
+    assert happened

@@ -70,7 +70,6 @@ def _watch_groups(wanted: str) -> None:
                 log.warning("%s=group: pg_options=%r are not used", VARIABLE, options)
         original(backend, *arguments, **named)
         if dist.get_rank() == 0:
-            _at_end.ranks = dist.get_world_size()
             _ends.add(_at_end)
         if is_replaced and dist.get_rank() == 0:
             text = (
@@ -91,14 +90,14 @@ class _AtEnd:
     """Says at the end of rank 0's process why nothing went through the reducers, if that is so."""
 
     def __init__(self) -> None:
-        #: Of the latest process group.
-        self.ranks = 0
+        self._has_said = False
 
     def begin_close(self) -> None:
-        """Say it, unless an error has ended the script, which is reason enough."""
+        """Say it once, unless an error has ended the script, which is reason enough."""
         from worker_plugin.client import has_started
 
-        if not has_started() and not hasattr(sys, "last_value"):
+        if not (has_started() or self._has_said or hasattr(sys, "last_value")):
+            self._has_said = True
             log.warning(
                 "%s=%s: nothing went through the reducers: %s", VARIABLE, _installed[0], self._reason()
             )
@@ -108,8 +107,6 @@ class _AtEnd:
 
     def _reason(self) -> str:
         modules = sum(_counts.values())
-        if self.ranks == 1:
-            return "there was one rank; start several, such as with `torchrun --nproc-per-node 2`"
         if _installed[0] == "group":
             return "rank 0 has reduced nothing; FSDP2 over all ranks has no all-reduce, HSDP has one"
         if modules:

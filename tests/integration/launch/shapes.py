@@ -1,4 +1,4 @@
-"""Trainings in the shapes of public scripts, which know nothing of reducers: shapes.py SHAPE...
+"""Trainings in the shapes of public scripts, which know nothing of reducers: shapes.py [SHAPE...]
 
 Each prints `SHAPE HASH BYTES` on rank 0: a hash of the weights of all ranks, and how many bytes the reducers have
 received meanwhile ("-" without reducers).
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
@@ -122,9 +122,9 @@ def power_sgd() -> Weights:
     return trained(model)
 
 
-def bf16_hook() -> Weights:
+def fp16_hook() -> Weights:
     model = DistributedDataParallel(network())
-    model.register_comm_hook(None, bf16_compress_hook)
+    model.register_comm_hook(None, fp16_compress_hook)
     return trained(model)
 
 
@@ -224,7 +224,7 @@ SHAPES = {
         moving_average,
         zero,
         power_sgd,
-        bf16_hook,
+        fp16_hook,
         uneven,
         groups,
         static_graph,
@@ -271,4 +271,5 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    # `torch.distributed.launch` adds --local-rank.
+    main([name for name in sys.argv[1:] if not name.startswith("--")] or list(SHAPES))

@@ -174,6 +174,11 @@ def test_run_starts_reducers_for_a_script(tmp_path: Path) -> None:
     assert hooks == "['reduction_hook']"
     addresses = re.findall(r"127\.0\.0\.1:\d+", done.stderr.partition("\n")[0])
     assert len(addresses) == 2
+    assert re.search(
+        r"^reducer run: 1 job, 2 ranks, \d+ collectives, [\d.]+ KiB in, [\d.]+ KiB out, [\d.]+ s waited for rank \d$",
+        done.stderr,
+        re.MULTILINE,
+    )
     status = subprocess.run([*REDUCER, "status", addresses[0]], capture_output=True, timeout=30)
     assert status.returncode == 4  # it has ended with the command
 

@@ -122,12 +122,13 @@ def run(
     and run COMMAND with the right number of nodes.
 
     \b
-        srun --het-group=0,1 reducer run --cluster slurm:1:50051 -- torchrun --nproc-per-node 4 SCRIPT
+        srun --het-group=0,1 reducer run --cluster slurm:1:50051 -- \\
+            torchrun --nproc-per-node 4 SCRIPT
 
     The script needs no change: its DistributedDataParallel modules average through the reducers, or with --auto group
-    all that it reduces goes there. At the end a line tells what the reducers have done, or that no job came. Signals are passed on, and the exit code is the command's, as in a shell: 127 if
-    there is no such command, 128 + n if signal n ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for
-    --cluster and so on.
+    all that it reduces goes there. At the end a line tells what the reducers have done, or that no job came. Signals
+    are passed on, and the exit code is the command's, as in a shell: 127 if there is no such command, 128 + n if
+    signal n ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for --cluster and so on.
     """
     wish = None if no_auto else auto
     settings = role.Request(cluster=cluster, hosts=hosts, reducer_hosts=reducer_hosts, port=port, host=host)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from reduction.errors import ReductionError
 from reduction.model import EndedJob, Event, EventKind, Join, job_title
 from reduction.repeats import Repeats
+from reduction.text import counted
 
 from reducer.core.job import Job
 from reducer.recent import Recent
@@ -118,7 +119,9 @@ class Journal:
         if job.epoch != life.epoch:
             life.epoch = job.epoch
             self._recent.add(
-                EventKind.EPOCH, job.title, f"epoch {job.epoch} started with {job.world_size} ranks"
+                EventKind.EPOCH,
+                job.title,
+                f"membership epoch {job.epoch} started with {counted(job.world_size, 'rank')}",
             )
         if not life.is_started:
             life.is_started, life.since = True, self._clock()

@@ -5,12 +5,22 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from reduction.errors import Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Join, WorkerFrame
 from reduction.security.tokens import TokenTable, from_metadata
 
+if TYPE_CHECKING:
+    import grpc
+
 Metadata = Iterable[tuple[str, str | bytes]]
+
+
+def peer_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Return where a call comes from, such as ipv4:10.0.0.1:41234 or ipv6:[::1]:41234; gRPC escapes the brackets."""
+    return unquote(context.peer())
 
 
 def certificate_of(context: Mapping[str, Iterable[bytes]]) -> bytes:

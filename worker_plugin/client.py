@@ -355,15 +355,17 @@ class Client:
         global _has_started
         _has_started = True
         if self._rank == 0 and self._announced_ranks:
-            is_private = self._meeting_points[0].embedded is not None
+            meeting_point = self._meeting_points[0]
             text = announcement.line(
                 self.job or "?",
                 self._announced_ranks,
-                reducers,
+                # The others are further processes of these. After a fallback none is of the first meeting point.
+                [address for address in reducers if address in meeting_point.addresses] or reducers,
+                len(reducers),
                 planes,
-                is_private=is_private,
-                colocated=self._meeting_points[0].colocated,
-                source=self._meeting_points[0].source,
+                is_private=meeting_point.embedded is not None,
+                colocated=meeting_point.colocated,
+                source=meeting_point.source,
             )
             log_setup.announce(log, text)
         self._started.reach()

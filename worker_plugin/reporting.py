@@ -73,6 +73,7 @@ class Reporter:
         found = straggler(counts, waits, self._world_size) or waited_for(counts, waits)
         if found is not None and not found.is_cause(chunk_time(span for span in spans if span.seq)):
             found = None
+        planes = [job.planes for job in now.values()]
         report = Report(
             job=self._title,
             seconds=end - self._begin,
@@ -82,6 +83,7 @@ class Reporter:
             shares=await asyncio.to_thread(shares, spans, totals, self._link_mbit),
             exposed_s=None if exposed is None else await asyncio.to_thread(exposed),
             straggler=found,
+            is_shared=bool(planes) and not any(plane.tcp or plane.grpc for plane in planes),
         )
         self._before, self._begin = now, end
         self._steps, self._collectives = totals.steps, totals.collectives

@@ -1,4 +1,4 @@
-"""What peers wrote, as it may stand in a log or on a terminal."""
+"""Texts for people: what peers wrote, as it may stand in a log or on a terminal, and counted nouns."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
     )
+
+
+def counted(count: int, noun: str, plural: str = "s") -> str:
+    """Return such as `1 rank` or `2 ranks`; `plural` is the ending of the noun in the plural."""
+    return f"{count} {noun}{'' if count == 1 else plural}"
 
 
 def load_json(data: str | bytes) -> Any:

@@ -122,7 +122,8 @@ def run(
     and run COMMAND with the right number of nodes.
 
     \b
-        srun --het-group=0,1 reducer run --cluster slurm:1:50051 -- torchrun --nproc-per-node 4 SCRIPT
+        srun --het-group=0,1 reducer run --cluster slurm:1:50051 -- \\
+            torchrun --nproc-per-node 4 SCRIPT
 
     The script needs no change: its DistributedDataParallel modules average through the reducers, or with --auto group
     all that it reduces goes there. At the end a line tells what the reducers have done, or that no job came. Signals

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -18,7 +17,7 @@ from reduction.process.place import link_mbit
 
 from reducer.commands import sources
 from reducer.commands.options import RenamedOption, security_options
-from reducer.commands.own_address import OwnAddress, own_address
+from reducer.commands.own_address import own_address
 from reducer.config import (
     DEFAULT_HOST,
     DRAIN_TIMEOUT_S,
@@ -156,7 +155,7 @@ EXIT_NO_JOB = 5
     "--check",
     is_flag=True,
     allow_from_autoenv=False,
-    help="Only check settings, certificates and tokens, and show them.",
+    help="Only check settings, certificates and tokens, and show the settings as a file for --config.",
 )
 @click.option(
     "--stop-with-stdin", is_flag=True, hidden=True, allow_from_autoenv=False, help="Stop when stdin closes."
@@ -240,7 +239,14 @@ def serve(
             **{name: value for name, value in given.items() if value is not None},
         )
         if check:
-            _check(config, address)
+            _check(config)
+            found = {
+                "bind": (address.bind, "default" if address.platform is None else f"from {address.platform}"),
+                "processes": (config.processes, "default: cores"),
+                "memory-limit": (config.memory_limit_bytes, f"default: {MEMORY_SHARE:.0%} of the memory"),
+            }
+            for line in sources.as_file(context, found):
+                click.echo(line)
         elif processes == 1 and address.platform is None:
             _serve(config)
         else:
@@ -272,8 +278,8 @@ def _serve(config: ReducerConfig) -> None:
     uvloop.run(serve_until_stopped(config))
 
 
-def _check(config: ReducerConfig, address: OwnAddress) -> None:
-    """Read certificates and tokens as `serve` would, and print the settings. Ports are not bound.
+def _check(config: ReducerConfig) -> None:
+    """Read certificates and tokens as `serve` would. Ports are not bound.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -284,6 +290,3 @@ def _check(config: ReducerConfig, address: OwnAddress) -> None:
         Certificates(config.tls)
     if config.token_file is not None:
         Tokens(config.token_file)
-    for item in fields(config):
-        value = address if item.name == "bind" else getattr(config, item.name)
-        click.echo(f"{item.name} = {value}")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 from reduction.process.launch import SETTINGS_PREFIX
 from reduction.process.variables import nearest, unknown
+from reduction.text import printable
 
 #: Variables that Kubernetes sets in every container beside a Service that is called "reducer".
 _OF_KUBERNETES = ("REDUCER_SERVICE_", "REDUCER_PORT")
 #: Beginning of the variables that are options of `reducer run`.
 RUN_PREFIX = f"{SETTINGS_PREFIX}RUN_"
+#: Options that are no settings: a file cannot name a file, or ask for a check.
+_NO_SETTINGS = ("config", "check")
+#: Where a context keeps the path of the file.
+_PATH = "reducer.config"
 
 
 def variable(option: str) -> str:
@@ -48,6 +54,28 @@ def read_file(context: click.Context, _: click.Parameter, path: Path | None) -> 
             )
         chosen[name] = value if isinstance(value, bool) else str(value)
     context.default_map = chosen
+    context.meta[_PATH] = path
+
+
+def as_file(context: click.Context, found: Mapping[str, tuple[object, str]]) -> Iterator[str]:
+    """Yield the lines of a file for --config that has all settings, with a comment where each is from.
+
+    Args:
+        context: of the command.
+        found: by option, what counts where nobody has set it, and where that is from.
+    """
+    for option, name in _options(context.command):
+        if option in _NO_SETTINGS:
+            continue
+        value, source = context.params[name], f"from {_source(context, option, name) or f'--{option}'}"
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            value, source = found.get(option, (value, "default"))
+        elif context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
+            source = f"from {printable(str(context.meta[_PATH]))}"
+        if value is None:
+            yield f"# {option} is not set"
+        else:
+            yield f"{option} = {json.dumps(value, ensure_ascii=False)}  # {source}"
 
 
 def unknown_variables(command: click.Command) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from reducer.doctor.facts import Facts, Rate
-from reducer.doctor.findings import Finding, Level, best_by, mbit, name_of
+from reducer.doctor.findings import Finding, Level, best_by, mbit, name_of, short_of_cores
 
 #: A link, a reducer or a pair is slow if it has less than this part of the usual rate.
 SLOW_PART = 0.8
@@ -24,23 +24,38 @@ def bandwidth(facts: Facts) -> Iterator[Finding]:
     names = {worker.rank: name_of(worker, facts) for worker in facts.workers}
     of_worker = best_by(facts.alone, "rank")
     of_reducer = best_by(facts.alone, "reducer")
+    short = short_of_cores(facts)
+    #: Pairs on one host, between which there is no link.
+    near = {
+        (worker.rank, found.given) for worker in facts.workers for found in worker.reducers if found.is_near
+    }
     slow = set()
     for rank, rate, most in _slower(of_worker):
         slow.add(rank)
-        yield _slow_link(f"the link of {names[rank]}", rate, most, "other workers' links carry")
+        is_near = all(pair in near for pair in ((rank, reducer) for reducer in of_reducer))
+        # Where all hosts lack cores alike, that does not explain how their links differ.
+        blamed = {rank} & short if is_near or not set(of_worker) <= short else ()
+        than = "while other workers' links carry"
+        yield _slow_link(f"the link of {names[rank]}", rate, most, than, blamed, is_near=is_near)
     for reducer, rate, most in _slower(of_reducer):
         slow.add(reducer)
-        yield _slow_link(f"the link of reducer {reducer}", rate, most, "other reducers' links carry")
+        beside = {rank for rank in of_worker if (rank, reducer) in near}
+        than = "while other reducers' links carry"
+        where = f"the link of reducer {reducer}"
+        yield _slow_link(where, rate, most, than, beside & short, is_near=beside == set(of_worker))
     for pair in facts.alone:
         most = min(of_worker[pair.rank], of_reducer[pair.reducer])
         if pair.bytes_per_s < SLOW_PART * most and not slow & {pair.rank, pair.reducer}:
             where = f"the path from {names[pair.rank]} to {pair.reducer}"
-            yield _slow_link(where, pair.bytes_per_s, most, "both carry elsewhere")
+            is_near = (pair.rank, pair.reducer) in near
+            than = "while both ends reach elsewhere"
+            yield _slow_link(where, pair.bytes_per_s, most, than, {pair.rank} & short, is_near=is_near)
     if facts.expected_mbit:
         for rank, rate in of_worker.items():
             if rate < SLOW_PART * facts.expected_mbit * 1e6 / 8 and rank not in slow:
                 expected = facts.expected_mbit * 1e6 / 8
-                yield _slow_link(f"the link of {names[rank]}", rate, expected, "--link says")
+                where = f"the link of {names[rank]}"
+                yield _slow_link(where, rate, expected, "and --link says", (), is_near=False)
     yield from _losses(facts, names)
     for reducer, rates in _by_reducer(facts.incast).items():
         got = sum(rate.bytes_per_s for rate in rates)
@@ -49,15 +64,16 @@ def bandwidth(facts: Facts) -> Iterator[Finding]:
                 Level.SLOW,
                 "bandwidth",
                 f"reducer {reducer}",
-                f"takes in {mbit(got)} from all workers at once, and {mbit(alone)} from one",
+                f"it takes in {mbit(got)} from all workers at once, and {mbit(alone)} from one",
                 "look for a short queue at its switch port, or for a lack of cores on its host",
                 1 - got / alone,
+                ranks=tuple(sorted(short)),
             )
-    yield from _all_together(facts, of_worker, of_reducer)
+    yield from _all_together(facts, of_worker, of_reducer, short)
 
 
 def _all_together(
-    facts: Facts, of_worker: dict[int, float], of_reducer: dict[str, float]
+    facts: Facts, of_worker: dict[int, float], of_reducer: dict[str, float], short: Collection[int]
 ) -> Iterator[Finding]:
     if not facts.together or not of_worker or any(rate.resent > RESENT_PART for rate in facts.together):
         return
@@ -68,9 +84,10 @@ def _all_together(
             Level.SLOW,
             "bandwidth",
             "all to all",
-            f"carries {mbit(got)} per worker, and the links {mbit(possible)}",
+            f"each worker gets {mbit(got)}, and the links carry {mbit(possible)}",
             "look for a lack of cores on workers' and reducers' hosts, or for a switch that is too slow",
             1 - got / possible,
+            ranks=tuple(sorted(short)),
         )
 
 
@@ -116,14 +133,20 @@ def _lossy(where: str, resent: float) -> Finding:
     )
 
 
-def _slow_link(where: str, rate: float, most: float, than: str) -> Finding:
+def _slow_link(
+    where: str, rate: float, most: float, than: str, blamed: Collection[int], *, is_near: bool
+) -> Finding:
+    """Return the finding; `blamed` ranks lack cores, and `is_near` says that both ends are on one host."""
     return Finding(
         Level.SLOW,
         "bandwidth",
         where,
-        f"carries {mbit(rate)}, {than} {mbit(most)}",
-        "look at the cable, the card's negotiated speed, the machine's type, and other traffic",
+        f"it carries {mbit(rate)}, {than} {mbit(most)}",
+        "look for a lack of cores: this is within one host"
+        if is_near
+        else "look at the cable, the card's negotiated speed, the machine's type, and other traffic",
         1 - rate / most,
+        ranks=tuple(blamed),
     )
 
 

@@ -73,6 +73,8 @@ class Reducer:
     plane: str = ""
     #: Why the plane is not "tcp", although the reducer offers that.
     why_not_tcp: str = ""
+    #: Whether it is on this host, so that ranks here share memory with it and use no plane.
+    is_near: bool = False
     is_draining: bool = False
     #: Jobs of others that it serves.
     jobs: list[str] = dataclasses.field(default_factory=list)

@@ -7,7 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from reducer.doctor.facts import Facts, Rate, Worker
+from reducer.doctor.facts import Facts, Host, Rate, Worker
+
+#: The part of the scheduler's periods that a quota may take.
+THROTTLED_PART = 0.05
+#: The part of all cores that other programs may use.
+BUSY_PART = 0.75
 
 
 class Level(enum.IntEnum):
@@ -25,13 +30,23 @@ class Finding:
     level: Level
     #: addresses, reach, path, bandwidth, cpu or limits.
     check: str
-    #: A host, a reducer or a pair of them.
+    #: A host, a reducer or a pair of them; empty if it is about none of them.
     where: str
+    #: A clause that can stand after the place and a colon.
     what: str
     #: What to do about it.
     fix: str
     #: The part of the speed that it costs, 0 to 1.
     cost: float = 0.0
+    #: Of a lack of cores: the ranks that lack them. Of others: the ranks whose lack of cores may be the cause.
+    ranks: tuple[int, ...] = ()
+    #: The sentences of what this finding may be the cause of.
+    explains: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """Where, and what was seen."""
+        return f"{self.where}: {self.what}" if self.where else self.what
 
 
 def verdict(findings: Iterable[Finding]) -> Level:
@@ -40,9 +55,24 @@ def verdict(findings: Iterable[Finding]) -> Level:
 
 
 def first(findings: Iterable[Finding]) -> Finding | None:
-    """Return what to mend first, None if there is nothing but notes."""
-    worst = next(iter(findings), None)
+    """Return what to mend first: of the worst ones that which costs most. None if there is nothing but notes."""
+    worst = max(findings, key=lambda finding: (finding.level, finding.cost), default=None)
     return worst if worst is not None and worst.level is not Level.NOTE else None
+
+
+def is_throttled(host: Host) -> bool:
+    """Whether a quota takes cores from the host's processes."""
+    return host.throttled > THROTTLED_PART or host.cores < 1
+
+
+def is_busy(host: Host) -> bool:
+    """Whether other programs take cores from the host's processes."""
+    return host.busy_cores > BUSY_PART * host.affinity
+
+
+def short_of_cores(facts: Facts) -> set[int]:
+    """Return the ranks whose hosts lack cores."""
+    return {worker.rank for worker in facts.workers if is_throttled(worker.host) or is_busy(worker.host)}
 
 
 def name_of(worker: Worker, facts: Facts) -> str:

@@ -1,18 +1,29 @@
 """What is wrong, from what was measured: pure, without any probe.
 
 Every finding names where it is, what was seen and what to do. BROKEN: it does not work. SLOW: it works,
-but this costs time. NOTE: it costs nothing now. `first` is the one to mend before all others: what is
-broken before what is slow, and of the slow ones the one that costs the largest part of the speed.
+but this costs time. NOTE: it costs nothing now. Causes come before what they may have caused: what a lack
+of cores may explain is named there, and is no finding of its own. `first` is the one to mend before all
+others: what is broken before what is slow, and of the slow ones the one that costs the largest part of the
+speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from reducer.doctor.bandwidth import SLOW_PART, bandwidth
 from reducer.doctor.facts import Facts, Host, Reducer, Worker
-from reducer.doctor.findings import Finding, Level, best_by, name_of
+from reducer.doctor.findings import (
+    Finding,
+    Level,
+    best_by,
+    is_busy,
+    is_throttled,
+    name_of,
+    short_of_cores,
+)
 
 #: Seconds of answers beyond which a path is called long, and how much longer the slowest of them may take.
 ANSWER_S, ANSWER_P99_S = 0.05, 0.1
@@ -20,10 +31,6 @@ ANSWER_S, ANSWER_P99_S = 0.05, 0.1
 CLOCK_S = 0.5
 #: Packets smaller than those of Ethernet cost CPU.
 MSS_LEAST = 1200
-#: The part of the scheduler's periods that a quota may take.
-THROTTLED_PART = 0.05
-#: The part of all cores that other programs may use.
-BUSY_PART = 0.75
 #: Memory that a reducer needs for a job with all its credit, by rank: contribution and result.
 MEMORY_PER_RANK = 2 * (4 << 20)
 #: A finding that is the same in several places names so many of them.
@@ -33,7 +40,7 @@ DESCRIPTORS = 64
 
 
 def judge(facts: Facts) -> list[Finding]:
-    """Return all findings, the one to mend first at the beginning."""
+    """Return all findings: what is broken, what is slow, notes; among these a lack of cores first, then by cost."""
     found = [
         *_addresses(facts),
         *_reach(facts),
@@ -42,19 +49,36 @@ def judge(facts: Facts) -> list[Finding]:
         *_cpu(facts),
         *_limits(facts),
     ]
-    return sorted(_merged(found), key=lambda finding: (-finding.level, -finding.cost))
+    folded = _folded(list(_merged(found)))
+    return sorted(folded, key=lambda finding: (-finding.level, finding.check != "cpu", -finding.cost))
+
+
+def _folded(found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the findings; those that a lack of cores may explain are named there instead."""
+    causes = {rank: finding for finding in found if finding.check == "cpu" for rank in finding.ranks}
+    explained: dict[Finding, list[Finding]] = defaultdict(list)
+    for finding in found:
+        if finding.check != "cpu" and finding.ranks:
+            explained[causes[finding.ranks[0]]].append(finding)
+    for finding in found:
+        if finding.check == "cpu" or not finding.ranks:
+            others = explained[finding]
+            cost = max(other.cost for other in (finding, *others))
+            yield replace(finding, cost=cost, explains=tuple(other.sentence for other in others))
 
 
 def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
     """Yield the findings; those that say the same of several places are one."""
     alike: dict[tuple[object, ...], list[Finding]] = {}
     for finding in found:
-        alike.setdefault((finding.level, finding.check, finding.what, finding.fix), []).append(finding)
+        key = finding.level, finding.check, finding.what, finding.fix, bool(finding.ranks)
+        alike.setdefault(key, []).append(finding)
     for group in alike.values():
         places = [finding.where for finding in group]
         more = f" and {len(places) - PLACES_MAX} more" if len(places) > PLACES_MAX else ""
         worst = max(group, key=lambda finding: finding.cost)
-        yield replace(worst, where=", ".join(places[:PLACES_MAX]) + more)
+        ranks = tuple(rank for finding in group for rank in finding.ranks)
+        yield replace(worst, where=", ".join(places[:PLACES_MAX]) + more, ranks=ranks)
 
 
 # ---- the checks ----
@@ -69,7 +93,7 @@ def _addresses(facts: Facts) -> Iterator[Finding]:
                 Level.BROKEN,
                 "addresses",
                 name_of(worker, facts),
-                f"finds {theirs} ({worker.source}), and {name_of(lowest, facts)} finds {mine} ({lowest.source})",
+                f"it finds {theirs} ({worker.source}), and {name_of(lowest, facts)} finds {mine} ({lowest.source})",
                 "give all ranks the same list",
             )
 
@@ -83,15 +107,16 @@ def _reach(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Level.NOTE,
             "reach",
-            "reducers",
-            f"have versions {', '.join(sorted(versions))}",
-            "install the same one",
+            "the reducers",
+            f"they have versions {', '.join(sorted(versions))}",
+            "install the same version on all of them",
         )
     if facts.failure:
-        yield Finding(Level.BROKEN, "bandwidth", "measuring", f"failed: {facts.failure}", "mend that")
+        fix = "mend what this names, and measure again"
+        yield Finding(Level.BROKEN, "bandwidth", "", f"measuring failed: {facts.failure}", fix)
     elif facts.unmeasured:
-        level = Level.SLOW if "--anyway" in facts.unmeasured else Level.NOTE
-        yield Finding(level, "bandwidth", "measuring", f"left out: {facts.unmeasured}", "measure later")
+        what = f"nothing was measured: {facts.unmeasured}"
+        yield Finding(Level.NOTE, "bandwidth", "", what, "run the doctor again when it may measure")
 
 
 def _reach_one(reducer: Reducer, where: str, facts: Facts) -> Iterator[Finding]:
@@ -117,7 +142,7 @@ def _reach_one(reducer: Reducer, where: str, facts: Facts) -> Iterator[Finding]:
             "limits",
             where,
             f"only {reducer.free_bytes >> 20} MiB are free for jobs, and one of {len(facts.workers)} ranks takes up to "
-            f"{MEMORY_PER_RANK * len(facts.workers) >> 20}",
+            f"{MEMORY_PER_RANK * len(facts.workers) >> 20} MiB",
             "raise its --memory-limit, or end other jobs",
             0.2,
         )
@@ -145,6 +170,7 @@ def _cure(trouble: str) -> str:
 def _path(facts: Facts) -> Iterator[Finding]:
     speeds = {worker.rank: _speeds(worker) for worker in facts.workers}
     fastest = max((speed for of in speeds.values() for speed in of.values()), default=0)
+    short = short_of_cores(facts)
     for worker in facts.workers:
         for interface, speed in speeds[worker.rank].items():
             if speed < SLOW_PART * fastest:
@@ -178,6 +204,7 @@ def _path(facts: Facts) -> Iterator[Finding]:
                     f"{path.answer_p99_s * 1e3:.0f} ms",
                     "look for a long path, a full queue or a busy reducer",
                     0.1,
+                    ranks=(worker.rank,) if worker.rank in short else (),
                 )
             if 0 < path.mss < MSS_LEAST:
                 yield Finding(
@@ -198,8 +225,7 @@ def _speeds(worker: Worker) -> dict[str, int]:
 def _cpu(facts: Facts) -> Iterator[Finding]:
     for worker in facts.workers:
         host, where = worker.host, name_of(worker, facts)
-        quota = host.cores < host.affinity
-        if host.throttled > THROTTLED_PART or (quota and host.cores < 1):
+        if is_throttled(host):
             yield Finding(
                 Level.SLOW,
                 "cpu",
@@ -208,15 +234,18 @@ def _cpu(facts: Facts) -> Iterator[Finding]:
                 f"{host.throttled:.0%} of the periods",
                 "raise the CPU limit of the container",
                 max(host.throttled, 1 - min(host.cores, 1.0)),
+                ranks=(worker.rank,),
             )
-        elif host.busy_cores > BUSY_PART * host.affinity:
+        elif is_busy(host):
             yield Finding(
                 Level.SLOW,
                 "cpu",
                 where,
-                f"other programs keep {host.busy_cores:.1f} of {host.affinity} cores busy",
-                "find out which, or measure again when they are done",
+                # Whole cores, so that hosts that are alike are one finding.
+                f"other programs keep {min(host.busy_cores, host.affinity):.0f} of {host.affinity} cores busy",
+                "find out which programs keep the cores busy, and measure again when they are done",
                 0.05,
+                ranks=(worker.rank,),
             )
         if not host.is_optimized:
             yield Finding(

@@ -70,7 +70,8 @@ def _look(address: str, visit: Visit) -> tuple[Reducer, tuple[int, ...]]:
     )
     try:
         with contextlib.closing(Session(address, visit.access, visit.job, visit.timeout_s)) as session:
-            seen = replace(seen, plane=session.plane, why_not_tcp=session.why_not_tcp)
+            plane, why_not = session.plane, session.why_not_tcp
+            seen = replace(seen, plane=plane, why_not_tcp=why_not, is_near=session.is_near)
             return replace(seen, path=_path(session)), status.siblings
     except ReductionError as error:
         return replace(seen, trouble=f"{type(error).__name__}: {error}"), status.siblings

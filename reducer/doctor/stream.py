@@ -35,6 +35,7 @@ from reduction.model import (
     Welcome,
     WorkerFrame,
 )
+from reduction.process.place import own_host
 from reduction.text import printable
 from reduction.transports import tcp
 
@@ -89,6 +90,8 @@ class Stream:
         self._socket: socket.socket | None = None
         #: Why the stream is not on the data port; empty if it is, or if none is offered.
         self.why_not_tcp = ""
+        #: Whether a rank here would share memory with the reducer.
+        self.is_near = False
         self._tls = access.tls
         self._channel = channel_to(address, access.tls)
         call: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(
@@ -153,6 +156,8 @@ class Stream:
         welcome = self.until(Welcome)
         self.credit = min(welcome.credit_bytes, WINDOW_MAX)
         if welcome.data_port:
+            # With TLS nothing leaves a process that is not encrypted.
+            self.is_near = self._tls is None and welcome.place.host == own_host()
             self._move(welcome)
         member = Member(self._address, welcome.incarnation)
         self.send(Hello(Configuration(instance, 1, CHUNK_BYTES, (member,)), 0))

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 import click
+from reduction.text import counted
 
 from reducer.doctor.facts import Facts, Path, Rate, Worker
 from reducer.doctor.findings import Finding, Level, best_by, first, mbit, verdict
@@ -52,12 +53,17 @@ def summary(facts: Facts) -> Iterator[str]:
     who = f"{len(facts.workers)} workers" if len(facts.workers) > 1 else lowest.host.name
     yield from _line(
         "addresses",
-        f"{who}, {_count(len(given), 'reducer')} ({_count(len(processes), 'process', 'es')}) of {lowest.source}",
+        f"{who}, {counted(len(given), 'reducer')} ({counted(len(processes), 'process', 'es')}) of {lowest.source}",
     )
     planes = sorted(
-        {reducer.plane for worker in facts.workers for reducer in worker.reducers if reducer.plane}
+        {
+            "shared memory" if reducer.is_near else reducer.plane
+            for worker in facts.workers
+            for reducer in worker.reducers
+            if reducer.plane
+        }
     )
-    plane = f"; plane {' and '.join(planes)}" if planes else ""
+    plane = f"; jobs use {' and '.join(planes)}" if planes else ""
     yield from _line("reach", f"{len(usable)} of {len(processes)} processes can be used{plane}")
     yield from _path_lines(facts.workers)
     yield from _rate_lines(facts)
@@ -65,14 +71,15 @@ def summary(facts: Facts) -> Iterator[str]:
     yield from _limit_lines(facts.workers)
 
 
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"
-
-
 def described(finding: Finding) -> list[str]:
-    """Return the lines of a finding: where and what, and below it what to do."""
-    head = f"{_NAMES[finding.level]:<7}{finding.check}: {finding.where} {finding.what}"
-    return [*_wrapped(head), *_wrapped(f"       -> {finding.fix}")]
+    """Return the lines of a finding: where and what, below it what to do, and what it may explain."""
+    lines = _wrapped(f"{_NAMES[finding.level]:<7}{finding.check}: {finding.sentence}")
+    lines += _wrapped(f"       -> {finding.fix}")
+    if finding.explains:
+        lines.append("       this may be the reason for the following:")
+        for sentence in finding.explains:
+            lines += _wrapped(f"       - {sentence}", indent=9)
+    return lines
 
 
 def last_words(findings: Sequence[Finding], forecast: Forecast | None) -> list[str]:
@@ -84,7 +91,7 @@ def last_words(findings: Sequence[Finding], forecast: Forecast | None) -> list[s
         if worst.check == "bandwidth" and forecast is not None and forecast.slowest_costs_s > 0:
             cost = f"; the slowest link costs {milliseconds(forecast.slowest_costs_s)} ms of each step"
             cost += _price(", or", forecast.slowest_cost, forecast)
-        lines += _wrapped(f"fix first: {worst.where}: {worst.fix}{cost}", indent=11)
+        lines += _wrapped(f"fix first: {worst.where or worst.what}: {worst.fix}{cost}", indent=11)
     return lines
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from reduction.model import EndedJob, ReducerStatus
+from reduction.text import counted
 
 from reducer.resources.sizes import size_text
 
@@ -41,16 +42,12 @@ def line(jobs: Sequence[EndedJob]) -> str:
     """Return what one or several jobs did: `2 jobs, 4 ranks, 620 collectives, 5.2 GiB in, 5.2 GiB out, ...`."""
     longest = max(jobs, key=lambda job: job.waited_s)
     parts = [
-        _counted(len(jobs), "job"),
-        _counted(max(job.world_size for job in jobs), "rank"),
-        _counted(sum(job.collectives for job in jobs), "collective"),
+        counted(len(jobs), "job"),
+        counted(max(job.world_size for job in jobs), "rank"),
+        counted(sum(job.collectives for job in jobs), "collective"),
         f"{size_text(sum(job.received_bytes for job in jobs))} in",
         f"{size_text(sum(job.sent_bytes for job in jobs))} out",
         f"{longest.waited_s:.1f} s waited for rank {longest.waited_for}",
     ]
     failed = sum(job.outcome != job.outcome.ENDED for job in jobs)
     return ", ".join(parts) + (f"; {failed} of them did not end well" if failed else "")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"

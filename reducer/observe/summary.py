@@ -200,6 +200,28 @@ class Summary:
         """Bytes that jobs may reserve in all processes that answered."""
         return sum(answer.memory_limit_bytes for answer in self.answers)
 
+    @property
+    def resident_bytes(self) -> int:
+        """Resident memory of all processes that answered. What several of them share counts for each."""
+        return sum(answer.resident_bytes for answer in self.answers)
+
+
+def groups(processes: Sequence[Process]) -> list[list[Process]]:
+    """Return the processes of each `reducer serve`, the first one of each first."""
+    found: list[list[Process]] = []
+    #: The group of each sibling that a process has named.
+    homes: dict[str, list[Process]] = {}
+    for process in processes:
+        home = homes.get(process.address)
+        if home is not None:
+            home.append(process)
+            continue
+        found.append(group := [process])
+        if process.status is not None:
+            host = process.address.rpartition(":")[0]
+            homes |= {f"{host}:{port}": group for port in process.status.siblings}
+    return found
+
 
 def summarize(processes: Sequence[Process], before: Sequence[Process] = ()) -> Summary:
     """Combine the answers of one look."""
@@ -242,6 +264,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
             "jobs": len(summary.jobs),
             "memory_reserved_bytes": summary.memory_reserved_bytes,
             "memory_limit_bytes": summary.memory_limit_bytes,
+            "resident_bytes": summary.resident_bytes,
             **_rates_json(summary.total_rates),
         },
     }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Sequence
+from typing import Any, TextIO, cast
 
-from reduction.model import EndedJob, JobStatus, LastRank
+from reduction.model import EndedJob, JobStatus, LastRank, ReducerStatus
 from rich.console import Console
 from rich.table import Column, Table
 
-from reducer.observe.summary import Rates, Summary
+from reducer.observe.summary import Rates, Summary, groups
 from reducer.resources.sizes import size_text
 
 #: Columns of output that does not go to a terminal.
@@ -19,18 +22,39 @@ LAST_RANKS = 3
 RANKS_MAX = 64
 
 
-def make_console() -> Console:
-    """Return a console without markup, because a peer may call its job [bold]."""
+class _Trimmed:
+    """A file that gets tables without blanks at the ends of their lines."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        """Write whole lines, as consoles do."""
+        return self._file.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def make_console(pipe_width: int | None = PIPE_WIDTH) -> Console:
+    """Return a console without markup, because a peer may call its job [bold].
+
+    Args:
+        pipe_width: columns of output that does not go to a terminal; None for what COLUMNS says, or 80.
+    """
     console = Console(markup=False, highlight=False)
-    if not console.is_terminal:  # a pipe has no width of its own
-        console.width = PIPE_WIDTH
+    if not console.is_terminal:
+        console.file = cast("TextIO", _Trimmed(sys.stdout))
+        console.width = pipe_width or console.width
     return console
 
 
 def render(console: Console, summary: Summary, *, verbose: bool) -> None:
     """Print a summary for people."""
     versions = ", ".join(sorted({answer.version for answer in summary.answers})) or "unknown"
-    console.print(f"processes: {len(summary.processes)}, version {versions}, jobs: {len(summary.jobs)}")
+    reducers, processes = len(groups(summary.processes)), len(summary.processes)
+    count = f"{reducers}" if reducers == processes else f"{reducers} with {processes} processes"
+    console.print(f"reducers: {count}, version {versions}, jobs: {len(summary.jobs)}")
     console.print(_processes(summary))
     console.print(_jobs(summary) if summary.jobs else "no jobs")
     if summary.ended:
@@ -51,32 +75,34 @@ def _number(title: str) -> Column:
 
 
 def _processes(summary: Summary) -> Table:
-    sizes = _number("reserved"), _number("of")
     table = _table(
-        Column("process", overflow="fold"),
+        Column("reducer", overflow="fold"),
         Column("state", no_wrap=True),
         _number("up"),
         _number("in MiB/s"),
         _number("out MiB/s"),
-        *sizes,
+        _number("resident"),
+        _number("reserved"),
+        _number("full"),
     )
-    for process in summary.processes:
-        status = process.status
-        if status is None:
-            table.add_row(process.address, process.state)
-            continue
-        table.add_row(
-            process.address,
-            process.state,
-            duration_text(status.uptime_seconds),
-            *_rates(summary.rates.get(process.address)),
-            size_text(status.memory_reserved_bytes),
-            size_text(status.memory_limit_bytes),
-        )
+    for group in groups(summary.processes):
+        for process in group:
+            # The other processes of a reducer stand below the one that named them.
+            name = process.address if process is group[0] else f"  {process.address}"
+            if (status := process.status) is None:
+                table.add_row(name, process.state)
+                continue
+            times = duration_text(status.uptime_seconds), *_rates(summary.rates.get(process.address))
+            table.add_row(name, process.state, *times, *_memory(status))
     if len(summary.processes) > 1:
-        sizes_text = size_text(summary.memory_reserved_bytes), size_text(summary.memory_limit_bytes)
-        table.add_row("total", "", "", *_rates(summary.total_rates), *sizes_text)
+        table.add_row("total", "", "", *_rates(summary.total_rates), *_memory(summary))
     return table
+
+
+def _memory(of: ReducerStatus | Summary) -> tuple[str, str, str]:
+    """Return what is in use, what is promised to jobs, and the part of the limit that this is."""
+    part = of.memory_reserved_bytes / max(of.memory_limit_bytes, 1)
+    return size_text(of.resident_bytes), size_text(of.memory_reserved_bytes), f"{part:.0%}"
 
 
 def _jobs(summary: Summary) -> Table:
@@ -125,7 +151,10 @@ def _details(summary: Summary) -> Iterator[str]:
         if status is None:
             yield f"{process.address}: no answer: {process.reason}"
             continue
-        yield f"{process.address}: {process.state}, version {status.version}, up {status.uptime_seconds:.0f} s"
+        yield (
+            f"{process.address}: {process.state}, version {status.version}, up {status.uptime_seconds:.0f} s, jobs may "
+            f"reserve {size_text(status.memory_limit_bytes)}"
+        )
         for job in status.jobs:
             yield f"  {job.title}"
             for name, value in _properties(job):

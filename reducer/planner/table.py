@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Column, Table
 
+from reducer.observe.tables import make_console
 from reducer.planner.advice import Advice, Plan
 from reducer.planner.formulas import Training
 from reducer.resources.sizes import size_text
@@ -12,7 +12,7 @@ from reducer.resources.sizes import size_text
 
 def print_advice(training: Training, advice: Advice) -> None:
     """Print the table of all plans, the one to take, and what the prediction does not know of."""
-    console = Console(markup=False, highlight=False)
+    console = make_console(None)
     console.print(
         f"{training.workers} workers, {size_text(training.gradient_bytes)} of gradients per step, "
         f"{training.compute_s * 1e3:g} ms of computing"

@@ -46,7 +46,7 @@ from reducer.binding import IPV4_ANY, check_address, free_port, ips_of, kept_fro
 from reducer.config import address_of, split_address
 from reducer.engine import Engine
 from reducer.resources.heap import Heap
-from reducer.security import certificate_of, check_call, check_drain, check_join, check_status
+from reducer.security import certificate_of, check_call, check_drain, check_join, check_status, peer_of
 from reducer.transports.lobby_calls import LobbyCalls
 from reducer.transports.open_services import open_services
 from reducer.transports.outbox import Encoder, Outbox, Path
@@ -264,7 +264,7 @@ class GrpcServer:
     async def _status(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Answer without reading the request, which is empty."""
         try:
-            check_status(self._tokens, context.invocation_metadata() or (), context.peer())
+            check_status(self._tokens, context.invocation_metadata() or (), peer_of(context))
         except ReductionError as error:
             self._refuse(context, error)
             return
@@ -274,12 +274,12 @@ class GrpcServer:
         """Ask all processes to drain, and answer. The request is empty and is not read."""
         assert self._drain is not None
         try:
-            check_drain(self._tokens, context.invocation_metadata() or (), context.peer())
+            check_drain(self._tokens, context.invocation_metadata() or (), peer_of(context))
         except ReductionError as error:
             self._refuse(context, error)
             return
         if not self._engine.jobs.is_draining:
-            self._engine.lines.log(log, logging.INFO, "drain", "", "peer=%s asks to drain", context.peer())
+            self._engine.lines.log(log, logging.INFO, "drain", "", "peer=%s asks to drain", peer_of(context))
         self._drain.ask()
         await context.write(wire.drain_to_wire(self._drain.timeout_s))
 
@@ -289,7 +289,12 @@ class GrpcServer:
             if data is not grpc.aio.EOF:
                 certificate = certificate_of(context.auth_context())
                 outbox = Outbox(
-                    self._engine, self._encoder, self._data_port, self._siblings, context.peer(), certificate
+                    self._engine,
+                    self._encoder,
+                    self._data_port,
+                    self._siblings,
+                    peer_of(context),
+                    certificate,
                 )
                 reader = asyncio.create_task(self._read(context, outbox, data))
                 del data  # otherwise this frame would keep it during the whole call
@@ -307,7 +312,7 @@ class GrpcServer:
             ResourceExhausted: the call got no turn in time, or did not use it.
             MalformedFrame: the message is too long for a Join.
         """
-        check_call(self._tokens, context.invocation_metadata() or (), context.peer())
+        check_call(self._tokens, context.invocation_metadata() or (), peer_of(context))
         return await self._turns.read(context, WORKER_CONTROL_BYTES_MAX)
 
     def _refuse(self, context: Context, error: ReductionError) -> None:
@@ -316,7 +321,7 @@ class GrpcServer:
         No message is sent, because some gRPC clients hang if they do not read it. `context.abort`
         is not used, because its exception would keep the call until the next garbage collection.
         """
-        self._engine.note_refused_call(context.peer(), error)
+        self._engine.note_refused_call(peer_of(context), error)
         context.set_code(STATUS[error.code])
         context.set_details(str(error))
 
@@ -351,7 +356,7 @@ class GrpcServer:
         try:
             frame = wire.worker_frame_from_wire(data)
             outbox.receive(
-                check_join(self._tokens, frame, context.invocation_metadata() or (), context.peer())
+                check_join(self._tokens, frame, context.invocation_metadata() or (), peer_of(context))
             )
             while not outbox.is_closed:
                 del frame, data  # otherwise a payload would stay until the next one comes

@@ -16,7 +16,7 @@ from reduction.security.tokens import TokenTable
 
 from reducer.core.accounts import NOBODY, account_of
 from reducer.engine import Engine
-from reducer.security import check_call, check_lobby
+from reducer.security import check_call, check_lobby, peer_of
 from reducer.transports.turns import Turns
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -66,7 +66,7 @@ class LobbyCalls:
         account = NOBODY
         try:
             metadata = tuple(context.invocation_metadata() or ())
-            check_call(self._tokens, metadata, context.peer())
+            check_call(self._tokens, metadata, peer_of(context))
             data: Any = await self._turns.read(context, LOBBY_REQUEST_BYTES_MAX)
             while data is not grpc.aio.EOF:
                 if len(data) > LOBBY_REQUEST_BYTES_MAX:
@@ -74,7 +74,7 @@ class LobbyCalls:
                         f"a LobbyRequest has {len(data)} bytes, allowed are {LOBBY_REQUEST_BYTES_MAX}"
                     )
                 request = wire.lobby_request_from_wire(data)
-                check_lobby(self._tokens, request.job, metadata, context.peer())
+                check_lobby(self._tokens, request.job, metadata, peer_of(context))
                 if writer is None:
                     # grpc.aio would send the headers with the first answer and once more at the end
                     # if this call ended while that answer was being sent, and core refuses that.

@@ -18,6 +18,8 @@ from typing import Any
 import grpc
 from reduction.errors import MalformedFrame, ResourceExhausted
 
+from reducer.security import peer_of
+
 #: How long a turn goes on after a message that is too long, in seconds. With 4 turns, at most 40
 #: such messages are read per second. `python -m benchmarks.micro.flood` measures how much a flood
 #: slows down a job.
@@ -55,7 +57,7 @@ class Turns:
             ResourceExhausted: see `take`.
             MalformedFrame: the message is too long.
         """
-        async with self.take(context.peer()):
+        async with self.take(peer_of(context)):
             data: Any = await context.read()
             if data is not grpc.aio.EOF and len(data) > bytes_max:
                 text = f"length of a first message is {len(data)}, allowed are 0 to {bytes_max}"

@@ -27,9 +27,9 @@ def test_workers_on_this_machine_reach_every_port(services: dict) -> None:
     published = []
     for name in ("reducer-1", "reducer-2"):
         settings = checked_settings(services[name]["command"])
-        ports = {settings["bind"].rpartition(":")[2], settings["data_port"]}
+        ports = {settings["bind"].rpartition(":")[2], str(settings["data-port"])}
         assert set(services[name]["ports"]) == {f"127.0.0.1:{port}:{port}" for port in ports}
-        assert settings["processes"] == "1"
+        assert settings["processes"] == 1
         published += services[name]["ports"]
     assert len(set(published)) == 4
 

@@ -183,10 +183,10 @@ def test_the_stateful_set_starts_a_reducer(tmp_path: Any) -> None:
     )
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert settings["bind"] == f"0.0.0.0:{ports['grpc']}"
-    assert settings["metrics_port"] == str(ports["metrics"])
-    assert settings["insecure"] == "False"
-    assert settings["processes"] == container["resources"]["limits"]["cpu"]
-    assert pod["terminationGracePeriodSeconds"] >= float(settings["drain_timeout_s"]) + 10
+    assert settings["metrics-port"] == ports["metrics"]
+    assert settings["insecure"] is False
+    assert str(settings["processes"]) == container["resources"]["limits"]["cpu"]
+    assert pod["terminationGracePeriodSeconds"] >= settings["drain-timeout"] + 10
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_workers_look_for_the_pods_that_there_are(path: str, name: str) -> None:
     assert list(expand(text)) == [f"{name}-reducer-0-{pod}.{name}:{port}" for pod in pods]
     settings = checked_settings(serving["args"])
     assert settings["bind"] == f"0.0.0.0:{port}"
-    assert pod_of(reducer)["terminationGracePeriodSeconds"] >= float(settings["drain_timeout_s"]) + 10
+    assert pod_of(reducer)["terminationGracePeriodSeconds"] >= settings["drain-timeout"] + 10
 
 
 def test_the_runtime_marks_the_job_that_trains() -> None:

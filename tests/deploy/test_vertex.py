@@ -73,4 +73,4 @@ def test_the_pools_image_needs_no_arguments() -> None:
     variables = dict(word.split("=") for word in line.split()[1:])
     settings = checked_settings(["serve"], **variables)
     assert settings["bind"] == f"0.0.0.0:{PORT}"
-    assert settings["insecure"] == "True"
+    assert settings["insecure"] is True

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,7 +58,7 @@ def in_tools(script: str, *needs: str, given: Any = None) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def checked_settings(words: list[str], **variables: str) -> dict[str, str]:
+def checked_settings(words: list[str], **variables: str) -> dict[str, Any]:
     """Return the settings that `reducer serve --check` reads from an artefact's words and variables."""
     assert words[0] == "serve", words
     done = subprocess.run(
@@ -69,7 +70,7 @@ def checked_settings(words: list[str], **variables: str) -> dict[str, str]:
     )
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr, done.stderr
-    return dict(line.split(" = ", 1) for line in done.stdout.splitlines())
+    return tomllib.loads(done.stdout)
 
 
 @contextmanager

@@ -108,6 +108,7 @@ from worker_plugin.core.membership.weights import said_rate, weights
 from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
+from worker_plugin.core.words import reducers_text
 
 _INFO, _WARNING = 20, 30
 
@@ -485,7 +486,9 @@ class RankCore:
             size, epoch = self._chunk_bytes(members), configuration.epoch + 1
             if size == configuration.chunk_bytes:
                 return
-            self._actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
+            self._actions.append(
+                Log(_INFO, f"membership epoch {epoch} with chunks of {size} bytes, after measuring")
+            )
             self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
 
     def _pace(self, sent: Mapping[int, Sent], now: float) -> None:
@@ -523,7 +526,7 @@ class RankCore:
         added, epoch = self.roster.added, configuration.epoch + 1
         if self.identity.world_size > 1 and added != configuration.added:
             self._actions.append(
-                Log(_INFO, f"epoch {epoch}: all ranks are told of {', '.join(added) or 'none'}")
+                Log(_INFO, f"membership epoch {epoch}: all ranks are told of {', '.join(added) or 'none'}")
             )
             self.epochs.enter(replace(configuration, epoch=epoch, added=added), now)
 
@@ -597,9 +600,8 @@ class RankCore:
             for link, weight in zip(links, weights(links), strict=True)
         )
         level = _INFO if self.epochs.broken_since is None and len(links) == len(willing) else _WARNING
-        of_all = f"{len(links)} " + (f"of {len(willing)} " if len(links) < len(willing) else "")
-        many = "s" * (len(willing) != 1)
-        text = f"{reason}: epoch {epoch} with {of_all}reducer{many} ({_where(members)})"
+        of_all = f" of {len(willing)} processes" if len(links) < len(willing) else ""
+        text = f"{reason}: membership epoch {epoch} with {reducers_text(links)}{of_all} ({_where(members)})"
         self._actions.append(Log(level, text))
         for link in self.roster:
             link.is_spare = False

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reduction.text import counted
+
 from worker_plugin.core.link import Link
 
 #: How many ranks or reducers a text names.
 NAMED_MAX = 8
 #: Advice for the case that ranks do not come.
 ADVICE = "see whether all ranks have started, have the hook registered, and issue the same collectives"
+
+
+def reducers_text(links: Sequence[Link]) -> str:
+    """Return how many reducers these links lead to and, if those have more, how many processes."""
+    reducers = len({link.id if link.parent is None else link.parent for link in links})
+    processes = f" in {len(links)} processes" if len(links) != reducers else ""
+    return counted(reducers, "reducer") + processes
 
 
 def some_of(names: Sequence[str]) -> list[str]:

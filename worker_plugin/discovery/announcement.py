@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reduction.text import counted
+
 from worker_plugin.core.words import some_of
 
 
@@ -11,13 +13,14 @@ def ranks_text(size: int, nodes: int = 1, label: str = "") -> str:
     """Return how many ranks there are; `label` says which, if they are only a part of the job's."""
     ranks_of_job = f" ({label})" if label else ""
     where = f" on {nodes} nodes" if nodes > 1 else ""
-    return f"{_counted(size, 'rank')}{ranks_of_job}{where}"
+    return f"{counted(size, 'rank')}{ranks_of_job}{where}"
 
 
 def line(
     job: str,
     ranks: str,
     reducers: Sequence[str],
+    processes: int,
     planes: Sequence[str],
     *,
     is_private: bool,
@@ -29,21 +32,20 @@ def line(
     Args:
         job: its name.
         ranks: from `ranks_text`.
-        reducers: the addresses of those that have a share.
+        reducers: the addresses of those that have a share, without other processes of the same reducer.
+        processes: how many they have together.
         planes: on which streams go.
         is_private: whether the only reducer is rank 0's own.
         colocated: those of the reducers that ranks have started on their hosts.
         source: who has named the reducers; "" if nobody has.
     """
     kind = "private reducer" if is_private else "reducer"
-    count = _counted(len(reducers), kind)
+    count = counted(len(reducers), kind)
+    if processes != len(reducers):
+        count += f" with {processes} processes"
     if near := len(set(reducers) & set(colocated)):
         count += (
             ", all on the ranks' hosts" if near == len(reducers) else f", {near} of them on the ranks' hosts"
         )
     named = f"{', '.join(some_of(reducers))}" + (f"; from {source}" if source else "")
     return f"reduction-server: job {job}, {ranks}, {count} ({named}), {' and '.join(planes)}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"

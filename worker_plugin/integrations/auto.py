@@ -22,6 +22,7 @@ from typing import Any
 import torch.distributed as dist
 from _reduction_server_entry_points import NAME, VARIABLE
 from reduction.errors import ConfigError
+from reduction.text import counted
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.process import log_setup
@@ -72,9 +73,8 @@ def _watch_groups(wanted: str) -> None:
         if dist.get_rank() == 0:
             _ends.add(_at_end)
         if is_replaced and dist.get_rank() == 0:
-            text = (
-                f"{VARIABLE}=group: all-reduces of {dist.get_world_size()} ranks will go through the reducers"
-            )
+            ranks = counted(dist.get_world_size(), "rank")
+            text = f"{VARIABLE}=group: all-reduces of {ranks} will go through the reducers"
             log_setup.announce(log, text)
         elif wanted == "group" and backend != NAME:
             log.warning(
@@ -179,4 +179,4 @@ def _attach(module: DistributedDataParallel) -> None:
     named = f"{job}-{number}" if job is not None and number > 1 else job
     attach(module, ReductionState(process_group=module.process_group, job=named))
     if module.process_group.rank() == 0:
-        log_setup.announce(log, f"{what} will average over {len(ranks)} ranks by reducers")
+        log_setup.announce(log, f"{what} will average over {counted(len(ranks), 'rank')} by reducers")

@@ -26,6 +26,8 @@ class Report:
     exposed_s: float | None
     #: The rank that was waited for in this interval, by what the reducers say.
     straggler: Straggler | None
+    #: Whether all streams go through shared memory, so that there is no network in between.
+    is_shared: bool
 
     def line(self) -> str:
         """Return the line: key=value, in this order, `cause` last and in quotes. Documented in docs/operating.md."""
@@ -62,22 +64,24 @@ class Report:
         shares, parts = self.shares, self.shares.parts
         if not parts.measured or (1 - shares.efficiency < WORTH_IT and self.straggler is None):
             return "nothing", f"{100 * shares.efficiency:.0f} % of the time is what the bytes take"
+        way = "reducers" if self.is_shared else "network"
         lost = {
             "copy": parts.copy + parts.copy_back,
             "gil": parts.credit,
             "ranks": shares.ranks,
-            "network": shares.transfer,
+            way: shares.transfer,
         }
         if self.straggler is not None:
             # A rank that is always late looks like a slow network to one that waits for it.
             waited = min(parts.transfer, self.straggler.share * self.straggler.wait_s * parts.collectives)
-            lost["ranks"], lost["network"] = max(lost["ranks"], waited), max(0.0, lost["network"] - waited)
+            lost["ranks"], lost[way] = max(lost["ranks"], waited), max(0.0, lost[way] - waited)
         word = max(lost, key=lambda name: lost[name])
         if word == "ranks" and self.straggler is not None:
             rank, share, wait_s = self.straggler
+            rest = "its cores" if self.is_shared else "its link"
             return f"rank_{rank}", (
                 f"rank {rank} was last for {100 * share:.0f} % of the chunks, which waited {1e3 * wait_s:.1f} ms "
-                f"for it: look at its data loader and its link"
+                f"for it: look at its data loader and {rest}"
             )
         return word, f"{100 * lost[word] / parts.measured:.0f} % {_SENTENCES[word]}"
 
@@ -87,4 +91,6 @@ _SENTENCES = {
     "gil": "of the time collectives wait to be sent: look for Python threads that keep this process busy",
     "ranks": "of the time other ranks had not begun: reducer trace says which",
     "network": "of the time is spent beyond what the bytes take: see reducer status, the reducers' CPU, the links",
+    "reducers": "of the time is spent beyond what the bytes take, which are in shared memory: see reducer status, and "
+    "whether ranks and reducers have enough cores",
 }

@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from reduction.text import counted
 from reduction.timeline.clocks import Offset
 from reduction.timeline.loss import Loss, loss
 from reduction.timeline.record import Record
@@ -52,7 +53,7 @@ def _lost(found: Loss, records: Sequence[Record], *, has_reducers: bool) -> Iter
         return
     per_rank = max(1, len(records))
     yield (
-        f"mean of {count} rounds of {per_rank} ranks: {_ms(measured / count)} for "
+        f"mean of {counted(count, 'round')} of {counted(per_rank, 'rank')}: {_ms(measured / count)} for "
         f"{_size(found.parts.nbytes / count)} in {found.parts.collectives / count:.1f} collectives; "
         f"ideal {_ms(found.ideal / count)} -> {100 * found.ideal / measured:.0f} %"
     )

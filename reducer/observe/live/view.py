@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from reduction.model import ReducerStatus
 
 from reducer.observe.live.feed import Entry, Feed, short
-from reducer.observe.summary import JobSummary, Process, Summary, summarize, total
+from reducer.observe.summary import JobSummary, Process, Summary, groups, summarize, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +103,6 @@ class Watcher:
             tuple(_host_row(group, summary, cores) for group in groups(processes)),
             self._feed.entries,
         )
-
-
-def groups(processes: Sequence[Process]) -> list[list[Process]]:
-    """Return the processes of each `reducer serve`, the first one of each first."""
-    found: list[list[Process]] = []
-    #: The group of each sibling that a process has named.
-    homes: dict[str, list[Process]] = {}
-    for process in processes:
-        home = homes.get(process.address)
-        if home is not None:
-            home.append(process)
-            continue
-        found.append(group := [process])
-        if process.status is not None:
-            host = process.address.rpartition(":")[0]
-            homes |= {f"{host}:{port}": group for port in process.status.siblings}
-    return found
 
 
 def _cores(processes: Sequence[Process], before: Sequence[Process]) -> dict[str, float]:

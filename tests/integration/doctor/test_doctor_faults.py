@@ -150,6 +150,11 @@ def test_a_closed_data_port(faulty_reducer, detour):
     assert code == 1
     assert re.search(r"data port \d+: .* frames go over gRPC", output)
     assert "open this port" in fix_first(output)
+    # To torchrun any code but 0 is a failure, about which it prints a traceback.
+    for variables, expected in (({}, 1), ({"TORCHELASTIC_RUN_ID": "x"}, 0)):
+        code, output, _ = Doctors([LOOPBACK], [way.address], "--no-rates", **variables).answer()
+        assert code == expected
+        assert "it works, but slowly" in output
 
 
 def test_a_stopped_reducer(serve, stopped):
@@ -237,8 +242,8 @@ def test_a_live_job_is_not_disturbed(ranks, serve, job):
     call = ranks.begin(2, train_until_told, [reducer.address], job, {})
     steps = call.hear(0)
     code, output = doctor(reducer.address)
-    assert code == 1
-    assert f"job '{job}' is running there; --anyway" in output
+    assert code in (0, 1)  # other programs may keep the cores busy
+    assert f"nothing was measured: job '{job}' is running there; --anyway" in output
     # Its sums are compared with the expected ones at each step, also while everything is measured.
     code, output = doctor(reducer.address, "--anyway")
     assert code in (0, 1)
@@ -268,7 +273,7 @@ def test_a_rank_that_stops_while_it_is_measured_is_named(serve, until):
         # The log leaves out lines about many jobs at once, the events do not.
         until(
             lambda: any(
-                event.job.startswith("doctor-") and event.text == "epoch 1 started with 2 ranks"
+                event.job.startswith("doctor-") and event.text == "membership epoch 1 started with 2 ranks"
                 for event in fetch(reducer.address, 10.0, StatusAccess()).events
             ),
             "incast",

@@ -33,7 +33,6 @@ PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
 PYTHON_ELSEWHERE = {
     ("docs/fewer-bytes.md", "class Steps(lightning.Callback):"): "tests/frameworks",
     ("docs/integrations.md", "import lightning"): "tests/frameworks",
-    ("docs/elastic.md", 'store, rank, size = next(dist.rendezvous("env://"))'): "benchmarks/elastic/load.py",
     ("docs/operating.md", "from torch.distributed.debug import start_debug_server"): "tests/frameworks",
     (
         "docs/operating.md",

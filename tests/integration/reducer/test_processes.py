@@ -271,7 +271,7 @@ def test_status_table_and_json(ranks, serve):
     call = ranks.begin(2, hold, [reducer.address], job, group=False)
     assert [call.hear(0), call.hear(1)] == ["there", "there"]
     answer = status_of(reducer.address)
-    table = reducer_command("status", reducer.address)
+    table = reducer_command("status", reducer.address, "--verbose")
     call.tell(0, "done")
     call.tell(1, "done")
     call.answers()

@@ -55,7 +55,7 @@ def test_one_address_is_enough_to_use_all_processes(ranks, three, job):
     received = [bytes_at(address) for address in addresses]
     assert all(received), received
     table = reducer_command("status", three.address)
-    assert all(re.search(rf"^{address} +serving ", table, re.MULTILINE) for address in addresses)
+    assert all(re.search(rf"^ *{address} +serving ", table, re.MULTILINE) for address in addresses)
     assert re.search(r"^total ", table, re.MULTILINE)
     assert len(re.findall(rf"^{re.escape(job)} +3/3 +running +[0-9.]+ +[0-9.]+ ", table, re.MULTILINE)) == 1
     verbose = reducer_command("status", three.address, "--verbose")

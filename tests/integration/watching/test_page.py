@@ -57,7 +57,7 @@ def test_a_live_job_in_a_browser(ranks, serve, free_port, browser, until):
         == 0
     )
     assert browser.run("return document.title") == "Reduction Server"
-    assert f"{NAME}: epoch 1 started with 2 ranks" in text_of(browser, "#events")
+    assert f"{NAME}: membership epoch 1 started with 2 ranks" in text_of(browser, "#events")
 
     jobs, hosts = text_of(browser, "#jobs"), text_of(browser, "#hosts")
     assert re.search(r"ranks\s+2/2\s+epoch\s+1\s+plane\s+shared", jobs), jobs

@@ -98,20 +98,20 @@ def test_a_live_job_a_reducer_that_dies_and_the_key_that_ends_it(
     for reducer in (stays, goes):
         assert re.search(r"serving +\d+ % +\d+\.\d MiB +2 +[\d.]+ [kM]B", row(text, reducer.address)), text
     assert re.search(r"joined +resnet: rank 1 of 2 joined from .* 2 processes", text)
-    assert re.search(r"epoch +resnet: epoch 1 started with 2 ranks", text)
+    assert re.search(r"epoch +resnet: membership epoch 1 started with 2 ranks", text)
     assert "q quits" in text.splitlines()[0]
 
     goes.kill()
     until(lambda: shows("no answer", name=goes.address), "the dead reducer")
     until(lambda: shows(r"silent +no answer: .*refused"), "the event of its silence")
-    text = until(lambda: shows("epoch +resnet: epoch 2 started"), "the next epoch")
+    text = until(lambda: shows("epoch +resnet: membership epoch 2 started"), "the next epoch")
     assert "serving" in row(text, stays.address)
     until(lambda: shows(r"2/2 +2 +[1-9]", name="resnet"), "the job, which goes on")
 
     serve(bind=goes.address)
     until(lambda: shows("serving", name=goes.address), "the reducer, which is back")
     until(lambda: shows(r"back +answers again"), "the event of its return")
-    until(lambda: shows("epoch +resnet: epoch 3 started"), "the epoch with both")
+    until(lambda: shows("epoch +resnet: membership epoch 3 started"), "the epoch with both")
 
     screen.resize(150, 30)
     until(lambda: shows("busiest", "resident", "for it"), "more columns")

@@ -225,7 +225,7 @@ def test_refused_calls_of_other_hosts_or_for_other_errors_have_their_own_lines(s
         refuse(scene, f"ipv4:10.0.0.1:{port}")
     scene.lines()
     refuse(scene, "ipv4:10.0.0.2:40000")
-    refuse(scene, "ipv6:%5B::1%5D:40000")
+    refuse(scene, "ipv6:[::1]:40000")
     refuse(scene, "ipv4:10.0.0.1:40001", MalformedFrame("no frame"))
     assert len(scene.lines()) == 3
 
@@ -311,10 +311,10 @@ def test_the_life_of_a_job_is_told(scene):
     assert told(scene) == [
         ("JOINED", "job", "rank 0 of 2 joined from host-0"),
         ("JOINED", "job", "rank 1 of 2 joined from host-1"),
-        ("EPOCH", "job", "epoch 1 started with 2 ranks"),
+        ("EPOCH", "job", "membership epoch 1 started with 2 ranks"),
         ("LOST", "job", "rank 1 on host-1 lost: reset by peer"),
         ("JOINED", "job", "rank 1 of 2 joined from host-1"),
-        ("EPOCH", "job", "epoch 2 started with 2 ranks"),
+        ("EPOCH", "job", "membership epoch 2 started with 2 ranks"),
         ("DRAINING", "", "draining: its jobs are asked to leave"),
         ("ENDED", "job", "ended after 7 s"),
     ]

@@ -170,9 +170,7 @@ def _first_epoch(view: View) -> Verdict:
         wanted = [link for link in wanted if link.is_up] or wanted
     there = [link for link in wanted if link.sees_all(view.world_size)]
     if view.rank == 0 and there and len(there) == len(wanted):
-        return Reconfigure(
-            with_share(wanted), f"all {view.world_size} ranks are at all {len(wanted)} reducers"
-        )
+        return Reconfigure(with_share(wanted), f"all ranks ({view.world_size}) are at all reducers")
     if (lost := _lost_rank(view)) is not None:
         return GiveUp(lost)
     is_early = view.now < view.started_at + view.join_timeout_s

@@ -1,6 +1,7 @@
 """Options of `reducer serve` from the command line, variables and a file."""
 
 import logging
+import tomllib
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +26,8 @@ def checked(monkeypatch, tmp_path):
 
 
 def shown(output):
-    return dict(line.split(" = ") for line in output.splitlines())
+    """Return the settings that the command shows, which are a file for --config."""
+    return tomllib.loads(output)
 
 
 def test_the_command_line_wins_over_variables_over_the_file(checked):
@@ -34,12 +36,26 @@ def test_the_command_line_wins_over_variables_over_the_file(checked):
     code, output = checked("--data-port", "24", file=file, **variables)
     assert code == 0, output
     values = shown(output)
-    assert [values[name] for name in ("data_port", "metrics_port", "drain_timeout_s", "insecure")] == [
-        "24",
-        "15",
-        "6.0",
-        "True",
-    ]
+    names = ("data-port", "metrics-port", "drain-timeout", "insecure")
+    assert [values[name] for name in names] == [24, 15, 6.0, True]
+
+
+def test_the_settings_are_a_file_that_says_where_each_is_from(checked, tmp_path):
+    name = 'a "b"\\c'
+    code, output = checked(
+        "--trace", name, file="drain-timeout = 6\n", REDUCER_BIND="127.0.0.1:7", REDUCER_LINK="25G"
+    )
+    assert code == 0, output
+    lines = output.splitlines()
+    assert 'bind = "127.0.0.1:7"  # from REDUCER_BIND' in lines
+    assert f"drain-timeout = 6.0  # from {tmp_path}/reducer.toml" in lines
+    assert 'log-level = "info"  # default' in lines
+    assert "# token-file is not set" in lines
+    assert any(line.startswith("trace = ") and line.endswith("  # from --trace") for line in lines)
+    assert shown(output)["trace"] == name
+    code, again = checked(file=output)
+    assert code == 0, again
+    assert shown(again) == shown(output)
 
 
 def test_the_file_may_be_named_by_a_variable(checked, tmp_path):
@@ -48,8 +64,8 @@ def test_the_file_may_be_named_by_a_variable(checked, tmp_path):
     code, output = checked(REDUCER_CONFIG=str(path))
     assert code == 0, output
     values = shown(output)
-    assert (values["memory_limit_bytes"], values["exit_after_job_s"]) == ("1048576", "30.0")
-    assert values["log_format"] == "json"
+    assert (values["memory-limit"], values["exit-after-job"]) == (1 << 20, 30.0)
+    assert values["log-format"] == "json"
 
 
 def test_an_empty_variable_is_none(checked):

@@ -32,6 +32,7 @@ def only(facts: Facts, level: Level):
     found = judge(facts)
     assert [finding.level for finding in found] == [level], found
     assert first(found) == (None if level is Level.NOTE else found[0])
+    assert found[0].explains == ()
     assert verdict(found) is level
     return found[0]
 
@@ -54,7 +55,7 @@ def test_ranks_that_find_different_reducers():
     found = only(with_worker(2, healthy(), addresses=["10.0.1.7:1"], source="file"), Level.BROKEN)
     assert found.check == "addresses"
     assert found.where == "rank 2 (host-2)"
-    assert found.what.startswith("finds 10.0.1.7:1 (file), and rank 0 (host-0) finds 10.0.1.0:50051,")
+    assert found.what.startswith("it finds 10.0.1.7:1 (file), and rank 0 (host-0) finds 10.0.1.0:50051,")
 
 
 @pytest.mark.parametrize(
@@ -99,12 +100,10 @@ def test_versions_that_differ_are_no_fault():
 
 
 def test_what_was_not_measured_is_said():
-    assert only(healthy(unmeasured="--no-rates"), Level.NOTE).what == "left out: --no-rates"
-    assert only(healthy(unmeasured="job 'x' is running there; --anyway measures"), Level.SLOW)
-    assert (
-        only(healthy(failure="rank 1 (b) has not come"), Level.BROKEN).what
-        == "failed: rank 1 (b) has not come"
-    )
+    for reason in ("--no-rates", "job 'x' is running there; --anyway measures"):
+        assert only(healthy(unmeasured=reason), Level.NOTE).sentence == f"nothing was measured: {reason}"
+    failed = only(healthy(failure="rank 1 (b) has not come"), Level.BROKEN)
+    assert failed.sentence == "measuring failed: rank 1 (b) has not come"
 
 
 # ---- path ----
@@ -136,7 +135,7 @@ def test_a_slow_worker_a_slow_reducer_and_a_slow_pair():
     facts = healthy(4, 4)
     found = only(replace(facts, alone=slower(facts.alone, 0.4, rank=2)), Level.SLOW)
     assert found.where == "the link of rank 2 (host-2)"
-    assert found.what == "carries 320 Mbit/s, other workers' links carry 800 Mbit/s"
+    assert found.what == "it carries 320 Mbit/s, while other workers' links carry 800 Mbit/s"
     assert found.cost == pytest.approx(0.6)
     address = "10.0.1.3:50051"
     incast = slower(facts.incast, 0.4, reducer=address)
@@ -155,7 +154,7 @@ def test_two_workers_of_which_one_is_slow():
 def test_a_rate_below_what_the_user_expects():
     assert not judge(healthy(1, 1, expected_mbit=850.0))
     found = only(healthy(1, 1, expected_mbit=2000.0), Level.SLOW)
-    assert found.what == "carries 800 Mbit/s, --link says 2 Gbit/s"
+    assert found.what == "it carries 800 Mbit/s, and --link says 2 Gbit/s"
     assert found.where == "the link of host-0"
 
 
@@ -217,7 +216,7 @@ def test_a_quota():
 
 
 def test_other_load_and_a_slow_python():
-    assert "7.5 of 8 cores busy" in only(with_worker(1, healthy(), host={"busy_cores": 7.5}), Level.SLOW).what
+    assert "7 of 8 cores busy" in only(with_worker(1, healthy(), host={"busy_cores": 7.4}), Level.SLOW).what
     assert (
         "without optimisations"
         in only(with_worker(1, healthy(), host={"is_optimized": False}), Level.NOTE).what
@@ -235,6 +234,53 @@ def test_descriptors_and_buffers():
     assert found.what == "net.ipv4.tcp_rmem allows 4096 KiB, and this path takes 7812"
 
 
+# ---- what a lack of cores explains ----
+
+BUSY = {"busy_cores": 8.4}
+
+
+def test_a_slow_link_of_a_busy_host_is_no_finding_of_its_own():
+    facts = healthy(4, 4)
+    facts = replace(facts, alone=slower(facts.alone, 0.4, rank=2), together=slower(facts.together, 0.1))
+    slow_answers = [reducer(number, path=replace(PATH, answer_p99_s=0.4)) for number in range(4)]
+    facts = with_worker(2, facts, count=4, host=BUSY, reducers=slow_answers)
+    [found] = judge(facts)
+    assert found.sentence == "rank 2 (host-2): other programs keep 8 of 8 cores busy"
+    answers, link, all_to_all = found.explains
+    assert answers.endswith("an empty sum takes 0.3 ms, and one of 50 takes 400 ms")
+    assert link.startswith("the link of rank 2 (host-2): it carries 320 Mbit/s, while")
+    assert all_to_all.startswith("all to all: each worker gets")
+    # It costs what it explains.
+    assert found.cost == pytest.approx(0.75)
+
+
+def test_links_of_hosts_that_are_all_busy_are_compared():
+    facts = healthy(4, 4)
+    facts = replace(facts, workers=[worker(rank, 4, host=BUSY) for rank in range(4)])
+    facts = replace(facts, alone=slower(facts.alone, 0.4, rank=2))
+    busy, slow = judge(facts)
+    assert busy.where == "rank 0 (host-0), rank 1 (host-1), rank 2 (host-2), rank 3 (host-3)"
+    assert busy.explains == ()
+    assert first([busy, slow]) == slow
+    assert slow.where == "the link of rank 2 (host-2)"
+    # What the user says of a link is not compared with that of another busy host, either.
+    facts = replace(healthy(1, 1, expected_mbit=2000.0), workers=[worker(0, 1, host=BUSY)])
+    assert first(judge(facts)).what == "it carries 800 Mbit/s, and --link says 2 Gbit/s"
+
+
+def test_within_one_host_there_is_no_cable():
+    facts = healthy(2, 2)
+    near = [reducer(number, is_near=True) for number in range(2)]
+    facts = replace(facts, alone=slower(facts.alone, 0.4, rank=1))
+    facts = replace(facts, workers=[worker(rank, reducers=near) for rank in range(2)])
+    assert only(facts, Level.SLOW).fix == "look for a lack of cores: this is within one host"
+    facts = replace(facts, workers=[worker(rank, reducers=near, host=BUSY) for rank in range(2)])
+    [busy] = judge(facts)
+    assert busy.explains == (
+        "the link of rank 1 (host-1): it carries 320 Mbit/s, while other workers' links carry 800 Mbit/s",
+    )
+
+
 # ---- which one first ----
 
 
@@ -250,7 +296,7 @@ def test_what_is_broken_comes_before_what_is_slow_and_then_what_costs_most():
     facts = replace(facts, alone=slower(facts.alone, 0.3, rank=2))
     facts = with_worker(3, facts, count=4, host={"busy_cores": 8.0})
     found = judge(facts)
-    assert [finding.check for finding in found if finding.level is Level.SLOW] == ["bandwidth", "cpu"]
+    assert [finding.check for finding in found if finding.level is Level.SLOW] == ["cpu", "bandwidth"]
     assert first(found).where == "the link of rank 2 (host-2)"
     broken = reducer(0, trouble="nothing listens on port 50051")
     facts = with_worker(1, facts, count=4, reducers=[broken])

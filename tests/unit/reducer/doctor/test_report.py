@@ -44,8 +44,28 @@ def test_long_names_are_wrapped(capsys):
         facts, workers=[worker(0, reducers=[reducer(0, trouble=trouble, path=None)])], alone=[], together=[]
     )
     text = report(facts, capsys)
-    assert "BROKEN reach: 10.0.1.0:50051 from host-0 its certificate" in text
+    assert "BROKEN reach: 10.0.1.0:50051 from host-0: its certificate" in text
     assert "it does not work fix first: 10.0.1.0:50051 from host-0: give both sides certificates" in text
+
+
+def test_reducers_of_this_host_share_memory_with_jobs(capsys):
+    near = replace(healthy(1, 2), workers=[worker(0, reducers=[reducer(0), reducer(1, is_near=True)])])
+    assert "2 of 2 processes can be used; jobs use shared memory and tcp" in report(near, capsys)
+
+
+def test_what_a_busy_host_may_explain_stands_below_it(capsys):
+    facts = healthy(4, 4)
+    alone = [replace(rate, bytes_per_s=RATE / 2) if rate.rank == 1 else rate for rate in facts.alone]
+    busy = [worker(rank, 4, host={"busy_cores": 8.0} if rank == 1 else {}) for rank in range(4)]
+    text = report(replace(facts, alone=alone, workers=busy), capsys)
+    assert (
+        "SLOW cpu: rank 1 (host-1): other programs keep 8 of 8 cores busy -> find out which programs keep the cores "
+        "busy, and measure again when they are done this may be the reason for the following: - the link of rank 1 "
+        "(host-1): it carries 400 Mbit/s, while other workers' links carry 800 Mbit/s it works, but slowly"
+    ) in text
+    assert text.endswith(
+        "fix first: rank 1 (host-1): find out which programs keep the cores busy, and measure again when they are done"
+    )
 
 
 def test_the_ring_is_beside_all_to_all(capsys):

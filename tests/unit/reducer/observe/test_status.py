@@ -2,13 +2,14 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from reduction.model import JobStatus, LastRank, Peer, Presence, ReducerStatus
 from rich.console import Console
 
 from reducer.observe.summary import Process, summarize, to_json
-from reducer.observe.tables import render
+from reducer.observe.tables import make_console, render
 
 MIB = 1 << 20
 NAME = "run-0123456789abcdef0123456789abcdef"
@@ -132,7 +133,26 @@ def test_it_fits_80_columns(verbose):
     assert "…" not in out.getvalue()
     assert any(line.split()[:2] == ["100.100.100.102:50051", "no"] for line in lines)
     [total] = [line for line in lines if line.startswith("total")]
-    assert total.split() == ["total", "24690.0", "24690.0", "10.0", "MiB", "256.0", "GiB"]
+    assert total.split() == ["total", "24690.0", "24690.0", "0", "B", "10.0", "MiB", "0%"]
     if not verbose:
         assert len(lines) <= 10, out.getvalue()
         assert f"{NAME}: rank 2 (host-2) is last" in out.getvalue().replace("\n", " ")
+
+
+def test_further_processes_stand_below_the_reducer_that_was_given(capsys):
+    one, other = (process(number=number) for number in (1, 3))
+    one = replace(
+        one,
+        status=replace(one.status, siblings=(41001,), memory_limit_bytes=20 * MIB, resident_bytes=66 * MIB),
+    )
+    sibling = replace(process(number=2), address="100.100.100.1:41001", is_given=False)
+    render(make_console(), summarize([one, other, sibling]), verbose=False)
+    heading, _, *rows = capsys.readouterr().out.splitlines()
+    assert heading == "reducers: 2 with 3 processes, version 0.1.0, jobs: 0"
+    assert [row.split(" serving")[0].rstrip() for row in rows[:3]] == [
+        "100.100.100.1:50051",
+        "  100.100.100.1:41001",
+        "100.100.100.3:50051",
+    ]
+    assert rows[0].split()[-5:] == ["66.0", "MiB", "5.0", "MiB", "25%"]
+    assert [row for row in [heading, *rows] if row != row.rstrip()] == []

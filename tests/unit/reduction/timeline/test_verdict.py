@@ -20,7 +20,7 @@ def said(*records):
 def test_the_parts_add_up_and_the_first_one_does_not_count():
     lines = said(record(0, [span(0, 1.0, whole=900.0), span(1, 901.0), span(2, 905.0)]))
     assert lines == [
-        "mean of 2 rounds of 1 ranks: 2100.00 ms for 0.02 kB in 1.0 collectives; ideal 1800.00 ms -> 86 %",
+        "mean of 2 rounds of 1 rank: 2100.00 ms for 0.02 kB in 1.0 collectives; ideal 1800.00 ms -> 86 %",
         "lost 300.00 ms: 100.00 ms copying to the host or to the thread that sends, 100.00 ms waiting to be sent "
         "(credit, GIL), 100.00 ms copying back",
     ]
@@ -129,5 +129,5 @@ def test_nothing_is_lost_if_all_of_the_time_is_transfer():
     lane = Lane(1.0, 1.5, 1.2, 2.0)
     lines = said(record(0, [Span(1, "SUM", 16, 0, 1.0, 1.0, 2.0, 2.0, {"r:1": lane})]))
     assert lines == [
-        "mean of 1 rounds of 1 ranks: 1000.00 ms for 0.02 kB in 1.0 collectives; ideal 1000.00 ms -> 100 %"
+        "mean of 1 round of 1 rank: 1000.00 ms for 0.02 kB in 1.0 collectives; ideal 1000.00 ms -> 100 %"
     ]

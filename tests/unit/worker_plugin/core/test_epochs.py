@@ -16,7 +16,7 @@ CAUSE = "a stream broke, and all are there again"
 def test_rank_0_makes_the_first_epoch_and_greets_every_member():
     scene = Scene()
     assert scene.meet() == [
-        Log(20, "all 2 ranks are at all 2 reducers: epoch 1 with 2 reducers (a:1, b:1)"),
+        Log(20, "all ranks (2) are at all reducers: membership epoch 1 with 2 reducers (a:1, b:1)"),
         send("a", Hello(epoch(1), 0)),
         send("b", Hello(epoch(1), 0)),
     ]
@@ -203,7 +203,7 @@ def test_a_lost_stream_of_a_member_is_logged_and_makes_a_new_epoch_once_all_are_
     scene.tick(1.0)
     assert scene.welcome("a", now=1.1) == [send("a", Hello(epoch(1), 0))]
     assert scene.peers("a", "PP", now=1.1) == [
-        Log(30, f"{CAUSE}: epoch 2 with 2 reducers (a:1, b:1)"),
+        Log(30, f"{CAUSE}: membership epoch 2 with 2 reducers (a:1, b:1)"),
         send("a", Hello(epoch(2), 0)),
         send("b", Hello(epoch(2), 0)),
     ]
@@ -216,7 +216,9 @@ def test_a_stream_that_just_ended_says_so():
 def test_a_rank_lost_at_a_member_makes_a_new_epoch_once_it_is_back():
     scene = Scene().run()
     assert scene.peers("b", "PL", now=1.0) == []
-    assert scene.peers("b", "PP", now=1.5)[0] == Log(30, f"{CAUSE}: epoch 2 with 2 reducers (a:1, b:1)")
+    assert scene.peers("b", "PP", now=1.5)[0] == Log(
+        30, f"{CAUSE}: membership epoch 2 with 2 reducers (a:1, b:1)"
+    )
 
 
 def test_a_rank_lost_at_a_reducer_that_is_no_member_changes_nothing():
@@ -249,7 +251,7 @@ def test_further_losses_do_not_lengthen_the_grace():
 def test_a_draining_member_is_left_out_and_its_stream_ended():
     scene = Scene().run()
     assert scene.peers("a", "PP", draining=True, now=1.0) == [
-        Log(20, "a reducer is draining: epoch 2 with 1 reducer (b:1)"),
+        Log(20, "a reducer is draining: membership epoch 2 with 1 reducer (b:1)"),
         Shut(0),
         send("b", Hello(epoch(2, "b"), 0)),
     ]

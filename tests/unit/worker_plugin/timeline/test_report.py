@@ -8,12 +8,12 @@ from worker_plugin.timeline.report import Report
 from worker_plugin.timeline.stats import Shares
 
 
-def report(*, ideal=4.0, straggler=None, **parts):
+def report(*, ideal=4.0, straggler=None, is_shared=False, **parts):
     times = {"transfer": 4.0, **parts}
     ranks = times.get("ranks", {})
     measured = sum(value for name, value in times.items() if name != "ranks") + sum(ranks.values())
     shares = Shares(Parts(2, 6, 12_000_000, measured, **times), ideal, 0.001)
-    return Report("my job", 60.0, 3, 6, shares, 0.25, straggler)
+    return Report("my job", 60.0, 3, 6, shares, 0.25, straggler, is_shared)
 
 
 def test_the_line():
@@ -35,6 +35,7 @@ def test_the_line():
         ({"credit": 1.0, "copy": 0.5}, "gil"),
         ({"ranks": {None: 1.0}, "credit": 0.5}, "ranks"),
         ({"ideal": 2.0, "credit": 0.5}, "network"),
+        ({"ideal": 2.0, "credit": 0.5, "is_shared": True}, "reducers"),
         ({"straggler": Straggler(3, 0.71, 0.5), "credit": 0.5}, "rank_3"),
         ({"straggler": Straggler(3, 0.71, 0.002), "credit": 0.5}, "gil"),
     ],
@@ -47,3 +48,11 @@ def test_the_rank_that_was_last():
     assert report(straggler=Straggler(3, 0.71, 0.5)).cause()[1] == (
         "rank 3 was last for 71 % of the chunks, which waited 500.0 ms for it: look at its data loader and its link"
     )
+
+
+def test_nothing_is_said_of_links_where_all_streams_are_in_shared_memory():
+    slow = report(ideal=2.0, is_shared=True).cause()[1]
+    late = report(straggler=Straggler(3, 0.71, 0.5), is_shared=True).cause()[1]
+    assert "shared memory" in slow
+    assert late.endswith("look at its data loader and its cores")
+    assert "link" not in slow + late

@@ -99,7 +99,7 @@ def given_up(verdict):
 
 def test_rank_0_configures_all_reducers_once_all_ranks_are_there():
     a, b = link("a"), link("b")
-    assert judge(forming(a, b)) == Reconfigure((a, b), "all 2 ranks are at all 2 reducers")
+    assert judge(forming(a, b)) == Reconfigure((a, b), "all ranks (2) are at all reducers")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_rank_0_waits_for_the_last_one(late):
 def test_a_second_address_of_one_reducer_does_not_count():
     a = link("a")
     assert judge(forming(a, link("b", phase=LinkPhase.RETIRED))) == Reconfigure(
-        (a,), "all 2 ranks are at all 1 reducers"
+        (a,), "all ranks (2) are at all reducers"
     )
 
 
@@ -275,7 +275,7 @@ def test_a_new_reducer_without_a_share_is_not_taken_in():
     a, b, c = link("a"), link("b"), on_rank_0s_host(link("c"))
     a.peers, b.peers = c.peers, c.peers
     assert judge(view(a, b, c, is_idle=True)) == Keep()
-    assert judge(forming(a, b, c)) == Reconfigure((a, b), "all 2 ranks are at all 3 reducers")
+    assert judge(forming(a, b, c)) == Reconfigure((a, b), "all ranks (2) are at all reducers")
 
 
 def test_a_fallback_that_is_nearer_to_the_ranks_is_not_taken_in_again():
@@ -512,7 +512,7 @@ def fallback(ranks="PP"):
 def test_the_first_epoch_may_begin_with_the_fallback_alone():
     own = fallback()
     assert judge(forming(down("a"), own, has_fallen_back=True)) == Reconfigure(
-        (own,), "all 2 ranks are at all 1 reducers"
+        (own,), "all ranks (2) are at all reducers"
     )
     assert judge(forming(down("a"), down("f"), has_fallen_back=True)) == Keep()
 

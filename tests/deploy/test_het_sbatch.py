@@ -46,7 +46,10 @@ def script(tmp_path: Path) -> Path:
 
 def commands() -> dict[str, str]:
     """The variables that lead a job to this environment's `reducer` and `torchrun`."""
-    return {"PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/proto"}
+    return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYTHONPATH": f"{ROOT}:{ROOT}/proto",
+    }
 
 
 @pytest.mark.parametrize("is_secret", [False, True])

@@ -90,7 +90,7 @@ def made_as_in_security(folder: Path, *names: str) -> None:
 
 
 @on_slurm
-@pytest.mark.parametrize("is_secret", [False, True])
+@pytest.mark.parametrize("is_secret", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_heterogeneous_job_trains(slurm: Slurm, script: Path, tmp_path: Path, is_secret: bool) -> None:
     made_as_in_security(tmp_path, "cpu-1", "cpu-2")
     secrets = {"SECRETS": str(tmp_path)} if is_secret else {}

@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 #: The page of each document.
-PAGES = {"SECURITY.md": "security.md", "proto/README.md": "protocol.md"}
+PAGES = {"README.md": "index.md", "SECURITY.md": "security.md", "proto/README.md": "protocol.md"}
 #: The text of a link to a file, the file, and the place in it.
 _LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 

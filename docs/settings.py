@@ -37,7 +37,7 @@ process group, which is the module's. A setting that has a variable can also be 
 environment; an explicit argument wins over it. Where the text says that rank 0's value counts, the
 other ranks take it over.
 
-[Operating](operating.md#addresses) lists all forms of an address, [failures](failures.md#time-outs)
+[Platforms](platforms.md#texts-that-name-reducers) lists all forms of an address, [failures](failures.md#time-outs)
 explains how the time-outs work together, and
 [how it works](how-it-works.md#chunks-and-credit) says what a chunk and a credit are.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from reduction.errors import ConfigError
 from reduction.process.place import link_mbit
-from reduction.timeline import chrome
+from reduction.timeline import chrome, picture
 from reduction.timeline.clocks import offsets, reducer_offsets
 from reduction.timeline.record import Record, from_json
 from reduction.timeline.reducer_record import ReducerRecord
@@ -28,6 +28,19 @@ from reduction.timeline.verdict import verdict
     help="Also write a trace for ui.perfetto.dev or chrome://tracing, all ranks on one time line.",
 )
 @click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also draw some of it: an SVG picture for browsers.",
+)
+@click.option(
+    "--from",
+    "since",
+    type=click.FloatRange(0, 10**9),
+    metavar="SECONDS",
+    help="Where --plot begins; 0 is the first collective.  [default: a few collectives in the middle]",
+)
+@click.option("--to", "until", type=click.FloatRange(0, 10**9), metavar="SECONDS", help="Where it ends.")
+@click.option(
     "--profile",
     "profiles",
     multiple=True,
@@ -39,7 +52,15 @@ from reduction.timeline.verdict import verdict
     metavar="RATE",
     help="Rate of each rank's link, such as 10G, for the ideal time.  [default: the best that its rounds show]",
 )
-def trace(paths: tuple[Path, ...], output: Path | None, profiles: tuple[Path, ...], link: str | None) -> None:
+def trace(
+    paths: tuple[Path, ...],
+    output: Path | None,
+    plot: Path | None,
+    since: float | None,
+    until: float | None,
+    profiles: tuple[Path, ...],
+    link: str | None,
+) -> None:
     """Read the records that ranks wrote into each PATH, a directory or a file, and say where their time went.
 
     Ranks write them with REDUCTION_TRACE=DIRECTORY or `state.trace(DIRECTORY)`, reducers with
@@ -47,8 +68,12 @@ def trace(paths: tuple[Path, ...], output: Path | None, profiles: tuple[Path, ..
     one rank the newest counts. Clocks of several hosts are compared by the collectives that they have
     in common; the trace says how far they may be wrong.
     """
-    if profiles and output is None:
-        raise click.UsageError("--profile goes into the trace of --output: say where to write that")
+    if profiles and output is None and plot is None:
+        raise click.UsageError("--profile goes into what --output and --plot write: name one of them")
+    if plot is None and (since, until) != (None, None):
+        raise click.UsageError("--from and --to are for --plot: say where to write that")
+    if since is not None and until is not None and since >= until:
+        raise click.UsageError(f"--from {since:g} is not before --to {until:g}")
     try:
         rate = None if link is None else link_mbit("--link", link) * 1e6 / 8
         jobs = _newest(paths)
@@ -63,7 +88,7 @@ def trace(paths: tuple[Path, ...], output: Path | None, profiles: tuple[Path, ..
         theirs = [reducer for reducer in reducers if reducer.job == job]
         for line in verdict(ranks, [clocks[record.clock] for record in ranks], theirs, rate):
             click.echo(f"  {line}")
-    if output is not None:
+    if output is not None or plot is not None:
         known = [clocks[record.clock] for record in records]
         document = chrome.document(records, known, reducers, reducer_offsets(reducers, records, known))
         for path in profiles:
@@ -71,10 +96,21 @@ def trace(paths: tuple[Path, ...], output: Path | None, profiles: tuple[Path, ..
                 chrome.add_profile(document, json.loads(path.read_text(encoding="utf-8")), records, known)
             except (ConfigError, OSError, ValueError) as error:
                 raise click.UsageError(f"--profile {path}: {error}") from None
-        try:
-            output.write_text(json.dumps(document), encoding="utf-8")
-        except OSError as error:
-            raise click.UsageError(f"--output {output}: {error.strerror}") from None
+        if output is not None:
+            _write("--output", output, json.dumps(document))
+        if plot is not None:
+            try:
+                drawn = picture.picture(document["traceEvents"], since, until)
+            except ConfigError as error:
+                raise click.UsageError(f"--plot {plot}: {error}") from None
+            _write("--plot", plot, drawn)
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{option} {path}: {error.strerror}") from None
 
 
 def _newest(paths: tuple[Path, ...]) -> dict[str, list[Record]]:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from reduction.discovery.address_forms import expand
 from support.artefacts import DEPLOY, checked_settings, documents, in_tools, tool
+from support.network.certificates import Authority
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is missing")
 
@@ -59,7 +60,7 @@ def pod_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 @needs_kubectl
-@pytest.mark.parametrize("folder", ["base", "monitoring"])
+@pytest.mark.parametrize("folder", ["base", "monitoring", "tls"])
 def test_kustomize_builds_valid_objects(folder: str, tmp_path: Any) -> None:
     objects = built(folder)
     kinds = {each["kind"] for each in objects}
@@ -187,6 +188,27 @@ def test_the_stateful_set_starts_a_reducer(tmp_path: Any) -> None:
     assert settings["insecure"] is False
     assert str(settings["processes"]) == container["resources"]["limits"]["cpu"]
     assert pod["terminationGracePeriodSeconds"] >= settings["drain-timeout"] + 10
+
+
+def test_with_tls_the_reducer_has_a_certificate_beside_the_tokens(tmp_path: Any) -> None:
+    [overlay] = documents("kubernetes/tls/kustomization.yaml")
+    [stateful_set] = documents("kubernetes/base/statefulset.yaml")
+    assert overlay["resources"] == ["../base"]
+    [patch] = overlay["patches"]
+    assert patch["target"] == {"kind": stateful_set["kind"], "name": stateful_set["metadata"]["name"]}
+    [operation] = yaml.safe_load(patch["patch"])
+    [container] = stateful_set["spec"]["template"]["spec"]["containers"]
+    # It would replace what is there.
+    assert "env" not in container
+    assert operation["path"] == "/spec/template/spec/containers/0/env"
+    mounted = container["volumeMounts"][0]["mountPath"]
+    files = Authority(tmp_path).files("reducer-0.reducers")
+    there = {"ca.pem": files.ca, "reducer.pem": files.cert, "reducer.key": files.key}
+    variables = {
+        each["name"]: there[each["value"].removeprefix(f"{mounted}/")] for each in operation["value"]
+    }
+    settings = checked_settings(["serve", "--bind=0.0.0.0:50051"], **variables)
+    assert {settings[name] for name in ("tls_ca", "tls_cert", "tls_key")} == set(there.values())
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ const SCHEMA = 1;
 const SVG = "http://www.w3.org/2000/svg";
 const KINDS = {joined: "good", epoch: "good", back: "good", draining: "note", ended: "note"};
 const STATES = {serving: "good", running: "good", draining: "note"};
+// The jobs by which `reducer doctor` measures; their names say nothing.
+const DOCTOR = /^doctor-[0-9a-f]{8}|\[ranks doctor [0-9a-f]{12}\]$/;
 const MARKS = {epoch: "", draining: "", lost: "bad", failed: "bad", silent: "bad"};
 const CHARTS = [
   ["Sums per second", "collectives_per_s", count],
@@ -125,7 +127,8 @@ function hostCard(host) {
 
 function eventItem(entry) {
   const where = entry.addresses.length === 1 ? entry.addresses[0] : `${entry.addresses.length} processes`;
-  const what = entry.job ? `${entry.job}: ${entry.text} ` : `${entry.text} `;
+  const job = DOCTOR.test(entry.job) ? "reducer doctor" : entry.job;
+  const what = job ? `${job}: ${entry.text} ` : `${entry.text} `;
   return element("li", {},
     element("time", {}, clock(entry.at_s)),
     element("span", {class: `state ${KINDS[entry.kind] || ""}`}, entry.kind),
@@ -196,6 +199,7 @@ function replace(id, children, otherwise) {
 
 function draw() {
   if (latest === null) return;
+  document.querySelector("main").hidden = false;
   const titles = latest.timeline.jobs.map((job) => job.title);
   const jobs = latest.jobs.map((job) => jobCard(job, titles.indexOf(job.title)));
   if (latest.jobs_left_out) jobs.push(element("p", {class: "empty"}, `and ${latest.jobs_left_out} more`));
@@ -228,6 +232,8 @@ async function poll() {
       complain(data.error);
     } else {
       latest = data;
+      // Of a job of the doctor its end is enough.
+      latest.events = data.events.filter((entry) => !DOCTOR.test(entry.job) || !["joined", "epoch"].includes(entry.kind));
       complain("");
       draw();
     }

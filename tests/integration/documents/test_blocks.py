@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ import torch
 import torch.distributed as dist
 from click.testing import CliRunner
 from support.processes.ranks import Ranks
+from support.processes.reducers import Reducer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,9 +25,9 @@ from reducer.commands.main import main
 
 ROOT = Path(__file__).parents[3]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
-#: Languages of what can be run. The others (text, toml, mermaid) are shown only.
+#: Languages of what can be run. The others (text, toml and so on) are shown only.
 RUN = ("python", "sh", "console")
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _ADDRESSES = re.compile(r"(?:10\.0\.0\.[56]|127\.0\.0\.1):50051")
 
 #: Pages whose blocks are all run or checked elsewhere.
@@ -65,9 +68,19 @@ ELSEWHERE = {
     "REDUCTION_RANK=0 python examples/elastic.py": "tests/examples",
     "spark-submit --conf": "tests/frameworks",
     "promtool test rules": "tests/deploy",
+    "promtool check config": "tests/deploy",
+    "prometheus --config.file": "tests/deploy",
+    "REDUCTION_JOB=resnet torchrun": "tests/integration/launch",
     "python -m benchmarks.": "takes minutes and root; its result is kept in docs/measured",
     "REDUCTION_JOB=small REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",
     "REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",
+    "REDUCTION_REDUCERS=127.0.0.1:50051,127.0.0.1:50061 torchrun --nproc-per-node 2 examples/ddp.py": "tests/examples",
+}
+#: Commands of `reducer` whose options are read, and which are run elsewhere.
+ONLY_READ = {
+    "reducer status 10.0.0.5:50051 --watch": "it looks until somebody ends it: tests/integration/watching",
+    "reducer serve --bind 10.0.0.5:0 --port-range": "eight processes: tests/integration/reducer",
+    "reducer doctor": "it measures for seconds: tests/integration/doctor",
 }
 
 
@@ -92,9 +105,9 @@ def blocks() -> list[Block]:
     for page in PAGES:
         if page in PAGES_ELSEWHERE:
             continue
-        for language, text in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        for _, language, text in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
             if language in RUN:
-                found.append(Block(page, language, text))
+                found.append(Block(page, language, textwrap.dedent(text)))
     return found
 
 
@@ -111,6 +124,8 @@ PYTHON = [block for block in blocks() if block.language == "python"]
 COMMANDS = [
     (block, command) for block in blocks() if block.language != "python" for command in commands(block)
 ]
+#: What several pages have is run once.
+ONCE = list({command: (block, command) for block, command in reversed(COMMANDS)}.values())
 
 
 # ---- in the ranks ----
@@ -163,6 +178,17 @@ def run_block(rank: Any, text: str, reducers: list[str]) -> dict[str, bool]:
     return made or {"imported": True}
 
 
+def traced(rank: Any, reducers: list[str], job: str, directory: Path, with_profile: bool) -> None:
+    """Leave the files of `reducer trace traces --profile profiler-0.json` and so on in a directory."""
+    with rank.state(reducers, job) as state, contextlib.ExitStack() as stack:
+        profiler = stack.enter_context(torch.profiler.profile()) if with_profile else None
+        with state.trace(directory / "traces"):
+            for _ in range(3):
+                rank.wait(state.all_reduce(torch.ones(1000)))
+    if profiler is not None:
+        profiler.export_chrome_trace(str(directory / f"profiler-{rank.number}.json"))
+
+
 # ---- tests ----
 
 
@@ -179,30 +205,59 @@ def test_python(block: Block, ranks: Ranks, reducers: Callable[[int], list[str]]
         assert all(made.values()), made
 
 
-@pytest.mark.parametrize(("block", "command"), COMMANDS, ids=lambda value: str(value)[:70])
-def test_command(block: Block, command: str) -> None:
+@pytest.mark.parametrize(("block", "command"), ONCE, ids=lambda value: str(value)[:70])
+def test_command(
+    block: Block,
+    command: str,
+    ranks: Ranks,
+    reducers: Callable[[int], list[str]],
+    serve: Callable[..., Reducer],
+    free_port: Callable[[], int],
+    job: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     if any(command.startswith(beginning) for beginning in ELSEWHERE):
         return
-    words = shlex.split(command)
+    words = shlex.split(command.removesuffix("&"))
     assert words[0] == "reducer", f"{command!r} of {block} is neither run nor in ELSEWHERE"
+    if any(command.startswith(beginning) for beginning in ONLY_READ):
+        # The options are there and their values are understood.
+        with main.commands[words[1]].make_context(words[1], words[2:], parent=click.Context(main)) as context:
+            assert context.params
+        return
+    if words[1] == "serve":
+        assert words.pop(2) == "--bind"
+        options = [str(free_port()) if word == "9102" else word for word in words[3:]]
+        assert serve(*options).stop() == (0, "")
+        return
+    monkeypatch.chdir(tmp_path)
+    if words[1] == "trace":
+        ranks.run(2, traced, reducers(1), job, tmp_path, "--profile" in words, group=False)
+    draining = None
+    if words[1] == "drain":
+        (tmp_path / "tokens").write_text(f"*:{'a' * 32}\n")
+        (tmp_path / "tokens").chmod(0o600)
+        draining = serve("--token-file", str(tmp_path / "tokens"))
+    named = iter([draining.address] if draining is not None else reducers(2))
+    words = [_ADDRESSES.sub(lambda _: next(named), word) for word in words]
+    result = CliRunner().invoke(main, words[1:], env={"COLUMNS": "90"})
+    assert result.exit_code == 0, result.output
+    if draining is not None:
+        assert draining.end() == (0, "")
     if words[1] == "plan":
-        result = CliRunner().invoke(main, words[1:], env={"COLUMNS": "90"})
         shown = block.text.partition("\n")[2]
         assert [line.rstrip() for line in result.output.splitlines()] == shown.splitlines()
-        return
-    # The options are there and their values are understood; nothing is started.
-    named = main.commands[words[1]]
-    arguments = [word for word in words[2:] if word != "&"]
-    if words[1] == "trace":
-        arguments = [
-            __file__ if word.startswith("profiler-") else word for word in [str(ROOT), *arguments[1:]]
-        ]
-    with named.make_context(words[1], arguments, parent=click.Context(main)) as context:
-        assert context.params
 
 
 def test_every_entry_is_of_a_block_that_is_there() -> None:
     assert set(PYTHON_ELSEWHERE) <= {(block.page, block.first) for block in PYTHON}
-    unused = [one for one in ELSEWHERE if not any(command.startswith(one) for _, command in COMMANDS)]
+    unused = [
+        one for one in (*ELSEWHERE, *ONLY_READ) if not any(command.startswith(one) for _, command in COMMANDS)
+    ]
     assert unused == []
     assert set(PAGES_ELSEWHERE) <= set(PAGES)
+
+
+def test_only_pages_for_a_clone_ask_for_what_the_wheel_lacks() -> None:
+    assert {block.page for block, command in COMMANDS if "-m benchmarks" in command} == {"docs/ladder.md"}

@@ -191,7 +191,11 @@ def test_a_trace_has_the_collectives_of_its_block_and_names_who_was_late(
 def test_it_is_on_one_time_line_with_torchs_profiler(ranks, reducers, job, tmp_path):
     ranks.run(2, profiled, reducers(1), job, tmp_path, group=False)
     profiles = [f"--profile={tmp_path}/profiler-{rank}.json" for rank in range(2)]
-    said(tmp_path, "-o", tmp_path / "trace.out", *profiles)
+    said(tmp_path, "-o", tmp_path / "trace.out", "--plot", tmp_path / "picture", *profiles)
+    drawn = (tmp_path / "picture").read_text()
+    assert drawn.count("torch.profiler</text>") == 2
+    assert "3: SUM of 300000 x float32: waiting for results" in drawn
+    assert "aten::ones: torch's operators" in drawn
     events = json.loads((tmp_path / "trace.out").read_text())["traceEvents"]
     titles = [
         event
@@ -355,12 +359,26 @@ def test_a_profile_needs_a_trace_and_must_be_one(ranks, reducers, job, tmp_path)
     ranks.run(2, traced, reducers(1), job, tmp_path, None, {}, group=False)
     wrong = tmp_path / "wrong.json"
     for text, arguments, message in (
-        ("{}", [], "say where to write that"),
+        ("{}", [], "name one of them"),
         ("{}", ["-o", str(tmp_path / "out")], "nothing that torch.profiler 2.4 or later exports"),
         ("{", ["-o", str(tmp_path / "out")], "Expecting"),
     ):
         wrong.write_text(text)
         result = CliRunner().invoke(main, ["trace", str(tmp_path), "--profile", str(wrong), *arguments])
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())
+
+
+def test_a_window_is_one_of_the_plot_and_has_something_in_it(ranks, reducers, job, tmp_path):
+    ranks.run(1, traced, reducers(1), job, tmp_path, None, {}, group=False)
+    for arguments, message in (
+        (["--from", "1"], "--from and --to are for --plot"),
+        (["--plot", str(tmp_path / "out"), "--from", "2", "--to", "1"], "--from 2 is not before --to 1"),
+        (["--plot", str(tmp_path / "out"), "--from", "1e6"], "nothing happens from 1e+06 s"),
+        (["--plot", str(tmp_path / "no" / "out")], "No such file or directory"),
+        (["--plot", str(tmp_path / "out"), "--to", "inf"], "inf is not in the range"),
+    ):
+        result = CliRunner().invoke(main, ["trace", str(tmp_path), *arguments])
         assert result.exit_code == 2
         assert message in " ".join(result.output.split())
 

@@ -72,6 +72,8 @@ def test_a_live_job_in_a_browser(ranks, serve, free_port, browser, until):
             browser.show(width, 900, scheme)
             wide = browser.run("return [document.documentElement.scrollWidth, innerWidth]")
             assert wide[0] <= wide[1] == width, f"{wide}: it scrolls sideways"
+    hide = "const main = document.querySelector('main'); main.hidden = true; return getComputedStyle(main).display"
+    assert browser.run(hide) == "none", "headings without content show before the first answer"
     backgrounds = set()
     for scheme in ("light", "dark"):
         browser.show(800, 900, scheme)

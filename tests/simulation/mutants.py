@@ -154,7 +154,15 @@ def main() -> int:
     print(f"{len(chosen)} of {len(known)} mutants", flush=True)
 
     def one(mutation: Mutation) -> tuple[Mutation, bool]:
-        what = [sys.executable, "-P", __file__, "--seconds", f"{arguments.seconds:g}", "--one", *map(str, mutation)]
+        what = [
+            sys.executable,
+            "-P",
+            __file__,
+            "--seconds",
+            f"{arguments.seconds:g}",
+            "--one",
+            *map(str, mutation),
+        ]
         paths = os.pathsep.join(
             [str(ROOT), str(ROOT / "proto"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
         )

@@ -53,6 +53,9 @@ test-integrations: ## Train with Lightning, Accelerate, Transformers, Ray, Spark
 		mlflow parameterized pillow pyspark 'pandas<3' pyarrow requests tabulate tensorboard webdataset
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks tests/examples/test_ladder.py $(ARGS)
 
+simulate: $(STAMP) ## Simulate jobs under faults for a minute, or ARGS="--seconds 3600".
+	$(BIN)/python -m tests.simulation $(ARGS)
+
 deploy-check: $(STAMP) ## Test all of deploy/: build the image, run a Slurm, ask schemas; what Debian lacks is skipped.
 	$(DEPLOY)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(DEPLOY)
 	$(DEPLOY)/bin/python -m pip install --quiet -r tests/deploy/requirements.txt

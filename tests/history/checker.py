@@ -66,7 +66,7 @@ def _wrong_results(history: list[Record]) -> Iterable[str]:
             key = _key(record)
             if key not in folds:
                 parts = contributions[key]
-                if len(parts) != ranks[key[:2]]:
+                if len(parts) != ranks.get(key[:2]):
                     yield f"{_who(record)} got a result of {len(parts)} contributions"
                     continue
                 folds[key] = fold([parts[rank] for rank in sorted(parts)])

@@ -90,6 +90,8 @@ def _no_memory(world: World, fault: Fault) -> None:
 
     def fail(nbytes: int) -> memoryview:
         pool.take = take  # type: ignore[method-assign]
+        if world.is_calm:
+            return take(nbytes)
         world.note("no memory", [reducer.host], 0.0)
         raise MemoryError(f"{nbytes} bytes")
 

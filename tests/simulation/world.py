@@ -59,7 +59,8 @@ class World:
         self._lives = Counter(self.addresses)
         self.reducers = [SimReducer(self.network, address, 1, MEMORY_BYTES) for address in self.addresses]
         self._waiting: set[int] = set()
-        self._is_calm = False
+        #: Whether no fault comes any more.
+        self.is_calm = False
         self.stranger = Process(self.network, "stranger")
         names = ["a", "b"] if random.random() < 0.4 else ["a"]
         self.jobs = [
@@ -95,7 +96,7 @@ class World:
         return Job(self.network, f"{self.seed}/{name}", shape, lambda: tuple(self.addresses), self.record)
 
     def _strike(self, fault: Fault) -> None:
-        if not self._is_calm:
+        if not self.is_calm:
             faults.strike(self, fault)
 
     # ---- what faults need ----
@@ -184,7 +185,7 @@ class World:
         clock = self.network.clock
         while clock.now < FAULTS_S and not all(job.is_done for job in self.jobs):
             clock.step()
-        self._is_calm = True
+        self.is_calm = True
         self.record("calm")
         end = clock.now + CALM_S
         while clock.now < end and not all(job.is_done for job in self.jobs):

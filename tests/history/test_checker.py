@@ -1,0 +1,156 @@
+"""The checker notices each kind of wrong history. It imports nothing of ours, and so do these tests."""
+
+import numpy as np
+import pytest
+from history.checker import fold, violations
+
+
+def history(*changes):
+    """Return a right history of two ranks and one sum, with records left out, changed or added."""
+    parts = [np.array([1.0, 2.0], "<f4").tobytes(), np.array([10.0, 20.0], "<f4").tobytes()]
+    total = np.array([11.0, 22.0], "<f4").tobytes()
+    job = {"job": "a", "life": 1}
+    records = [{"what": "life", "t": 0.0, "ranks": 2} | job]
+    for rank, part in enumerate(parts):
+        records.append(
+            {
+                "what": "issued",
+                "t": 1.0,
+                "rank": rank,
+                "seq": 0,
+                "op": "SUM",
+                "dtype": "FLOAT32",
+                "contribution": part,
+            }
+            | job
+        )
+    records += [
+        {"what": "result", "t": 2.0, "rank": rank, "seq": 0, "result": total} | job for rank in range(2)
+    ]
+    records += [{"what": "over", "t": 3.0, "rank": rank} | job for rank in range(2)]
+    for change in changes:
+        change(records)
+    return records
+
+
+def result_of_rank_1(records):
+    return next(record for record in records if record["what"] == "result" and record["rank"] == 1)
+
+
+def other_bits(records):
+    result_of_rank_1(records)["result"] = np.array(
+        [11.0, np.nextafter(np.float32(22), np.float32(23))], "<f4"
+    ).tobytes()
+
+
+def no_contribution(records):
+    records.remove(next(record for record in records if record["what"] == "issued" and record["rank"] == 1))
+
+
+def no_result(records):
+    records.remove(result_of_rank_1(records))
+
+
+def result_twice(records):
+    records.insert(4, dict(result_of_rank_1(records)))
+
+
+def result_of_another_life(records):
+    result_of_rank_1(records)["life"] = 2
+
+
+def result_after_the_end(records):
+    records.append(dict(result_of_rank_1(records), seq=1, t=4.0))
+
+
+def failed(error, text="", t=2.5):
+    def change(records):
+        records[-1:] = [
+            {"what": "failed", "t": t, "job": "a", "life": 1, "rank": 1, "error": error, "text": text}
+        ]
+
+    return change
+
+
+def killed(rank, t=2.4):
+    return lambda records: records.insert(-1, {"what": "killed", "t": t, "job": "a", "life": 1, "rank": rank})
+
+
+def fault(kind, seconds=1.0):
+    return lambda records: records.insert(
+        1, {"what": "fault", "t": 0.5, "kind": kind, "hosts": [], "seconds": seconds}
+    )
+
+
+LOST = "rank 0 (a-0) is gone: its streams to r:1 broke without goodbye"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        [killed(0), failed("WorkerLost", LOST)],
+        [fault("cut", 12.0), failed("WorkerLost", LOST)],
+        [fault("no memory"), failed("ResourceExhausted")],
+    ],
+)
+def test_a_right_history_is_right(changes):
+    assert violations(history(*changes)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ([other_bits], "a wrong result of collective 0"),
+        ([no_contribution], "a result of 1 contributions"),
+        ([no_result], "ended with 0 of 1 results and no error"),
+        ([result_twice], "got collective 0 twice"),
+        ([result_of_another_life], "a result of 0 contributions"),
+        ([result_after_the_end], "got a result after its end"),
+        ([failed("WorkerLost", LOST)], "has no cause for WorkerLost"),
+        ([killed(1), failed("WorkerLost", LOST)], "has no cause for WorkerLost"),
+        ([fault("reset"), failed("WorkerLost", LOST)], "has no cause for WorkerLost"),
+        ([fault("cut"), failed("OutOfOrder")], "has no cause for OutOfOrder"),
+        ([failed("CollectiveMismatch")], "has no cause for CollectiveMismatch"),
+        (
+            [lambda records: records.append({"what": "left", "t": 9.0, "text": "r:1: 1 jobs"})],
+            "left behind: r:1: 1 jobs",
+        ),
+        ([lambda records: records.pop(), killed(0)], "died, and rank 1 did not learn of it in time"),
+    ],
+)
+def test_a_wrong_history_is_wrong(changes, text):
+    found = violations(history(*changes))
+    assert any(text in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "parts", "total"),
+    [
+        # Folded in rank order: from the right it would be 1.
+        (
+            "FLOAT32",
+            "SUM",
+            [np.array([1.0], "<f4"), np.array([2.0**30], "<f4"), np.array([-(2.0**30)], "<f4")],
+            np.array([0.0], "<f4"),
+        ),
+        # Rounded once: to float16 after each addition it would stay 2048.
+        (
+            "FLOAT16",
+            "SUM",
+            [np.array([2048.0], "<f2"), np.array([1.0], "<f2"), np.array([1.0], "<f2")],
+            np.array([2050.0], "<f2"),
+        ),
+        (
+            "BFLOAT16",
+            "AVG",
+            [np.array([0x3F80], "<u2"), np.array([0x4000], "<u2")],
+            np.array([0x3FC0], "<u2"),
+        ),
+        ("INT32", "SUM", [np.array([2**31 - 1], "<i4"), np.array([1], "<i4")], np.array([-(2**31)], "<i4")),
+        ("INT64", "MAX", [np.array([3], "<i8"), np.array([-4], "<i8")], np.array([3], "<i8")),
+    ],
+)
+def test_the_fold(dtype, op, parts, total):
+    records = [{"op": op, "dtype": dtype, "contribution": part.tobytes()} for part in parts]
+    assert fold(records) == total.tobytes()

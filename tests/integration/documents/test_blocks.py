@@ -66,6 +66,7 @@ ELSEWHERE = {
     "REDUCTION_RANK=0 python examples/elastic.py": "tests/examples",
     "spark-submit --conf": "tests/frameworks",
     "promtool test rules": "tests/deploy",
+    "sudo .venv/bin/python -m benchmarks.lab": "tests/unit/benchmarks/lab",
     "python -m benchmarks.": "takes minutes and root; its result is kept in docs/measured",
     "REDUCTION_JOB=small REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",
     "REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",

@@ -31,8 +31,8 @@ FULL = Effort(rounds=41, budget_s=40.0)
 
 #: Shapes on loopback. Benchmarks on shaped links have shapes of their own.
 SHAPES = [
-    Shape(workers=2, reducers=1),
     Shape(workers=4, reducers=2),
+    pytest.param(Shape(workers=2, reducers=1), marks=pytest.mark.full),
     pytest.param(Shape(workers=8, reducers=2), marks=pytest.mark.full),  # slow on two cores
     Shape(workers=2, reducers=2, device="cuda"),  # NCCL chooses its transports
     Shape(workers=4, reducers=4, device="cuda"),

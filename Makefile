@@ -81,7 +81,7 @@ docs: $(STAMP) ## Write docs/settings.md and the tables of docs/measured.md; bui
 	$(BIN)/python docs/measured.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(STAMP) ## Measure against the Gloo ring, and print the table; about 13 minutes.
+bench: $(STAMP) ## Measure against the Gloo ring, and print the table; about 5 minutes.
 	$(BIN)/pytest benchmarks/ $(ARGS)
 
 clean: ## Remove caches, builds and results, but not .venv.

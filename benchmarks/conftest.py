@@ -1,4 +1,4 @@
-"""The fixtures of `make bench`, and the table at the end of the run."""
+"""The fixtures of `make bench`, its rows as they come, and the table at the end of the run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.gpu import nccl_log
 from benchmarks.gpu.nccl_ranks import GpuMissing
 from benchmarks.lab import environment
 from benchmarks.lab.cluster import Cluster, Shape, running
-from benchmarks.lab.network import NetworkUnavailable
+from benchmarks.lab.network import NetworkUnavailable, check_network
 from benchmarks.lab.ranks import TRANSPORTS
+from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.method.paired import Effort, Measurement
+from benchmarks.method.progress import Progress, weight
 from benchmarks.method.report import LATEST, Report
 from benchmarks.method.row import Row
 from benchmarks.plots import __main__ as plots
@@ -23,13 +26,13 @@ from benchmarks.plots import __main__ as plots
 _REPORT = pytest.StashKey[Report]()
 
 #: Efforts on loopback. Benchmarks on shaped links have efforts of their own.
-QUICK = Effort(rounds=9, budget_s=12.0)
+QUICK = Effort(rounds=9, budget_s=6.0)
 FULL = Effort(rounds=41, budget_s=40.0)
 
 #: Shapes on loopback. Benchmarks on shaped links have shapes of their own.
 SHAPES = [
-    Shape(workers=2, reducers=1),
     Shape(workers=4, reducers=2),
+    pytest.param(Shape(workers=2, reducers=1), marks=pytest.mark.full),
     pytest.param(Shape(workers=8, reducers=2), marks=pytest.mark.full),  # slow on two cores
     Shape(workers=2, reducers=2, device="cuda"),  # NCCL chooses its transports
     Shape(workers=4, reducers=4, device="cuda"),
@@ -44,10 +47,55 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Create the report, and show pytest-benchmark's own table only with --benchmark-verbose."""
-    # SIGTERM ends the run as Ctrl-C does, so that hosts and processes end with it.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt)
     config.option.benchmark_quiet = True
     config.stash[_REPORT] = Report()
+    config.pluginmanager.register(_Rows(config))
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """End the run as Ctrl-C does, so that its table comes, and hosts and processes end with it."""
+    # timeout(1) sends SIGTERM twice: to its child and to the process group.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+class _Rows:
+    """Shows every row when it is there, and how long the rest of the run takes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._planned: dict[str, float] = {}
+        self._shown = 0
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Begin."""
+        self._reporter.showfspath = False
+        weights = {item.nodeid: _weight(item) for item in session.items}
+        self._planned = {name: value for name, value in weights.items() if value}
+        self._progress = Progress(list(self._planned.values()), self._say)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Go on."""
+        if nodeid in self._planned:
+            rows = self._config.stash[_REPORT].rows
+            self._progress.done(*(row.line() for row in rows[self._shown :]))
+            self._shown = len(rows)
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Have a line for a failure, and nothing for what is shown as a row or left out."""
+        if report.failed:
+            return "failed", f"failed: {report.nodeid}\n", "FAILED"
+        if report.skipped:
+            return "skipped", "", "SKIPPED"
+        return ("passed", "", "PASSED") if report.when == "call" else None
+
+    def _say(self, line: str) -> None:
+        self._reporter.write_line(line)
+
+    @property
+    def _reporter(self) -> Any:
+        return self._config.pluginmanager.getplugin("terminalreporter")
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order
@@ -61,9 +109,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: first.setdefault(_shape(item), len(first)))
 
 
-def _shape(item: pytest.Item) -> Shape | None:
+def _parameters(item: pytest.Item) -> dict[str, Any]:
     callspec = getattr(item, "callspec", None)  # only functions with parameters have it
-    return None if callspec is None else callspec.params.get("cluster")
+    return {} if callspec is None else callspec.params
+
+
+def _shape(item: pytest.Item) -> Shape | None:
+    return _parameters(item).get("cluster")
+
+
+def _weight(item: pytest.Item) -> float:
+    """Return how long a benchmark takes beside the others; 0 if this machine skips it."""
+    shape = _shape(item) or _parameters(item).get("shape")
+    if shape is None or item.get_closest_marker("skip"):
+        return 0.0
+    if shape.device == "cuda" and not torch.cuda.is_available():
+        return 0.0
+    if shape.link is not None:
+        try:
+            check_network()
+        except NetworkUnavailable:
+            return 0.0
+    # What has no size in its parameters trains.
+    return weight(shape, _parameters(item).get("size_bytes") or gradient_bytes(NARROW["transformer"]))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -71,7 +139,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     report = config.stash[_REPORT]
     if not report.rows:
         return
-    report.write()
+    report.write(LATEST)
     terminalreporter.section("reduction server against the ring, paired turns")
     terminalreporter.write_line(environment.summary(report.environment))
     for line in ["", *report.lines(), ""]:
@@ -82,7 +150,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for reason in sorted(reasons):
         terminalreporter.write_line(f"left out: {reason}")
     terminalreporter.write_line(f"columns: benchmarks/README.md; all rounds: {LATEST}")
-    terminalreporter.write_line(f"figures and tables: {plots.write(LATEST, LATEST.parent)[-1]}")
+    for path in plots.write(LATEST, LATEST.parent):
+        terminalreporter.write_line(f"{'page' if path.suffix == '.html' else 'figure'}: {path}")
 
 
 @pytest.fixture(scope="session", params=SHAPES, ids=lambda shape: shape.name)
@@ -129,9 +198,10 @@ def record(
     """Return a function that adds a row to the report, and our turns to that of pytest-benchmark."""
     clock = _Clock()
     request.applymarker(pytest.mark.benchmark(timer=clock.now))
-    benchmark = request.getfixturevalue("benchmark")
 
     def take(load: str, size_bytes: int, iterations: int, measured: dict[str, Measurement]) -> None:
+        # Only now: pytest-benchmark complains of a fixture that an interrupted test has not used.
+        benchmark = request.getfixturevalue("benchmark")
         log = nccl_log.read(cluster.ranks.nccl_logs()) if cluster.shape.device == "cuda" else None
         row = Row.of(cluster, load, size_bytes, iterations, measured, nccl=log)
         request.config.stash[_REPORT].rows.append(row)

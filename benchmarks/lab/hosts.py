@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,17 @@ class Host:
     def prefix(self) -> list[str]:
         """The words to put before a command so that it runs on this host."""
         return [] if self.namespace is None else ["ip", "netns", "exec", self.namespace]
+
+    def pids(self) -> list[int]:
+        """Return the processes on this host, which must have a namespace of its own."""
+        assert self.namespace is not None
+        here = os.stat(NETNS / self.namespace)
+        found = []
+        for process in Path("/proc").iterdir():
+            with suppress(OSError):  # it has just ended
+                if process.name.isdecimal() and os.path.samestat(os.stat(process / "ns/net"), here):
+                    found.append(int(process.name))
+        return found
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -63,6 +63,14 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def cores_s() -> tuple[float, float]:
+    """Return the seconds that all cores of this machine were idle, and all seconds that they had, since it booted."""
+    # proc(5): user, nice, system, idle, iowait, irq, softirq, steal; what guests use is in the first two.
+    numbers = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    ticks = [int(number) for number in numbers]
+    return (ticks[3] + ticks[4]) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S
+
+
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started, on any of its threads."""
     found = []

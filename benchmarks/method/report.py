@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,15 @@ class Report:
             notes.append(f"of iperf3: {'not measured' if shutil.which('iperf3') else 'iperf3 missing'}")
         return [*table, "", *notes] if notes else table
 
-    def write(self, path: Path = LATEST) -> None:
+    def show(self, path: Path | None, table: Callable[[list[Row]], list[str]] | None = None) -> None:
+        """Print the table of the rows that are there, or another one of them, and write them if there is a path."""
+        if not self.rows:
+            return
+        if path is not None:
+            self.write(path)
+        print("\n".join(self.lines() if table is None else table(self.rows)))
+
+    def write(self, path: Path) -> None:
         """Write everything as JSON."""
         path.parent.mkdir(exist_ok=True)
         rows = [row.json() for row in self.rows]

@@ -11,6 +11,7 @@ from benchmarks.lab.cluster import Cluster
 from benchmarks.lab.ranks import OURS
 from benchmarks.lab.traffic import Link
 from benchmarks.method.paired import Measurement
+from benchmarks.method.table import size_text, value_text
 from reducer.resources.allowance import default_processes
 
 #: Ranks that share a GPU take turns on it. Their time on shaped links says something about the
@@ -128,6 +129,18 @@ class Row:
             "dropped_packets": traffic.dropped_packets,
             "retransmitted_segments": traffic.retransmitted_segments,
         }
+
+    def line(self) -> str:
+        """Return the row as text, for somebody who waits for the next one."""
+        place = "loopback" if self.link is None else self.link.name
+        case = f"{self.what}, {size_text(self.size_bytes)}, n={self.workers} k={self.reducers}, {place}"
+        return f"{case}: {', '.join(map(self._brief, self.measured))}"
+
+    def _brief(self, name: str) -> str:
+        quartiles = self.quartiles(name)
+        ratio = "" if quartiles is None else f" ({quartiles[1]:.2f} x ring)"
+        turn_ms = value_text(1e3 * self.measured[name].turn_s)
+        return f"{self.ring if name == 'ring' else name} {turn_ms} ms{ratio}"
 
     def json(self) -> dict[str, Any]:
         """Return the row as in the file."""

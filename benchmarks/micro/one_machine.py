@@ -23,12 +23,12 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.lab.cluster import Cluster, Shape, running
-from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import OURS
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
 from benchmarks.method.paired import Effort, Measurement, Sample, compare
+from benchmarks.method.progress import Progress, kept
 from benchmarks.method.report import Report
 from benchmarks.method.row import Row
 from benchmarks.method.table import markdown, size_text
@@ -190,19 +190,23 @@ def main() -> None:
     given = parse()
     effort = Effort(rounds=given.rounds, budget_s=float("inf"))
     report = Report()
-    with ending_well("one_machine"):
+    head = [name if given.peer == "ring" else name.replace("Gloo", given.peer) for name in HEAD]
+
+    def table(rows: Sequence[Row]) -> list[str]:
+        return markdown(head, [cells(row, given.contender, given.peer) for row in rows])
+
+    loads = given.train or given.sizes
+    progress = Progress([float(workers) for workers in given.workers for _ in loads])
+    with kept("one_machine", lambda: report.show(given.json, table)):
         for workers in given.workers:
             with running(Shape(workers=workers, reducers=given.reducers)) as cluster:
-                for model in given.train:
-                    report.rows.append(train(cluster, given.contender, model, effort))
-                for size_bytes in given.sizes if not given.train else ():
-                    report.rows.append(
-                        measure(cluster, [given.contender, given.peer], size_bytes, effort, given)
-                    )
-    if given.json is not None:
-        report.write(given.json)
-    head = [name if given.peer == "ring" else name.replace("Gloo", given.peer) for name in HEAD]
-    print("\n".join(markdown(head, [cells(row, given.contender, given.peer) for row in report.rows])))
+                for load in loads:
+                    if given.train:
+                        row = train(cluster, given.contender, load, effort)
+                    else:
+                        row = measure(cluster, [given.contender, given.peer], load, effort, given)
+                    report.rows.append(row)
+                    progress.done(row.line())
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@
     python -m benchmarks.shaped --rate 500 --two-jobs --contenders tcp,ring
     REDUCTION_CHUNK_BYTES=65536 REDUCTION_CREDIT_BYTES=262144 python -m benchmarks.shaped --contenders tcp
 
-Prints a row of the benchmarks' table for each combination of reducers, rate, latency, delay and size; README.md
-defines the columns. Settings of the plug-in come from the environment. Needs root and iproute2.
+Measures each combination of reducers, rate, latency, delay and size, shows it with the time left, and ends with the
+benchmarks' table, also if it is interrupted; README.md defines the columns. Settings of the plug-in come from the
+environment. Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from benchmarks.lab.background import Bursts
 from benchmarks.lab.cluster import Shape, running
-from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import OURS, TRANSPORTS
 from benchmarks.lab.traffic import Link
 from benchmarks.loads.all_reduce import AllReduce
@@ -30,6 +31,7 @@ from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
 from benchmarks.method import results
 from benchmarks.method.paired import Effort, compare
+from benchmarks.method.progress import Progress, kept, weight
 from benchmarks.method.report import Report
 from benchmarks.method.row import Row
 from benchmarks.shaped import jobs
@@ -191,28 +193,36 @@ def rows_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Ite
 
 def measure_two_jobs(arguments: argparse.Namespace) -> None:
     """Measure two jobs at once in each combination."""
-    rows = []
-    for shape, size_bytes in shapes(arguments):
-        effort, iterations = effort_of(arguments), arguments.iterations
-        rounds = jobs.measure(shape, arguments.contenders, effort, size_bytes, iterations)
-        rows += jobs.rows_of(shape, rounds)
-        print("\n".join(jobs.lines(shape, rounds)))
-    if arguments.json is not None:
-        settings = {name: getattr(arguments, name) for name in ("workers", "iterations", "rounds")}
-        results.write(arguments.json, settings, rows)
+    rows: list[dict[str, Any]] = []
+    plans = list(shapes(arguments))
+    progress = Progress([weight(*plan) for plan in plans])
+
+    def keep() -> None:
+        if rows and arguments.json is not None:
+            settings = {name: getattr(arguments, name) for name in ("workers", "iterations", "rounds")}
+            results.write(arguments.json, settings, rows)
+
+    with kept("shaped", keep):
+        for shape, size_bytes in plans:
+            effort, iterations = effort_of(arguments), arguments.iterations
+            rounds = jobs.measure(shape, arguments.contenders, effort, size_bytes, iterations)
+            rows += jobs.rows_of(shape, rounds)
+            progress.done(shape.name)
+            print("\n".join(jobs.lines(shape, rounds)), flush=True)
 
 
 def main() -> None:
     arguments = parse()
-    with ending_well("shaped"):
-        if arguments.two_jobs:
-            return measure_two_jobs(arguments)
-        report = Report()
-        for shape, size_bytes in shapes(arguments):
-            report.rows += rows_of(arguments, shape, size_bytes)
-    if arguments.json is not None:
-        report.write(arguments.json)
-    print("\n".join(report.lines()))
+    if arguments.two_jobs:
+        return measure_two_jobs(arguments)
+    report, plans = Report(), list(shapes(arguments))
+    rows_each = 3 if arguments.later else 1
+    progress = Progress([weight(*plan) for plan in plans for _ in range(rows_each)])
+    with kept("shaped", lambda: report.show(arguments.json)):
+        for plan in plans:
+            for row in rows_of(arguments, *plan):
+                report.rows.append(row)
+                progress.done(row.line())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -34,6 +33,7 @@ from benchmarks.lab.hosts import LOOPBACK, Host
 from benchmarks.lab.network import Network
 from benchmarks.lab.ranks import RanksFailed
 from benchmarks.lab.reducers import Reducers
+from benchmarks.lab.script import job
 from benchmarks.lab.traffic import Link
 from benchmarks.method import results
 from benchmarks.method.records import Quartiles, quartiles
@@ -104,30 +104,16 @@ def turn(hosts: Sequence[Host], words: Sequence[str], reducers: Sequence[str], o
     common |= {"GLOO_SOCKET_IFNAME": hosts[0].interface, "OMP_NUM_THREADS": "1"}
     common |= {"REDUCTION_REDUCERS": ",".join(reducers), "REDUCTION_TRANSPORT": "tcp"}
     command = [sys.executable, f"{_LADDER / 'train.py'}", *words, "--epochs", "2", "--out", f"{out}"]
-    logs = [out / f"rank-{rank}.log" for rank in range(len(hosts))]
-    processes: list[subprocess.Popen[bytes]] = []
-    deadline = time.monotonic() + TURN_TIMEOUT_S
-    try:
-        for rank, host in enumerate(hosts):
-            places = {"RANK": f"{rank}", "LOCAL_RANK": f"{hosts[:rank].count(host)}"}
-            places["LOCAL_WORLD_SIZE"] = f"{hosts.count(host)}"
-            with host.entered(), logs[rank].open("wb") as log:
-                environment = os.environ | common | places
-                processes.append(
-                    subprocess.Popen(command, stdout=log, stderr=log, env=environment, process_group=0)
-                )
-        for rank, process in enumerate(processes):
-            if process.wait(max(0.0, deadline - time.monotonic())):
-                raise RanksFailed(f"rank {rank} failed:\n{logs[rank].read_text()[-3000:]}")
-    except subprocess.TimeoutExpired as error:
-        raise RanksFailed(f"the ranks are not done after {TURN_TIMEOUT_S:g} s: {command}") from error
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    match = _LINE.search(logs[0].read_text())
+    tasks = []
+    for rank, host in enumerate(hosts):
+        places = {"RANK": f"{rank}", "LOCAL_RANK": f"{hosts[:rank].count(host)}"}
+        places["LOCAL_WORLD_SIZE"] = f"{hosts.count(host)}"
+        tasks.append(job.Task(host, os.environ | common | places, out / f"rank-{rank}.log"))
+    job.run(command, tasks, TURN_TIMEOUT_S)
+    output = tasks[0].log.read_text()
+    match = _LINE.search(output)
     if match is None:
-        raise RanksFailed(f"rank 0 has printed no epoch 2:\n{logs[0].read_text()[-3000:]}")
+        raise RanksFailed(f"rank 0 has printed no epoch 2:\n{output[-3000:]}")
     return Epoch(float(match[1]), int(match[2]), float(match[3]))
 
 

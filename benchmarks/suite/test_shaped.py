@@ -20,15 +20,15 @@ FAST, SLOW = Link(rate_mbit=500), Link(rate_mbit=200)
 #: `benchmarks.lab.network`.
 FINE = Link(rate_mbit=500, burst_bytes=32 * KIB)
 
-#: The two main shapes.
+#: The two main shapes; the second one takes long.
 FOUR = Shape(workers=4, reducers=4, link=FAST)
 EIGHT = Shape(workers=8, reducers=8, link=SLOW)
-MAIN = [FOUR, EIGHT]
 
 #: Two workers, to compare with the main shapes: the time of a ring grows with the workers, ours
 #: should not.
-PAIRS = [Shape(workers=2, reducers=2, link=link) for link in (FAST, SLOW)]
-MORE = [Shape(workers=count, reducers=count, link=SLOW) for count in (3, 4, 6)]
+PAIR, SLOW_PAIR = [Shape(workers=2, reducers=2, link=link) for link in (FAST, SLOW)]
+MORE = [EIGHT, SLOW_PAIR]
+MORE += [Shape(workers=count, reducers=count, link=SLOW) for count in (3, 4, 6)]
 #: The slow links suit two cores also with eight workers.
 MORE += [Shape(workers=count, reducers=count, link=Link(rate_mbit=100)) for count in (2, 8)]
 #: The main shapes with other queues, since the credit must suit any.
@@ -44,7 +44,6 @@ SWEEP |= {"16MiB": (16 * MIB, 1)}
 
 #: Links of a fixed rate make turns alike, so few rounds are enough.
 QUICK = Effort(rounds=5, rounds_min=5, budget_s=0.0, warmup_rounds=1)
-SHORT = replace(QUICK, rounds=3, rounds_min=3)
 FULL = replace(QUICK, rounds=11, rounds_min=11)
 
 
@@ -54,16 +53,13 @@ def _shapes(shapes: list[Shape], *marks: pytest.MarkDecorator) -> list[object]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "cluster", _shapes([*MAIN, *PAIRS]) + _shapes([*MORE, *QUEUES], pytest.mark.full), indirect=True
+    "cluster", _shapes([FOUR, PAIR]) + _shapes([*MORE, *QUEUES], pytest.mark.full), indirect=True
 )
 @pytest.mark.parametrize("size_bytes", [64 * MIB], ids=["64MiB"])
 def test_large(
     cluster: Cluster, record: Callable[..., None], request: pytest.FixtureRequest, size_bytes: int
 ) -> None:
-    # A round of the slowest pair takes 10 s, and it is only the base of the growth to eight
-    # workers.
-    quick = SHORT if cluster.shape == PAIRS[1] else QUICK
-    _measure(cluster, record, size_bytes, 1, FULL if request.config.getoption("--full") else quick)
+    _measure(cluster, record, size_bytes, 1, FULL if request.config.getoption("--full") else QUICK)
 
 
 @pytest.mark.timeout(900)

@@ -14,11 +14,13 @@ from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
 from benchmarks.method.paired import Effort, compare
 
+EIGHT = Shape(workers=8, reducers=8, link=Link(rate_mbit=100))
+
 #: The links are so slow that a step is nearly all communication, although all ranks share two cores. Without
 #: it a step takes less than a tenth of Gloo's.
 SHAPES = [
     Shape(workers=4, reducers=4, link=Link(rate_mbit=200)),
-    Shape(workers=8, reducers=8, link=Link(rate_mbit=100)),
+    pytest.param(EIGHT, id=EIGHT.name, marks=pytest.mark.full),
 ]
 
 #: There are two warm-up rounds, since DDP makes new buckets after the first step.

@@ -71,6 +71,7 @@ ELSEWHERE = {
     "promtool check config": "tests/deploy",
     "prometheus --config.file": "tests/deploy",
     "REDUCTION_JOB=resnet torchrun": "tests/integration/launch",
+    "sudo .venv/bin/python -m benchmarks.lab": "tests/unit/benchmarks/lab",
     "python -m benchmarks.": "takes minutes and root; its result is kept in docs/measured",
     "REDUCTION_JOB=small REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",
     "REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",

@@ -1,0 +1,198 @@
+"""Your script on a slow network, without reducers and with them: would they help me?
+
+    python -m benchmarks.lab --workers 4 --reducers 4 --rate 1000 --queue 1 -- torchrun --nproc-per-node 1 SCRIPT
+
+Every worker and every reducer is a host of its own (a network namespace) with a link of the rate. On each worker's
+host the command runs once, as one node of the job; it finds its place in the variables that torchrun, Lightning and
+`init_process_group` read, so it must say nothing of nodes. In turn it runs as it is, over Gloo's ring, and with
+REDUCTION_AUTO, by which it uses the reducers. The script needs no change, and must have no line of ours.
+
+A step is the time between two steps of a rank's optimizer (torch.optim), as the script's processes record it: all
+that the script does in between counts. The table has the median over all ranks, beside the time of the whole
+command. All ranks compute on this machine's cores, with one thread each unless OMP_NUM_THREADS says otherwise: what it
+says holds for hosts that compute as fast. Needs root, Linux and iproute2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from reduction.discovery.cluster import REDUCERS_VARIABLE, Cluster
+from reduction.errors import ConfigError
+
+from benchmarks.lab.network import Network
+from benchmarks.lab.procfs import cores_s
+from benchmarks.lab.ranks import RanksFailed
+from benchmarks.lab.reducers import Reducers
+from benchmarks.lab.script import job, steps
+from benchmarks.lab.script.outcome import WITH, WITHOUT, Turn, figure, lines, rows_of
+from benchmarks.lab.traffic import Link
+from benchmarks.method import results
+from benchmarks.method.progress import Progress, kept
+from benchmarks.method.report import LATEST
+from reducer.launch import world
+
+_AUTO = "REDUCTION_AUTO"
+Turns = dict[str, list[Turn]]
+
+
+def at_least(least: float, kind: type = int) -> Callable[[str], float]:
+    """Return a type of arguments: numbers that are not below `least`."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"{text} is below {least:g}")
+        return value
+
+    return number
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the settings of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.lab",
+        usage="%(prog)s [options] -- COMMAND ...",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    count, above = at_least(1), at_least(0.001, float)
+    parser.add_argument("--workers", type=at_least(2), default=4, help="hosts with ranks (%(default)s)")
+    parser.add_argument("--reducers", type=count, help="hosts with reducers; as many as workers by default")
+    rate = "Mbit/s of every link, each way (%(default)s)"
+    parser.add_argument("--rate", type=above, default=1000.0, help=rate)
+    queue = "ms that a full queue of a link holds (%(default)s)"
+    parser.add_argument("--queue", type=above, default=Link(rate_mbit=1).latency_ms, help=queue)
+    delay = "ms from a host to the switch, half of a round trip (%(default)s)"
+    parser.add_argument("--delay", type=at_least(0, float), default=0.0, help=delay)
+    auto = "what goes through the reducers, as `reducer run` has it (%(default)s)"
+    parser.add_argument("--auto", choices=("ddp", "group"), default="ddp", help=auto)
+    parser.add_argument("--rounds", type=count, default=2, help="turns of each side (%(default)s)")
+    warmup = "steps of a turn that do not count (%(default)s)"
+    parser.add_argument("--warmup", type=at_least(0), default=2, help=warmup)
+    timeout = "seconds that a turn may take (%(default)s)"
+    parser.add_argument("--timeout", type=above, default=600.0, help=timeout)
+    out = "folder for lab.json and lab.png (%(default)s)"
+    parser.add_argument("--out", type=Path, default=LATEST.parent, help=out)
+    parser.add_argument("command", nargs="+", metavar="COMMAND", help="that runs on each worker's host")
+    given = parser.parse_args(words)
+    given.reducers = given.reducers or given.workers
+    try:
+        check(given.command, given.workers)
+    except ConfigError as error:
+        parser.error(str(error))
+    return given
+
+
+def check(command: Sequence[str], workers: int) -> None:
+    """Return if the command can run as a node among so many.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if shutil.which(command[0], path=_path()) is None:
+        raise ConfigError(f"there is no program {command[0]!r}")
+    script = next((Path(word) for word in command if word.endswith(".py")), None)
+    if script is not None and not script.is_file():
+        raise ConfigError(f"there is no script {script}: give its path from {Path.cwd()}")
+    world.check(Cluster("the lab", (), ("",) * workers), command, os.environ)
+
+
+def _path() -> str:
+    """Return where programs are looked for: beside this Python first, since sudo forgets virtual environments."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def measure(given: argparse.Namespace, turns: Turns, progress: Progress) -> None:
+    """Let the command take its turns, and append them."""
+    link = Link(rate_mbit=given.rate, latency_ms=given.queue, delay_ms=given.delay)
+    with (
+        tempfile.TemporaryDirectory(prefix="reduction-bench-") as name,
+        Network(given.workers, given.reducers, link) as network,
+        closing(Reducers(given.reducers, network.reducers)) as reducers,
+    ):
+        steps.install(Path(name, "hook"))
+        for number in range(given.rounds):
+            for side in (WITHOUT, WITH):
+                folder = Path(name, f"{side}-{number}")
+                turn = take(given, side, network, reducers, folder)
+                turns[side].append(turn)
+                progress.done(f"{side}: {turn.line()}")
+
+
+def take(given: argparse.Namespace, side: str, network: Network, reducers: Reducers, folder: Path) -> Turn:
+    """Run the command on all workers' hosts.
+
+    Raises:
+        RanksFailed: it has failed on one of them, or was not done in time.
+    """
+    recorded = folder / "steps"
+    recorded.mkdir(parents=True)
+    environment = {
+        name: value for name, value in os.environ.items() if name not in (_AUTO, REDUCERS_VARIABLE)
+    }
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    if side == WITH:
+        environment |= {_AUTO: given.auto, REDUCERS_VARIABLE: ",".join(reducers.addresses)}
+    hook = [str(folder.parent / "hook"), *filter(None, [environment.get("PYTHONPATH")])]
+    environment |= {"PATH": _path(), "PYTHONPATH": os.pathsep.join(hook), steps.FOLDER: str(recorded)}
+    addresses = tuple(host.address for host in network.workers)
+    tasks = []
+    for node, host in enumerate(network.workers):
+        place = world.variables(Cluster("the lab", (), addresses, "worker", node), world.MASTER_PORT)
+        place["GLOO_SOCKET_IFNAME"] = host.interface
+        tasks.append(job.Task(host, environment | place, folder / f"node-{node}.log"))
+    traffic, cores, began = network.traffic(), cores_s(), time.monotonic()
+    try:
+        job.run(given.command, tasks, given.timeout)
+    except RanksFailed as error:
+        raise RanksFailed(f"{side}: {error}") from error
+    seconds = time.monotonic() - began
+    idle_s, all_s = (after - before for before, after in zip(cores, cores_s(), strict=True))
+    return Turn(
+        seconds=seconds,
+        steps=steps.intervals(recorded, given.warmup),
+        traffic=network.traffic() - traffic,
+        busy=1 - idle_s / all_s,
+    )
+
+
+def keep(given: argparse.Namespace, turns: Turns) -> None:
+    """Show the table, and write it and the figure."""
+    rows = rows_of(turns, given.workers)
+    if not rows:
+        return
+    path = given.out / "lab.json"
+    names = ("workers", "reducers", "rate", "queue", "delay", "auto", "rounds", "warmup", "command")
+    results.write(path, {name: getattr(given, name) for name in names}, rows)
+    print("\n".join(["", *lines(rows), "", f"rows: {path}"]))
+    try:
+        from benchmarks.plots.style import png
+    except ImportError as error:
+        print(f"no figure: {error}; `pip install matplotlib` for one")
+        return
+    title = f"{given.workers} workers, {given.reducers} reducers, {given.rate:g} Mbit/s"
+    path.with_suffix(".png").write_bytes(png(figure(rows, title)))
+    print(f"figure: {path.with_suffix('.png')}")
+
+
+def main() -> None:
+    given = parse()
+    turns: Turns = {WITHOUT: [], WITH: []}
+    hosts = f"{given.workers} workers and {given.reducers} reducers, links of {given.rate:g} Mbit/s each way"
+    print(f"{hosts}: {given.rounds} turns of each side", flush=True)
+    progress = Progress([1.0] * (2 * given.rounds))
+    with kept("lab", lambda: keep(given, turns)):
+        measure(given, turns, progress)
+
+
+if __name__ == "__main__":
+    main()

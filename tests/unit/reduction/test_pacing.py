@@ -215,6 +215,26 @@ def test_the_end_of_a_burst_after_a_pause_does_not_pass_for_a_slow_link():
     assert 0.8 * rate < subject.own < rate
 
 
+def test_a_rate_at_which_few_segments_are_sent_grows_all_the_same():
+    """Below 0.7 MB/s no interval had segments enough, and the job stayed that slow for ever."""
+    one, acked, now = Pacing(), 0.0, 0.0
+    one.look({1: Sent(0, 0, 0, 0.0)}, 1.0, now)
+    one.own = 4e5
+    for _ in range(125):
+        now += TICK_S
+        acked += one.rate * TICK_S
+        one.look({1: Sent(int(acked), int(acked / SEGMENT), 0, now)}, 1.0, now)
+    assert one.own > 2e7
+
+
+def test_a_loss_among_few_segments_says_nothing():
+    one = Pacing()
+    one.look({1: Sent(0, 0, 0, 0.0)}, 1.0, 0.0)
+    one.own = 4e5
+    one.look({1: Sent(60_000, 41, 1, 0.15)}, 1.0, 0.15)
+    assert one.own == 4e5
+
+
 def test_a_path_that_loses_whatever_the_rate_is_does_not_stop_a_job():
     subject = Subject()
     subject.expect(10**8)

@@ -109,6 +109,9 @@ from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
 
+#: How long rank 0 waits for a pause in which all ranks have all results before it changes the grid all the same, in
+#: seconds. A job may have no such pause.
+REGRID_S = 1.0
 _INFO, _WARNING = 20, 30
 
 
@@ -195,6 +198,8 @@ class RankCore:
             identity.place.host,
         )
         self.grid = Grid(identity.chunk_bytes, identity.target, is_mine=identity.rank == 0)
+        #: When rank 0 changes the grid though others may lack results; None while no change waits for them.
+        self._regrid_at: float | None = None
         self.state = State.OPEN
         self.error: ReductionError | None = None
         self.started_at: float | None = None
@@ -476,17 +481,26 @@ class RankCore:
             self.started_at = self.roster.alone_since = now
 
     def _tune(self, now: float) -> None:
-        """Rank 0 may choose another grid between collectives."""
+        """Rank 0 may choose another grid between collectives.
+
+        It waits until all ranks have all results: those that one of them lacks, all ranks push for again.
+        """
         configuration = self.epochs.configuration
         if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
             return
         members = [link for link in self.roster if link.lane is not None]
-        if self.grid.look([link.lane for link in members if link.lane is not None]):
-            size, epoch = self._chunk_bytes(members), configuration.epoch + 1
-            if size == configuration.chunk_bytes:
-                return
-            self._actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
-            self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
+        lanes = [link.lane for link in members if link.lane is not None]
+        if self._regrid_at is None and self.grid.look(lanes):
+            self._regrid_at = now + REGRID_S
+        lacking = self.window.issued - self.window.minimum
+        if self._regrid_at is None or (lacking and now < self._regrid_at):
+            return
+        self._regrid_at = None
+        size, epoch = self._chunk_bytes(members), configuration.epoch + 1
+        if size == configuration.chunk_bytes:
+            return
+        self._actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
+        self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
 
     def _pace(self, sent: Mapping[int, Sent], now: float) -> None:
         """Push at the rate that the links carry, and tell the reducers how fast that is."""

@@ -108,6 +108,7 @@ from worker_plugin.core.membership.weights import said_rate, weights
 from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
+from worker_plugin.core.words import DRAINING
 
 #: How long rank 0 waits for a pause in which all ranks have all results before it changes the grid all the same, in
 #: seconds. A job may have no such pause.
@@ -395,11 +396,18 @@ class RankCore:
                 self.epochs.on_minimum(minimum)
                 self._leave_if_done(now)
             case Peers():
+                was_draining = link.is_draining
                 lost = link.see(frame, now)
                 if lost and self.epochs.is_member(link):
                     self.epochs.note_broken(now)
+                    self._actions += [
+                        Log(_INFO, f"lost the stream of rank {rank} to {link.address}")
+                        for rank in sorted(lost)
+                    ]
                 self.epochs.leave(link, now)
                 self._judge(now)
+                if link.is_draining and not was_draining:
+                    self._on_drain(link)
                 self._leave_if_done(now)
             case Configure(configuration):
                 if configuration.epoch > self.epochs.number:
@@ -418,6 +426,20 @@ class RankCore:
                 if ended_another and self.epochs.is_member(link):
                     self.epochs.note_broken(now)
                 self.epochs.greet(link)
+
+    def _on_drain(self, link: Link) -> None:
+        """Rank 0 says that no reducer can take over. If one can, that is a new epoch, whose line says so."""
+        others = [other for other in self.roster if other is not link and not other.is_draining]
+        can_leave = any(other.sees_all(self.identity.world_size) for other in others)
+        ends = self.state is State.CLOSING or self.roster.left is not None
+        if can_leave or ends or self.identity.rank:
+            return
+        text = (
+            f"{link.address} is {DRAINING}, but no other reducer is there: this job stays until the reducer ends, and "
+            f"then waits at most {self.identity.join_timeout_s:g} s (join_timeout_s) for another one, or for this one "
+            f"to come back"
+        )
+        self._actions.append(Log(_WARNING, text))
 
     def _on_abort(self, link: Link, abort: Abort, now: float) -> None:
         error = from_code(abort.code, abort.message)
@@ -439,7 +461,8 @@ class RankCore:
             self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
         if link.is_up and self.epochs.is_member(link):
             self.epochs.note_broken(now)
-            self._actions.append(Log(_WARNING, f"lost the stream to {link.address}: {_without(link, error)}"))
+            level = _INFO if link.is_draining else _WARNING
+            self._actions.append(Log(level, f"lost the stream to {link.address}: {_without(link, error)}"))
         self.roster.on_lost(link, error, now)
         self._judge(now)
 
@@ -499,7 +522,9 @@ class RankCore:
         size, epoch = self._chunk_bytes(members), configuration.epoch + 1
         if size == configuration.chunk_bytes:
             return
-        self._actions.append(Log(_INFO, f"epoch {epoch} with chunks of {size} bytes, after measuring"))
+        self._actions.append(
+            Log(_INFO, f"membership epoch {epoch} with chunks of {size} bytes, after measuring")
+        )
         self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
 
     def _pace(self, sent: Mapping[int, Sent], now: float) -> None:
@@ -537,7 +562,7 @@ class RankCore:
         added, epoch = self.roster.added, configuration.epoch + 1
         if self.identity.world_size > 1 and added != configuration.added:
             self._actions.append(
-                Log(_INFO, f"epoch {epoch}: all ranks are told of {', '.join(added) or 'none'}")
+                Log(_INFO, f"membership epoch {epoch}: all ranks are told of {', '.join(added) or 'none'}")
             )
             self.epochs.enter(replace(configuration, epoch=epoch, added=added), now)
 
@@ -613,7 +638,7 @@ class RankCore:
         level = _INFO if self.epochs.broken_since is None and len(links) == len(willing) else _WARNING
         of_all = f"{len(links)} " + (f"of {len(willing)} " if len(links) < len(willing) else "")
         many = "s" * (len(willing) != 1)
-        text = f"{reason}: epoch {epoch} with {of_all}reducer{many} ({_where(members)})"
+        text = f"{reason}: membership epoch {epoch} with {of_all}reducer{many} ({_where(members)})"
         self._actions.append(Log(level, text))
         for link in self.roster:
             link.is_spare = False

@@ -126,7 +126,7 @@ def test_rank_0_chooses_the_grid_when_it_is_idle():
     actions = scene.tick(now + 1)
     configuration = Configuration(INSTANCE, 2, 256 * KIB, (Member("a:1", incarnation("a")),))
     assert send("a", Hello(configuration, 1)) in actions
-    assert chosen(actions) == ["epoch 2 with chunks of 262144 bytes, after measuring"]
+    assert chosen(actions) == ["membership epoch 2 with chunks of 262144 bytes, after measuring"]
     scene.receive("a", Start(2, 1))
     assert not chosen(scene.tick(now + 2)), "nothing was measured since"
 
@@ -171,7 +171,7 @@ def test_the_grid_may_grow_again():
     assert chosen(scene.tick(now))
     scene.receive("a", Start(2, 1), now)
     now = reduce(scene, 600e6, now)
-    assert chosen(scene.tick(now)) == ["epoch 3 with chunks of 1048576 bytes, after measuring"]
+    assert chosen(scene.tick(now)) == ["membership epoch 3 with chunks of 1048576 bytes, after measuring"]
     scene.receive("a", Start(3, 2), now)
     for _ in range(3):
         now = reduce(scene, 600e6, now)
@@ -192,7 +192,7 @@ def test_a_grid_that_has_grown_never_shrinks():
 
 def test_the_first_guess_may_shrink_once():
     scene, now = measured(rate=5e6)
-    assert chosen(scene.tick(now)) == ["epoch 2 with chunks of 32768 bytes, after measuring"]
+    assert chosen(scene.tick(now)) == ["membership epoch 2 with chunks of 32768 bytes, after measuring"]
     assert scene.core.grid.phase is GridPhase.WATCHING
 
 
@@ -282,10 +282,10 @@ def test_chunks_that_have_grown_do_not_shrink_when_streams_are_paced():
 
 def test_a_communicator_guesses_again_when_its_streams_are_paced():
     scene, now = measured(rate=10e6)
-    assert chosen(scene.tick(now)) == ["epoch 2 with chunks of 32768 bytes, after measuring"]
+    assert chosen(scene.tick(now)) == ["membership epoch 2 with chunks of 32768 bytes, after measuring"]
     scene.receive("a", Start(2, 1), now)
     now = reduce(scene, 10e6, now)
     assert not chosen(scene.tick(now))
     scene.receive("a", LinkRate.of(10e6), now)
     now = reduce(scene, 10e6, now)
-    assert chosen(scene.tick(now)) == ["epoch 3 with chunks of 65536 bytes, after measuring"]
+    assert chosen(scene.tick(now)) == ["membership epoch 3 with chunks of 65536 bytes, after measuring"]

@@ -124,7 +124,9 @@ def test_the_first_epoch_does_not_wait_for_an_address_that_was_given_up(rank):
     scene.welcome("b")
     found(scene, "b:1", now=1.0)
     logs = [action.text for action in scene.peers("b", "PP", now=2.0) if isinstance(action, Log)]
-    assert logs == (["all 2 ranks are at all 1 reducers: epoch 1 with 1 reducer (b:1)"] if rank == 0 else [])
+    assert logs == (
+        ["all 2 ranks are at all 1 reducers: membership epoch 1 with 1 reducer (b:1)"] if rank == 0 else []
+    )
 
 
 # ---- more reducers while a job runs ----

@@ -400,10 +400,9 @@ class RankCore:
                 lost = link.see(frame, now)
                 if lost and self.epochs.is_member(link):
                     self.epochs.note_broken(now)
-                    self._actions += [
-                        Log(_INFO, f"lost the stream of rank {rank} to {link.address}")
-                        for rank in sorted(lost)
-                    ]
+                    if self.identity.rank == 0:
+                        texts = [f"lost the stream of rank {rank} to {link.address}" for rank in sorted(lost)]
+                        self._actions += [Log(_INFO, text) for text in texts]
                 self.epochs.leave(link, now)
                 self._judge(now)
                 if link.is_draining and not was_draining:

@@ -221,6 +221,12 @@ def test_a_rank_lost_at_a_member_makes_a_new_epoch_once_it_is_back():
     )
 
 
+def test_only_rank_0_tells_of_other_ranks_streams():
+    scene = Scene(rank=1).run()
+    assert scene.peers("b", "LP", now=1.0) == []
+    assert scene.core.epochs.broken_since == 1.0
+
+
 def test_a_rank_lost_at_a_reducer_that_is_no_member_changes_nothing():
     scene = Scene(rank=1)
     scene.meet()

@@ -21,8 +21,8 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from reduction.errors import ReductionError
-from reduction.model import EndedJob, Event, EventKind, Join, job_title
+from reduction.errors import JobBusy, ReducerDraining, ReductionError, StaleInstance
+from reduction.model import Configuration, EndedJob, Event, EventKind, Join, job_title
 from reduction.repeats import Repeats
 from reduction.text import counted
 
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 #: A line names at most this many ranks.
 RANKS_MAX = 8
+#: Refusals that are part of a normal drain, or of a job's restart: the worker tries elsewhere or again, and its own log
+#: says if that was in vain.
+EXPECTED = (JobBusy, ReducerDraining, StaleInstance)
 #: So many lines about jobs may come at once from a host: 8 ranks join, and their job starts and ends.
 JOB_LINES_BURST = 12
 
@@ -59,8 +62,8 @@ class _Life:
     #: As in `_Caller`, of its first rank.
     peer: str = ""
     is_started: bool = False
-    #: The epoch that started last.
-    epoch: int = 0
+    #: Of the epoch that started last.
+    configuration: Configuration | None = None
 
 
 class Journal:
@@ -116,13 +119,14 @@ class Journal:
         The engine says so for each rank that is told of the epoch's start.
         """
         life = self._lives.setdefault(job.id, _Life(job, self._clock()))
-        if job.epoch != life.epoch:
-            life.epoch = job.epoch
+        if job.configuration != life.configuration:
+            why = _change(life.configuration, job.configuration)
             self._recent.add(
                 EventKind.EPOCH,
                 job.title,
-                f"membership epoch {job.epoch} started with {counted(job.world_size, 'rank')}",
+                f"membership epoch {job.epoch} started with {counted(job.world_size, 'rank')}{why}",
             )
+            life.configuration = job.configuration
         if not life.is_started:
             life.is_started, life.since = True, self._clock()
             self._tell_of_job(life.peer, "job started job=%s ranks=%d", job.title, job.world_size)
@@ -186,7 +190,8 @@ class Journal:
         what = "closed stream" if is_attached else "refused"
         args = what, first.job, ",".join(ranks), kind, error
         text = "%s job=%s rank=%s error=%s reason=%s"
-        self._lines.log(log, logging.WARNING, f"{what} {kind}", first.peer, text, *args)
+        level = logging.INFO if isinstance(error, EXPECTED) and not is_attached else logging.WARNING
+        self._lines.log(log, level, f"{what} {kind}", first.peer, text, *args)
         if is_attached:
             self._recent.add(EventKind.FAILED, first.job, f"rank {','.join(ranks)}: {kind}: {error}")
 
@@ -219,6 +224,23 @@ class Journal:
 
 def _host(peer: str) -> str:
     return peer.rpartition(":")[0] or peer
+
+
+def _change(before: Configuration | None, now: Configuration | None) -> str:
+    """Return what an epoch changes, as far as a reducer sees. Only rank 0 knows why."""
+    if before is None or now is None:
+        return ""
+    old, new = (
+        {member.incarnation: member.address for member in configuration.members}
+        for configuration in (before, now)
+    )
+    changes = [f"without {old[incarnation]}" for incarnation in old if incarnation not in new]
+    changes += [f"with {new[incarnation]}" for incarnation in new if incarnation not in old]
+    if now.chunk_bytes != before.chunk_bytes:
+        changes.append(f"chunks of {now.chunk_bytes} bytes")
+    if now.added != before.added:
+        changes.append(f"reducers found: {', '.join(now.added) or 'none'}")
+    return f": {', '.join(changes) or 'a stream had broken'}"
 
 
 def _slowest(job: Job) -> str:

@@ -108,8 +108,11 @@ from worker_plugin.core.membership.weights import said_rate, weights
 from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
-from worker_plugin.core.words import reducers_text
+from worker_plugin.core.words import DRAINING, reducers_text
 
+#: How long rank 0 waits for a pause in which all ranks have all results before it changes the grid all the same, in
+#: seconds. A job may have no such pause.
+REGRID_S = 1.0
 _INFO, _WARNING = 20, 30
 
 
@@ -196,6 +199,8 @@ class RankCore:
             identity.place.host,
         )
         self.grid = Grid(identity.chunk_bytes, identity.target, is_mine=identity.rank == 0)
+        #: When rank 0 changes the grid though others may lack results; None while no change waits for them.
+        self._regrid_at: float | None = None
         self.state = State.OPEN
         self.error: ReductionError | None = None
         self.started_at: float | None = None
@@ -391,11 +396,17 @@ class RankCore:
                 self.epochs.on_minimum(minimum)
                 self._leave_if_done(now)
             case Peers():
+                was_draining = link.is_draining
                 lost = link.see(frame, now)
                 if lost and self.epochs.is_member(link):
                     self.epochs.note_broken(now)
+                    if self.identity.rank == 0:
+                        texts = [f"lost the stream of rank {rank} to {link.address}" for rank in sorted(lost)]
+                        self._actions += [Log(_INFO, text) for text in texts]
                 self.epochs.leave(link, now)
                 self._judge(now)
+                if link.is_draining and not was_draining:
+                    self._on_drain(link)
                 self._leave_if_done(now)
             case Configure(configuration):
                 if configuration.epoch > self.epochs.number:
@@ -414,6 +425,20 @@ class RankCore:
                 if ended_another and self.epochs.is_member(link):
                     self.epochs.note_broken(now)
                 self.epochs.greet(link)
+
+    def _on_drain(self, link: Link) -> None:
+        """Rank 0 says that no reducer can take over. If one can, that is a new epoch, whose line says so."""
+        others = [other for other in self.roster if other is not link and not other.is_draining]
+        can_leave = any(other.sees_all(self.identity.world_size) for other in others)
+        ends = self.state is State.CLOSING or self.roster.left is not None
+        if can_leave or ends or self.identity.rank:
+            return
+        text = (
+            f"{link.address} is {DRAINING}, but no other reducer is there: this job stays until the reducer ends, and "
+            f"then waits at most {self.identity.join_timeout_s:g} s (join_timeout_s) for another one, or for this one "
+            f"to come back"
+        )
+        self._actions.append(Log(_WARNING, text))
 
     def _on_abort(self, link: Link, abort: Abort, now: float) -> None:
         error = from_code(abort.code, abort.message)
@@ -435,7 +460,8 @@ class RankCore:
             self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
         if link.is_up and self.epochs.is_member(link):
             self.epochs.note_broken(now)
-            self._actions.append(Log(_WARNING, f"lost the stream to {link.address}: {_without(link, error)}"))
+            level = _INFO if link.is_draining else _WARNING
+            self._actions.append(Log(level, f"lost the stream to {link.address}: {_without(link, error)}"))
         self.roster.on_lost(link, error, now)
         self._judge(now)
 
@@ -477,19 +503,28 @@ class RankCore:
             self.started_at = self.roster.alone_since = now
 
     def _tune(self, now: float) -> None:
-        """Rank 0 may choose another grid between collectives."""
+        """Rank 0 may choose another grid between collectives.
+
+        It waits until all ranks have all results: those that one of them lacks, all ranks push for again.
+        """
         configuration = self.epochs.configuration
         if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
             return
         members = [link for link in self.roster if link.lane is not None]
-        if self.grid.look([link.lane for link in members if link.lane is not None]):
-            size, epoch = self._chunk_bytes(members), configuration.epoch + 1
-            if size == configuration.chunk_bytes:
-                return
-            self._actions.append(
-                Log(_INFO, f"membership epoch {epoch} with chunks of {size} bytes, after measuring")
-            )
-            self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
+        lanes = [link.lane for link in members if link.lane is not None]
+        if self._regrid_at is None and self.grid.look(lanes):
+            self._regrid_at = now + REGRID_S
+        lacking = self.window.issued - self.window.minimum
+        if self._regrid_at is None or (lacking and now < self._regrid_at):
+            return
+        self._regrid_at = None
+        size, epoch = self._chunk_bytes(members), configuration.epoch + 1
+        if size == configuration.chunk_bytes:
+            return
+        self._actions.append(
+            Log(_INFO, f"membership epoch {epoch} with chunks of {size} bytes, after measuring")
+        )
+        self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
 
     def _pace(self, sent: Mapping[int, Sent], now: float) -> None:
         """Push at the rate that the links carry, and tell the reducers how fast that is."""

@@ -12,6 +12,8 @@ from worker_plugin.core.link import Link
 NAMED_MAX = 8
 #: Advice for the case that ranks do not come.
 ADVICE = "see whether all ranks have started, have the hook registered, and issue the same collectives"
+#: What a reducer does that wants to end.
+DRAINING = "draining and asks its jobs to leave"
 
 
 def reducers_text(links: Sequence[Link]) -> str:

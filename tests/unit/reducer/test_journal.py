@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 from reduction import wire
@@ -160,6 +161,23 @@ def test_a_refusal_is_said_once_in_a_while(scene):
     assert scene.lines() == ["left out kind=refused JobBusy peer=ipv4:10.0.0.1 times=1"]
 
 
+def test_refusals_that_belong_to_a_drain_or_a_restart_are_no_warnings(scene):
+    scene.run()
+    scene.caplog.clear()
+    scene.join(0, life=b"2")
+    scene.join(1, life=b"2")
+    scene.engine.drain()
+    scene.join(0, job="another")
+    scene.engine.open(Sink()).reject(MalformedFrame("no"))
+    levels = [(record.args[3], record.levelname) for record in scene.caplog.records]
+    assert levels == [
+        ("JobBusy", "INFO"),
+        ("StaleInstance", "INFO"),
+        ("ReducerDraining", "INFO"),
+        ("MalformedFrame", "WARNING"),
+    ]
+
+
 def test_a_rank_that_dials_again(scene):
     streams = scene.run()
     scene.lines()
@@ -314,13 +332,32 @@ def test_the_life_of_a_job_is_told(scene):
         ("EPOCH", "job", "membership epoch 1 started with 2 ranks"),
         ("LOST", "job", "rank 1 on host-1 lost: reset by peer"),
         ("JOINED", "job", "rank 1 of 2 joined from host-1"),
-        ("EPOCH", "job", "membership epoch 2 started with 2 ranks"),
+        ("EPOCH", "job", "membership epoch 2 started with 2 ranks: a stream had broken"),
         ("DRAINING", "", "draining: its jobs are asked to leave"),
         ("ENDED", "job", "ended after 7 s"),
     ]
     events = scene.engine.status().events
     assert [event.number for event in events] == list(range(1, 9))
     assert [event.at_s for event in events] == [0.0] * 3 + [3.0] * 3 + [7.0] * 2
+
+
+def test_a_new_epoch_tells_what_has_changed(scene):
+    streams = scene.run()
+    one = Configuration(b"1".ljust(16), 1, KIB, (Member("a:1", scene.engine.jobs.incarnation),))
+    two = replace(one, members=(*one.members, Member("b:1", bytes(16))))
+    for epoch, configuration in enumerate(
+        (two, replace(two, chunk_bytes=2 * KIB), one, replace(one, added=("c:1",)), one), start=2
+    ):
+        for stream in streams:
+            stream.send(Hello(replace(configuration, epoch=epoch), 0))
+    assert [text.partition(": ")[2] for kind, _, text in told(scene) if kind == "EPOCH"] == [
+        "",
+        "with b:1",
+        "chunks of 2048 bytes",
+        "without b:1, chunks of 1024 bytes",
+        "reducers found: c:1",
+        "reducers found: none",
+    ]
 
 
 def test_a_failure_is_told_in_one_short_printable_line(scene):

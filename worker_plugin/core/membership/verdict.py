@@ -50,7 +50,7 @@ from reduction.model import Configuration, Presence
 
 from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.weights import with_share
-from worker_plugin.core.words import ADVICE, down_text, missing_ranks, silent_ranks
+from worker_plugin.core.words import ADVICE, DRAINING, down_text, missing_ranks, silent_ranks
 
 #: How long a lost stream may take to be there again without further consequences, in seconds.
 GRACE_S = 1.0
@@ -157,7 +157,7 @@ def _judge(view: View) -> Verdict:
     if view.unstarted_since is not None and view.now >= view.unstarted_since + view.timeout_s:
         return GiveUp(
             CollectiveTimeout(
-                f"{silent_ranks(view.links, view.configuration.epoch)} did not answer to epoch "
+                f"{silent_ranks(view.links, view.configuration.epoch)} did not answer to membership epoch "
                 f"{view.configuration.epoch} within {view.timeout_s:g} s (timeout_s): see the log there"
             )
         )
@@ -221,8 +221,8 @@ def _membership(view: View) -> Verdict | None:
     if view.broken_since is None:
         staying = [link for link in whole if not link.is_draining and not (link.is_fallback and others)]
         if len(whole) == len(members) and len(staying) < len(members) and staying + others:
-            drains = any(link.is_draining for link in whole)
-            reason = "a reducer is draining" if drains else "the fallback is not needed any more"
+            leaving = [f"{link.address} is {DRAINING}" for link in whole if link.is_draining]
+            reason = leaving[0] if leaving else "the fallback is not needed any more"
             return Reconfigure(with_share((*staying, *others)), reason)
         has_room = len(members) < MEMBERS_MAX
         # A fallback only takes part when all others are lost, however near to the ranks it is.
@@ -256,6 +256,9 @@ def _membership(view: View) -> Verdict | None:
         return GiveUp(error) if is_sure and _lost_rank(view) is None else None
     left = [*whole, *others]
     left = [link for link in left if not link.is_fallback] or left
+    again = {link.address for link in left}
+    if all(address in again for _, address in lost):
+        return Reconfigure(with_share(left), f"{names} started again")
     return Reconfigure(with_share(left), f"lost {names}") if left else None
 
 

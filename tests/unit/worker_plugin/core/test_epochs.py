@@ -215,10 +215,16 @@ def test_a_stream_that_just_ended_says_so():
 
 def test_a_rank_lost_at_a_member_makes_a_new_epoch_once_it_is_back():
     scene = Scene().run()
-    assert scene.peers("b", "PL", now=1.0) == []
+    assert scene.peers("b", "PL", now=1.0) == [Log(20, "lost the stream of rank 1 to b:1")]
     assert scene.peers("b", "PP", now=1.5)[0] == Log(
         30, f"{CAUSE}: membership epoch 2 with 2 reducers (a:1, b:1)"
     )
+
+
+def test_only_rank_0_tells_of_other_ranks_streams():
+    scene = Scene(rank=1).run()
+    assert scene.peers("b", "LP", now=1.0) == []
+    assert scene.core.epochs.broken_since == 1.0
 
 
 def test_a_rank_lost_at_a_reducer_that_is_no_member_changes_nothing():
@@ -251,11 +257,52 @@ def test_further_losses_do_not_lengthen_the_grace():
 def test_a_draining_member_is_left_out_and_its_stream_ended():
     scene = Scene().run()
     assert scene.peers("a", "PP", draining=True, now=1.0) == [
-        Log(20, "a reducer is draining: membership epoch 2 with 1 reducer (b:1)"),
+        Log(20, "a:1 is draining and asks its jobs to leave: membership epoch 2 with 1 reducer (b:1)"),
         Shut(0),
         send("b", Hello(epoch(2, "b"), 0)),
     ]
     assert scene.lose("a", now=1.0) == [], "that was its end, and no reason for another epoch"
+
+
+def nobody_else(reducer):
+    """Return what rank 0 says of a draining reducer if no other can take over."""
+    return Log(
+        30,
+        f"{reducer}:1 is draining and asks its jobs to leave, but no other reducer is there: this job stays until the "
+        f"reducer ends, and then waits at most 60 s (join_timeout_s) for another one, or for this one to come back",
+    )
+
+
+def test_rank_0_says_at_once_that_nobody_can_take_over():
+    scene = Scene(reducers="a").run()
+    assert scene.peers("a", "PP", draining=True, now=1.0) == [nobody_else("a")]
+    assert scene.peers("a", "PP", draining=True, now=2.0) == [], "that was said"
+
+
+def test_neither_a_reducer_that_drains_too_nor_one_that_misses_a_rank_can_take_over():
+    scene = Scene().run()
+    scene.peers("a", "PP", draining=True, now=1.0)
+    assert scene.peers("b", "PP", draining=True, now=1.0) == [nobody_else("b")]
+    scene = Scene()
+    scene.tick(0.0)
+    for reducer in "ab":
+        scene.welcome(reducer)
+    scene.peers("b", "P-")
+    assert scene.peers("a", "PP", draining=True, now=1.0) == [nobody_else("a")]
+
+
+def test_a_reducer_that_drains_at_the_jobs_end_is_no_news():
+    scene = Scene(reducers="a").run()
+    scene.close()
+    assert scene.peers("a", "PP", draining=True, now=1.0) == []
+    scene = Scene(reducers="a").run()
+    assert scene.peers("a", "PG", draining=True, now=1.0) == [], "rank 1 has left, and with it its reducer"
+
+
+def test_the_end_of_a_member_that_drains_was_expected():
+    scene = Scene(reducers="a").run()
+    scene.peers("a", "PP", draining=True, now=1.0)
+    assert scene.lose("a", now=2.0) == [Log(20, "lost the stream to a:1: it ended")]
 
 
 def test_another_rank_leaves_it_with_rank_0s_configuration():

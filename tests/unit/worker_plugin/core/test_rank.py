@@ -91,7 +91,8 @@ def test_a_peer_that_left_is_no_failure_as_long_as_nothing_is_issued():
 def test_a_dead_rank_fails_within_the_grace_even_when_idle():
     scene = Scene().run()
     for reducer in "ab":
-        assert scene.peers(reducer, "PL", now=1.0) == []
+        text = f"lost the stream of rank 1 to {reducer}:1"
+        assert scene.peers(reducer, "PL", now=1.0) == [Log(20, text)]
     assert scene.tick(1.9) == []
     assert failure(scene.tick(2.0))[0] is WorkerLost
 
@@ -148,7 +149,7 @@ def test_an_epoch_that_does_not_start_is_given_up_after_the_timeout():
     assert [action for action in scene.tick(39.0) if not isinstance(action, Log)] == []
     assert failure(scene.tick(41.0)) == (
         CollectiveTimeout,
-        "some rank did not answer to epoch 1 within 40 s (timeout_s): see the log there",
+        "some rank did not answer to membership epoch 1 within 40 s (timeout_s): see the log there",
     )
 
 

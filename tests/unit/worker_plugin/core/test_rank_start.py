@@ -62,7 +62,7 @@ def test_who_waits_for_an_epoch_that_does_not_start_says_so():
     scene.meet()
     scene.connect()
     texts = [action.text for action in scene.tick(5.0) if isinstance(action, Log)]
-    assert texts == ["waiting for some rank to answer to epoch 1; giving up in 595 s"]
+    assert texts == ["waiting for some rank to answer to membership epoch 1; giving up in 595 s"]
 
 
 def test_who_waits_fails_when_reducers_or_ranks_do_not_come():

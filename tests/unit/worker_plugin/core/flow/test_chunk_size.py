@@ -11,6 +11,7 @@ from reduction.model import (
     Hello,
     LinkRate,
     Member,
+    Minimum,
     Peer,
     Peers,
     Place,
@@ -26,6 +27,7 @@ from worker_plugin.core.actions import Log, PushChunk
 from worker_plugin.core.events import Issued
 from worker_plugin.core.flow.chunk_size import Grid, GridPhase
 from worker_plugin.core.flow.pace import TCP
+from worker_plugin.core.rank import REGRID_S
 
 KIB, MIB = 1024, 1 << 20
 CHUNK = 64 * KIB
@@ -85,18 +87,22 @@ def test_what_is_known_of_links_is_kept_until_the_way_changes():
 # ---- by rate, in a communicator ----
 
 
-def measured(rate=60e6, **changes):
-    """Return a rank 0 that has reduced 4 MiB over a path of this rate, all done, and the last actions."""
+def measured(rate=60e6, *, lacking=0, **changes):
+    """Return a rank 0 that has reduced 4 MiB over a path of this rate, and the time after it.
+
+    Args:
+        lacking: how many results another rank may not have yet.
+    """
     fields = {"rank": 0, "reducers": "a", "chunk_bytes": None, "credit_bytes": None}
     scene = Scene(**fields | changes)
     scene.tick(0.0)
     scene.welcome("a", credit=4 * MIB)
     scene.peers("a", "PP")
     scene.start("a")
-    return scene, reduce(scene, rate, 0.0)
+    return scene, reduce(scene, rate, 0.0, lacking=lacking)
 
 
-def reduce(scene, rate, now):
+def reduce(scene, rate, now, *, lacking=0):
     """Reduce 4 MiB more over a path of this rate; return the time after it."""
     epoch, seq = scene.core.epochs.number, scene.core.window.issued
     pushes = scene.handle(Issued(Collective(ReduceOp.SUM, DType.FLOAT32, MIB, 7)), now)
@@ -105,7 +111,7 @@ def reduce(scene, rate, now):
         for push in pushes:
             now += (push.stop - push.start) / rate
             payload = memoryview(bytes(push.stop - push.start))
-            following += scene.receive("a", Result(epoch, seq, push.chunk, seq + 1, payload), now)
+            following += scene.receive("a", Result(epoch, seq, push.chunk, seq + 1 - lacking, payload), now)
         pushes = following
     return now
 
@@ -123,6 +129,28 @@ def test_rank_0_chooses_the_grid_when_it_is_idle():
     assert chosen(actions) == ["membership epoch 2 with chunks of 262144 bytes, after measuring"]
     scene.receive("a", Start(2, 1))
     assert not chosen(scene.tick(now + 2)), "nothing was measured since"
+
+
+def test_the_grid_waits_until_all_ranks_hold_what_was_issued():
+    """What one rank lacks, all ranks would push again."""
+    scene, now = measured(lacking=1)
+    assert not chosen(scene.tick(now))
+    scene.receive("a", Minimum(1), now)
+    assert chosen(scene.tick(now))
+    scene.receive("a", Start(2, 1), now)
+    now = reduce(scene, 600e6, now + REGRID_S, lacking=1)
+    assert not chosen(scene.tick(now)), "the next change waits as well"
+    scene.receive("a", Minimum(2), now)
+    assert chosen(scene.tick(now))
+
+
+def test_a_job_without_pauses_gets_its_grid_a_little_later():
+    scene, now = measured(lacking=1)
+    until = now + REGRID_S
+    while now < until:
+        assert not chosen(scene.tick(now))
+        now = reduce(scene, 60e6, now, lacking=1)
+    assert chosen(scene.tick(now))
 
 
 def test_the_lanes_with_the_least_shares_decide():

@@ -239,12 +239,12 @@ def test_all_well(rank, is_idle):
 
 def test_a_draining_member_is_left_out_at_once():
     a, b = link("a", draining=True), link("b")
-    assert judge(view(a, b)) == Reconfigure((b,), "a reducer is draining")
+    assert judge(view(a, b)) == Reconfigure((b,), "a:1 is draining and asks its jobs to leave")
 
 
 def test_a_draining_member_is_replaced_by_a_spare():
     a, b, c = link("a", draining=True), link("b", draining=True), link("c")
-    assert judge(view(a, b, c)) == Reconfigure((c,), "a reducer is draining")
+    assert judge(view(a, b, c)) == Reconfigure((c,), "a:1 is draining and asks its jobs to leave")
 
 
 def test_with_nobody_else_a_draining_member_stays():
@@ -317,6 +317,12 @@ def test_a_member_whose_address_has_another_process_now_is_gone_at_once():
     a, reborn = link("a"), link("b", "P-")
     reborn.incarnation = b"another process."
     assert judge(broken(a, reborn)) == Reconfigure((a,), "lost b:1")
+
+
+def test_the_new_process_of_a_lost_member_takes_part_at_once():
+    a, b = link("a"), reborn("b")
+    assert judge(broken(a, b)) == Reconfigure((a, b), "b:1 started again")
+    assert judge(broken(down("a"), b, ago=GRACE_S)) == Reconfigure((b,), "lost a:1, b:1")
 
 
 @pytest.mark.parametrize("phase", [LinkPhase.DOWN, LinkPhase.OPENING])

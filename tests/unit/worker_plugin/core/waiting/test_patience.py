@@ -89,12 +89,12 @@ def test_an_epoch_that_does_not_start_names_who_has_not_answered(rank, level):
     scene.issue()
     if rank:
         scene.receive("a", Configure(epoch(1)))
-    assert "waiting for some rank to answer to epoch 1" in said(scene.tick(5.0))[0][1]
+    assert "waiting for some rank to answer to membership epoch 1" in said(scene.tick(5.0))[0][1]
     missing = (Peer(1, nonce(1), "h1", Presence.PRESENT),)
     scene.receive("a", Waiting(0, 0, 5.0, 1, missing, epoch=1))
     scene.receive("b", Waiting(0, 0, 5.0, 1, missing, epoch=7))
     assert said(scene.tick(20.0)) == [
-        (level, "waiting for rank 1 (h1) to answer to epoch 1; giving up in 580 s")
+        (level, "waiting for rank 1 (h1) to answer to membership epoch 1; giving up in 580 s")
     ]
 
 

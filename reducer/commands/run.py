@@ -205,8 +205,11 @@ def _closing_line(
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from reducer.launch import closing
 
-    access = closing.workers_access(environment) if token is None else closing.own_access(token)
-    return closing.closing_line(addresses, access, auto)
+    try:
+        access = closing.workers_access(environment) if token is None else closing.own_access(token)
+        return closing.closing_line(addresses, access, auto)
+    except ConfigError as error:  # the exit code stays the command's
+        return f"its reducers cannot be asked what they have done: {error}"
 
 
 def _say(text: str) -> None:

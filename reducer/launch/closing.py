@@ -57,6 +57,8 @@ def closing_line(addresses: Sequence[str], access: StatusAccess, auto: str | Non
         time.sleep(_PAUSE_S)
     if jobs := ended.ended_jobs(answers):
         return ended.line(jobs)
+    if any(answer.jobs for answer in answers):
+        return "a job is still at the reducers, although the command has ended"
     if not answers:
         return f"its reducers do not say what they have done: {processes[0].reason}"
     return f"no job came to the reducers, so nothing was summed there: {_WHY[auto]}"

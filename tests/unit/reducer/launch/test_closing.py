@@ -1,0 +1,54 @@
+"""What `reducer run` says when its command has ended."""
+
+import pytest
+from reduction.errors import ConfigError
+from reduction.model import EndedJob, JobStatus, Outcome, ReducerStatus
+
+from reducer.launch import closing
+from reducer.observe.summary import Process
+
+ENDED = EndedJob(
+    job="job",
+    world_size=2,
+    id=b"i",
+    outcome=Outcome.ENDED,
+    collectives=3,
+    received_bytes=8,
+    sent_bytes=8,
+    seconds=1.0,
+)
+LIVE = JobStatus("job", 2, (), 1, True, 0, 0, 0, 0, 0, 1024, 1024, 0)
+
+
+def status(*, jobs=(), ended=()):
+    return ReducerStatus("1.0", b"i" * 16, 1.0, False, 0, 1, jobs, ended=ended)
+
+
+@pytest.mark.parametrize(
+    ("answer", "auto", "text"),
+    [
+        (status(ended=(ENDED,)), "ddp", "1 job, 2 ranks, 3 collectives, 8 B in, 8 B out"),
+        (
+            status(),
+            "ddp",
+            "no job came to the reducers, so nothing was summed there: a warning above says why",
+        ),
+        (status(), None, "nothing was summed there: with --no-auto the script itself has to use them"),
+        (status(jobs=(LIVE,)), "group", "a job is still at the reducers"),
+        (None, "ddp", "its reducers do not say what they have done: refused"),
+    ],
+)
+def test_the_line(monkeypatch, answer, auto, text):
+    times = iter([0.0, 1.0, 9.0])
+    monkeypatch.setattr(closing.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(closing.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(closing, "look", lambda *_: [Process("a:1", answer, "refused")])
+    assert text in closing.closing_line(["a:1"], closing.own_access("token"), auto)
+
+
+def test_workers_show_their_token(tmp_path):
+    (tmp_path / "tokens").write_text("*:" + "t" * 32)
+    access = closing.workers_access({"REDUCTION_TOKEN_FILE": str(tmp_path / "tokens")})
+    assert access.tokens.of_any_job() == "t" * 32
+    with pytest.raises(ConfigError, match="REDUCTION_TLS_KEY and REDUCTION_TLS_CA are missing"):
+        closing.workers_access({"REDUCTION_TLS_CERT": "cert"})

@@ -208,7 +208,7 @@ def test_with_tls_the_reducer_has_a_certificate_beside_the_tokens(tmp_path: Any)
         each["name"]: there[each["value"].removeprefix(f"{mounted}/")] for each in operation["value"]
     }
     settings = checked_settings(["serve", "--bind=0.0.0.0:50051"], **variables)
-    assert {settings[name] for name in ("tls_ca", "tls_cert", "tls_key")} == set(there.values())
+    assert {settings[name] for name in ("tls-ca", "tls-cert", "tls-key")} == set(there.values())
 
 
 @pytest.mark.parametrize(

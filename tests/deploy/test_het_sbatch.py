@@ -98,7 +98,8 @@ def test_a_heterogeneous_job_trains(slurm: Slurm, script: Path, tmp_path: Path, 
     assert code == 0, output
     [line] = re.findall("reduction-server: job (.*)", output)
     assert re.match(
-        r"slurm-\d+, 2 ranks, 2 reducers( with \d+ processes)? \(cpu-1:50051, cpu-2:50051; from REDUCTION_REDUCERS\), tcp",
+        r"slurm-\d+, 2 ranks, 2 reducers( with \d+ processes)? "
+        r"\(cpu-1:50051, cpu-2:50051; from REDUCTION_REDUCERS\), tcp",
         line,
     )
     assert output.count("listening on 0.0.0.0:50051") == 2

@@ -12,8 +12,8 @@ from reduction.repeats import LINES
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-# A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and children inherit that: in tests
-# they would reach nobody.
+# A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and children inherit that: in
+# tests they would reach nobody.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 

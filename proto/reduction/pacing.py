@@ -53,7 +53,8 @@ INTERVALS = 4
 BURST_S, BURST_BYTES_LEAST, BURST_BYTES_MOST = 0.002, 24 << 10, 48 << 10
 #: An interval goes on until so many segments were sent: fewer say nothing about losses.
 SEGMENTS_MIN = 100
-#: But not for more seconds than this: with fewer segments, of which none was lost, a slow rate grows all the same.
+#: An interval ends after so many seconds even with fewer segments. Then it counts only if none of them was lost, so
+#: that a low rate can grow.
 INTERVAL_S = 0.1
 #: An interval in which senders were busy for more seconds than this says nothing of the links as they are now.
 INTERVAL_S_MAX = 0.2

@@ -161,13 +161,8 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
     if error == "WorkerLost" and (named := re.search(r"rank (\d+) \(\S+\) is gone", text)):
         if int(named[1]) in dead or ("(stranger)" in text and "impostor" in kinds):
             return True
-    ended = dead | {one["rank"] for one in own if one["what"] in ("failed", "over")}
-    if (
-        error in ("PeerLeft", "WorkerLost", "WorkersMissing", "CollectiveTimeout")
-        and ended
-        and kinds & SEVERE
-    ):
-        return True
+    if error == "PeerLeft":
+        return bool(kinds & SEVERE) and any(one["what"] in ("killed", "failed", "over") for one in own)
     if error in ("WorkerLost", "ReducerUnavailable", "WorkersMissing", "CollectiveTimeout"):
         return bool(kinds & SEVERE)
     return False

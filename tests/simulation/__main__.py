@@ -33,9 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long new runs are begun")
     parser.add_argument("--faults", default="", help=f"comma-separated, of: {', '.join(KINDS)}")
-    parser.add_argument(
-        "--log", action="store_true", help="show what happens in the run, and the cores' log lines"
-    )
+    parser.add_argument("--log", action="store_true", help="with --seed: show the run's history")
     arguments = parser.parse_args()
     kinds = [kind for kind in arguments.faults.split(",") if kind]
     if unknown := sorted(set(kinds) - KINDS.keys()):

@@ -154,8 +154,8 @@ def _freeze(world: World, fault: Fault) -> None:
 
 
 def _cut(world: World, fault: Fault) -> None:
-    one, other, seconds = world.path(fault), None, 15 * fault.much**3
     one, other = world.path(fault)
+    seconds = 15 * fault.much**3
     world.note("cut", [one, other], seconds)
     world.network.cut(one, other, seconds)
     world.network.cut(other, one, seconds)

@@ -110,7 +110,7 @@ class _Loader(importlib.abc.Loader, importlib.abc.MetaPathFinder):
 
     def __init__(self, mutation: Mutation) -> None:
         self._module = mutation.module
-        self._tree, self.text = mutated(mutation)
+        self._tree, _ = mutated(mutation)
 
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
         return importlib.machinery.ModuleSpec(name, self) if name == self._module else None

@@ -210,9 +210,9 @@ class Network:
         if cut is None or cut.until <= now:
             cut = self._cuts[source, target] = _Cut(now, now)
         cut.until = max(cut.until, now + seconds)
-        self.clock.at(max(now, cut.since + SILENCE_S), lambda: self._break(source, target))
+        self.clock.at(max(now, cut.since + SILENCE_S), lambda: self._time_out(source, target))
 
-    def _break(self, source: str, target: str) -> None:
+    def _time_out(self, source: str, target: str) -> None:
         cut = self._cuts[source, target]
         if cut.until <= self.clock.now or self.clock.now < cut.since + SILENCE_S:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from reduction.errors import MalformedFrame, ReductionError
-from reduction.model import NOWHERE, Place, ReducerFrame
+from reduction.model import ReducerFrame
 from simulation.network import End, Network, Process
 
 from reducer.engine import TICK_S, Engine
@@ -32,15 +32,12 @@ class SimReducer(Process):
         address: where it listens; the host is its name.
         life: which of the processes that have listened there.
         memory_bytes: its limit.
-        place: of its host.
     """
 
-    def __init__(
-        self, network: Network, address: str, life: int, memory_bytes: int, place: Place = NOWHERE
-    ) -> None:
+    def __init__(self, network: Network, address: str, life: int, memory_bytes: int) -> None:
         super().__init__(network, address.partition(":")[0])
         self.address = address
-        self.engine = Engine(memory_limit_bytes=memory_bytes, place=place, clock=self._now)
+        self.engine = Engine(memory_limit_bytes=memory_bytes, clock=self._now)
         # The engine's own is random, and a seed must stand for one run.
         self.engine.jobs.incarnation = f"{address}/{life}".encode().ljust(16, b".")[:16]
         network.listeners[address] = self, self._accept

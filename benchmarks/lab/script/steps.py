@@ -9,6 +9,7 @@ clock that all processes share.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import time
@@ -19,6 +20,10 @@ from typing import Any, TextIO
 
 #: The environment variable that names the folder for the records.
 FOLDER = "LAB_STEPS_FOLDER"
+#: How long a process waits at its end. A thread of Gloo lets go of the last all-reduce a moment after the script has
+#: its result; where Python is ending by then, the process aborts (torch 2.13; pytorch/pytorch#179291 has the story).
+#: On slow links and busy cores one of 40 did.
+_LET_GO_S = 0.5
 _NAME = "reduction_lab_steps"
 
 
@@ -50,6 +55,7 @@ class _Recorder:
     def __call__(self, optimizer: object, arguments: Any, named: Any) -> None:
         if self._file is None:
             self._file = (self._folder / str(os.getpid())).open("w", buffering=1)
+            atexit.register(time.sleep, _LET_GO_S)
         self._file.write(f"{id(optimizer)} {time.perf_counter()!r}\n")
 
 

@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -28,6 +28,7 @@ from reduction.model import (
     Collective,
     JobStatus,
     Join,
+    Peer,
     Place,
     Planes,
     Push,
@@ -35,6 +36,7 @@ from reduction.model import (
     ReducerStatus,
     Result,
     Start,
+    Waiting,
     Welcome,
     WorkerFrame,
 )
@@ -48,6 +50,7 @@ from reducer.core.accounts import NOBODY, Account
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.histogram import Histogram
+from reducer.core.job import Job
 from reducer.core.jobs import Jobs
 from reducer.core.lobby import Lobby
 from reducer.core.totals import JobLabel, JobTotals, Traffic
@@ -184,11 +187,12 @@ class Engine:
 
     def status(self) -> ReducerStatus:
         """Return what this reducer serves at this moment."""
+        now = self._clock()
         statuses = tuple(
             JobStatus(
                 job=job.name,
                 world_size=job.world_size,
-                peers=tuple(replace(peer, nonce=shown(peer.nonce)) for peer in job.peers()),
+                peers=_shown(job.peers()),
                 epoch=job.epoch,
                 started=job.is_started,
                 minimum=job.minimum,
@@ -203,13 +207,14 @@ class Engine:
                 waits=job.stragglers.times(),
                 group=job.group,
                 planes=self._planes([view.stream for view in job.ranks.values() if view.stream is not None]),
+                waiting=_waiting_of(job, now),
             )
             for job in self.jobs.by_name.values()
         )
         return ReducerStatus(
             version=__version__,
             incarnation=self.jobs.incarnation,
-            uptime_seconds=self._clock() - self._started_at,
+            uptime_seconds=now - self._started_at,
             draining=self.jobs.is_draining,
             memory_reserved_bytes=self.jobs.memory_reserved_bytes,
             memory_limit_bytes=self.jobs.memory_limit_bytes,
@@ -466,6 +471,16 @@ class EngineStream:
     def label(self) -> str:
         """The job and the rank of a stream that is not over, for the log."""
         return self._engine.label(self._number)
+
+
+def _shown(peers: Iterable[Peer]) -> tuple[Peer, ...]:
+    """Return ranks as everybody may see them: with a digest of the nonce, which lets one speak for the rank."""
+    return tuple(replace(peer, nonce=shown(peer.nonce)) for peer in peers)
+
+
+def _waiting_of(job: Job, now: float) -> Waiting | None:
+    waiting = job.waiting(now)
+    return waiting and replace(waiting, missing=_shown(waiting.missing))
 
 
 def _becomes_sum(codec: Codec, first: memoryview) -> bool:

@@ -29,7 +29,7 @@ across epochs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from reduction import layout
@@ -40,7 +40,7 @@ from reduction.errors import (
     ReductionError,
     from_code,
 )
-from reduction.limits import ACK_DELAY_S
+from reduction.limits import ACK_DELAY_S, WAITING_RANKS_MAX
 from reduction.model import (
     NOWHERE,
     Abort,
@@ -71,7 +71,7 @@ from reduction.pacing import Pacing, Sent
 from reducer.core.accounts import NOBODY, Account
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.slot import Slot, check_chunk
-from reducer.core.stragglers import Stragglers
+from reducer.core.stragglers import NEWS_S, Stragglers
 from reducer.core.totals import JobLabel, JobTotals, job_label
 
 
@@ -420,7 +420,8 @@ class Job:
         """Send the minimum if no Result has carried it, and report whom the ranks wait for."""
         actions: list[Action] = []
         self.stragglers.settle(now)
-        news, text = self._news(now)
+        oldest = next((slot.collective for slot in self.slots.values()), None)
+        news, text = self.stragglers.news(self.waiting(now), oldest, now)
         if news is not None:
             actions += [Send(stream, news) for stream in self.streams()]
         if text:
@@ -452,16 +453,21 @@ class Job:
             actions += [Throttle(stream, int(share * rate)) for stream in remote]
         return actions
 
-    def _news(self, now: float) -> tuple[Waiting | None, str]:
-        """Return the report to the ranks on whom they wait for, and the operator's warning."""
+    def waiting(self, now: float) -> Waiting | None:
+        """Return whom the ranks wait for; None if nothing has waited for NEWS_S, so most of the time."""
         if self.epoch and not self.is_started:
-            missing = [peer for peer in self.peers() if peer.rank not in self.hellos]
-            return self.stragglers.news_of_epoch(self.epoch, self.adopted_at, missing, now)
-        if not self.slots:
-            return None, ""
-        # Slots complete in the order in which they were opened.
-        key, slot = next(iter(self.slots.items()))
-        return self.stragglers.news(key, slot, self.peers, now)
+            since, seq, chunk, epoch = self.adopted_at, 0, 0, self.epoch
+            has: Callable[[int], bool] = self.hellos.__contains__
+        elif self.slots:
+            # Slots complete in the order in which they were opened.
+            (seq, chunk), slot = next(iter(self.slots.items()))
+            since, epoch, has = slot.opened_at, 0, slot.has
+        else:
+            return None
+        if now < since + NEWS_S:
+            return None
+        missing = [peer for peer in self.peers() if not has(peer.rank)]
+        return Waiting(seq, chunk, now - since, len(missing), tuple(missing[:WAITING_RANKS_MAX]), epoch)
 
     # ---- what `Jobs` asks ----
 

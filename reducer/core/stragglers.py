@@ -9,12 +9,9 @@ most the time that has passed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
 
-from reduction.limits import WAITING_RANKS_MAX
-from reduction.model import LastRank, Peer, Waiting, WaitTimes
+from reduction.model import Collective, LastRank, Waiting, WaitTimes
 
-from reducer.core.slot import Slot
 from reducer.core.totals import JobTotals
 
 #: The percentiles are those of the latest chunks, at most this many.
@@ -38,10 +35,8 @@ class Stragglers:
         #: counted. Ranks without such chunks are left out.
         self._waits_for: dict[int, tuple[int, float]] = {}
         self._news_due = 0.0
-        #: The last collective that the operator was warned of.
-        self._warned_seq: int | None = None
-        #: The last epoch that the operator was warned of.
-        self._warned_epoch = 0
+        #: The collective or the epoch that the operator was last warned of.
+        self._warned: tuple[int, int] | None = None
         self._chunks: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._latest: deque[float] = deque(maxlen=LATEST)
@@ -91,47 +86,23 @@ class Stragglers:
         return WaitTimes(p50_s, p90_s, p99_s, times[-1])
 
     def news(
-        self, key: tuple[int, int], slot: Slot, peers: Callable[[], tuple[Peer, ...]], now: float
+        self, waiting: Waiting | None, oldest: Collective | None, now: float
     ) -> tuple[Waiting | None, str]:
-        """Return the report to the ranks on the oldest chunk, and the warning for the operator.
+        """Return the report to the ranks on whom they wait for, and the warning for the operator.
 
-        They are None and "" if there is nothing to say.
+        They are None and "" if there is nothing to say, or nothing new.
+
+        Args:
+            waiting: whom they wait for.
+            oldest: the collective of the oldest chunk that waits.
+            now: time in seconds.
         """
-        waited_s = now - slot.opened_at
-        if not self._is_due(waited_s, now):
+        if waiting is None or now < self._news_due:
             return None, ""
-        seq, chunk = key
-        missing = [peer for peer in peers() if not slot.has(peer.rank)]
-        news = Waiting(seq, chunk, waited_s, len(missing), tuple(missing[:WAITING_RANKS_MAX]))
-        if waited_s < WARN_S or seq == self._warned_seq:
-            return news, ""
-        self._warned_seq = seq
-        return (
-            news,
-            f"rank={_numbers(news)} collective {seq} ({slot.collective}) has waited {waited_s:.0f} s for {news}",
-        )
-
-    def news_of_epoch(
-        self, epoch: int, since: float, missing: Sequence[Peer], now: float
-    ) -> tuple[Waiting | None, str]:
-        """Return the same for an epoch that has not started since its first Hello at `since`."""
-        waited_s = now - since
-        if not self._is_due(waited_s, now):
-            return None, ""
-        news = Waiting(0, 0, waited_s, len(missing), tuple(missing[:WAITING_RANKS_MAX]), epoch)
-        if waited_s < WARN_S or epoch == self._warned_epoch:
-            return news, ""
-        self._warned_epoch = epoch
-        return news, f"rank={_numbers(news)} epoch {epoch} has waited {waited_s:.0f} s for {news}"
-
-    def _is_due(self, waited_s: float, now: float) -> bool:
-        if waited_s < NEWS_S or now < self._news_due:
-            return False
         self._news_due = now + NEWS_S
-        return True
-
-
-def _numbers(news: Waiting) -> str:
-    """Return the missing ranks as the lines of the log list them."""
-    numbers = [str(peer.rank) for peer in news.missing]
-    return ",".join(numbers if len(numbers) == news.count else [*numbers, "..."])
+        what = waiting.seq, waiting.epoch
+        if waiting.waited_s < WARN_S or what == self._warned:
+            return waiting, ""
+        self._warned = what
+        name = f"epoch {waiting.epoch}" if waiting.epoch else f"collective {waiting.seq} ({oldest})"
+        return waiting, f"rank={waiting.numbers} {name} has waited {waiting.waited_s:.0f} s for {waiting}"

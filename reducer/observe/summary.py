@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from reduction.model import EndedJob, EventKind, JobStatus, Presence, ReducerStatus
+from reduction.model import EndedJob, EventKind, JobStatus, Presence, ReducerStatus, Waiting
 from reduction.timeline.stragglers import CHUNKS_MIN, Straggler, last_ranks, straggler
 
+from reducer.core.stragglers import WARN_S
 from reducer.observe.ended import ended_jobs
 
 
@@ -93,7 +94,7 @@ class JobSummary:
 
     @property
     def state(self) -> str:
-        """State of the job: joining, rank lost, ending, starting or running."""
+        """State of the job: joining, rank lost, ending, waiting, starting or running."""
         seen = {peer.presence for job in self.now for peer in job.peers}
         if any(len(job.peers) < job.world_size for job in self.now):
             return "joining"
@@ -101,7 +102,16 @@ class JobSummary:
             return "ending"
         if Presence.LOST in seen:
             return "rank lost"
+        if self.waiting is not None:
+            return "waiting"
         return "running" if all(job.started for job in self.now) else "starting"
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """Whom the ranks have been waiting for as long as a warning in the log takes; None if for nobody."""
+        known = [job.waiting for job in self.now if job.waiting is not None and job.waiting.count]
+        longest = max(known, key=lambda waiting: waiting.waited_s, default=None)
+        return longest if longest is not None and longest.waited_s >= WARN_S else None
 
     @property
     def rates(self) -> Rates | None:
@@ -138,6 +148,8 @@ class JobSummary:
     @property
     def slowest(self) -> str:
         """The verdict for a column of the table."""
+        if (waiting := self.waiting) is not None:
+            return f"rank {waiting.numbers}: {waiting.waited_s:.0f} s"
         if (found := self.straggler) is not None:
             return f"rank {found.rank}"
         return "no straggler" if self.has_chunks else "too early"
@@ -145,6 +157,8 @@ class JobSummary:
     @property
     def verdict(self) -> str:
         """The verdict as a sentence."""
+        if (waiting := self.waiting) is not None:
+            return f"waits for {waiting} for {waiting.waited_s:.0f} s now"
         if (found := self.straggler) is None:
             return "no straggler" if self.has_chunks else f"fewer than {CHUNKS_MIN} chunks: too early to tell"
         rank, share, wait_s = found
@@ -279,6 +293,8 @@ def _process_json(process: Process, rates: Rates | None) -> dict[str, Any]:
     for job in answer["jobs"]:
         for peer in job["peers"]:
             peer["presence"] = Presence(peer["presence"]).name.lower()
+        for peer in (job["waiting"] or {"missing": ()})["missing"]:
+            peer["presence"] = Presence(peer["presence"]).name.lower()
     for event in answer["events"]:
         event["kind"] = EventKind(event["kind"]).name.lower()
     return start | _rates_json(rates) | answer
@@ -296,6 +312,7 @@ def _job_json(job: JobSummary) -> dict[str, Any]:
         "sent_bytes": sum(part.now.sent_bytes for part in job.parts),
         **_rates_json(job.rates),
         "straggler": None if job.straggler is None else job.straggler[0],
+        "waits_for": [] if job.waiting is None else [peer.rank for peer in job.waiting.missing],
         "verdict": job.verdict,
     }
 

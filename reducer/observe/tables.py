@@ -176,6 +176,8 @@ def _properties(job: JobStatus) -> Iterator[tuple[str, str]]:
     yield "reserved", size_text(job.reserved_bytes)
     yield "wait p50/p99", f"{job.waits.p50_s * 1e3:.1f}/{job.waits.p99_s * 1e3:.1f} ms"
     yield "last rank: its share", _latest(job.last)
+    if job.waiting is not None:
+        yield "waits for", f"{job.waiting} for {job.waiting.waited_s:.1f} s now"
 
 
 def _latest(last: tuple[LastRank, ...]) -> str:

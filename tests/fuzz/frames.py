@@ -186,6 +186,7 @@ STATUS = ReducerStatus(
             (LastRank(1, 3, 0.5),),
             WaitTimes(0.1, 0.2, 0.3, 0.4),
             planes=Planes(1, 1, 1),
+            waiting=Waiting(1, 0, 9.0, 1, (_GONE,)),
         ),
     ),
     siblings=(50053,),

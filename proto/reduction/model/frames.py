@@ -194,6 +194,12 @@ class Waiting:
     #: The epoch that does not start; 0 if a chunk waits.
     epoch: int = 0
 
+    @property
+    def numbers(self) -> str:
+        """The missing ranks, such as "1,3"; with "..." at the end if there are more than are listed."""
+        numbers = [str(peer.rank) for peer in self.missing]
+        return ",".join(numbers if len(numbers) == self.count else [*numbers, "..."])
+
     def __str__(self) -> str:
         names = ", ".join(map(str, self.missing))
         more = self.count - len(self.missing)

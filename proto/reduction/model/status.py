@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from reduction.model.frames import Waiting
 from reduction.model.job import Peer, job_title
 
 
@@ -88,6 +89,8 @@ class JobStatus:
     group: str = ""
     #: Of the streams of the ranks that are present.
     planes: Planes = Planes()
+    #: Whom the ranks wait for at this moment. None if nothing has waited long enough to say so.
+    waiting: Waiting | None = None
 
     @property
     def title(self) -> str:

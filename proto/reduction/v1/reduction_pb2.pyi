@@ -482,7 +482,7 @@ class Event(_message.Message):
     def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., kind: _Optional[_Union[EventKind, str]] = ..., job: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes", "under_way_bytes", "last", "waits", "group", "planes")
+    __slots__ = ("job", "world_size", "peers", "epoch", "started", "minimum", "open_slots", "reserved_bytes", "received_bytes", "sent_bytes", "chunk_bytes", "credit_bytes", "under_way_bytes", "last", "waits", "group", "planes", "waiting")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -500,6 +500,7 @@ class JobStatus(_message.Message):
     WAITS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PLANES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     job: str
     world_size: int
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
@@ -517,7 +518,8 @@ class JobStatus(_message.Message):
     waits: Waits
     group: str
     planes: Planes
-    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., under_way_bytes: _Optional[int] = ..., last: _Optional[_Iterable[_Union[LastRank, _Mapping]]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., group: _Optional[str] = ..., planes: _Optional[_Union[Planes, _Mapping]] = ...) -> None: ...
+    waiting: Waiting
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., epoch: _Optional[int] = ..., started: _Optional[bool] = ..., minimum: _Optional[int] = ..., open_slots: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., under_way_bytes: _Optional[int] = ..., last: _Optional[_Iterable[_Union[LastRank, _Mapping]]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., group: _Optional[str] = ..., planes: _Optional[_Union[Planes, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
 
 class Planes(_message.Message):
     __slots__ = ("grpc", "tcp", "shared")

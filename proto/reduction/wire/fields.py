@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
@@ -154,6 +155,32 @@ def peer_from_pb(peer: pb.Peer) -> model.Peer:
         peer.streams,
         place_from_pb("Peer.place", peer.place),
     )
+
+
+def waiting_to_pb(waiting: model.Waiting) -> pb.Waiting:
+    """Encode whom ranks wait for."""
+    return pb.Waiting(
+        seq=waiting.seq,
+        chunk=waiting.chunk,
+        waited_s=waiting.waited_s,
+        count=waiting.count,
+        missing=map(peer_to_pb, waiting.missing),
+        epoch=waiting.epoch,
+    )
+
+
+def waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
+    """Decode and validate whom ranks wait for.
+
+    Raises:
+        MalformedFrame: a field is outside its limits.
+    """
+    require("number of Waiting.missing", len(waiting.missing), 0, limits.WAITING_RANKS_MAX)
+    require("Waiting.count", waiting.count, len(waiting.missing), limits.WORLD_SIZE_MAX)
+    if not 0 <= waiting.waited_s < math.inf:  # nor NaN
+        raise MalformedFrame(f"Waiting.waited_s is {waiting.waited_s}, allowed are seconds from 0")
+    missing = tuple(map(peer_from_pb, waiting.missing))
+    return model.Waiting(waiting.seq, waiting.chunk, waiting.waited_s, waiting.count, missing, waiting.epoch)
 
 
 def place_to_pb(place: model.Place) -> pb.Place | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from reduction import limits, model
 from reduction.errors import MalformedFrame
 from reduction.v1 import reduction_pb2 as pb
@@ -20,6 +18,8 @@ from reduction.wire.fields import (
     place_to_pb,
     require,
     require_id,
+    waiting_from_pb,
+    waiting_to_pb,
 )
 
 _RESULT = pb.ReducerFrame.RESULT_FIELD_NUMBER
@@ -55,15 +55,7 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
             seen = pb.Peers(peers=map(peer_to_pb, peers), draining=draining)
             return pb.ReducerFrame(peers=seen).SerializeToString()
         case model.Waiting():
-            waiting = pb.Waiting(
-                seq=frame.seq,
-                chunk=frame.chunk,
-                waited_s=frame.waited_s,
-                count=frame.count,
-                missing=map(peer_to_pb, frame.missing),
-                epoch=frame.epoch,
-            )
-            return pb.ReducerFrame(waiting=waiting).SerializeToString()
+            return pb.ReducerFrame(waiting=waiting_to_pb(frame)).SerializeToString()
         case model.Abort():
             return pb.ReducerFrame(abort=abort_to_pb(frame)).SerializeToString()
 
@@ -98,7 +90,7 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
             require("Peers.peers", len(message.peers.peers), 0, limits.WORLD_SIZE_MAX)
             return model.Peers(tuple(map(peer_from_pb, message.peers.peers)), message.peers.draining)
         case "waiting":
-            return _waiting_from_pb(message.waiting)
+            return waiting_from_pb(message.waiting)
         case "abort":
             return abort_from_pb(message.abort)
         case _:
@@ -124,15 +116,6 @@ def _welcome_from_pb(welcome: pb.Welcome) -> model.Welcome:
         tuple(welcome.siblings),
         place_from_pb("Welcome.place", welcome.place),
     )
-
-
-def _waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
-    require("number of Waiting.missing", len(waiting.missing), 0, limits.WAITING_RANKS_MAX)
-    require("Waiting.count", waiting.count, len(waiting.missing), limits.WORLD_SIZE_MAX)
-    if not 0 <= waiting.waited_s < math.inf:  # nor NaN
-        raise MalformedFrame(f"Waiting.waited_s is {waiting.waited_s}, allowed are seconds from 0")
-    missing = tuple(map(peer_from_pb, waiting.missing))
-    return model.Waiting(waiting.seq, waiting.chunk, waiting.waited_s, waiting.count, missing, waiting.epoch)
 
 
 def _result_from_pb(result: pb.Result, payload: memoryview) -> model.Result:

@@ -8,7 +8,15 @@ from reduction import model
 from reduction.limits import ENDED_JOBS_MAX, EVENT_CHARS_MAX, EVENT_JOB_BYTES_MAX, EVENTS_MAX, STATUS_JOBS_MAX
 from reduction.text import printable
 from reduction.v1 import reduction_pb2 as pb
-from reduction.wire.fields import enum_member, parse, peer_from_pb, peer_to_pb, require
+from reduction.wire.fields import (
+    enum_member,
+    parse,
+    peer_from_pb,
+    peer_to_pb,
+    require,
+    waiting_from_pb,
+    waiting_to_pb,
+)
 
 
 def status_to_wire(status: model.ReducerStatus) -> bytes:
@@ -34,6 +42,7 @@ def status_to_wire(status: model.ReducerStatus) -> bytes:
             ),
             group=job.group,
             planes=pb.Planes(grpc=job.planes.grpc, tcp=job.planes.tcp, shared=job.planes.shared),
+            waiting=None if job.waiting is None else waiting_to_pb(job.waiting),
         )
         for job in status.jobs
     ]
@@ -82,6 +91,7 @@ def status_from_wire(data: bytes) -> model.ReducerStatus:
             waits=model.WaitTimes(job.waits.p50_s, job.waits.p90_s, job.waits.p99_s, job.waits.max_s),
             group=printable(job.group),
             planes=model.Planes(job.planes.grpc, job.planes.tcp, job.planes.shared),
+            waiting=waiting_from_pb(job.waiting) if job.HasField("waiting") else None,
         )
         for job in status.jobs
     )

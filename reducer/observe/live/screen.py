@@ -150,6 +150,8 @@ def _job_cells(job: JobRow, *, is_wide: bool) -> list[str | Text]:
     rank = job.waited_for
     style = BAD if rank is not None and rank.is_straggler else ""
     waits_for = Text("-" if rank is None else f"{rank.rank}: {rank.share:.0%}", style=style)
+    if (now := job.waits_now) is not None:
+        waits_for = Text(f"{now.ranks}: {duration_text(now.seconds)}", style=BAD)
     state = Text(job.state, style=_STATES.get(job.state, BAD))
     cells: list[str | Text] = [
         job.title,
@@ -158,7 +160,7 @@ def _job_cells(job: JobRow, *, is_wide: bool) -> list[str | Text]:
         _count_text(job.collectives_per_s),
         rate_text(job.received_per_s),
         f"{_digits(job.wait_p50_s * 1e3)}/{_digits(job.wait_p99_s * 1e3)}",
-        waits_for if is_wide or job.state == "running" else state,
+        waits_for if is_wide or job.state in ("running", "waiting") else state,
         job.plane,
     ]
     if is_wide:

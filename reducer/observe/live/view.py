@@ -29,6 +29,18 @@ class WaitedFor:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsNow:
+    """The ranks that hold up all others at this moment."""
+
+    #: Their numbers, such as "1,3".
+    ranks: str
+    #: The same with hosts, such as "rank 1 (a), rank 3 (b)".
+    names: str
+    #: How long the others have waited, in seconds.
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobRow:
     """One job in all processes. What needs two looks is None after one."""
 
@@ -47,6 +59,8 @@ class JobRow:
     wait_p99_s: float
     #: None as long as there are too few chunks.
     waited_for: WaitedFor | None
+    #: None if nobody holds up the others for long.
+    waits_now: WaitsNow | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +136,7 @@ def _cores(processes: Sequence[Process], before: Sequence[Process]) -> dict[str,
 
 def _job_row(job: JobSummary) -> JobRow:
     rates = job.rates
-    latest = job.latest
+    latest, waiting = job.latest, job.waiting
     collectives = [
         max(0, part.now.minimum - part.before.minimum) / part.seconds
         for part in job.parts
@@ -143,6 +157,7 @@ def _job_row(job: JobSummary) -> JobRow:
         waited_for=None
         if latest is None
         else WaitedFor(latest[0], job.host_of(latest[0]), latest[1], latest[2], job.straggler is not None),
+        waits_now=None if waiting is None else WaitsNow(waiting.numbers, str(waiting), waiting.waited_s),
     )
 
 

@@ -395,6 +395,21 @@ def test_status_shows_no_nonce_but_from_every_process_the_same_in_its_place():
     assert len(set(shown[0])) == 2
 
 
+def test_status_shows_whom_the_ranks_wait_for_now_and_no_nonce():
+    now = [100.0]
+    engine = Engine(memory_limit_bytes=1 << 30, clock=lambda: now[0])
+    _, streams = running(engine, 2)
+    streams[0].send(push(0))
+    now[0] += 0.4
+    assert engine.status().jobs[0].waiting is None
+    now[0] += 8.6
+    (job,) = engine.status().jobs
+    assert (job.waiting.seq, job.waiting.waited_s, job.waiting.numbers) == (0, pytest.approx(9.0), "1")
+    assert job.waiting.missing == (job.peers[1],)
+    streams[1].send(push(0))
+    assert engine.status().jobs[0].waiting is None
+
+
 def test_status_shows_how_much_of_the_credit_is_used():
     engine = make_engine()
     _, streams = running(engine, 2)

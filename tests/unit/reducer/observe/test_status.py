@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from reduction.model import JobStatus, LastRank, Peer, Presence, ReducerStatus
+from reduction.model import JobStatus, LastRank, Peer, Presence, ReducerStatus, Waiting
 from rich.console import Console
 
 from reducer.observe.summary import Process, summarize, to_json
@@ -103,6 +103,25 @@ def test_the_verdict_is_about_the_time_between_the_looks():
 def test_the_state_is_a_word(values, state, ranks):
     summary = summarize([process(job(**values)), process(job(), number=1)])
     assert (summary.jobs[0].state, summary.jobs[0].ranks) == (state, ranks)
+
+
+def test_a_job_that_hangs_names_who_is_missing_and_not_who_was_slow_before():
+    peer = job().peers[1]
+    for waited_s, state, slowest in [(1.0, "running", "rank 2"), (9.2, "waiting", "rank 1: 9 s")]:
+        waiting = Waiting(7, 0, waited_s, 1, (peer,))
+        parts = [
+            process(job(last=[(2, 80, 9.0)], waiting=waiting)),
+            process(job(last=[(2, 80, 9.0)]), number=1),
+        ]
+        summary = summarize(parts)
+        assert (summary.jobs[0].state, summary.jobs[0].slowest) == (state, slowest)
+    assert summary.jobs[0].verdict == "waits for rank 1 (host-1) for 9 s now"
+    answer = to_json(summary)
+    assert answer["jobs"][0]["waits_for"] == [1]
+    assert answer["processes"][0]["jobs"][0]["waiting"]["missing"][0]["presence"] == "present"
+    out = io.StringIO()
+    render(Console(file=out, width=200), summary, verbose=True)
+    assert "rank 1 (host-1) for 9.2 s now" in out.getvalue()
 
 
 def test_json_has_all_processes_and_words():

@@ -104,6 +104,15 @@ WORKER_FRAMES = st.one_of(
     st.just(Moved()),
     ABORTS,
 )
+WAITS = st.builds(
+    Waiting,
+    seq=U64,
+    chunk=U32,
+    waited_s=SECONDS,
+    count=st.integers(limits.WAITING_RANKS_MAX, limits.WORLD_SIZE_MAX),
+    missing=st.lists(PEERS, max_size=limits.WAITING_RANKS_MAX).map(tuple),
+    epoch=U64,
+)
 REDUCER_FRAMES = st.one_of(
     st.builds(Welcome, incarnation=IDS, credit_bytes=CREDITS),
     st.builds(
@@ -120,15 +129,7 @@ REDUCER_FRAMES = st.one_of(
     RESULTS,
     st.builds(Minimum, minimum=U64),
     st.builds(Peers, peers=st.lists(PEERS, max_size=4).map(tuple), draining=st.booleans()),
-    st.builds(
-        Waiting,
-        seq=U64,
-        chunk=U32,
-        waited_s=SECONDS,
-        count=st.integers(limits.WAITING_RANKS_MAX, limits.WORLD_SIZE_MAX),
-        missing=st.lists(PEERS, max_size=limits.WAITING_RANKS_MAX).map(tuple),
-        epoch=U64,
-    ),
+    WAITS,
     ABORTS,
 )
 JOBS = st.builds(
@@ -150,6 +151,7 @@ JOBS = st.builds(
     waits=st.builds(model.WaitTimes, p50_s=SECONDS, p90_s=SECONDS, p99_s=SECONDS, max_s=SECONDS),
     group=st.text(VISIBLE, max_size=20),
     planes=st.builds(model.Planes, grpc=U32, tcp=U32, shared=U32),
+    waiting=st.none() | WAITS,
 )
 PRINTABLE = st.text(max_size=20).filter(str.isprintable)
 EVENTS = st.builds(

@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from reduction.model import Waiting
 from rich.console import Console
 from support.scenes.looks import MIB, job, process, silent
 
@@ -90,6 +91,14 @@ def test_a_job_that_does_not_run_shows_its_state():
     view = Watcher().take([process(job(started=False))], 1e9)
     assert "starting" in drawn(view)
     assert "no jobs" in drawn(Watcher().take([process()], 1e9))
+
+
+def test_a_job_that_hangs_shows_who_is_missing():
+    peer = job().peers[1]
+    hangs = job(last=[(2, 80, 9.0)], waiting=Waiting(7, 0, 9.2, 1, (peer,)))
+    text = drawn(Watcher().take([process(hangs)], 1e9))
+    assert "1: 9 s" in text
+    assert "2: 100%" not in text
 
 
 def test_what_peers_write_is_no_markup():

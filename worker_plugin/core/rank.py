@@ -208,6 +208,8 @@ class RankCore:
         #: How many collectives were issued, if no more can be; None as long as more can be.
         self.last_issued: int | None = None
         self.has_fallen_back = False
+        #: Whether the latest epoch began without reducers that the job was given or has had.
+        self.lacks_some = False
         #: Whether the first epoch has started.
         self.has_begun = False
         #: Whether the user waits for the first epoch to start.
@@ -610,8 +612,8 @@ class RankCore:
 
     def _judge(self, now: float) -> None:
         match self._verdict(now):
-            case Reconfigure(links, reason):
-                self._configure(links, reason, now)
+            case Reconfigure(links, reason, lacks_some):
+                self._configure(links, reason, lacks_some=lacks_some, now=now)
             case Keep() if self.window.is_idle and self.epochs.is_calm:
                 # Whoever could take part and is not wanted now stands by, until something changes.
                 for link in self.roster.up:
@@ -624,7 +626,7 @@ class RankCore:
                 text = f"{reason}; rank 0 starts a reducer on its own host for this job (fallback='embedded')"
                 self._actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
 
-    def _configure(self, willing: Sequence[Link], reason: str, now: float) -> None:
+    def _configure(self, willing: Sequence[Link], reason: str, *, lacks_some: bool, now: float) -> None:
         """Make a new epoch with these reducers, or as many of them as there may be."""
         epoch = self.epochs.number + 1
         links = fair_choice(willing, MEMBERS_MAX)
@@ -634,7 +636,10 @@ class RankCore:
             Member(link.address, link.incarnation, max(weight, 1))
             for link, weight in zip(links, weights(links), strict=True)
         )
-        level = _INFO if self.epochs.broken_since is None and len(links) == len(willing) else _WARNING
+        lacks_some |= len(links) < len(willing)
+        # Whoever was told that something is missing is told when it is back.
+        is_news = lacks_some or self.lacks_some or self.epochs.broken_since is not None
+        level, self.lacks_some = _WARNING if is_news else _INFO, lacks_some
         of_all = f" of {len(willing)} processes" if len(links) < len(willing) else ""
         text = f"{reason}: membership epoch {epoch} with {reducers_text(links)}{of_all} ({_where(members)})"
         self._actions.append(Log(level, text))

@@ -105,6 +105,8 @@ class Reconfigure:
 
     links: tuple[Link, ...]
     reason: str
+    #: Whether reducers that the job was given or has had are not among them.
+    lacks_some: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,9 @@ def _first_epoch(view: View) -> Verdict:
     if there and may_leave_out and is_time:
         absent = ", ".join(link.address for link in wanted if link not in there)
         return Reconfigure(
-            with_share(there), f"not all ranks reach {absent}, which will take part when they do"
+            with_share(there),
+            f"not all ranks reach {absent}, which will take part when they do",
+            lacks_some=True,
         )
     return _waiting(view, view.started_at)
 
@@ -223,7 +227,7 @@ def _membership(view: View) -> Verdict | None:
         if len(whole) == len(members) and len(staying) < len(members) and staying + others:
             leaving = [f"{link.address} is {DRAINING}" for link in whole if link.is_draining]
             reason = leaving[0] if leaving else "the fallback is not needed any more"
-            return Reconfigure(with_share((*staying, *others)), reason)
+            return Reconfigure(with_share((*staying, *others)), reason, lacks_some=bool(leaving))
         has_room = len(members) < MEMBERS_MAX
         # A fallback only takes part when all others are lost, however near to the ranks it is.
         newcomers = [link for link in others if not link.is_fallback]
@@ -259,7 +263,7 @@ def _membership(view: View) -> Verdict | None:
     again = {link.address for link in left}
     if all(address in again for _, address in lost):
         return Reconfigure(with_share(left), f"{names} started again")
-    return Reconfigure(with_share(left), f"lost {names}") if left else None
+    return Reconfigure(with_share(left), f"lost {names}", lacks_some=True) if left else None
 
 
 def _in_new_lives(

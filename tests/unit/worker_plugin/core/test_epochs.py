@@ -251,13 +251,35 @@ def test_further_losses_do_not_lengthen_the_grace():
     assert scene.core.epochs.broken_since == 1.0
 
 
+def test_what_is_missing_is_a_warning_and_so_is_its_return():
+    scene = Scene()
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.peers("a", "PP")
+    scene.lose("b")
+    levels = {text: level for now in (1.0, 61.0) for level, text in _logs(scene.tick(now))}
+    text = (
+        "not all ranks reach b:1, which will take part when they do: membership epoch 1 with 1 reducer (a:1)"
+    )
+    assert levels[text] == 30
+    scene.start("a", now=65.0)
+    scene.tick(66.0)
+    scene.welcome("b", now=66.0)
+    text = "b:1 is there and takes part from now on: membership epoch 2 with 2 reducers (a:1, b:1)"
+    assert _logs(scene.peers("b", "PP", now=66.0)) == [(30, text)]
+
+
+def _logs(actions):
+    return [(action.level, action.text) for action in actions if isinstance(action, Log)]
+
+
 # ---- reducers that drain ----
 
 
 def test_a_draining_member_is_left_out_and_its_stream_ended():
     scene = Scene().run()
     assert scene.peers("a", "PP", draining=True, now=1.0) == [
-        Log(20, "a:1 is draining and asks its jobs to leave: membership epoch 2 with 1 reducer (b:1)"),
+        Log(30, "a:1 is draining and asks its jobs to leave: membership epoch 2 with 1 reducer (b:1)"),
         Shut(0),
         send("b", Hello(epoch(2, "b"), 0)),
     ]

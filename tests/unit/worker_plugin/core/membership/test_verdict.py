@@ -133,7 +133,9 @@ def test_a_job_that_goes_on_does_not_wait_for_a_reducer_that_is_not_there():
     a, absent = link("a"), down("b")
     again = {"goes_on": True, "met_since": 9.0}
     assert judge(forming(a, absent, now=9.9, **again)) == Keep()
-    expected = Reconfigure((a,), "not all ranks reach b:1, which will take part when they do")
+    expected = Reconfigure(
+        (a,), "not all ranks reach b:1, which will take part when they do", lacks_some=True
+    )
     assert judge(forming(a, absent, now=10.0, **again)) == expected
     assert judge(forming(a, absent, now=10.0, goes_on=True)) == Keep(), "not all ranks are there"
     assert judge(forming(a, absent, now=10.0, rank=1, **again)) == Keep()
@@ -174,7 +176,7 @@ def test_a_reducer_that_not_all_reach_is_left_out_after_the_join_timeout(absent)
     assert judge(forming(a, absent, now=59.9, met_since=1.0)) == Keep()
     assert judge(forming(a, absent, now=60.0 - 0.1, **met)) == Keep(), "ranks came late, and have their time"
     assert judge(forming(a, absent, now=60.0, **met)) == Reconfigure(
-        (a,), "not all ranks reach b:1, which will take part when they do"
+        (a,), "not all ranks reach b:1, which will take part when they do", lacks_some=True
     )
     assert judge(forming(a, absent, now=60.0, met_since=None)) == Keep()
     assert judge(forming(a, absent, now=60.0, rank=1, **met)) == Keep()
@@ -239,12 +241,16 @@ def test_all_well(rank, is_idle):
 
 def test_a_draining_member_is_left_out_at_once():
     a, b = link("a", draining=True), link("b")
-    assert judge(view(a, b)) == Reconfigure((b,), "a:1 is draining and asks its jobs to leave")
+    assert judge(view(a, b)) == Reconfigure(
+        (b,), "a:1 is draining and asks its jobs to leave", lacks_some=True
+    )
 
 
 def test_a_draining_member_is_replaced_by_a_spare():
     a, b, c = link("a", draining=True), link("b", draining=True), link("c")
-    assert judge(view(a, b, c)) == Reconfigure((c,), "a:1 is draining and asks its jobs to leave")
+    assert judge(view(a, b, c)) == Reconfigure(
+        (c,), "a:1 is draining and asks its jobs to leave", lacks_some=True
+    )
 
 
 def test_with_nobody_else_a_draining_member_stays():
@@ -290,7 +296,7 @@ def test_one_that_stands_by_takes_over_when_a_member_is_lost():
     a, b, c = link("a"), down("b", ReducerAbsent("b:1: refused")), on_rank_0s_host(link("c"))
     a.peers = c.peers
     b.is_absent = True
-    assert judge(broken(a, b, c)) == Reconfigure((a, c), "lost b:1")
+    assert judge(broken(a, b, c)) == Reconfigure((a, c), "lost b:1", lacks_some=True)
 
 
 @pytest.mark.parametrize("spare", [link("c", "P-"), link("c", draining=True), down("c")])
@@ -310,26 +316,26 @@ def test_all_are_there_again():
 def test_a_member_may_come_back_within_the_grace(hurt):
     a = link("a")
     assert judge(broken(a, hurt, ago=GRACE_S - 0.1)) == Keep()
-    assert judge(broken(a, hurt, ago=GRACE_S)) == Reconfigure((a,), "lost b:1")
+    assert judge(broken(a, hurt, ago=GRACE_S)) == Reconfigure((a,), "lost b:1", lacks_some=True)
 
 
 def test_a_member_whose_address_has_another_process_now_is_gone_at_once():
     a, reborn = link("a"), link("b", "P-")
     reborn.incarnation = b"another process."
-    assert judge(broken(a, reborn)) == Reconfigure((a,), "lost b:1")
+    assert judge(broken(a, reborn)) == Reconfigure((a,), "lost b:1", lacks_some=True)
 
 
 def test_the_new_process_of_a_lost_member_takes_part_at_once():
     a, b = link("a"), reborn("b")
     assert judge(broken(a, b)) == Reconfigure((a, b), "b:1 started again")
-    assert judge(broken(down("a"), b, ago=GRACE_S)) == Reconfigure((b,), "lost a:1, b:1")
+    assert judge(broken(down("a"), b, ago=GRACE_S)) == Reconfigure((b,), "lost a:1, b:1", lacks_some=True)
 
 
 @pytest.mark.parametrize("phase", [LinkPhase.DOWN, LinkPhase.OPENING])
 def test_a_member_whose_address_nobody_listens_on_is_gone_at_once(phase):
     a, b = link("a"), link("b", phase=phase)
     b.is_absent = True
-    assert judge(broken(a, b)) == Reconfigure((a,), "lost b:1")
+    assert judge(broken(a, b)) == Reconfigure((a,), "lost b:1", lacks_some=True)
     assert judge(broken(a, b, down("c"), configuration=epoch("a", "b", "c"))) == Keep(), "c may come back"
     assert judge(broken(link("a", "PL", since=100.0), b)) == Keep(), (
         "a is not lost: rank 1 may come back to it"
@@ -338,7 +344,9 @@ def test_a_member_whose_address_nobody_listens_on_is_gone_at_once(phase):
 
 def test_with_no_member_left_a_spare_takes_over():
     c = link("c")
-    assert judge(broken(down("a"), down("b"), c, ago=GRACE_S)) == Reconfigure((c,), "lost a:1, b:1")
+    assert judge(broken(down("a"), down("b"), c, ago=GRACE_S)) == Reconfigure(
+        (c,), "lost a:1, b:1", lacks_some=True
+    )
 
 
 def test_with_nobody_at_all_rank_0_waits_for_the_join_timeout():

@@ -44,7 +44,9 @@ explains how the time-outs work together, and
 REDUCER = """\
 ## Reducer
 
-These are the options of the commands, as `reducer serve --help` and so on show them.
+These are options of commands, as `reducer serve --help` shows them. The others, and `REDUCTION_AUTO` and
+`REDUCTION_LOG` of workers, stand where they are used: [scripts without a change](integrations.md),
+[`REDUCTION_LOG`](getting-started.md), [status and top](operating.md), [the doctor](doctor.md).
 """
 
 

@@ -13,6 +13,9 @@ from reduction.text import printable
 
 from reducer.core.job import Job
 
+#: Jobs of doctors have such names, unless tokens ask for another. They come by the dozen, and are no news.
+DOCTOR_PREFIX = "doctor-"
+
 
 def shown(secret: bytes) -> bytes:
     """Return what stands for a nonce or an instance in a Status: with these themselves others could join."""
@@ -36,12 +39,16 @@ class Recent:
 
     def add(self, kind: EventKind, job: str, text: str) -> None:
         """Record an event; its text is cut. `job` is a title, and empty if the event concerns the whole process."""
+        if job.startswith(DOCTOR_PREFIX):
+            return
         self._count += 1
         at_s = self._clock() - self._started_at
         self._events.append(Event(self._count, at_s, kind, job, printable(text)[:EVENT_CHARS_MAX]))
 
     def end(self, job: Job, seconds: float) -> None:
         """Record that a job is over, `seconds` after its first epoch began."""
+        if job.name.startswith(DOCTOR_PREFIX):
+            return
         waited_s = job.stragglers.waited_s
         waited_for = max(waited_s, key=waited_s.__getitem__, default=0)
         ended = EndedJob(

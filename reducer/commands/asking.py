@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
-from reduction.discovery.cluster import DEFAULT_PORT
+from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE
 from reduction.errors import ConfigError, ReducerUnavailable
 
 from reducer.config import DEFAULT_HOST, complete_address
@@ -16,22 +17,45 @@ from reducer.config import DEFAULT_HOST, complete_address
 EXIT_NO_ANSWER = 4
 
 
-def addresses_of(given: Sequence[str], timeout_s: float) -> tuple[str, ...]:
-    """Return the addresses that the ADDRESSes of a command stand for, the default one if there are none.
+def named(given: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return the texts that name reducers, and who says so: the command line, REDUCTION_REDUCERS, the platform.
 
     Args:
-        given: the words of the command line.
+        given: the ADDRESSes of the command line, which may hold several with commas between them.
+
+    Raises:
+        ConfigError: a text is wrong, or a platform's document.
+    """
+    from reduction.discovery.platform import named_by_platform
+    from reduction.discovery.schemes import check_texts, split
+
+    if given:
+        texts = tuple(dict.fromkeys(complete_address(text) for word in given for text in split(word)))
+        source = "the command line"
+    elif variable := os.environ.get(REDUCERS_VARIABLE):
+        texts, source = tuple(split(variable)), REDUCERS_VARIABLE
+    elif (cluster := named_by_platform(os.environ)) is not None:
+        texts, source = cluster.texts, cluster.source
+    else:
+        texts, source = (f"{DEFAULT_HOST}:{DEFAULT_PORT}",), "the default"
+    check_texts(texts)
+    return texts, source
+
+
+def addresses_of(given: Sequence[str], timeout_s: float) -> tuple[str, ...]:
+    """Return the addresses that the texts of `named` stand for.
+
+    Args:
+        given: the ADDRESSes of the command line.
         timeout_s: how long a DNS name with too few addresses is waited for.
 
     Raises:
-        ConfigError: a word is no address, or a platform says something malformed.
+        ConfigError: a text is no address, or a platform says something malformed.
         ReducerUnavailable: a DNS name has too few addresses.
     """
     from reduction.discovery.resolve import resolve
-    from reduction.discovery.schemes import check_texts
 
-    texts = tuple(dict.fromkeys(map(complete_address, given))) or (f"{DEFAULT_HOST}:{DEFAULT_PORT}",)
-    check_texts(texts)
+    texts, _ = named(given)
     return resolve(texts, timeout_s, timeout_s).addresses
 
 

@@ -10,11 +10,11 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE
 from reduction.errors import ConfigError, ReducerUnavailable, ReductionError
 from reduction.process.place import link_mbit
 from reduction.security.tls import tls_files
 
+from reducer.commands.asking import named
 from reducer.commands.options import (
     WORKERS_MAX,
     model_options,
@@ -22,7 +22,7 @@ from reducer.commands.options import (
     prices_of,
     security_options,
 )
-from reducer.config import DEFAULT_HOST, TLS_OPTIONS, complete_address
+from reducer.config import TLS_OPTIONS
 
 if TYPE_CHECKING:
     from reducer.doctor.facts import Facts
@@ -76,7 +76,7 @@ def doctor(
     """Check from a worker's host whether the reducers at each ADDRESS can be used, and how fast.
 
     ADDRESS is as for `reducer status`, in all forms of REDUCTION_REDUCERS; without any it is what that
-    variable or the platform names. It needs no torch. For all ranks at once:
+    variable or the platform names, or else 127.0.0.1:50051. It needs no torch. For all ranks at once:
 
     \b
     torchrun ... -m worker_plugin.doctor
@@ -108,13 +108,16 @@ def doctor(
             # gRPC would report failed handshakes on stderr, beside ours.
             os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
             from reducer.doctor.examine import examine
-            from reducer.doctor.reach import JOB_PREFIX, Visit
+            from reducer.doctor.reach import Visit
             from reducer.observe.status import StatusAccess
+            from reducer.recent import DOCTOR_PREFIX
 
             access = StatusAccess.of(tls_files(tls_cert, tls_key, tls_ca, TLS_OPTIONS), token_file)
-            visit = Visit(access=access, job=job or f"{JOB_PREFIX}{secrets.token_hex(4)}", timeout_s=timeout)
+            visit = Visit(
+                access=access, job=job or f"{DOCTOR_PREFIX}{secrets.token_hex(4)}", timeout_s=timeout
+            )
             access.metadata_of(visit.job)  # or each reducer would be reported as broken
-            texts, source = _named(addresses)
+            texts, source = named(addresses)
             measured = examine(texts, source, visit, with_rates=not no_rates, anyway=anyway)
     except ReducerUnavailable as error:  # a DNS name without addresses
         click.echo(f"BROKEN addresses: {error}", err=True)
@@ -149,28 +152,6 @@ def doctor(
 
         print_report(measured, findings, predicted)
     sys.exit(int(verdict(findings)))
-
-
-def _named(addresses: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """Return the texts that name reducers, and who says so.
-
-    Raises:
-        ConfigError: a text is wrong, or a platform's document.
-    """
-    from reduction.discovery.platform import named_by_platform
-    from reduction.discovery.schemes import check_texts, split
-
-    if addresses:
-        texts = tuple(dict.fromkeys(map(complete_address, addresses)))
-        source = "the command line"
-    elif variable := os.environ.get(REDUCERS_VARIABLE):
-        texts, source = tuple(split(variable)), REDUCERS_VARIABLE
-    elif (named := named_by_platform(os.environ)) is not None:
-        texts, source = named.texts, named.source
-    else:
-        texts, source = (f"{DEFAULT_HOST}:{DEFAULT_PORT}",), "the default"
-    check_texts(texts)
-    return texts, source
 
 
 def _check_ranks(facts: Facts) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 import click
 from click.core import ParameterSource
@@ -44,7 +45,7 @@ _SECONDS = click.FloatRange(0, 1e9)
     type=click.Choice(["ddp", "group"]),
     default="ddp",
     help="What goes through the reducers (REDUCTION_AUTO): gradients of DistributedDataParallel modules, or all "
-    "all-reduces of the process group, as FSDP2, HSDP and hand-written ones need.",
+    "all-reduces of the process group, as HSDP, LocalSGD and hand-written ones need. FSDP over all ranks has none.",
 )
 @click.option("--no-auto", is_flag=True, help="Nothing but what the script itself sends there.")
 @click.option(
@@ -130,6 +131,9 @@ def run(
     are passed on, and the exit code is the command's, as in a shell: 127 if there is no such command, 128 + n if
     signal n ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for --cluster and so on.
     """
+    if command[0].startswith("-"):  # words that are no option of ours are taken for the command
+        known = [name for parameter in context.command.params for name in parameter.opts]
+        raise click.NoSuchOption(command[0], possibilities=get_close_matches(command[0], known), ctx=context)
     wish = None if no_auto else auto
     settings = role.Request(cluster=cluster, hosts=hosts, reducer_hosts=reducer_hosts, port=port, host=host)
     try:
@@ -176,7 +180,7 @@ def _on_this_host(reducers: int, auto: str | None, command: tuple[str, ...]) -> 
         code = on_this_host.run(command, environment, running)
         if running:
             addresses = [reducer.address for reducer in running]
-            _say(_closing_line(addresses, auto, running[0].token, environment))
+            _say(_closing_line(addresses, auto, running[0].token, environment, code))
         return code
 
 
@@ -194,12 +198,12 @@ def _as_worker(
     environment = on_this_host.settings_for(named, auto) | world.variables(cluster, master_port)
     code = on_this_host.run(command, environment)
     if cluster.index == 0 and cluster.reducers:
-        _say(_closing_line(cluster.reducers, auto, None, environment))
+        _say(_closing_line(cluster.reducers, auto, None, environment, code))
     return code
 
 
 def _closing_line(
-    addresses: Sequence[str], auto: str | None, token: str | None, environment: Mapping[str, str]
+    addresses: Sequence[str], auto: str | None, token: str | None, environment: Mapping[str, str], code: int
 ) -> str:
     # gRPC, which takes its time to load, is needed from here on, and would report failed handshakes on stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -207,7 +211,7 @@ def _closing_line(
 
     try:
         access = closing.workers_access(environment) if token is None else closing.own_access(token)
-        return closing.closing_line(addresses, access, auto)
+        return closing.closing_line(addresses, access, auto, code)
     except ConfigError as error:  # the exit code stays the command's
         return f"its reducers cannot be asked what they have done: {error}"
 

@@ -72,6 +72,8 @@ def trace(
         raise click.UsageError("--profile goes into what --output and --plot write: name one of them")
     if plot is None and (since, until) != (None, None):
         raise click.UsageError("--from and --to are for --plot: say where to write that")
+    if plot is not None and plot.suffix.lower() not in ("", ".svg", ".html"):
+        raise click.UsageError(f"--plot {plot}: the picture is an SVG; call it {plot.with_suffix('.svg')}")
     if since is not None and until is not None and since >= until:
         raise click.UsageError(f"--from {since:g} is not before --to {until:g}")
     try:

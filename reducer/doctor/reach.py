@@ -18,8 +18,6 @@ from reducer.doctor.facts import Path, Reducer
 from reducer.doctor.session import Session
 from reducer.observe.status import LOOKS_AT_A_TIME, NoAnswer, StatusAccess, fetch
 
-#: Jobs of doctors have such names, unless tokens ask for another.
-JOB_PREFIX = "doctor-"
 #: How long a port may take to accept a connection.
 CONNECT_S = 3.0
 #: linux/sockios.h.

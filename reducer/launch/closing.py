@@ -40,13 +40,14 @@ def workers_access(environ: Mapping[str, str]) -> StatusAccess:
     return StatusAccess.of(tls_files(cert, key, ca, _TLS_VARIABLES), environ.get(TOKEN_FILE_VARIABLE))
 
 
-def closing_line(addresses: Sequence[str], access: StatusAccess, auto: str | None) -> str:
+def closing_line(addresses: Sequence[str], access: StatusAccess, auto: str | None, code: int) -> str:
     """Return the line, after a moment for jobs whose ranks have just ended.
 
     Args:
         addresses: of reducers that served no other command.
         access: what they want to see.
         auto: what the command was to send there by itself; None for nothing.
+        code: the command's exit code.
     """
     deadline = time.monotonic() + _ANSWER_S
     while True:
@@ -61,4 +62,6 @@ def closing_line(addresses: Sequence[str], access: StatusAccess, auto: str | Non
         return "a job is still at the reducers, although the command has ended"
     if not answers:
         return f"its reducers do not say what they have done: {processes[0].reason}"
+    if code:
+        return f"no job came to the reducers before the command ended with exit code {code}"
     return f"no job came to the reducers, so nothing was summed there: {_WHY[auto]}"

@@ -427,6 +427,15 @@ def test_a_job_that_never_started_is_none_that_ended(scene):
     assert scene.engine.status().ended == ()
 
 
+def test_what_doctors_measure_is_no_news(scene):
+    streams = [scene.join(rank, job="doctor-1a2b") for rank in range(2)]
+    scene.hello(streams, 1)
+    for stream in streams:
+        stream.send(Goodbye(0, 0))
+    assert not scene.engine.jobs.by_name
+    assert (scene.engine.status().ended, scene.engine.status().events) == ((), ())
+
+
 def test_only_the_latest_jobs_that_are_over_are_kept(scene):
     for number in range(ENDED_JOBS_MAX + 3):
         scene.now = float(number)

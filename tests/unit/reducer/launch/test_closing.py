@@ -25,25 +25,27 @@ def status(*, jobs=(), ended=()):
 
 
 @pytest.mark.parametrize(
-    ("answer", "auto", "text"),
+    ("answer", "auto", "code", "text"),
     [
-        (status(ended=(ENDED,)), "ddp", "1 job, 2 ranks, 3 collectives, 8 B in, 8 B out"),
+        (status(ended=(ENDED,)), "ddp", 1, "1 job, 2 ranks, 3 collectives, 8 B in, 8 B out"),
         (
             status(),
             "ddp",
+            0,
             "no job came to the reducers, so nothing was summed there: a warning above says why",
         ),
-        (status(), None, "nothing was summed there: with --no-auto the script itself has to use them"),
-        (status(jobs=(LIVE,)), "group", "a job is still at the reducers"),
-        (None, "ddp", "its reducers do not say what they have done: refused"),
+        (status(), "ddp", 127, "no job came to the reducers before the command ended with exit code 127"),
+        (status(), None, 0, "nothing was summed there: with --no-auto the script itself has to use them"),
+        (status(jobs=(LIVE,)), "group", 0, "a job is still at the reducers"),
+        (None, "ddp", 0, "its reducers do not say what they have done: refused"),
     ],
 )
-def test_the_line(monkeypatch, answer, auto, text):
+def test_the_line(monkeypatch, answer, auto, code, text):
     times = iter([0.0, 1.0, 9.0])
     monkeypatch.setattr(closing.time, "monotonic", lambda: next(times))
     monkeypatch.setattr(closing.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(closing, "look", lambda *_: [Process("a:1", answer, "refused")])
-    assert text in closing.closing_line(["a:1"], closing.own_access("token"), auto)
+    assert text in closing.closing_line(["a:1"], closing.own_access("token"), auto, code)
 
 
 def test_workers_show_their_token(tmp_path):

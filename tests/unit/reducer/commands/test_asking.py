@@ -1,0 +1,27 @@
+"""Which reducers the commands ask: those of the command line, of a variable, or of this machine."""
+
+import pytest
+from reduction.errors import ConfigError
+
+from reducer.commands.asking import named
+
+
+@pytest.fixture(autouse=True)
+def environ(monkeypatch):
+    monkeypatch.delenv("REDUCTION_REDUCERS", raising=False)
+
+
+@pytest.mark.parametrize("words", [("a:1,b:2", "50051"), ("a:1,", "b:2", "50051"), ("a:1, b:2,50051",)])
+def test_addresses_may_have_commas_between_them_as_in_the_variable(words):
+    assert named(words) == (("a:1", "b:2", "127.0.0.1:50051"), "the command line")
+
+
+def test_without_an_address_the_variable_counts(monkeypatch):
+    assert named(()) == (("127.0.0.1:50051",), "the default")
+    monkeypatch.setenv("REDUCTION_REDUCERS", "a:1,b:2")
+    assert named(()) == (("a:1", "b:2"), "REDUCTION_REDUCERS")
+
+
+def test_what_is_no_address_is_named():
+    with pytest.raises(ConfigError, match="reducer 'nothing' is not HOST:PORT"):
+        named(("a:1,nothing",))

@@ -23,10 +23,12 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 from reduction.discovery.cluster import REDUCERS_VARIABLE, Cluster
 from reduction.errors import ConfigError
+from reduction.text import counted
 
 from benchmarks.lab.network import Network
 from benchmarks.lab.procfs import cores_s
@@ -174,11 +176,10 @@ def keep(given: argparse.Namespace, turns: Turns) -> None:
     names = ("workers", "reducers", "rate", "queue", "delay", "auto", "rounds", "warmup", "command")
     results.write(path, {name: getattr(given, name) for name in names}, rows)
     print("\n".join(["", *lines(rows), "", f"rows: {path}"]))
-    try:
-        from benchmarks.plots.style import png
-    except ImportError as error:
-        print(f"no figure: {error}; `pip install matplotlib` for one")
+    if find_spec("matplotlib") is None:
         return
+    from benchmarks.plots.style import png
+
     title = f"{given.workers} workers, {given.reducers} reducers, {given.rate:g} Mbit/s"
     path.with_suffix(".png").write_bytes(png(figure(rows, title)))
     print(f"figure: {path.with_suffix('.png')}")
@@ -187,8 +188,11 @@ def keep(given: argparse.Namespace, turns: Turns) -> None:
 def main() -> None:
     given = parse()
     turns: Turns = {WITHOUT: [], WITH: []}
-    hosts = f"{given.workers} workers and {given.reducers} reducers, links of {given.rate:g} Mbit/s each way"
-    print(f"{hosts}: {given.rounds} turns of each side", flush=True)
+    hosts = f"{counted(given.workers, 'worker')} and {counted(given.reducers, 'reducer')}"
+    turns_text = f"{counted(given.rounds, 'turn')} of each side"
+    print(f"{hosts}, links of {given.rate:g} Mbit/s each way: {turns_text}", flush=True)
+    if find_spec("matplotlib") is None:
+        print("There will be no figure: `pip install matplotlib` for one.", flush=True)
     progress = Progress([1.0] * (2 * given.rounds))
     with kept("lab", lambda: keep(given, turns)):
         measure(given, turns, progress)

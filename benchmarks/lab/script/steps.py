@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import time
 from collections import Counter
 from itertools import pairwise
@@ -54,6 +55,12 @@ class _Recorder:
 
     def __call__(self, optimizer: object, arguments: Any, named: Any) -> None:
         if self._file is None:
+            client = sys.modules.get("worker_plugin.client")
+            if "REDUCTION_AUTO" not in os.environ and client is not None and client.has_started():
+                raise RuntimeError(
+                    "this script uses reducers by itself, so nothing shows how fast it is without them: take out its "
+                    '`attach`, hook or backend "reduction"; in its turns with reducers the lab sets REDUCTION_AUTO'
+                )
             self._file = (self._folder / str(os.getpid())).open("w", buffering=1)
             atexit.register(time.sleep, _LET_GO_S)
         self._file.write(f"{id(optimizer)} {time.perf_counter()!r}\n")

@@ -47,44 +47,51 @@ def strike(world: World, fault: Fault) -> None:
 
 
 def _kill_reducer(world: World, fault: Fault) -> None:
-    index = fault.first % len(world.addresses)
-    world.note("kill reducer", [world.host_of(index)], 0.0)
-    world.stop_reducer(index, restart_s=5 * fault.much)
+    """One process ends; its siblings stay."""
+    server = world.server(fault.first)
+    world.note("kill reducer", [server.host], 0.0)
+    server.kill(fault.second % len(server.reducers), restart_s=5 * fault.much)
+
+
+def _kill_server(world: World, fault: Fault) -> None:
+    server = world.server(fault.first)
+    world.note("kill reducer", [server.host], 0.0)
+    world.stop_server(server, restart_s=5 * fault.much)
 
 
 def _silent_reducer(world: World, fault: Fault) -> None:
     """Its host stops: nobody is told."""
-    index = fault.first % len(world.addresses)
+    server = world.server(fault.first)
     seconds = 11 + 5 * fault.much
-    world.isolate(world.host_of(index), seconds)
-    world.note("silent reducer", [world.host_of(index)], seconds)
-    world.stop_reducer(index, restart_s=seconds)
+    world.isolate(server.host, seconds)
+    world.note("silent reducer", [server.host], seconds)
+    world.stop_server(server, restart_s=seconds)
 
 
 def _drain(world: World, fault: Fault) -> None:
-    index = fault.first % len(world.addresses)
-    world.note("drain", [world.host_of(index)], 0.0)
-    world.reducers[index].drain(limit_s=20.0)
-    world.restart_when_gone(index, restart_s=5 * fault.much)
+    server = world.server(fault.first)
+    world.note("drain", [server.host], 0.0)
+    server.drain(limit_s=20.0, restart_s=5 * fault.much)
 
 
 def _move(world: World, fault: Fault) -> None:
     """It stops, and another one at another address takes its place in the name's answer."""
-    index = fault.first % len(world.addresses)
-    world.note("kill reducer", [world.host_of(index)], 0.0)
-    world.stop_reducer(index, restart_s=fault.much, moves=True)
+    server = world.server(fault.first)
+    world.note("kill reducer", [server.host], 0.0)
+    world.stop_server(server, restart_s=fault.much, moves=True)
 
 
 def _refuse(world: World, fault: Fault) -> None:
-    index = fault.first % len(world.addresses)
+    server = world.server(fault.first)
     seconds = 6 * fault.much
-    world.note("refuse", [world.host_of(index)], seconds)
-    world.network.refusing[world.addresses[index]] = world.network.clock.now + seconds
+    world.note("refuse", [server.host], seconds)
+    for reducer in server.reducers:
+        world.network.refusing[reducer.address] = world.network.clock.now + seconds
 
 
 def _no_memory(world: World, fault: Fault) -> None:
     """The next accumulator cannot be had."""
-    reducer = world.reducers[fault.first % len(world.addresses)]
+    reducer = world.reducers[fault.first % len(world.reducers)]
     pool = reducer.engine.pool
     take = pool.take
 
@@ -121,12 +128,12 @@ def _impostor(world: World, fault: Fault) -> None:
     """Another process joins as a rank of a job."""
     job = world.jobs[fault.first % len(world.jobs)]
     member = job.member(fault.second % job.shape.ranks)
-    index = int(fault.much * len(world.addresses))
     if member is None:
         return
     world.note("impostor", [member.host], 0.0)
     who = member.identity
-    end = world.network.connect(world.stranger, world.addresses[index])
+    reducers = world.reducers
+    end = world.network.connect(world.stranger, reducers[int(fault.much * len(reducers))].address)
     end.send(
         Join(
             job=who.job,
@@ -234,6 +241,7 @@ def _damage(world: World, fault: Fault) -> None:
 
 KINDS: dict[str, Callable[[World, Fault], None]] = {
     "kill reducer": _kill_reducer,
+    "kill server": _kill_server,
     "silent reducer": _silent_reducer,
     "drain": _drain,
     "move": _move,

@@ -39,7 +39,6 @@ class Shape:
     credit_bytes: int | None
     #: How much faster than true each rank's clock runs.
     drifts: tuple[float, ...]
-    colocated: bool = False
 
 
 class Job:
@@ -50,6 +49,7 @@ class Job:
         seed: of what is reduced, and of the times of computing.
         shape: what it is like.
         names: returns the addresses of the reducers that are named now.
+        place: returns where the processes of a host say that they are.
         record: takes what happens, for the checker.
     """
 
@@ -59,10 +59,11 @@ class Job:
         seed: str,
         shape: Shape,
         names: Callable[[], tuple[str, ...]],
+        place: Callable[[str], Place],
         record: Callable[..., None],
     ) -> None:
         self.network, self.shape = network, shape
-        self._seed, self._names, self._record = seed, names, record
+        self._seed, self._names, self._place, self._record = seed, names, place, record
         random = Random(f"{seed}/plan")
         self._plan = [self._collective(random) for _ in range(shape.collectives)]
         self.life = 0
@@ -96,10 +97,6 @@ class Job:
     def host(self, rank: int) -> str:
         """Return the host of a rank."""
         return f"{self.shape.name}-{rank}"
-
-    def place(self, rank: int) -> Place:
-        """Return where a rank runs."""
-        return Place(self.host(rank).encode().ljust(ID_BYTES)[:ID_BYTES], 0)
 
     def member(self, rank: int) -> SimRank | None:
         """Return the present process of a rank, if it has started."""
@@ -135,7 +132,7 @@ class Job:
             join_timeout_s=JOIN_TIMEOUT_S,
             close_timeout_s=5.0,
             checksums=shape.checksums,
-            place=self.place(rank) if shape.colocated else Place(),
+            place=self._place(self.host(rank)),
             run=str(life),
         )
         drift = shape.drifts[rank % len(shape.drifts)]

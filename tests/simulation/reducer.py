@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from reduction.errors import MalformedFrame, ReductionError
-from reduction.model import ReducerFrame
+from reduction.model import Place, ReducerFrame, Welcome
 from simulation.network import End, Network, Process
 
 from reducer.engine import TICK_S, Engine
@@ -14,11 +15,11 @@ from reducer.engine import TICK_S, Engine
 class _Sink:
     """What the engine sends to one rank."""
 
-    def __init__(self, end: End) -> None:
-        self._end = end
+    def __init__(self, end: End, siblings: tuple[int, ...]) -> None:
+        self._end, self._siblings = end, siblings
 
     def on_frame(self, frame: ReducerFrame) -> None:
-        self._end.send(frame)
+        self._end.send(replace(frame, siblings=self._siblings) if isinstance(frame, Welcome) else frame)
 
     def on_closed(self, error: ReductionError | None) -> None:
         self._end.close()
@@ -32,12 +33,22 @@ class SimReducer(Process):
         address: where it listens; the host is its name.
         life: which of the processes that have listened there.
         memory_bytes: its limit.
+        place: of its host.
+        siblings: ports of the others of its server, if it is the one that tells of them.
     """
 
-    def __init__(self, network: Network, address: str, life: int, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        address: str,
+        life: int,
+        memory_bytes: int,
+        place: Place,
+        siblings: tuple[int, ...],
+    ) -> None:
         super().__init__(network, address.partition(":")[0])
-        self.address = address
-        self.engine = Engine(memory_limit_bytes=memory_bytes, clock=self._now)
+        self.address, self.siblings = address, siblings
+        self.engine = Engine(memory_limit_bytes=memory_bytes, place=place, clock=self._now)
         # The engine's own is random, and a seed must stand for one run.
         self.engine.jobs.incarnation = f"{address}/{life}".encode().ljust(16, b".")[:16]
         network.listeners[address] = self, self._accept
@@ -47,7 +58,7 @@ class SimReducer(Process):
         return self.network.clock.now
 
     def _accept(self, end: End) -> None:
-        stream = self.engine.open(_Sink(end), end.peer.process.host)
+        stream = self.engine.open(_Sink(end, self.siblings), end.peer.process.host)
 
         def on_frame(frame: object) -> None:
             if isinstance(frame, MalformedFrame):  # bytes that are no frame any more

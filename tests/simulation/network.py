@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from random import Random
 from typing import Any
 
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError
+from reduction.limits import ID_BYTES
 
 from benchmarks.simulation.network import Clock
 
@@ -22,6 +24,11 @@ from benchmarks.simulation.network import Clock
 SILENCE_S, DIAL_S = 10.0, 5.0
 #: Of a path, one way; and the most that is added to it at random.
 LATENCY_S, JITTER_S = 0.0005, 0.001
+
+
+def number_of(name: str) -> bytes:
+    """Return what stands for a name where the product draws a random number."""
+    return blake2b(name.encode(), digest_size=ID_BYTES).digest()
 
 
 class Process:

@@ -7,7 +7,7 @@ from functools import partial
 
 from reduction.errors import MalformedFrame, ReductionError
 from reduction.model import Place, ReducerFrame, Welcome
-from simulation.network import End, Network, Process
+from simulation.network import End, Network, Process, number_of
 
 from reducer.engine import TICK_S, Engine
 
@@ -50,7 +50,7 @@ class SimReducer(Process):
         self.address, self.siblings = address, siblings
         self.engine = Engine(memory_limit_bytes=memory_bytes, place=place, clock=self._now)
         # The engine's own is random, and a seed must stand for one run.
-        self.engine.jobs.incarnation = f"{address}/{life}".encode().ljust(16, b".")[:16]
+        self.engine.jobs.incarnation = number_of(f"{address}/{life}")
         network.listeners[address] = self, self._accept
         self._tick()
 

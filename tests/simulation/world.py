@@ -10,12 +10,11 @@ from random import Random
 from typing import Any
 
 from history.checker import violations
-from reduction.limits import ID_BYTES
 from reduction.model import NOWHERE, Place
 from simulation import faults
 from simulation.faults import Fault
 from simulation.job import Job, Shape
-from simulation.network import Network, Process
+from simulation.network import Network, Process, number_of
 from simulation.rank import SimRank
 from simulation.reducer import SimReducer
 from simulation.servers import Server
@@ -108,9 +107,7 @@ class World:
         """Return where the processes of a host say that they are."""
         if not self._mbits:
             return NOWHERE
-        return Place(
-            host.encode().ljust(ID_BYTES)[:ID_BYTES], Random(f"{self.seed}/{host}").choice(self._mbits)
-        )
+        return Place(number_of(host), Random(f"{self.seed}/{host}").choice(self._mbits))
 
     def _strike(self, fault: Fault) -> None:
         if not self.is_calm:

@@ -189,6 +189,14 @@ def _slow(world: World, fault: Fault) -> None:
     world.network.slow(other, one, extra_s, seconds)
 
 
+def _lossy(world: World, fault: Fault) -> None:
+    """A path loses packets: whoever knows it sends more slowly."""
+    one, other = world.path(fault)
+    world.note("lossy", [one, other], 5.0)
+    world.network.lose_packets(one, other, 0.1 * fault.much**2, 5.0)
+    world.network.lose_packets(other, one, 0.1 * fault.much**2, 5.0)
+
+
 def _clog(world: World, fault: Fault) -> None:
     """Paths stop one after the other, and come back in another order; none for long."""
     hosts = sorted({process.host for process in world.processes()})
@@ -256,6 +264,7 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
     "half cut": _half_cut,
     "isolate": _isolate,
     "slow": _slow,
+    "lossy": _lossy,
     "clog": _clog,
     "reset": _reset,
     "damage": _damage,

@@ -17,6 +17,8 @@ from typing import Any
 
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError
 from reduction.limits import ID_BYTES
+from reduction.model import Push, Result
+from simulation.meter import Meter
 
 from benchmarks.simulation.network import Clock
 
@@ -83,6 +85,8 @@ class End:
     def __init__(self, network: Network, process: Process, number: int) -> None:
         self.network, self.process, self.number = network, process, number
         self.peer: End = self
+        #: None if nobody may know how much is sent, and pace it.
+        self.meter = Meter(network.clock) if network.is_metered else None
         self.is_open = True
         #: Whether the process knows of it: frames may arrive before that.
         self.is_accepted = True
@@ -99,7 +103,13 @@ class End:
     def send(self, frame: Any) -> None:
         """Send a frame to the other end."""
         if self.is_open and not self._is_broken:
-            self.peer._expect(_Item(self.network.arrival(self.process.host, self.peer.process.host), frame))
+            hosts = self.process.host, self.peer.process.host
+            arrives_at = self.network.arrival(*hosts)
+            if self.meter is not None:
+                nbytes = frame.payload.nbytes if isinstance(frame, (Push, Result)) else 0
+                path_s = arrives_at - self.network.clock.now
+                arrives_at = self.meter.arrival(nbytes, self.network.loss(*hosts), path_s)
+            self.peer._expect(_Item(arrives_at, frame))
 
     def close(self) -> None:
         """End the connection after what was sent."""
@@ -184,6 +194,8 @@ class Network:
     """All paths and listeners."""
 
     random: Random
+    #: Whether ends know how much they send, and can be paced.
+    is_metered: bool = False
     clock: Clock = field(default_factory=Clock)
     #: Who takes connections, by address; and what becomes of a new one.
     listeners: dict[str, tuple[Process, Callable[[End], None]]] = field(default_factory=dict)
@@ -192,6 +204,8 @@ class Network:
     _cuts: dict[tuple[str, str], _Cut] = field(default_factory=dict)
     #: Added to the latency of a path, until a time.
     _slow: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    #: Part of the packets that a path loses, until a time.
+    _lossy: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     ends: dict[int, End] = field(default_factory=dict)
     _count: int = 0
 
@@ -233,6 +247,15 @@ class Network:
     def slow(self, source: str, target: str, extra_s: float, seconds: float) -> None:
         """Add to the latency of a path for so long."""
         self._slow[source, target] = extra_s, self.clock.now + seconds
+
+    def lose_packets(self, source: str, target: str, part: float, seconds: float) -> None:
+        """Lose a part of all packets of a path for so long."""
+        self._lossy[source, target] = part, self.clock.now + seconds
+
+    def loss(self, source: str, target: str) -> float:
+        """Return the part of the packets of a path that is lost now."""
+        part, until = self._lossy.get((source, target), (0.0, 0.0))
+        return part if self.clock.now < until else 0.0
 
     def connect(self, process: Process, address: str) -> End:
         """Dial an address. Frames may be sent at once; `on_lost` tells of a failure."""

@@ -59,6 +59,7 @@ class SimReducer(Process):
 
     def _accept(self, end: End) -> None:
         stream = self.engine.open(_Sink(end, self.siblings), end.peer.process.host)
+        stream.pace(end.meter)
 
         def on_frame(frame: object) -> None:
             if isinstance(frame, MalformedFrame):  # bytes that are no frame any more

@@ -11,7 +11,7 @@ from typing import Any
 
 from history.checker import violations
 from reduction.model import NOWHERE, Place
-from simulation import faults
+from simulation import faults, paces
 from simulation.faults import Fault
 from simulation.job import Job, Shape
 from simulation.network import Network, Process, number_of
@@ -21,6 +21,8 @@ from simulation.servers import Server
 
 #: Faults come in this time, in seconds, and after that all must come to its end in that time.
 FAULTS_S, CALM_S = 60.0, 240.0
+#: How long after a fault paces may still differ, in seconds.
+PACES_S = 15.0
 Record = dict[str, Any]
 
 
@@ -59,6 +61,7 @@ class World:
         later = Random(f"{seed}/servers")
         #: How fast the hosts' links are, in Mbit/s, of which one is drawn for each host; 0: it does not say.
         self._mbits = later.choice([(), (0,), (1000,), (1000, 2500, 10000), (0, 1000, 10000)])
+        self.network.is_metered = later.random() < 0.5
         processes = [later.choice([1, 1, 1, 2, 3]) for _ in hosts]
         self.servers = [
             Server(self.network, host, count, self.place(host))
@@ -80,6 +83,10 @@ class World:
             if plan is not None
             else faults.plan(random, count, FAULTS_S, list(kinds or faults.KINDS))
         )
+        #: When the last fault is over that has come so far.
+        self._faulty_until = 0.0
+        if self.network.is_metered:
+            self._check_paces()
         for fault in self.plan:
             self.network.clock.at(fault.at, lambda fault=fault: self._strike(fault))
         for job in self.jobs:
@@ -113,6 +120,13 @@ class World:
         if not self.is_calm:
             faults.strike(self, fault)
 
+    def _check_paces(self) -> None:
+        now = self.network.clock.now
+        self.network.clock.at(now + 0.5, self._check_paces)
+        if now > self._faulty_until + PACES_S:
+            for job in self.jobs:
+                paces.check(job)
+
     # ---- what faults need ----
 
     def record(self, what: str, **fields: Any) -> None:
@@ -122,6 +136,7 @@ class World:
     def note(self, kind: str, hosts: Sequence[str], seconds: float) -> None:
         """Record a fault."""
         self.record("fault", kind=kind, hosts=list(hosts), seconds=seconds)
+        self._faulty_until = max(self._faulty_until, self.network.clock.now + seconds)
 
     @property
     def reducers(self) -> list[SimReducer]:

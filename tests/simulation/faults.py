@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from reduction import wire
 from reduction.errors import MalformedFrame
 from reduction.model import Join
+from simulation.network import Process
+from simulation.reducer import SimReducer
+from simulation.servers import PORT
 
 if TYPE_CHECKING:
     from simulation.world import World
+
+
+#: As many frames, in both directions together, may come before the first Push.
+HANDSHAKE_FRAMES = 8
 
 
 class Fault(NamedTuple):
@@ -89,6 +96,31 @@ def _refuse(world: World, fault: Fault) -> None:
         world.network.refusing[reducer.address] = world.network.clock.now + seconds
 
 
+def _unnamed(world: World, fault: Fault) -> None:
+    """The name service leaves a server out of its answers."""
+    server, seconds = world.server(fault.first), 40 * fault.much
+    world.note("unnamed", [server.host], seconds)
+    world.unnamed_until[server] = world.network.clock.now + seconds
+
+
+def _alias(world: World, fault: Fault) -> None:
+    """From now on the name service has two addresses for one server, or one of a server that was there once."""
+    server = world.server(fault.first)
+    world.note("alias", [server.host], 0.0)
+    world.network.aliases[f"alias-{server.host}:{PORT}"] = server.address
+
+
+def _snap(world: World, fault: Fault) -> None:
+    """The next connection to a reducer breaks during its handshake, and one that stands breaks now."""
+    reducers = world.reducers
+    reducer = reducers[fault.first % len(reducers)]
+    world.note("snap", [reducer.host], 0.0)
+    world.network.fuses[reducer.address] = fault.second % HANDSHAKE_FRAMES
+    if reducer.ends:
+        ends = sorted(reducer.ends, key=lambda end: end.number)
+        ends[int(fault.much * len(ends))].break_both()
+
+
 def _no_memory(world: World, fault: Fault) -> None:
     """The next accumulator cannot be had."""
     reducer = world.reducers[fault.first % len(world.reducers)]
@@ -148,6 +180,21 @@ def _impostor(world: World, fault: Fault) -> None:
         )
     )
     world.network.clock.at(world.network.clock.now + 2 * fault.much, end.close)
+
+
+def _twice(world: World, fault: Fault) -> None:
+    """A rank's Join comes a second time, as if something on its way had tried again; nobody reads the answer."""
+    job = world.jobs[fault.first % len(world.jobs)]
+    member = job.member(fault.second % job.shape.ranks)
+    if member is None or member.is_over or not member.links:
+        return
+    ends = list(member.links.values())
+    reducer = ends[int(fault.much * len(ends))].peer.process
+    if isinstance(reducer, SimReducer) and member.join is not None:
+        world.note("dial twice", [member.host, reducer.host], 0.0)
+        end = world.network.connect(Process(world.network, member.host), reducer.address)
+        end.send(member.join)
+        world.network.clock.at(world.network.clock.now + 2 * fault.much, end.close)
 
 
 # ---- hosts and paths ----
@@ -254,11 +301,15 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
     "drain": _drain,
     "move": _move,
     "refuse": _refuse,
+    "unnamed": _unnamed,
+    "alias": _alias,
+    "snap": _snap,
     "no memory": _no_memory,
     "kill rank": _kill_rank,
     "kill half": _kill_half,
     "stray": _stray,
     "impostor": _impostor,
+    "dial twice": _twice,
     "freeze": _freeze,
     "cut": _cut,
     "half cut": _half_cut,

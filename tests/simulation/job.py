@@ -71,6 +71,8 @@ class Job:
         #: How many collectives each rank of this life has issued, and has results of.
         self._issued: list[int] = []
         self._held: list[int] = []
+        #: The addresses of reducers that all ranks of this life begin with.
+        self._told: tuple[str, ...] = ()
         #: The first collective of this life in the plan: those before are in a checkpoint.
         self._first = 0
         #: Ranks of this life that issue another size at their next collective.
@@ -85,6 +87,7 @@ class Job:
         self.life += 1
         self._record("life", job=self.shape.name, life=self.life, ranks=self.shape.ranks)
         self._has_failed = self._is_ended = False
+        self._told = self._names()
         self._strays.clear()
         size = self.shape.ranks
         self.ranks = []
@@ -136,7 +139,7 @@ class Job:
             run=str(life),
         )
         drift = shape.drifts[rank % len(shape.drifts)]
-        member = SimRank(self.network, self.host(rank), identity, self._names, self, drift)
+        member = SimRank(self.network, self.host(rank), identity, self._told, self._names, self, drift)
         self.ranks.append(member)
         self._think(member)
 

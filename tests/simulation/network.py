@@ -96,6 +96,8 @@ class End:
         self._coming: deque[_Item] = deque()
         #: Whether the end of the connection is on its way to this end: what it sends reaches nobody.
         self._is_broken = False
+        #: How many frames may still arrive at both ends together before the connection breaks.
+        self.fuse: list[int] | None = None
         #: What the next frame to this end becomes on its way.
         self.damage: Callable[[Any], Any] | None = None
         process.ends.add(self)
@@ -175,6 +177,13 @@ class End:
                 self._leave()
                 self.process.take(partial(self.on_lost, item.error))
                 return
+            if self.fuse is not None:
+                self.fuse[0] -= 1
+                if self.fuse[0] < 0:
+                    self.fuse = self.peer.fuse = None
+                    self._coming.clear()
+                    self.break_both()
+                    return
             frame, damage = item.frame, self.damage
             if damage is not None:
                 self.damage = None
@@ -201,6 +210,10 @@ class Network:
     listeners: dict[str, tuple[Process, Callable[[End], None]]] = field(default_factory=dict)
     #: Until when dials to an address are refused.
     refusing: dict[str, float] = field(default_factory=dict)
+    #: After how many frames the next connection to an address breaks.
+    fuses: dict[str, int] = field(default_factory=dict)
+    #: Other names of addresses.
+    aliases: dict[str, str] = field(default_factory=dict)
     _cuts: dict[tuple[str, str], _Cut] = field(default_factory=dict)
     #: Added to the latency of a path, until a time.
     _slow: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
@@ -259,6 +272,7 @@ class Network:
 
     def connect(self, process: Process, address: str) -> End:
         """Dial an address. Frames may be sent at once; `on_lost` tells of a failure."""
+        address = self.aliases.get(address, address)
         self._count += 2
         near = self.ends[self._count] = End(self, process, self._count)
         listener, _ = self.listeners.get(address, (None, None))
@@ -270,6 +284,8 @@ class Network:
         far = self.ends[self._count + 1] = End(self, listener, self._count + 1)
         near.peer, far.peer = far, near
         far.is_accepted = False
+        if (frames := self.fuses.pop(address, None)) is not None:
+            near.fuse = far.fuse = [frames]
         arrives_at, given_up_at = self.arrival(process.host, listener.host), self.clock.now + DIAL_S
         self.clock.at(arrives_at, lambda: self._arrive(near, far, address, given_up_at))
         return near

@@ -13,7 +13,7 @@ from reduction.errors import (
     ReductionError,
     ResourceExhausted,
 )
-from reduction.model import Collective, Push, Result
+from reduction.model import Collective, Join, Push, Result
 from reduction.pacing import Sent
 from reduction.wire import checksum
 from simulation.network import End, Network, Process
@@ -51,7 +51,8 @@ class SimRank(Process):
         network: it is on.
         host: its name.
         identity: of the core.
-        names: returns the addresses of the reducers that are named now.
+        known: addresses of the reducers that the job was told of at its start.
+        names: returns those that are named now.
         owner: is told what comes out.
         drift: how much faster than true its clock runs, as a factor.
     """
@@ -61,6 +62,7 @@ class SimRank(Process):
         network: Network,
         host: str,
         identity: Identity,
+        known: tuple[str, ...],
         names: Callable[[], tuple[str, ...]],
         owner: Owner,
         drift: float = 1.0,
@@ -68,10 +70,11 @@ class SimRank(Process):
         super().__init__(network, host)
         self.identity = identity
         self._names, self._owner, self._drift = names, owner, drift
-        known = names()
         self.core = RankCore(identity, known, known)
         #: The present connection of each link.
         self.links: dict[int, End] = {}
+        #: The first frame of the latest connection.
+        self.join: Join | None = None
         self._transfers: dict[int, _Transfer] = {}
         self.is_over = False
         self._tick()
@@ -106,6 +109,7 @@ class SimRank(Process):
     def _perform(self, action: actions.Action) -> None:
         match action:
             case actions.Open(link, address, join):
+                self.join = join
                 self._open(link, address)
                 self.links[link].send(join)
             case actions.Send(link, frame):

@@ -67,6 +67,8 @@ class World:
             Server(self.network, host, count, self.place(host))
             for host, count in zip(hosts, processes, strict=True)
         ]
+        #: Until when the answer of the name service lacks a server.
+        self.unnamed_until: dict[Server, float] = {}
         #: Whether no fault comes any more.
         self.is_calm = False
         self.stranger = Process(self.network, "stranger")
@@ -108,7 +110,9 @@ class World:
 
     def named(self) -> tuple[str, ...]:
         """Return the addresses of reducers that jobs are told of now."""
-        return tuple(server.address for server in self.servers)
+        now = self.network.clock.now
+        named = [server for server in self.servers if self.unnamed_until.get(server, -1.0) <= now]
+        return (*(server.address for server in named or self.servers[:1]), *self.network.aliases)
 
     def place(self, host: str) -> Place:
         """Return where the processes of a host say that they are."""

@@ -182,6 +182,7 @@ class End:
                 if self.fuse[0] < 0:
                     self.fuse = self.peer.fuse = None
                     self._coming.clear()
+                    self._is_broken = False  # an end that was on its way is gone too
                     self.break_both()
                     return
             frame, damage = item.frame, self.damage

@@ -274,7 +274,6 @@ def _damage(world: World, fault: Fault) -> None:
         return
     end = ends[fault.first % len(ends)]
     is_worker_frame = end.process in world.reducers
-    world.note("damage", [end.process.host, end.peer.process.host], 0.0)
 
     def damaged(frame: object) -> object:
         to_wire = wire.worker_frame_to_wire if is_worker_frame else wire.reducer_frame_to_wire
@@ -282,6 +281,7 @@ def _damage(world: World, fault: Fault) -> None:
         data = bytearray(to_wire(frame))
         if not hasattr(frame, "payload"):  # only these have checksums
             return frame
+        world.note("damage", [end.process.host, end.peer.process.host], 0.0)
         bit = int(fault.much * len(data) * 8)
         data[bit // 8] ^= 1 << (bit % 8)
         try:

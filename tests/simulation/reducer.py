@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -35,6 +36,7 @@ class SimReducer(Process):
         memory_bytes: its limit.
         place: of its host.
         siblings: ports of the others of its server, if it is the one that tells of them.
+        record: takes what happens, for the checker.
     """
 
     def __init__(
@@ -45,13 +47,17 @@ class SimReducer(Process):
         memory_bytes: int,
         place: Place,
         siblings: tuple[int, ...],
+        record: Callable[..., None],
     ) -> None:
         super().__init__(network, address.partition(":")[0])
         self.address, self.siblings = address, siblings
+        self.name = f"{address}/{life}"
         self.engine = Engine(memory_limit_bytes=memory_bytes, place=place, clock=self._now)
         # The engine's own is random, and a seed must stand for one run.
-        self.engine.jobs.incarnation = number_of(f"{address}/{life}")
+        self.engine.jobs.incarnation = number_of(self.name)
+        self._record = record
         network.listeners[address] = self, self._accept
+        record("listens", reducer=self.name)
         self._tick()
 
     def _now(self) -> float:
@@ -77,8 +83,18 @@ class SimReducer(Process):
 
     def drain(self, limit_s: float) -> None:
         """Stop as SIGTERM asks: once no job has this reducer in its configuration, or after a time."""
-        self.take(self.engine.drain)
+        self.take(self._drain)
         self._end_when_unused(self.network.clock.now + limit_s)
+
+    def _drain(self) -> None:
+        self.engine.drain()
+        self._record("drains", reducer=self.name)
+
+    def kill(self) -> None:
+        """See `Process.kill`."""
+        if self.is_alive:
+            self._record("ended", reducer=self.name)
+        super().kill()
 
     def _end_when_unused(self, due: float) -> None:
         if self.is_alive and (not self.engine.is_needed or self.network.clock.now >= due):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from reduction.model import Place
@@ -21,10 +22,13 @@ class Server:
         host: its name.
         processes: how many there are.
         place: of the host.
+        record: takes what happens, for the checker.
     """
 
-    def __init__(self, network: Network, host: str, processes: int, place: Place) -> None:
-        self.network, self.host = network, host
+    def __init__(
+        self, network: Network, host: str, processes: int, place: Place, record: Callable[..., None]
+    ) -> None:
+        self.network, self.host, self._record = network, host, record
         self._place = place
         #: How many supervisors there have been, and processes of all of them.
         self._supervisors = self._lives = 0
@@ -92,7 +96,9 @@ class Server:
 
     def _reducer(self, address: str, siblings: tuple[int, ...]) -> SimReducer:
         self._lives += 1
-        return SimReducer(self.network, address, self._lives, MEMORY_BYTES, self._place, siblings)
+        return SimReducer(
+            self.network, address, self._lives, MEMORY_BYTES, self._place, siblings, self._record
+        )
 
     def _later(self, number: int, restart_s: float) -> None:
         if number not in self._waiting:

@@ -64,7 +64,7 @@ class World:
         self.network.is_metered = later.random() < 0.5
         processes = [later.choice([1, 1, 1, 2, 3]) for _ in hosts]
         self.servers = [
-            Server(self.network, host, count, self.place(host))
+            Server(self.network, host, count, self.place(host), self.record)
             for host, count in zip(hosts, processes, strict=True)
         ]
         #: Until when the answer of the name service lacks a server.

@@ -43,7 +43,7 @@ MEMORY_S, TIMEOUT_MEMORY_S = 45.0, 165.0
 DEATH_S = 3.5
 #: A pause after the last fault, in seconds, after which all is as ever: then so many seconds are enough for a sum of
 #: ranks that have met, and for leaving a reducer.
-RECOVERY_S, SUM_S, DRAIN_S = 20.0, 5.0, 2.0
+RECOVERY_S, SUM_S, DRAIN_S = 8.0, 2.0, 1.0
 #: Faults that may lose a rank, or every reducer; after all others the job goes on.
 SEVERE = frozenset({"silent reducer", "cut", "half cut", "isolate", "slow", "refuse", "freeze"})
 _PLAIN = {"FLOAT32": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2", "INT32": "<i4", "INT64": "<i8"}
@@ -224,7 +224,7 @@ def _late_sums(history: list[Record]) -> Iterable[str]:
             if record["t"] <= waiting[key][0] + SUM_S and len(waiting[key][1]) == ranks[key[:2]]:
                 del waiting[key]
     for (job, life, seq), (since, _) in waiting.items():
-        if _is_quiet(history, since, since + SUM_S):
+        if _stays(history, since, since + SUM_S) and _is_quiet(history, since, since + SUM_S):
             yield f"{job} life {life}: collective {seq} was complete at {since:.2f} and took longer than {SUM_S:g} s"
 
 
@@ -233,21 +233,24 @@ def _late_drains(history: list[Record]) -> Iterable[str]:
         if drain["what"] != "drains":
             continue
         now, due = drain["t"], drain["t"] + DRAIN_S
-        gone = {
-            one["reducer"]
+        ends = [
+            one["t"]
             for one in history[index:]
-            if one["what"] in ("ended", "drains") and one["t"] <= due
-        }
-        there = {
-            one["reducer"] for one in history if one["what"] == "listens" and one["t"] < now - RECOVERY_S
-        }
-        left = {one["reducer"] for one in history[:index] if one["what"] in ("ended", "drains")}
-        has_ended = any(
-            one["what"] == "ended" and one["reducer"] == drain["reducer"] and one["t"] <= due
-            for one in history[index:]
-        )
-        if not has_ended and there - left - gone and _is_quiet(history, now, due):
+            if one["what"] == "ended" and one["reducer"] == drain["reducer"]
+        ]
+        if min(ends, default=due + 1) > due and _stays(history, now, due) and _is_quiet(history, now, due):
             yield f"{drain['reducer']} drains since {now:.2f} and was not left in {DRAIN_S:g} s"
+
+
+def _stays(history: list[Record], since: float, until: float) -> set[str]:
+    """Return the reducers that are there a while before this time, and all through it."""
+    there: set[str] = set()
+    for one in history:
+        if one["what"] == "listens" and one["t"] < since - RECOVERY_S:
+            there.add(one["reducer"])
+        elif one["what"] in ("drains", "ended") and one["t"] <= until:
+            there.discard(one["reducer"])
+    return there
 
 
 def _is_quiet(history: list[Record], since: float, until: float) -> bool:

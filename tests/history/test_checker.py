@@ -82,6 +82,27 @@ def fault(kind, seconds=1.0):
     )
 
 
+def reducer(what, t, name="r:1/1"):
+    return lambda records: records.append({"what": what, "t": t, "reducer": name})
+
+
+def second_sum(result_t):
+    """Issue another sum at 20 s, whose results come at that time."""
+
+    def change(records):
+        del records[-2:]
+        records += [dict(record, seq=1, t=20.0) for record in records if record["what"] == "issued"]
+        records += [
+            dict(record, seq=1, t=result_t)
+            for record in records
+            if record["what"] == "result" and record["t"] < 9
+        ]
+
+    return change
+
+
+#: Of two reducers that are there for long, one begins to drain.
+DRAIN = [reducer("listens", 0.0), reducer("listens", 0.0, "r:2/1"), reducer("drains", 30.0)]
 LOST = "rank 0 (a-0) is gone: its streams to r:1 broke without goodbye"
 
 
@@ -92,6 +113,13 @@ LOST = "rank 0 (a-0) is gone: its streams to r:1 broke without goodbye"
         [killed(0), failed("WorkerLost", LOST)],
         [fault("cut", 12.0), failed("WorkerLost", LOST)],
         [fault("no memory"), failed("ResourceExhausted")],
+        [second_sum(21.0), reducer("listens", 0.0)],
+        [second_sum(25.0)],
+        [second_sum(25.0), fault("cut", 15.0), reducer("listens", 0.0)],
+        [second_sum(25.0), reducer("listens", 0.0), reducer("ended", 21.0)],
+        [*DRAIN, reducer("ended", 30.5)],
+        [*DRAIN, fault("slow", 25.0)],
+        [*DRAIN, reducer("drains", 30.6, "r:2/1")],
     ],
 )
 def test_a_right_history_is_right(changes):
@@ -116,6 +144,9 @@ def test_a_right_history_is_right(changes):
             [lambda records: records.append({"what": "left", "t": 9.0, "text": "r:1: 1 jobs"})],
             "left behind: r:1: 1 jobs",
         ),
+        ([second_sum(25.0), reducer("listens", 0.0)], "collective 1 was complete at 20.00 and took longer"),
+        (DRAIN, "r:1/1 drains since 30.00 and was not left"),
+        ([*DRAIN, reducer("ended", 32.0)], "r:1/1 drains since 30.00 and was not left"),
         ([lambda records: records.pop(), killed(0)], "died, and rank 1 did not learn of it in time"),
     ],
 )

@@ -12,20 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from random import Random
 from typing import Any
 
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError
 from reduction.limits import ID_BYTES
 from reduction.model import Push, Result
 from simulation.meter import Meter
-
-from benchmarks.simulation.network import Clock
+from simulation.paths import LATENCY_S, Paths
 
 #: TCP_USER_TIMEOUT of the product, and how long a dial may take, in seconds.
 SILENCE_S, DIAL_S = 10.0, 5.0
-#: Of a path, one way; and the most that is added to it at random.
-LATENCY_S, JITTER_S = 0.0005, 0.001
 
 
 def number_of(name: str) -> bytes:
@@ -200,13 +196,11 @@ class _Cut:
 
 
 @dataclass(slots=True)
-class Network:
-    """All paths and listeners."""
+class Network(Paths):
+    """All hosts, listeners and connections."""
 
-    random: Random
     #: Whether ends know how much they send, and can be paced.
     is_metered: bool = False
-    clock: Clock = field(default_factory=Clock)
     #: Who takes connections, by address; and what becomes of a new one.
     listeners: dict[str, tuple[Process, Callable[[End], None]]] = field(default_factory=dict)
     #: Until when dials to an address are refused.
@@ -216,20 +210,8 @@ class Network:
     #: Other names of addresses.
     aliases: dict[str, str] = field(default_factory=dict)
     _cuts: dict[tuple[str, str], _Cut] = field(default_factory=dict)
-    #: Added to the latency of a path, until a time.
-    _slow: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
-    #: Part of the packets that a path loses, until a time.
-    _lossy: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     ends: dict[int, End] = field(default_factory=dict)
     _count: int = 0
-
-    def arrival(self, source: str, target: str) -> float:
-        """Return when something that is sent now arrives."""
-        if source == target:
-            return self.clock.now + 1e-5
-        extra, until = self._slow.get((source, target), (0.0, 0.0))
-        slow = extra if self.clock.now < until else 0.0
-        return self.clock.now + LATENCY_S + slow + self.random.random() * JITTER_S
 
     def cut_until(self, source: str, target: str) -> float:
         """Return until when nothing arrives from `source` at `target`; in the past if the path is whole."""
@@ -257,19 +239,6 @@ class Network:
                 (target, source),
             ):
                 end.lose(ReducerUnavailable("connection timed out"))
-
-    def slow(self, source: str, target: str, extra_s: float, seconds: float) -> None:
-        """Add to the latency of a path for so long."""
-        self._slow[source, target] = extra_s, self.clock.now + seconds
-
-    def lose_packets(self, source: str, target: str, part: float, seconds: float) -> None:
-        """Lose a part of all packets of a path for so long."""
-        self._lossy[source, target] = part, self.clock.now + seconds
-
-    def loss(self, source: str, target: str) -> float:
-        """Return the part of the packets of a path that is lost now."""
-        part, until = self._lossy.get((source, target), (0.0, 0.0))
-        return part if self.clock.now < until else 0.0
 
     def connect(self, process: Process, address: str) -> End:
         """Dial an address. Frames may be sent at once; `on_lost` tells of a failure."""

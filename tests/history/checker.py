@@ -2,7 +2,7 @@
 
 A history is a list of records, dictionaries with `what`, `t` (seconds) and more:
 
-    life     job, life, ranks                        all processes of a job begin
+    life     job, life, ranks, local_size            all ranks of a job begin, each for so many processes
     issued   job, life, rank, seq, op, dtype, contribution   bytes, as they are on the wire
     result   job, life, rank, seq, result            bytes
     failed   job, life, rank, error, text            the rank's error: all later collectives have it too
@@ -68,10 +68,12 @@ def violations(history: Iterable[Record]) -> list[str]:
 def _wrong_results(history: list[Record]) -> Iterable[str]:
     contributions: dict[tuple[str, int, int], dict[int, Record]] = defaultdict(dict)
     ranks: dict[tuple[str, int], int] = {}
+    local_sizes: dict[tuple[str, int], int] = {}
     folds: dict[tuple[str, int, int], bytes] = {}
     for record in history:
         if record["what"] == "life":
             ranks[record["job"], record["life"]] = record["ranks"]
+            local_sizes[record["job"], record["life"]] = record["local_size"]
         elif record["what"] == "issued":
             contributions[_key(record)][record["rank"]] = record
         elif record["what"] == "result":
@@ -81,13 +83,16 @@ def _wrong_results(history: list[Record]) -> Iterable[str]:
                 if len(parts) != ranks.get(key[:2]):
                     yield f"{_who(record)} got a result of {len(parts)} contributions"
                     continue
-                folds[key] = fold([parts[rank] for rank in sorted(parts)])
+                folds[key] = fold([parts[rank] for rank in sorted(parts)], local_sizes[key[:2]])
             if record["result"] != folds[key]:
                 yield f"{_who(record)} got a wrong result of collective {record['seq']}"
 
 
-def fold(parts: list[Record]) -> bytes:
-    """Return what the parts give in this order; 16-bit floats are added in float32 and rounded once."""
+def fold(parts: list[Record], local_size: int) -> bytes:
+    """Return what the parts give in this order; 16-bit floats are added in float32 and rounded once.
+
+    AVG divides by all whose sums the parts are: `local_size` in each.
+    """
     op, dtype = parts[0]["op"], parts[0]["dtype"]
     arrays = [_decode(dtype, part["contribution"]) for part in parts]
     total = arrays[0].copy()
@@ -100,7 +105,7 @@ def fold(parts: list[Record]) -> bytes:
             else:
                 total = (np.minimum if op == "MIN" else np.maximum)(total, array)
         if op == "AVG":
-            total /= total.dtype.type(len(arrays))
+            total /= total.dtype.type(len(arrays) * local_size)
         return _encode(dtype, total)
 
 

@@ -10,7 +10,7 @@ def history(*changes):
     parts = [np.array([1.0, 2.0], "<f4").tobytes(), np.array([10.0, 20.0], "<f4").tobytes()]
     total = np.array([11.0, 22.0], "<f4").tobytes()
     job = {"job": "a", "life": 1}
-    records = [{"what": "life", "t": 0.0, "ranks": 2} | job]
+    records = [{"what": "life", "t": 0.0, "ranks": 2, "local_size": 1} | job]
     for rank, part in enumerate(parts):
         records.append(
             {
@@ -156,7 +156,7 @@ def test_a_wrong_history_is_wrong(changes, text):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "op", "parts", "total"),
+    ("dtype", "op", "parts", "total", "local_size"),
     [
         # Folded in rank order: from the right it would be 1.
         (
@@ -164,6 +164,7 @@ def test_a_wrong_history_is_wrong(changes, text):
             "SUM",
             [np.array([1.0], "<f4"), np.array([2.0**30], "<f4"), np.array([-(2.0**30)], "<f4")],
             np.array([0.0], "<f4"),
+            1,
         ),
         # Rounded once: to float16 after each addition it would stay 2048.
         (
@@ -171,17 +172,27 @@ def test_a_wrong_history_is_wrong(changes, text):
             "SUM",
             [np.array([2048.0], "<f2"), np.array([1.0], "<f2"), np.array([1.0], "<f2")],
             np.array([2050.0], "<f2"),
+            1,
         ),
         (
             "BFLOAT16",
             "AVG",
             [np.array([0x3F80], "<u2"), np.array([0x4000], "<u2")],
             np.array([0x3FC0], "<u2"),
+            1,
         ),
-        ("INT32", "SUM", [np.array([2**31 - 1], "<i4"), np.array([1], "<i4")], np.array([-(2**31)], "<i4")),
-        ("INT64", "MAX", [np.array([3], "<i8"), np.array([-4], "<i8")], np.array([3], "<i8")),
+        # Each part is the sum of two processes.
+        ("FLOAT32", "AVG", [np.array([6.0], "<f4"), np.array([10.0], "<f4")], np.array([4.0], "<f4"), 2),
+        (
+            "INT32",
+            "SUM",
+            [np.array([2**31 - 1], "<i4"), np.array([1], "<i4")],
+            np.array([-(2**31)], "<i4"),
+            1,
+        ),
+        ("INT64", "MAX", [np.array([3], "<i8"), np.array([-4], "<i8")], np.array([3], "<i8"), 1),
     ],
 )
-def test_the_fold(dtype, op, parts, total):
+def test_the_fold(dtype, op, parts, total, local_size):
     records = [{"op": op, "dtype": dtype, "contribution": part.tobytes()} for part in parts]
-    assert fold(records) == total.tobytes()
+    assert fold(records, local_size) == total.tobytes()

@@ -85,6 +85,7 @@ def _impostor(world: World, fault: Fault) -> None:
             host="stranger",
             minimum=0,
             credit_bytes=1 << 20,
+            local_size=who.local_size,
             run=who.run,
         )
     )

@@ -39,6 +39,8 @@ class Shape:
     credit_bytes: int | None
     #: How much faster than true each rank's clock runs.
     drifts: tuple[float, ...]
+    #: Each rank is a rail of a node, and stands for so many processes.
+    local_size: int
 
 
 class Job:
@@ -85,7 +87,13 @@ class Job:
     def start(self, delays_s: list[float] | None = None) -> None:
         """Begin a life, each rank after its delay."""
         self.life += 1
-        self._record("life", job=self.shape.name, life=self.life, ranks=self.shape.ranks)
+        self._record(
+            "life",
+            job=self.shape.name,
+            life=self.life,
+            ranks=self.shape.ranks,
+            local_size=self.shape.local_size,
+        )
         self._has_failed = self._is_ended = False
         self._told = self._names()
         self._strays.clear()
@@ -135,6 +143,7 @@ class Job:
             join_timeout_s=JOIN_TIMEOUT_S,
             close_timeout_s=5.0,
             checksums=shape.checksums,
+            local_size=shape.local_size,
             place=self._place(self.host(rank)),
             run=str(life),
         )

@@ -105,6 +105,7 @@ class World:
             chunk_bytes=random.choice([None, 1024, 1024, 4096]),
             credit_bytes=random.choice([None, 4096, 16384]),
             drifts=tuple(random.choice([1.0, 1.0, 0.97, 1.03]) for _ in range(ranks)),
+            local_size=Random(f"{self.seed}/{name}/node").choice([1, 1, 2, 4]),
         )
         return Job(self.network, f"{self.seed}/{name}", shape, self.named, self.place, self.record)
 

@@ -174,7 +174,7 @@ def _reset(world: World, fault: Fault) -> None:
 
 
 def _damage(world: World, fault: Fault) -> None:
-    """A bit of the next frame on a connection is another one. Jobs without checksums would not notice."""
+    """A bit of the next payload on a connection is another one. Jobs without checksums would not notice."""
     ends = [
         end
         for end in world.network.ends.values()
@@ -188,9 +188,12 @@ def _damage(world: World, fault: Fault) -> None:
     def damaged(frame: object) -> object:
         to_wire = wire.worker_frame_to_wire if is_worker_frame else wire.reducer_frame_to_wire
         from_wire = wire.worker_frame_from_wire if is_worker_frame else wire.reducer_frame_from_wire
-        data = bytearray(to_wire(frame))
-        if not hasattr(frame, "payload"):  # only these have checksums
+        if world.is_calm:
             return frame
+        if not hasattr(frame, "payload"):  # only these have checksums: wait for one
+            end.damage = damaged
+            return frame
+        data = bytearray(to_wire(frame))
         world.note("damage", [end.process.host, end.peer.process.host], 0.0)
         bit = int(fault.much * len(data) * 8)
         data[bit // 8] ^= 1 << (bit % 8)

@@ -46,6 +46,8 @@ USED_MIN = 0.85
 SLACK = 1.15
 #: No rate is lower, in bytes per second: whatever senders tell, a job goes on.
 RATE_LEAST = 125_000.0
+#: More than any link carries, in bytes per second: a connection that was paced is not any more.
+UNPACED = 1e15
 #: What links carry is the best of so many intervals, because in some of them there was nothing to send.
 INTERVALS = 4
 #: What a paced connection hands over as one packet: the bytes of so many seconds, but never less than so many bytes.

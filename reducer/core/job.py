@@ -66,7 +66,7 @@ from reduction.model import (
     WorkerFrame,
     job_title,
 )
-from reduction.pacing import Pacing, Sent
+from reduction.pacing import UNPACED, Pacing, Sent
 
 from reducer.core.accounts import NOBODY, Account
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
@@ -103,6 +103,8 @@ class RankView:
     rate: float = math.inf
     #: The rate that it was told on its present stream.
     told_rate: float = math.inf
+    #: Whether the present stream is paced.
+    is_paced: bool = False
     #: Bytes of credit that the rank's pushes of this epoch take until their results are published.
     outstanding: int = 0
 
@@ -208,6 +210,7 @@ class Job:
             view.stream = stream
             view.presence = Presence.PRESENT
             view.rate = view.told_rate = math.inf
+            view.is_paced = False
             # The count tells rank 0 that the former stream is lost, perhaps with pushes on it.
             view.streams += 1
         else:
@@ -440,8 +443,8 @@ class Job:
         views = {view.stream: view for view in self.ranks.values() if view.stream is not None}
         remote = [stream for stream, view in views.items() if view.place.host != own_host or not own_host]
         self.pacing.hear([view.rate for view in views.values()])
-        if sent:
-            known = {stream: sent[stream] for stream in remote if stream in sent}
+        # Ticks tell of the streams of all jobs that send, and this one may send nothing.
+        if known := {stream: sent[stream] for stream in remote if stream in sent}:
             self.pacing.look(known, share * len(known), now)
         rate = self.pacing.rate
         actions: list[Action] = []
@@ -449,8 +452,11 @@ class Job:
             if view.told_rate != rate:
                 view.told_rate = rate
                 actions.append(Send(stream, LinkRate.of(rate)))
-        if not math.isinf(rate):
-            actions += [Throttle(stream, int(share * rate)) for stream in remote]
+        is_paced = not math.isinf(rate)
+        for stream in remote:
+            if is_paced or views[stream].is_paced:
+                actions.append(Throttle(stream, int(share * min(rate, UNPACED))))
+            views[stream].is_paced = is_paced
         return actions
 
     def waiting(self, now: float) -> Waiting | None:

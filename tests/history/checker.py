@@ -2,7 +2,7 @@
 
 A history is a list of records, dictionaries with `what`, `t` (seconds) and more:
 
-    life     job, life, ranks                        all processes of a job begin
+    life     job, life, ranks, local_size            all ranks of a job begin, each for so many processes
     issued   job, life, rank, seq, op, dtype, contribution   bytes, as they are on the wire
     result   job, life, rank, seq, result            bytes
     failed   job, life, rank, error, text            the rank's error: all later collectives have it too
@@ -10,6 +10,9 @@ A history is a list of records, dictionaries with `what`, `t` (seconds) and more
     killed   job, life, rank                         its process was ended from outside
     strayed  job, life, rank                         it has issued something else than the others
     fault    kind, hosts, seconds                    something happened to these hosts, for so long
+    listens  reducer                                 a process of a reducer begins to listen
+    drains   reducer                                 it has asked all jobs to leave
+    ended    reducer                                 it is gone
     calm                                             no fault goes on, and none comes any more
     left     text                                    something is left that should be gone
 
@@ -18,7 +21,8 @@ What is proved:
 - A result is the fold of all ranks' contributions in rank order, of the same job, life and number, rounded once.
 - A rank gets one result or one error for what it issues, and nothing after its error.
 - An error names a real cause.
-- Nothing is waited for longer than its limit, and nothing is left at the end.
+- Nothing is waited for longer than its limit, and nothing is left at the end. While nothing has happened for a while,
+  sums come soon after the last contribution, and a reducer that drains is soon left if another one is there.
 """
 
 from __future__ import annotations
@@ -37,6 +41,9 @@ Record = dict[str, Any]
 MEMORY_S, TIMEOUT_MEMORY_S = 45.0, 165.0
 #: Within so many seconds the survivors of a dead rank have its error, if nothing else is wrong.
 DEATH_S = 3.5
+#: A pause after the last fault, in seconds, after which all is as ever: then so many seconds are enough for a sum of
+#: ranks that have met, and for leaving a reducer.
+RECOVERY_S, SUM_S, DRAIN_S = 8.0, 2.0, 1.0
 #: Faults that may lose a rank, or every reducer; after all others the job goes on.
 SEVERE = frozenset({"silent reducer", "cut", "half cut", "isolate", "slow", "refuse", "freeze"})
 _PLAIN = {"FLOAT32": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2", "INT32": "<i4", "INT64": "<i8"}
@@ -45,9 +52,14 @@ _PLAIN = {"FLOAT32": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2", "INT32": "<i4", 
 def violations(history: Iterable[Record]) -> list[str]:
     """Return what is wrong with a history, a line each."""
     history = list(history)
-    return [*_wrong_results(history), *_wrong_ends(history), *_wrong_errors(history), *_late(history)] + [
-        f"left behind: {record['text']}" for record in history if record["what"] == "left"
-    ]
+    return (
+        [*_wrong_results(history), *_wrong_ends(history), *_wrong_errors(history), *_late(history)]
+        + [
+            *_late_sums(history),
+            *_late_drains(history),
+        ]
+        + [f"left behind: {record['text']}" for record in history if record["what"] == "left"]
+    )
 
 
 # ---- results ----
@@ -56,10 +68,12 @@ def violations(history: Iterable[Record]) -> list[str]:
 def _wrong_results(history: list[Record]) -> Iterable[str]:
     contributions: dict[tuple[str, int, int], dict[int, Record]] = defaultdict(dict)
     ranks: dict[tuple[str, int], int] = {}
+    local_sizes: dict[tuple[str, int], int] = {}
     folds: dict[tuple[str, int, int], bytes] = {}
     for record in history:
         if record["what"] == "life":
             ranks[record["job"], record["life"]] = record["ranks"]
+            local_sizes[record["job"], record["life"]] = record["local_size"]
         elif record["what"] == "issued":
             contributions[_key(record)][record["rank"]] = record
         elif record["what"] == "result":
@@ -69,13 +83,16 @@ def _wrong_results(history: list[Record]) -> Iterable[str]:
                 if len(parts) != ranks.get(key[:2]):
                     yield f"{_who(record)} got a result of {len(parts)} contributions"
                     continue
-                folds[key] = fold([parts[rank] for rank in sorted(parts)])
+                folds[key] = fold([parts[rank] for rank in sorted(parts)], local_sizes[key[:2]])
             if record["result"] != folds[key]:
                 yield f"{_who(record)} got a wrong result of collective {record['seq']}"
 
 
-def fold(parts: list[Record]) -> bytes:
-    """Return what the parts give in this order; 16-bit floats are added in float32 and rounded once."""
+def fold(parts: list[Record], local_size: int) -> bytes:
+    """Return what the parts give in this order; 16-bit floats are added in float32 and rounded once.
+
+    AVG divides by all whose sums the parts are: `local_size` in each.
+    """
     op, dtype = parts[0]["op"], parts[0]["dtype"]
     arrays = [_decode(dtype, part["contribution"]) for part in parts]
     total = arrays[0].copy()
@@ -88,7 +105,7 @@ def fold(parts: list[Record]) -> bytes:
             else:
                 total = (np.minimum if op == "MIN" else np.maximum)(total, array)
         if op == "AVG":
-            total /= total.dtype.type(len(arrays))
+            total /= total.dtype.type(len(arrays) * local_size)
         return _encode(dtype, total)
 
 
@@ -191,6 +208,64 @@ def _late(history: list[Record]) -> Iterable[str]:
 
 def _overlaps(fault: Record, now: float) -> bool:
     return bool(fault["t"] <= now + DEATH_S and now <= fault["t"] + fault["seconds"] + MEMORY_S)
+
+
+def _late_sums(history: list[Record]) -> Iterable[str]:
+    """Say which sums came late. Only ranks that have had a result are known to have met."""
+    ranks = {(one["job"], one["life"]): one["ranks"] for one in history if one["what"] == "life"}
+    issued: dict[tuple[str, int, int], int] = defaultdict(int)
+    first: dict[tuple[str, int], float] = {}
+    waiting: dict[tuple[str, int, int], tuple[float, set[int]]] = {}
+    for record in (one for one in history if one["what"] in ("issued", "result")):
+        key = _key(record)
+        if record["what"] == "issued":
+            issued[key] += 1
+            if issued[key] == ranks[key[:2]] and key[:2] in first:
+                waiting[key] = record["t"], set()
+            continue
+        first.setdefault(key[:2], record["t"])
+        if key in waiting:
+            waiting[key][1].add(record["rank"])
+            if record["t"] <= waiting[key][0] + SUM_S and len(waiting[key][1]) == ranks[key[:2]]:
+                del waiting[key]
+    for (job, life, seq), (since, _) in waiting.items():
+        if _stays(history, since, since + SUM_S) and _is_quiet(history, since, since + SUM_S):
+            yield f"{job} life {life}: collective {seq} was complete at {since:.2f} and took longer than {SUM_S:g} s"
+
+
+def _late_drains(history: list[Record]) -> Iterable[str]:
+    for index, drain in enumerate(history):
+        if drain["what"] != "drains":
+            continue
+        now, due = drain["t"], drain["t"] + DRAIN_S
+        ends = [
+            one["t"]
+            for one in history[index:]
+            if one["what"] == "ended" and one["reducer"] == drain["reducer"]
+        ]
+        if min(ends, default=due + 1) > due and _stays(history, now, due) and _is_quiet(history, now, due):
+            yield f"{drain['reducer']} drains since {now:.2f} and was not left in {DRAIN_S:g} s"
+
+
+def _stays(history: list[Record], since: float, until: float) -> set[str]:
+    """Return the reducers that are there a while before this time, and all through it."""
+    there: set[str] = set()
+    for one in history:
+        if one["what"] == "listens" and one["t"] < since - RECOVERY_S:
+            there.add(one["reducer"])
+        elif one["what"] in ("drains", "ended") and one["t"] <= until:
+            there.discard(one["reducer"])
+    return there
+
+
+def _is_quiet(history: list[Record], since: float, until: float) -> bool:
+    """Whether no fault, and no end of a process, was shortly before this time or in it."""
+    return not any(
+        since <= one["t"] + one.get("seconds", 0.0) + RECOVERY_S and one["t"] <= until
+        for one in history
+        if one["what"] in ("killed", "failed", "strayed", "over")
+        or (one["what"] == "fault" and one["kind"] != "drain")
+    )
 
 
 def _key(record: Record) -> tuple[str, int, int]:

@@ -10,7 +10,7 @@ def history(*changes):
     parts = [np.array([1.0, 2.0], "<f4").tobytes(), np.array([10.0, 20.0], "<f4").tobytes()]
     total = np.array([11.0, 22.0], "<f4").tobytes()
     job = {"job": "a", "life": 1}
-    records = [{"what": "life", "t": 0.0, "ranks": 2} | job]
+    records = [{"what": "life", "t": 0.0, "ranks": 2, "local_size": 1} | job]
     for rank, part in enumerate(parts):
         records.append(
             {
@@ -82,6 +82,27 @@ def fault(kind, seconds=1.0):
     )
 
 
+def reducer(what, t, name="r:1/1"):
+    return lambda records: records.append({"what": what, "t": t, "reducer": name})
+
+
+def second_sum(result_t):
+    """Issue another sum at 20 s, whose results come at that time."""
+
+    def change(records):
+        del records[-2:]
+        records += [dict(record, seq=1, t=20.0) for record in records if record["what"] == "issued"]
+        records += [
+            dict(record, seq=1, t=result_t)
+            for record in records
+            if record["what"] == "result" and record["t"] < 9
+        ]
+
+    return change
+
+
+#: Of two reducers that are there for long, one begins to drain.
+DRAIN = [reducer("listens", 0.0), reducer("listens", 0.0, "r:2/1"), reducer("drains", 30.0)]
 LOST = "rank 0 (a-0) is gone: its streams to r:1 broke without goodbye"
 
 
@@ -92,6 +113,13 @@ LOST = "rank 0 (a-0) is gone: its streams to r:1 broke without goodbye"
         [killed(0), failed("WorkerLost", LOST)],
         [fault("cut", 12.0), failed("WorkerLost", LOST)],
         [fault("no memory"), failed("ResourceExhausted")],
+        [second_sum(21.0), reducer("listens", 0.0)],
+        [second_sum(25.0)],
+        [second_sum(25.0), fault("cut", 15.0), reducer("listens", 0.0)],
+        [second_sum(25.0), reducer("listens", 0.0), reducer("ended", 21.0)],
+        [*DRAIN, reducer("ended", 30.5)],
+        [*DRAIN, fault("slow", 25.0)],
+        [*DRAIN, reducer("drains", 30.6, "r:2/1")],
     ],
 )
 def test_a_right_history_is_right(changes):
@@ -116,6 +144,9 @@ def test_a_right_history_is_right(changes):
             [lambda records: records.append({"what": "left", "t": 9.0, "text": "r:1: 1 jobs"})],
             "left behind: r:1: 1 jobs",
         ),
+        ([second_sum(25.0), reducer("listens", 0.0)], "collective 1 was complete at 20.00 and took longer"),
+        (DRAIN, "r:1/1 drains since 30.00 and was not left"),
+        ([*DRAIN, reducer("ended", 32.0)], "r:1/1 drains since 30.00 and was not left"),
         ([lambda records: records.pop(), killed(0)], "died, and rank 1 did not learn of it in time"),
     ],
 )
@@ -125,7 +156,7 @@ def test_a_wrong_history_is_wrong(changes, text):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "op", "parts", "total"),
+    ("dtype", "op", "parts", "total", "local_size"),
     [
         # Folded in rank order: from the right it would be 1.
         (
@@ -133,6 +164,7 @@ def test_a_wrong_history_is_wrong(changes, text):
             "SUM",
             [np.array([1.0], "<f4"), np.array([2.0**30], "<f4"), np.array([-(2.0**30)], "<f4")],
             np.array([0.0], "<f4"),
+            1,
         ),
         # Rounded once: to float16 after each addition it would stay 2048.
         (
@@ -140,17 +172,27 @@ def test_a_wrong_history_is_wrong(changes, text):
             "SUM",
             [np.array([2048.0], "<f2"), np.array([1.0], "<f2"), np.array([1.0], "<f2")],
             np.array([2050.0], "<f2"),
+            1,
         ),
         (
             "BFLOAT16",
             "AVG",
             [np.array([0x3F80], "<u2"), np.array([0x4000], "<u2")],
             np.array([0x3FC0], "<u2"),
+            1,
         ),
-        ("INT32", "SUM", [np.array([2**31 - 1], "<i4"), np.array([1], "<i4")], np.array([-(2**31)], "<i4")),
-        ("INT64", "MAX", [np.array([3], "<i8"), np.array([-4], "<i8")], np.array([3], "<i8")),
+        # Each part is the sum of two processes.
+        ("FLOAT32", "AVG", [np.array([6.0], "<f4"), np.array([10.0], "<f4")], np.array([4.0], "<f4"), 2),
+        (
+            "INT32",
+            "SUM",
+            [np.array([2**31 - 1], "<i4"), np.array([1], "<i4")],
+            np.array([-(2**31)], "<i4"),
+            1,
+        ),
+        ("INT64", "MAX", [np.array([3], "<i8"), np.array([-4], "<i8")], np.array([3], "<i8"), 1),
     ],
 )
-def test_the_fold(dtype, op, parts, total):
+def test_the_fold(dtype, op, parts, total, local_size):
     records = [{"op": op, "dtype": dtype, "contribution": part.tobytes()} for part in parts]
-    assert fold(records) == total.tobytes()
+    assert fold(records, local_size) == total.tobytes()

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from reduction import wire
 from reduction.errors import MalformedFrame
 from reduction.model import Join
+from simulation import faults_of_reducers
+from simulation.network import Process
+from simulation.reducer import SimReducer
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -43,61 +46,6 @@ def strike(world: World, fault: Fault) -> None:
     KINDS[fault.kind](world, fault)
 
 
-# ---- reducers ----
-
-
-def _kill_reducer(world: World, fault: Fault) -> None:
-    index = fault.first % len(world.addresses)
-    world.note("kill reducer", [world.host_of(index)], 0.0)
-    world.stop_reducer(index, restart_s=5 * fault.much)
-
-
-def _silent_reducer(world: World, fault: Fault) -> None:
-    """Its host stops: nobody is told."""
-    index = fault.first % len(world.addresses)
-    seconds = 11 + 5 * fault.much
-    world.isolate(world.host_of(index), seconds)
-    world.note("silent reducer", [world.host_of(index)], seconds)
-    world.stop_reducer(index, restart_s=seconds)
-
-
-def _drain(world: World, fault: Fault) -> None:
-    index = fault.first % len(world.addresses)
-    world.note("drain", [world.host_of(index)], 0.0)
-    world.reducers[index].drain(limit_s=20.0)
-    world.restart_when_gone(index, restart_s=5 * fault.much)
-
-
-def _move(world: World, fault: Fault) -> None:
-    """It stops, and another one at another address takes its place in the name's answer."""
-    index = fault.first % len(world.addresses)
-    world.note("kill reducer", [world.host_of(index)], 0.0)
-    world.stop_reducer(index, restart_s=fault.much, moves=True)
-
-
-def _refuse(world: World, fault: Fault) -> None:
-    index = fault.first % len(world.addresses)
-    seconds = 6 * fault.much
-    world.note("refuse", [world.host_of(index)], seconds)
-    world.network.refusing[world.addresses[index]] = world.network.clock.now + seconds
-
-
-def _no_memory(world: World, fault: Fault) -> None:
-    """The next accumulator cannot be had."""
-    reducer = world.reducers[fault.first % len(world.addresses)]
-    pool = reducer.engine.pool
-    take = pool.take
-
-    def fail(nbytes: int) -> memoryview:
-        pool.take = take  # type: ignore[method-assign]
-        if world.is_calm:
-            return take(nbytes)
-        world.note("no memory", [reducer.host], 0.0)
-        raise MemoryError(f"{nbytes} bytes")
-
-    pool.take = fail  # type: ignore[method-assign]
-
-
 # ---- ranks ----
 
 
@@ -121,12 +69,12 @@ def _impostor(world: World, fault: Fault) -> None:
     """Another process joins as a rank of a job."""
     job = world.jobs[fault.first % len(world.jobs)]
     member = job.member(fault.second % job.shape.ranks)
-    index = int(fault.much * len(world.addresses))
     if member is None:
         return
     world.note("impostor", [member.host], 0.0)
     who = member.identity
-    end = world.network.connect(world.stranger, world.addresses[index])
+    reducers = world.reducers
+    end = world.network.connect(world.stranger, reducers[int(fault.much * len(reducers))].address)
     end.send(
         Join(
             job=who.job,
@@ -137,10 +85,26 @@ def _impostor(world: World, fault: Fault) -> None:
             host="stranger",
             minimum=0,
             credit_bytes=1 << 20,
+            local_size=who.local_size,
             run=who.run,
         )
     )
     world.network.clock.at(world.network.clock.now + 2 * fault.much, end.close)
+
+
+def _twice(world: World, fault: Fault) -> None:
+    """A rank's Join comes a second time, as if something on its way had tried again; nobody reads the answer."""
+    job = world.jobs[fault.first % len(world.jobs)]
+    member = job.member(fault.second % job.shape.ranks)
+    if member is None or member.is_over or not member.links:
+        return
+    ends = list(member.links.values())
+    reducer = ends[int(fault.much * len(ends))].peer.process
+    if isinstance(reducer, SimReducer) and member.join is not None:
+        world.note("dial twice", [member.host, reducer.host], 0.0)
+        end = world.network.connect(Process(world.network, member.host), reducer.address)
+        end.send(member.join)
+        world.network.clock.at(world.network.clock.now + 2 * fault.much, end.close)
 
 
 # ---- hosts and paths ----
@@ -182,6 +146,14 @@ def _slow(world: World, fault: Fault) -> None:
     world.network.slow(other, one, extra_s, seconds)
 
 
+def _lossy(world: World, fault: Fault) -> None:
+    """A path loses packets: whoever knows it sends more slowly."""
+    one, other = world.path(fault)
+    world.note("lossy", [one, other], 5.0)
+    world.network.lose_packets(one, other, 0.1 * fault.much**2, 5.0)
+    world.network.lose_packets(other, one, 0.1 * fault.much**2, 5.0)
+
+
 def _clog(world: World, fault: Fault) -> None:
     """Paths stop one after the other, and come back in another order; none for long."""
     hosts = sorted({process.host for process in world.processes()})
@@ -202,7 +174,7 @@ def _reset(world: World, fault: Fault) -> None:
 
 
 def _damage(world: World, fault: Fault) -> None:
-    """A bit of the next frame on a connection is another one. Jobs without checksums would not notice."""
+    """A bit of the next payload on a connection is another one. Jobs without checksums would not notice."""
     ends = [
         end
         for end in world.network.ends.values()
@@ -212,14 +184,17 @@ def _damage(world: World, fault: Fault) -> None:
         return
     end = ends[fault.first % len(ends)]
     is_worker_frame = end.process in world.reducers
-    world.note("damage", [end.process.host, end.peer.process.host], 0.0)
 
     def damaged(frame: object) -> object:
         to_wire = wire.worker_frame_to_wire if is_worker_frame else wire.reducer_frame_to_wire
         from_wire = wire.worker_frame_from_wire if is_worker_frame else wire.reducer_frame_from_wire
-        data = bytearray(to_wire(frame))
-        if not hasattr(frame, "payload"):  # only these have checksums
+        if world.is_calm:
             return frame
+        if not hasattr(frame, "payload"):  # only these have checksums: wait for one
+            end.damage = damaged
+            return frame
+        data = bytearray(to_wire(frame))
+        world.note("damage", [end.process.host, end.peer.process.host], 0.0)
         bit = int(fault.much * len(data) * 8)
         data[bit // 8] ^= 1 << (bit % 8)
         try:
@@ -233,21 +208,18 @@ def _damage(world: World, fault: Fault) -> None:
 
 
 KINDS: dict[str, Callable[[World, Fault], None]] = {
-    "kill reducer": _kill_reducer,
-    "silent reducer": _silent_reducer,
-    "drain": _drain,
-    "move": _move,
-    "refuse": _refuse,
-    "no memory": _no_memory,
+    **faults_of_reducers.KINDS,
     "kill rank": _kill_rank,
     "kill half": _kill_half,
     "stray": _stray,
     "impostor": _impostor,
+    "dial twice": _twice,
     "freeze": _freeze,
     "cut": _cut,
     "half cut": _half_cut,
     "isolate": _isolate,
     "slow": _slow,
+    "lossy": _lossy,
     "clog": _clog,
     "reset": _reset,
     "damage": _damage,

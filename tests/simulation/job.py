@@ -39,7 +39,8 @@ class Shape:
     credit_bytes: int | None
     #: How much faster than true each rank's clock runs.
     drifts: tuple[float, ...]
-    colocated: bool = False
+    #: Each rank is a rail of a node, and stands for so many processes.
+    local_size: int
 
 
 class Job:
@@ -50,6 +51,7 @@ class Job:
         seed: of what is reduced, and of the times of computing.
         shape: what it is like.
         names: returns the addresses of the reducers that are named now.
+        place: returns where the processes of a host say that they are.
         record: takes what happens, for the checker.
     """
 
@@ -59,10 +61,11 @@ class Job:
         seed: str,
         shape: Shape,
         names: Callable[[], tuple[str, ...]],
+        place: Callable[[str], Place],
         record: Callable[..., None],
     ) -> None:
         self.network, self.shape = network, shape
-        self._seed, self._names, self._record = seed, names, record
+        self._seed, self._names, self._place, self._record = seed, names, place, record
         random = Random(f"{seed}/plan")
         self._plan = [self._collective(random) for _ in range(shape.collectives)]
         self.life = 0
@@ -70,6 +73,8 @@ class Job:
         #: How many collectives each rank of this life has issued, and has results of.
         self._issued: list[int] = []
         self._held: list[int] = []
+        #: The addresses of reducers that all ranks of this life begin with.
+        self._told: tuple[str, ...] = ()
         #: The first collective of this life in the plan: those before are in a checkpoint.
         self._first = 0
         #: Ranks of this life that issue another size at their next collective.
@@ -82,8 +87,15 @@ class Job:
     def start(self, delays_s: list[float] | None = None) -> None:
         """Begin a life, each rank after its delay."""
         self.life += 1
-        self._record("life", job=self.shape.name, life=self.life, ranks=self.shape.ranks)
+        self._record(
+            "life",
+            job=self.shape.name,
+            life=self.life,
+            ranks=self.shape.ranks,
+            local_size=self.shape.local_size,
+        )
         self._has_failed = self._is_ended = False
+        self._told = self._names()
         self._strays.clear()
         size = self.shape.ranks
         self.ranks = []
@@ -96,10 +108,6 @@ class Job:
     def host(self, rank: int) -> str:
         """Return the host of a rank."""
         return f"{self.shape.name}-{rank}"
-
-    def place(self, rank: int) -> Place:
-        """Return where a rank runs."""
-        return Place(self.host(rank).encode().ljust(ID_BYTES)[:ID_BYTES], 0)
 
     def member(self, rank: int) -> SimRank | None:
         """Return the present process of a rank, if it has started."""
@@ -135,11 +143,12 @@ class Job:
             join_timeout_s=JOIN_TIMEOUT_S,
             close_timeout_s=5.0,
             checksums=shape.checksums,
-            place=self.place(rank) if shape.colocated else Place(),
+            local_size=shape.local_size,
+            place=self._place(self.host(rank)),
             run=str(life),
         )
         drift = shape.drifts[rank % len(shape.drifts)]
-        member = SimRank(self.network, self.host(rank), identity, self._names, self, drift)
+        member = SimRank(self.network, self.host(rank), identity, self._told, self._names, self, drift)
         self.ranks.append(member)
         self._think(member)
 

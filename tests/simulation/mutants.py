@@ -33,9 +33,12 @@ MODULES = (
     "worker_plugin.core.link",
     "worker_plugin.core.rank",
     "worker_plugin.core.window",
+    "reduction.pacing",
+    "worker_plugin.core.flow.convoy",
     "worker_plugin.core.flow.lane",
     "worker_plugin.core.membership.roster",
     "worker_plugin.core.membership.verdict",
+    "worker_plugin.core.membership.weights",
 )
 _COMPARISONS = {
     ast.Lt: ast.LtE,
@@ -59,7 +62,8 @@ class Mutation(NamedTuple):
 
 def path_of(module: str) -> Path:
     """Return the file of a module."""
-    return ROOT / f"{module.replace('.', '/')}.py"
+    path = f"{module.replace('.', '/')}.py"
+    return ROOT / "proto" / path if module.startswith("reduction.") else ROOT / path
 
 
 def mutations(module: str) -> Iterator[Mutation]:

@@ -11,17 +11,22 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from random import Random
+from hashlib import blake2b
 from typing import Any
 
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError
-
-from benchmarks.simulation.network import Clock
+from reduction.limits import ID_BYTES
+from reduction.model import Push, Result
+from simulation.meter import Meter
+from simulation.paths import LATENCY_S, Paths
 
 #: TCP_USER_TIMEOUT of the product, and how long a dial may take, in seconds.
 SILENCE_S, DIAL_S = 10.0, 5.0
-#: Of a path, one way; and the most that is added to it at random.
-LATENCY_S, JITTER_S = 0.0005, 0.001
+
+
+def number_of(name: str) -> bytes:
+    """Return what stands for a name where the product draws a random number."""
+    return blake2b(name.encode(), digest_size=ID_BYTES).digest()
 
 
 class Process:
@@ -76,6 +81,8 @@ class End:
     def __init__(self, network: Network, process: Process, number: int) -> None:
         self.network, self.process, self.number = network, process, number
         self.peer: End = self
+        #: None if nobody may know how much is sent, and pace it.
+        self.meter = Meter(network.clock) if network.is_metered else None
         self.is_open = True
         #: Whether the process knows of it: frames may arrive before that.
         self.is_accepted = True
@@ -85,6 +92,8 @@ class End:
         self._coming: deque[_Item] = deque()
         #: Whether the end of the connection is on its way to this end: what it sends reaches nobody.
         self._is_broken = False
+        #: How many frames may still arrive at both ends together before the connection breaks.
+        self.fuse: list[int] | None = None
         #: What the next frame to this end becomes on its way.
         self.damage: Callable[[Any], Any] | None = None
         process.ends.add(self)
@@ -92,7 +101,13 @@ class End:
     def send(self, frame: Any) -> None:
         """Send a frame to the other end."""
         if self.is_open and not self._is_broken:
-            self.peer._expect(_Item(self.network.arrival(self.process.host, self.peer.process.host), frame))
+            hosts = self.process.host, self.peer.process.host
+            arrives_at = self.network.arrival(*hosts)
+            if self.meter is not None:
+                nbytes = frame.payload.nbytes if isinstance(frame, (Push, Result)) else 0
+                path_s = arrives_at - self.network.clock.now
+                arrives_at = self.meter.arrival(nbytes, self.network.loss(*hosts), path_s)
+            self.peer._expect(_Item(arrives_at, frame))
 
     def close(self) -> None:
         """End the connection after what was sent."""
@@ -158,6 +173,14 @@ class End:
                 self._leave()
                 self.process.take(partial(self.on_lost, item.error))
                 return
+            if self.fuse is not None:
+                self.fuse[0] -= 1
+                if self.fuse[0] < 0:
+                    self.fuse = self.peer.fuse = None
+                    self._coming.clear()
+                    self._is_broken = False  # an end that was on its way is gone too
+                    self.break_both()
+                    return
             frame, damage = item.frame, self.damage
             if damage is not None:
                 self.damage = None
@@ -173,28 +196,22 @@ class _Cut:
 
 
 @dataclass(slots=True)
-class Network:
-    """All paths and listeners."""
+class Network(Paths):
+    """All hosts, listeners and connections."""
 
-    random: Random
-    clock: Clock = field(default_factory=Clock)
+    #: Whether ends know how much they send, and can be paced.
+    is_metered: bool = False
     #: Who takes connections, by address; and what becomes of a new one.
     listeners: dict[str, tuple[Process, Callable[[End], None]]] = field(default_factory=dict)
     #: Until when dials to an address are refused.
     refusing: dict[str, float] = field(default_factory=dict)
+    #: After how many frames the next connection to an address breaks.
+    fuses: dict[str, int] = field(default_factory=dict)
+    #: Other names of addresses.
+    aliases: dict[str, str] = field(default_factory=dict)
     _cuts: dict[tuple[str, str], _Cut] = field(default_factory=dict)
-    #: Added to the latency of a path, until a time.
-    _slow: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     ends: dict[int, End] = field(default_factory=dict)
     _count: int = 0
-
-    def arrival(self, source: str, target: str) -> float:
-        """Return when something that is sent now arrives."""
-        if source == target:
-            return self.clock.now + 1e-5
-        extra, until = self._slow.get((source, target), (0.0, 0.0))
-        slow = extra if self.clock.now < until else 0.0
-        return self.clock.now + LATENCY_S + slow + self.random.random() * JITTER_S
 
     def cut_until(self, source: str, target: str) -> float:
         """Return until when nothing arrives from `source` at `target`; in the past if the path is whole."""
@@ -223,12 +240,9 @@ class Network:
             ):
                 end.lose(ReducerUnavailable("connection timed out"))
 
-    def slow(self, source: str, target: str, extra_s: float, seconds: float) -> None:
-        """Add to the latency of a path for so long."""
-        self._slow[source, target] = extra_s, self.clock.now + seconds
-
     def connect(self, process: Process, address: str) -> End:
         """Dial an address. Frames may be sent at once; `on_lost` tells of a failure."""
+        address = self.aliases.get(address, address)
         self._count += 2
         near = self.ends[self._count] = End(self, process, self._count)
         listener, _ = self.listeners.get(address, (None, None))
@@ -240,6 +254,8 @@ class Network:
         far = self.ends[self._count + 1] = End(self, listener, self._count + 1)
         near.peer, far.peer = far, near
         far.is_accepted = False
+        if (frames := self.fuses.pop(address, None)) is not None:
+            near.fuse = far.fuse = [frames]
         arrives_at, given_up_at = self.arrival(process.host, listener.host), self.clock.now + DIAL_S
         self.clock.at(arrives_at, lambda: self._arrive(near, far, address, given_up_at))
         return near

@@ -13,7 +13,8 @@ from reduction.errors import (
     ReductionError,
     ResourceExhausted,
 )
-from reduction.model import Collective, Push, Result
+from reduction.model import Collective, Join, Push, Result
+from reduction.pacing import Sent
 from reduction.wire import checksum
 from simulation.network import End, Network, Process
 
@@ -50,7 +51,8 @@ class SimRank(Process):
         network: it is on.
         host: its name.
         identity: of the core.
-        names: returns the addresses of the reducers that are named now.
+        known: addresses of the reducers that the job was told of at its start.
+        names: returns those that are named now.
         owner: is told what comes out.
         drift: how much faster than true its clock runs, as a factor.
     """
@@ -60,6 +62,7 @@ class SimRank(Process):
         network: Network,
         host: str,
         identity: Identity,
+        known: tuple[str, ...],
         names: Callable[[], tuple[str, ...]],
         owner: Owner,
         drift: float = 1.0,
@@ -67,9 +70,11 @@ class SimRank(Process):
         super().__init__(network, host)
         self.identity = identity
         self._names, self._owner, self._drift = names, owner, drift
-        known = names()
         self.core = RankCore(identity, known, known)
-        self._links: dict[int, End] = {}
+        #: The present connection of each link.
+        self.links: dict[int, End] = {}
+        #: The first frame of the latest connection.
+        self.join: Join | None = None
         self._transfers: dict[int, _Transfer] = {}
         self.is_over = False
         self._tick()
@@ -94,13 +99,19 @@ class SimRank(Process):
     def _tick(self) -> None:
         if self.is_alive and not self.is_over:
             self.network.clock.at(self.network.clock.now + TICK_S / self._drift, self._tick)
-            self.take(lambda: self.handle(events.Tick()))
+            self.take(lambda: self.handle(events.Tick(self._sent())))
+
+    def _sent(self) -> dict[int, Sent]:
+        if not (self.network.is_metered and self.core.wants_sent):
+            return {}
+        return {number: end.meter.sent for number, end in self.links.items() if end.meter is not None}
 
     def _perform(self, action: actions.Action) -> None:
         match action:
             case actions.Open(link, address, join):
+                self.join = join
                 self._open(link, address)
-                self._links[link].send(join)
+                self.links[link].send(join)
             case actions.Send(link, frame):
                 self._send(link, frame)
             case actions.PushChunk():
@@ -117,8 +128,11 @@ class SimRank(Process):
             case actions.Release(seq):
                 del self._transfers[seq]
             case actions.Shut(link):
-                if (end := self._links.pop(link, None)) is not None:
+                if (end := self.links.pop(link, None)) is not None:
                     end.close()
+            case actions.Throttle(link, bytes_per_s):
+                if (end := self.links.get(link)) is not None and end.meter is not None:
+                    end.meter.pace(bytes_per_s)
             case actions.LookUp():
                 at = self.network.clock.now + self.network.random.random()
                 self.network.clock.at(at, lambda: self.take(lambda: self.handle(events.Found(self._names()))))
@@ -136,29 +150,29 @@ class SimRank(Process):
 
     def _end(self) -> None:
         self.is_over = True
-        for end in self._links.values():
+        for end in self.links.values():
             end.close()
-        self._links.clear()
+        self.links.clear()
         self._owner.on_over(self)
 
     def _open(self, link: int, address: str) -> None:
-        if (old := self._links.pop(link, None)) is not None:
+        if (old := self.links.pop(link, None)) is not None:
             old.close()
-        end = self._links[link] = self.network.connect(self, address)
+        end = self.links[link] = self.network.connect(self, address)
 
         def on_frame(frame: object) -> None:
-            if self._links.get(link) is end:
+            if self.links.get(link) is end:
                 self._receive(link, end, frame)
 
         def on_lost(error: ReductionError | None) -> None:
-            if self._links.get(link) is end:
-                del self._links[link]
+            if self.links.get(link) is end:
+                del self.links[link]
                 self._lose(link, error)
 
         end.on_frame, end.on_lost = on_frame, on_lost
 
     def _send(self, link: int, frame: object) -> None:
-        if (end := self._links.get(link)) is not None:
+        if (end := self.links.get(link)) is not None:
             end.send(frame)
 
     def _push(self, action: actions.PushChunk) -> None:
@@ -182,7 +196,7 @@ class SimRank(Process):
         if error is None:
             self.handle(events.Received(link, frame))
             return
-        del self._links[link]
+        del self.links[link]
         end.close()
         self._lose(link, error)
 

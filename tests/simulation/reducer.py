@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from reduction.errors import MalformedFrame, ReductionError
-from reduction.model import ReducerFrame
-from simulation.network import End, Network, Process
+from reduction.model import Place, ReducerFrame, Welcome
+from simulation.network import End, Network, Process, number_of
 
 from reducer.engine import TICK_S, Engine
 
@@ -14,11 +16,11 @@ from reducer.engine import TICK_S, Engine
 class _Sink:
     """What the engine sends to one rank."""
 
-    def __init__(self, end: End) -> None:
-        self._end = end
+    def __init__(self, end: End, siblings: tuple[int, ...]) -> None:
+        self._end, self._siblings = end, siblings
 
     def on_frame(self, frame: ReducerFrame) -> None:
-        self._end.send(frame)
+        self._end.send(replace(frame, siblings=self._siblings) if isinstance(frame, Welcome) else frame)
 
     def on_closed(self, error: ReductionError | None) -> None:
         self._end.close()
@@ -32,22 +34,38 @@ class SimReducer(Process):
         address: where it listens; the host is its name.
         life: which of the processes that have listened there.
         memory_bytes: its limit.
+        place: of its host.
+        siblings: ports of the others of its server, if it is the one that tells of them.
+        record: takes what happens, for the checker.
     """
 
-    def __init__(self, network: Network, address: str, life: int, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        address: str,
+        life: int,
+        memory_bytes: int,
+        place: Place,
+        siblings: tuple[int, ...],
+        record: Callable[..., None],
+    ) -> None:
         super().__init__(network, address.partition(":")[0])
-        self.address = address
-        self.engine = Engine(memory_limit_bytes=memory_bytes, clock=self._now)
+        self.address, self.siblings = address, siblings
+        self.name = f"{address}/{life}"
+        self.engine = Engine(memory_limit_bytes=memory_bytes, place=place, clock=self._now)
         # The engine's own is random, and a seed must stand for one run.
-        self.engine.jobs.incarnation = f"{address}/{life}".encode().ljust(16, b".")[:16]
+        self.engine.jobs.incarnation = number_of(self.name)
+        self._record = record
         network.listeners[address] = self, self._accept
+        record("listens", reducer=self.name)
         self._tick()
 
     def _now(self) -> float:
         return self.network.clock.now
 
     def _accept(self, end: End) -> None:
-        stream = self.engine.open(_Sink(end), end.peer.process.host)
+        stream = self.engine.open(_Sink(end, self.siblings), end.peer.process.host)
+        stream.pace(end.meter)
 
         def on_frame(frame: object) -> None:
             if isinstance(frame, MalformedFrame):  # bytes that are no frame any more
@@ -65,8 +83,18 @@ class SimReducer(Process):
 
     def drain(self, limit_s: float) -> None:
         """Stop as SIGTERM asks: once no job has this reducer in its configuration, or after a time."""
-        self.take(self.engine.drain)
+        self.take(self._drain)
         self._end_when_unused(self.network.clock.now + limit_s)
+
+    def _drain(self) -> None:
+        self.engine.drain()
+        self._record("drains", reducer=self.name)
+
+    def kill(self) -> None:
+        """See `Process.kill`."""
+        if self.is_alive:
+            self._record("ended", reducer=self.name)
+        super().kill()
 
     def _end_when_unused(self, due: float) -> None:
         if self.is_alive and (not self.engine.is_needed or self.network.clock.now >= due):

@@ -10,16 +10,19 @@ from random import Random
 from typing import Any
 
 from history.checker import violations
-from simulation import faults
+from reduction.model import NOWHERE, Place
+from simulation import faults, paces
 from simulation.faults import Fault
 from simulation.job import Job, Shape
-from simulation.network import Network, Process
+from simulation.network import Network, Process, number_of
 from simulation.rank import SimRank
 from simulation.reducer import SimReducer
+from simulation.servers import Server
 
 #: Faults come in this time, in seconds, and after that all must come to its end in that time.
 FAULTS_S, CALM_S = 60.0, 240.0
-MEMORY_BYTES = 64 << 20
+#: How long after a fault paces may still differ, in seconds.
+PACES_S = 15.0
 Record = dict[str, Any]
 
 
@@ -54,11 +57,18 @@ class World:
         self._is_colocated = random.random() < 0.2
         first = [f"a-{index}" for index in range(reducers)] if self._is_colocated else []
         hosts = first or [f"reducer-{index}" for index in range(reducers)]
-        #: Where the reducers are, of which some may be away.
-        self.addresses = [f"{host}:50051" for host in hosts]
-        self._lives = Counter(self.addresses)
-        self.reducers = [SimReducer(self.network, address, 1, MEMORY_BYTES) for address in self.addresses]
-        self._waiting: set[int] = set()
+        # What was added later has draws of its own, so that older seeds stay what they were.
+        later = Random(f"{seed}/servers")
+        #: How fast the hosts' links are, in Mbit/s, of which one is drawn for each host; 0: it does not say.
+        self._mbits = later.choice([(), (0,), (1000,), (1000, 2500, 10000), (0, 1000, 10000)])
+        self.network.is_metered = later.random() < 0.5
+        processes = [later.choice([1, 1, 1, 2, 3]) for _ in hosts]
+        self.servers = [
+            Server(self.network, host, count, self.place(host), self.record)
+            for host, count in zip(hosts, processes, strict=True)
+        ]
+        #: Until when the answer of the name service lacks a server.
+        self.unnamed_until: dict[Server, float] = {}
         #: Whether no fault comes any more.
         self.is_calm = False
         self.stranger = Process(self.network, "stranger")
@@ -75,6 +85,10 @@ class World:
             if plan is not None
             else faults.plan(random, count, FAULTS_S, list(kinds or faults.KINDS))
         )
+        #: When the last fault is over that has come so far.
+        self._faulty_until = 0.0
+        if self.network.is_metered:
+            self._check_paces()
         for fault in self.plan:
             self.network.clock.at(fault.at, lambda fault=fault: self._strike(fault))
         for job in self.jobs:
@@ -91,13 +105,32 @@ class World:
             chunk_bytes=random.choice([None, 1024, 1024, 4096]),
             credit_bytes=random.choice([None, 4096, 16384]),
             drifts=tuple(random.choice([1.0, 1.0, 0.97, 1.03]) for _ in range(ranks)),
-            colocated=self._is_colocated,
+            local_size=Random(f"{self.seed}/{name}/node").choice([1, 1, 2, 4]),
         )
-        return Job(self.network, f"{self.seed}/{name}", shape, lambda: tuple(self.addresses), self.record)
+        return Job(self.network, f"{self.seed}/{name}", shape, self.named, self.place, self.record)
+
+    def named(self) -> tuple[str, ...]:
+        """Return the addresses of reducers that jobs are told of now."""
+        now = self.network.clock.now
+        named = [server for server in self.servers if self.unnamed_until.get(server, -1.0) <= now]
+        return (*(server.address for server in named or self.servers[:1]), *self.network.aliases)
+
+    def place(self, host: str) -> Place:
+        """Return where the processes of a host say that they are."""
+        if not self._mbits:
+            return NOWHERE
+        return Place(number_of(host), Random(f"{self.seed}/{host}").choice(self._mbits))
 
     def _strike(self, fault: Fault) -> None:
         if not self.is_calm:
             faults.strike(self, fault)
+
+    def _check_paces(self) -> None:
+        now = self.network.clock.now
+        self.network.clock.at(now + 0.5, self._check_paces)
+        if now > self._faulty_until + PACES_S:
+            for job in self.jobs:
+                paces.check(job)
 
     # ---- what faults need ----
 
@@ -108,10 +141,16 @@ class World:
     def note(self, kind: str, hosts: Sequence[str], seconds: float) -> None:
         """Record a fault."""
         self.record("fault", kind=kind, hosts=list(hosts), seconds=seconds)
+        self._faulty_until = max(self._faulty_until, self.network.clock.now + seconds)
 
-    def host_of(self, index: int) -> str:
-        """Return the host of a reducer."""
-        return self.addresses[index].partition(":")[0]
+    @property
+    def reducers(self) -> list[SimReducer]:
+        """The present process of each reducer, alive or not."""
+        return [reducer for server in self.servers for reducer in server.reducers]
+
+    def server(self, number: int) -> Server:
+        """Return one of the servers."""
+        return self.servers[number % len(self.servers)]
 
     def processes(self) -> list[Process]:
         """Return all processes that live."""
@@ -126,7 +165,7 @@ class World:
     def path(self, fault: Fault) -> tuple[str, str]:
         """Return the hosts of a reducer and of a rank."""
         job = self.jobs[fault.second % len(self.jobs)]
-        return self.host_of(fault.first % len(self.addresses)), job.host(fault.second // 7 % job.shape.ranks)
+        return self.server(fault.first).host, job.host(fault.second // 7 % job.shape.ranks)
 
     def isolate(self, host: str, seconds: float) -> None:
         """Cut all paths of a host."""
@@ -138,34 +177,9 @@ class World:
         """Whether the job of one of these has checksums, and an epoch, so that frames have them."""
         return any(isinstance(process, SimRank) and process.core.has_checksums for process in processes)
 
-    def stop_reducer(self, index: int, restart_s: float, *, moves: bool = False) -> None:
-        """Kill a reducer; another process takes its place after a while."""
-        self.reducers[index].kill()
-        self._restart(index, restart_s, moves=moves)
-
-    def restart_when_gone(self, index: int, restart_s: float) -> None:
-        """Have another process take the place of one that ends by itself."""
-        if self.reducers[index].is_alive:
-            at = self.network.clock.now + 0.1
-            self.network.clock.at(at, lambda: self.restart_when_gone(index, restart_s))
-        else:
-            self._restart(index, restart_s)
-
-    def _restart(self, index: int, restart_s: float, *, moves: bool = False) -> None:
-        if index in self._waiting:
-            return
-        self._waiting.add(index)
-        if moves and not self._is_colocated:
-            self.addresses[index] = f"{self.host_of(index)}x:50051"
-        self.network.clock.at(self.network.clock.now + restart_s, lambda: self._start_again(index))
-
-    def _start_again(self, index: int) -> None:
-        self._waiting.discard(index)
-        if self.reducers[index].is_alive:
-            return
-        address = self.addresses[index]
-        self._lives[address] += 1
-        self.reducers[index] = SimReducer(self.network, address, self._lives[address], MEMORY_BYTES)
+    def stop_server(self, server: Server, restart_s: float, *, moves: bool = False) -> None:
+        """Kill all processes of a server; after a while it is there again, perhaps on another host."""
+        server.stop(restart_s, host=f"{server.host}x" if moves and not self._is_colocated else "")
 
     # ---- the run ----
 

@@ -82,6 +82,8 @@ class Link:
     rate: float = math.inf
     #: The rate that the reducer was told on the present stream.
     told_rate: float = math.inf
+    #: Whether the present stream is paced.
+    is_paced: bool = False
     #: The pushes of the epoch; None before its Start and after its end or the stream's.
     lane: Lane | None = None
     #: How many collectives this rank has told the reducer that it holds.
@@ -114,6 +116,7 @@ class Link:
         self.busy_since = None
         self.acked = 0
         self.rate = self.told_rate = math.inf
+        self.is_paced = False
 
     @property
     def reason(self) -> str:

@@ -69,7 +69,7 @@ from reduction.model import (
     Waiting,
     Welcome,
 )
-from reduction.pacing import Pacing, Sent
+from reduction.pacing import UNPACED, Pacing, Sent
 
 from worker_plugin.core.actions import (
     Action,
@@ -537,8 +537,8 @@ class RankCore:
             (link, weight / total) for link, weight in members if link.place.host != own_host or not own_host
         ]
         self.pacing.hear([link.rate for link, _ in members])
-        if sent:
-            known = [(link.id, share) for link, share in remote if link.id in sent]
+        known = [(link.id, share) for link, share in remote if link.id in sent]
+        if known or (sent and self.epochs.is_calm):  # while an epoch begins some members are not known
             self.pacing.look(
                 {number: sent[number] for number, _ in known}, sum(share for _, share in known), now
             )
@@ -546,11 +546,14 @@ class RankCore:
             if link.told_rate != self.pacing.own:
                 link.told_rate = self.pacing.own
                 self._actions.append(Send(link.id, LinkRate.of(self.pacing.own)))
-        if not math.isinf(rate := self.pacing.rate):
-            self._actions += [Throttle(link.id, int(rate * share)) for link, share in remote]
-        for link, _ in remote:
+        rate = self.pacing.rate
+        is_paced = not math.isinf(rate)
+        for link, share in remote:
+            if is_paced or link.is_paced:
+                self._actions.append(Throttle(link.id, int(min(rate, UNPACED) * share)))
+            link.is_paced = is_paced
             if link.lane is not None and link.lane.pace is not None:
-                link.lane.pace.is_paced = not math.isinf(rate)
+                link.lane.pace.is_paced = is_paced
 
     def _announce(self, now: float) -> None:
         """Between collectives, rank 0 tells the others which reducers it has found, so that they dial them too.

@@ -10,6 +10,7 @@ refused: unauthenticated   the same while running and another link is up; otherw
 refused otherwise          fail
 stream lost                down; dial again after a pause that grows to a second
 one of a DNS name's away   look up what the name stands for; dial what is new, give up what it stands for no more
+all are away               the same, also if rank 0 had found them
 REFRESH_S have passed      on rank 0: ask all sources again, with the same consequences
 rank 0 has found others    dial them; give up those of them that it has given up
 """
@@ -182,8 +183,12 @@ class Roster:
             self.alone_since = now
 
     def wants_look_up(self, now: float) -> bool:
-        """Whether to look the DNS names up now: one of their reducers has been away for a while."""
-        if not any(
+        """Whether to look the DNS names up now: one of their reducers has been away for a while, or all are away.
+
+        If all are away, those that rank 0 has found may have taken the places of all that this rank had looked up.
+        """
+        is_alone = self._may_change and not self.up
+        if not is_alone and not any(
             link.is_looked_up and link.phase in (LinkPhase.DOWN, LinkPhase.OPENING) for link in self.links
         ):
             self.look_up_at = None

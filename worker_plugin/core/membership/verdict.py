@@ -177,6 +177,9 @@ def _first_epoch(view: View) -> Verdict:
         return GiveUp(lost)
     is_early = view.now < view.started_at + view.join_timeout_s
     if not any(link.is_up for link in view.links):
+        # One that was there may be back soon.
+        alone_since = view.started_at if view.alone_since is None else view.alone_since
+        is_early = view.now < alone_since + view.join_timeout_s
         verdict = FallBack(_why_unavailable(view)[0]) if view.may_fall_back else GiveUp(_unavailable(view))
         return _KEEP if is_early else verdict
     may_leave_out = view.rank == 0 and view.on_reducer_loss == "reshard"

@@ -2,7 +2,7 @@
 
 import pytest
 from reduction.model import LinkRate, Place
-from reduction.pacing import BACK_OFF, Sent
+from reduction.pacing import BACK_OFF, UNPACED, Sent
 from support.scenes.jobs_scene import join, make_jobs, receive, running
 
 from reducer.core.actions import Send, Throttle
@@ -45,6 +45,23 @@ def test_its_own_losses_slow_down_results_and_all_ranks_hear_of_it(jobs):
     assert told(actions) == pytest.approx({10: rate, 11: rate}, abs=1)
     assert paced(actions) == pytest.approx({10: rate, 11: rate}, abs=1)
     assert told(jobs.handle(Tick(), 1.1)) == {}
+
+
+def test_a_rate_lasts_while_only_other_jobs_send(jobs):
+    jobs.handle(Tick({10: Sent(), 11: Sent()}), 1.0)
+    jobs.handle(Tick({10: Sent(2 * 10**6, 2000, 100), 11: Sent(2 * 10**6, 2000)}), 1.0 + TICK_S)
+    job = next(iter(jobs.by_name.values()))
+    rate = job.pacing.own
+    assert told(jobs.handle(Tick({99: Sent()}), 1.1)) == {}
+    assert job.pacing.own == rate
+
+
+def test_a_stream_is_paced_no_more_once_nobody_knows_a_limit(jobs):
+    receive(jobs, 11, LinkRate(20_000_000))
+    jobs.handle(Tick(), 1.0)
+    receive(jobs, 11, LinkRate(0))
+    assert paced(jobs.handle(Tick(), 1.1)) == dict.fromkeys(STREAMS, UNPACED)
+    assert paced(jobs.handle(Tick(), 1.2)) == {}
 
 
 def test_the_slowest_rank_decides_for_all(jobs):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from reduction.model import LinkRate, Member, Peer, Peers, Place, Presence, Welcome
-from reduction.pacing import BACK_OFF, Sent
+from reduction.pacing import BACK_OFF, UNPACED, Sent
 from support.scenes.rank_scene import Scene, incarnation, nonce, send
 
 from worker_plugin.core.actions import Throttle
@@ -75,6 +75,27 @@ def test_what_a_reducer_tells_counts_if_it_is_lower():
     assert throttles(scene.tick(1.1)) == {0: 5_000_000, 1: 5_000_000}
     scene.receive("a", LinkRate(0), 1.2)
     assert throttles(scene.tick(1.3)) == {0: 10_000_000, 1: 10_000_000}
+
+
+def test_a_rate_lasts_while_the_next_epoch_begins():
+    scene = Scene().run()
+    lose_some(scene)
+    rate = scene.core.pacing.own
+    scene.lose("b", now=2.0)
+    scene.tick(2.0)
+    scene.welcome("b", now=2.0)
+    scene.peers("b", "PP", now=2.0)
+    scene.handle(Tick({0: Sent(), 1: Sent()}), 2.1)
+    assert scene.core.pacing.own == rate, "no member has started, so none was asked"
+
+
+def test_a_connection_is_paced_no_more_once_nobody_knows_a_limit():
+    scene = Scene().run()
+    scene.receive("a", LinkRate(10_000_000), 1.0)
+    scene.tick(1.1)
+    scene.receive("a", LinkRate(0), 1.2)
+    assert throttles(scene.tick(1.3)) == dict.fromkeys((0, 1), UNPACED // 2)
+    assert not throttles(scene.tick(1.4))
 
 
 def test_a_reducer_that_came_back_is_told_again():

@@ -36,6 +36,19 @@ def test_a_name_is_looked_up_while_one_of_its_reducers_is_away():
     assert not any(LookUp() in scene.tick(float(now)) for now in range(31, 40))
 
 
+def test_names_are_looked_up_when_all_are_away_that_only_rank_0_has_found():
+    """Rank 0 was faster to find each that has moved; then all of them move, and nobody is left to tell of it."""
+    scene = named("a", rank=1).run()
+    scene.core.roster.on_added(("c:1",), 1.0)
+    scene.lose("a", UNAVAILABLE, 1.0)
+    found(scene, "c:1", now=3.0)
+    scene.tick(3.0)
+    scene.handle(Received(1, Welcome(incarnation("c"), CREDIT)), 3.1)
+    assert not any(LookUp() in scene.tick(float(now)) for now in range(4, 10))
+    scene.handle(StreamLost(1, UNAVAILABLE), 10.0)
+    assert any(LookUp() in scene.tick(float(now)) for now in range(10, 14))
+
+
 def test_addresses_that_the_user_wrote_are_not_looked_up():
     scene = named("a", fixed="a").run()
     scene.lose("a", UNAVAILABLE, 0.0)

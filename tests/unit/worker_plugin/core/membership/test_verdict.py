@@ -210,6 +210,14 @@ def test_another_rank_that_reaches_none_names_them_all():
     )
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_reducer_that_was_there_is_waited_for_from_its_loss_on(rank):
+    """The only one that all reach may be started again just when one that nobody reaches is to be left out."""
+    alone = {"rank": rank, "alone_since": 59.0}
+    assert judge(forming(down("a"), now=118.0, **alone)) == Keep()
+    assert given_up(judge(forming(down("a"), now=119.0, **alone)))[0] is ReducerUnavailable
+
+
 @pytest.mark.parametrize("other", [link("b"), down("b")])
 def test_another_rank_that_reaches_some_waits_for_rank_0(other):
     links, missing = (link("a", "-P"), other), {"rank": 1}

@@ -1,0 +1,113 @@
+"""What can happen to reducers, their names, and the connections that ranks begin to them; see faults.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from simulation.servers import PORT
+
+if TYPE_CHECKING:
+    from simulation.faults import Fault
+    from simulation.world import World
+
+#: As many frames, in both directions together, may come before the first Push.
+HANDSHAKE_FRAMES = 8
+
+
+def _kill_reducer(world: World, fault: Fault) -> None:
+    """One process ends; its siblings stay."""
+    server = world.server(fault.first)
+    world.note("kill reducer", [server.host], 0.0)
+    server.kill(fault.second % len(server.reducers), restart_s=5 * fault.much)
+
+
+def _kill_server(world: World, fault: Fault) -> None:
+    server = world.server(fault.first)
+    world.note("kill reducer", [server.host], 0.0)
+    world.stop_server(server, restart_s=5 * fault.much)
+
+
+def _silent_reducer(world: World, fault: Fault) -> None:
+    """Its host stops: nobody is told."""
+    server = world.server(fault.first)
+    seconds = 11 + 5 * fault.much
+    world.isolate(server.host, seconds)
+    world.note("silent reducer", [server.host], seconds)
+    world.stop_server(server, restart_s=seconds)
+
+
+def _drain(world: World, fault: Fault) -> None:
+    server = world.server(fault.first)
+    world.note("drain", [server.host], 0.0)
+    server.drain(limit_s=20.0, restart_s=5 * fault.much)
+
+
+def _move(world: World, fault: Fault) -> None:
+    """It stops, and another one at another address takes its place in the name's answer."""
+    server = world.server(fault.first)
+    world.note("kill reducer", [server.host], 0.0)
+    world.stop_server(server, restart_s=fault.much, moves=True)
+
+
+def _refuse(world: World, fault: Fault) -> None:
+    server = world.server(fault.first)
+    seconds = 6 * fault.much
+    world.note("refuse", [server.host], seconds)
+    for reducer in server.reducers:
+        world.network.refusing[reducer.address] = world.network.clock.now + seconds
+
+
+def _unnamed(world: World, fault: Fault) -> None:
+    """The name service leaves a server out of its answers."""
+    server, seconds = world.server(fault.first), 40 * fault.much
+    world.note("unnamed", [server.host], seconds)
+    world.unnamed_until[server] = world.network.clock.now + seconds
+
+
+def _alias(world: World, fault: Fault) -> None:
+    """From now on the name service has two addresses for one server, or one of a server that was there once."""
+    server = world.server(fault.first)
+    world.note("alias", [server.host], 0.0)
+    world.network.aliases[f"alias-{server.host}:{PORT}"] = server.address
+
+
+def _snap(world: World, fault: Fault) -> None:
+    """The next connection to a reducer breaks during its handshake, and one that stands breaks now."""
+    reducers = world.reducers
+    reducer = reducers[fault.first % len(reducers)]
+    world.note("snap", [reducer.host], 0.0)
+    world.network.fuses[reducer.address] = fault.second % HANDSHAKE_FRAMES
+    if reducer.ends:
+        ends = sorted(reducer.ends, key=lambda end: end.number)
+        ends[int(fault.much * len(ends))].break_both()
+
+
+def _no_memory(world: World, fault: Fault) -> None:
+    """The next accumulator cannot be had."""
+    reducer = world.reducers[fault.first % len(world.reducers)]
+    pool = reducer.engine.pool
+    take = pool.take
+
+    def fail(nbytes: int) -> memoryview:
+        pool.take = take  # type: ignore[method-assign]
+        if world.is_calm:
+            return take(nbytes)
+        world.note("no memory", [reducer.host], 0.0)
+        raise MemoryError(f"{nbytes} bytes")
+
+    pool.take = fail  # type: ignore[method-assign]
+
+
+KINDS: dict[str, Callable[[World, Fault], None]] = {
+    "kill reducer": _kill_reducer,
+    "kill server": _kill_server,
+    "silent reducer": _silent_reducer,
+    "drain": _drain,
+    "move": _move,
+    "refuse": _refuse,
+    "unnamed": _unnamed,
+    "alias": _alias,
+    "snap": _snap,
+    "no memory": _no_memory,
+}

@@ -1,0 +1,52 @@
+"""What all paces of a job have in common once nothing changes: they are shares of one rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from reduction.model import NOWHERE
+from simulation.job import Job
+from simulation.meter import Meter
+from simulation.rank import SimRank, Wrong
+from simulation.reducer import SimReducer
+
+#: How long no pace may have changed, in seconds: what senders tell each other takes two ticks and two paths.
+SETTLED_S = 0.5
+#: Paces are whole numbers of bytes.
+PART = 0.01
+
+
+def check(job: Job) -> None:
+    """See that all ranks send at the same rate, divided by the reducers' shares, and that no reducer is slower.
+
+    Raises:
+        Wrong: one does not.
+    """
+    rates: list[float] = []
+    for rank in job.ranks:
+        for share, sending, answering in _paces(rank):
+            now = job.network.clock.now
+            if min(now - meter.changed_at for meter in (sending, answering)) < SETTLED_S:
+                return
+            rates.append(sending.rate / share)
+            if answering.rate / share < rates[-1] * (1 - PART):
+                raise Wrong(
+                    f"{rank.host} is answered at {answering.rate / share:g} and sends at {rates[-1]:g}"
+                )
+    if rates and not math.isclose(min(rates), max(rates), rel_tol=PART):
+        raise Wrong(f"ranks of job {job.shape.name} send at different rates: {sorted(rates)}")
+
+
+def _paces(rank: SimRank) -> Iterator[tuple[float, Meter, Meter]]:
+    """Yield the share of each member on another host, and what paces the connection to it, both ways."""
+    configuration = rank.core.epochs.configuration
+    if configuration is None:
+        return
+    for end in rank.links.values():
+        reducer = end.peer.process
+        if not isinstance(reducer, SimReducer) or end.meter is None or end.peer.meter is None:
+            continue
+        index = configuration.index_of(reducer.engine.jobs.incarnation)
+        if index is not None and (reducer.host != rank.host or rank.identity.place == NOWHERE):
+            yield configuration.weights[index] / sum(configuration.weights), end.meter, end.peer.meter

@@ -20,7 +20,6 @@ from reduction.model.frames import (
     ReducerFrame,
     Result,
     Start,
-    Waiting,
     Welcome,
     WorkerFrame,
 )
@@ -33,6 +32,7 @@ from reduction.model.job import (
     Peer,
     Place,
     Presence,
+    Waiting,
     job_title,
 )
 from reduction.model.lobby import LobbyEntry, LobbyNews, LobbyRequest

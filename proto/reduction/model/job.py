@@ -121,3 +121,30 @@ class Peer:
     def __str__(self) -> str:
         presence = "" if self.presence is Presence.PRESENT else f", {self.presence.name.lower()}"
         return f"rank {self.rank} ({self.host}{presence})"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The ranks that keep the oldest chunk at a reducer from being summed, or the epoch from starting."""
+
+    seq: int
+    chunk: int
+    #: Seconds since the chunk's first push, or since the epoch's first Hello.
+    waited_s: float
+    #: The number of ranks that have not pushed the chunk, or not said Hello.
+    count: int
+    #: The first of these ranks.
+    missing: tuple[Peer, ...]
+    #: The epoch that does not start; 0 if a chunk waits.
+    epoch: int = 0
+
+    @property
+    def numbers(self) -> str:
+        """The missing ranks, such as "1,3"; with "..." at the end if there are more than are listed."""
+        numbers = [str(peer.rank) for peer in self.missing]
+        return ",".join(numbers if len(numbers) == self.count else [*numbers, "..."])
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.missing))
+        more = self.count - len(self.missing)
+        return f"{names} and {more} more" if more > 0 else names

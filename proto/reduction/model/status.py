@@ -5,8 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from reduction.model.frames import Waiting
-from reduction.model.job import Peer, job_title
+from reduction.model.job import Peer, Waiting, job_title
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,9 @@ class World:
         kinds: those that the seed may choose from.
     """
 
+    #: Of `tests/history`.
+    judge = staticmethod(violations)
+
     def __init__(self, seed: int, plan: Sequence[Fault] | None = None, kinds: Sequence[str] = ()) -> None:
         random = Random(f"{seed}/world")
         self.seed = seed
@@ -57,7 +60,7 @@ class World:
         #: Where the reducers are, of which some may be away.
         self.addresses = [f"{host}:50051" for host in hosts]
         self._lives = Counter(self.addresses)
-        self.reducers = [SimReducer(self.network, address, 1, MEMORY_BYTES) for address in self.addresses]
+        self.reducers = [self._reducer(address, 1) for address in self.addresses]
         self._waiting: set[int] = set()
         #: Whether no fault comes any more.
         self.is_calm = False
@@ -159,13 +162,16 @@ class World:
             self.addresses[index] = f"{self.host_of(index)}x:50051"
         self.network.clock.at(self.network.clock.now + restart_s, lambda: self._start_again(index))
 
+    def _reducer(self, address: str, life: int) -> SimReducer:
+        return SimReducer(self.network, address, life, MEMORY_BYTES)
+
     def _start_again(self, index: int) -> None:
         self._waiting.discard(index)
         if self.reducers[index].is_alive:
             return
         address = self.addresses[index]
         self._lives[address] += 1
-        self.reducers[index] = SimReducer(self.network, address, self._lives[address], MEMORY_BYTES)
+        self.reducers[index] = self._reducer(address, self._lives[address])
 
     # ---- the run ----
 
@@ -176,7 +182,7 @@ class World:
             self._run()
         except Exception as error:  # of a core, or what no driver could do
             found.append("".join(traceback.format_exception(error)[-3:]))
-        found += violations(self.history)
+        found += self.judge(self.history)
         happened = Counter(record["kind"] for record in self.history if record["what"] == "fault")
         happened.update(record["what"] for record in self.history if record["what"] in ("killed", "strayed"))
         return Outcome(self.seed, self.plan, found, self.history, self.network.clock.now, happened)
@@ -192,10 +198,7 @@ class World:
             clock.step()
         for job in self.jobs:
             if not job.is_done:
-                states = [
-                    (rank.identity.rank, rank.core.state.value, rank.core.window.held) for rank in job.ranks
-                ]
-                self.record("left", text=f"job {job.shape.name} life {job.life} is not done: {states}")
+                self.record("left", text=f"job {job.shape.name} is not done: {job.where()}")
         end = clock.now + 15.0
         while clock.now < end:
             clock.step()

@@ -1,0 +1,133 @@
+"""What stands for time, threads, randomness, names and the network in the product while workers are simulated."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from simulation.elastic import threads
+from simulation.elastic.threads import here
+from simulation.elastic.wires import Endpoint, Links
+
+from reducer.transports import lobby_calls
+from worker_plugin import client, driver
+from worker_plugin.config import PluginConfig
+from worker_plugin.discovery import milestone
+from worker_plugin.elastic import clients, communicator, forming, steps
+from worker_plugin.elastic.membership import memory
+from worker_plugin.elastic.membership.lineage import Generation, Worker
+from worker_plugin.elastic.newcomers import admission, donation
+from worker_plugin.tensors import staging
+from worker_plugin.transports import lobby_client
+
+
+def _random_bytes(count: int) -> bytes:
+    return here.process.network.random.randbytes(count)
+
+
+class _Open:
+    """Communicators of this process that are open."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def add(self, member: object) -> None:
+        here.process.__dict__.setdefault(self._name, []).append(member)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(here.process.__dict__.get(self._name, ()))
+
+
+class _Discovery(threads.Thread):
+    give_up_at = float("inf")
+
+
+class _HostFolder:
+    """`/dev/shm` of each host."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __truediv__(self, name: str) -> Path:
+        folder = self._root / here.process.host
+        folder.mkdir(exist_ok=True)
+        return folder / name
+
+
+def _look_up(host: str, port: int) -> concurrent.futures.Future[list[Any]]:
+    future: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+    future.set_result([])
+    return future
+
+
+def _client_of(config: PluginConfig, own: Worker, generation: Generation, local_size: int) -> client.Client:
+    here.process.on_joined(generation)
+    return clients.client_of(config, own, generation, local_size)
+
+
+def _make_future(tensor: torch.Tensor) -> threads.Future:
+    return threads.Future()
+
+
+def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
+    secrets = SimpleNamespace(token_bytes=_random_bytes, token_hex=lambda count: _random_bytes(count).hex())
+    socket = SimpleNamespace(gethostname=lambda: here.process.host)
+    blocking = {"threading": threads.Threading, "time": threads.Time}
+    nothing: Callable[..., None] = lambda *_: None
+    silent = SimpleNamespace(announce=nothing)
+    loop = {"io_loop": lambda: here.process.loop}
+    return [
+        (lobby_calls, {"time": threads.Time}),
+        (
+            client,
+            blocking
+            | loop
+            | {"secrets": secrets, "socket": socket, "log_setup": silent, "make_future": _make_future}
+            | {
+                "Discovery": _Discovery,
+                "_clients": _Open("open_clients"),
+                "fork": SimpleNamespace(register=nothing),
+            }
+            | {"own_host": lambda: here.process.host.encode().ljust(16, b".")},
+        ),
+        (driver, loop | {"Links": Links, "time": threads.Time}),
+        (milestone, {"threading": threads.Threading}),
+        (staging, blocking | {"queue": threads.Queue}),
+        (communicator, blocking | {"make_future": _make_future, "_all": _Open("open_workers")}),
+        (forming, blocking | {"secrets": secrets, "socket": socket, "client_of": _client_of}),
+        (steps, {"time": threads.Time}),
+        (memory, {"FOLDER": _HostFolder(folder), "fork": SimpleNamespace(register=nothing)}),
+        (admission, {"time": threads.Time, "secrets": secrets, "log_setup": silent}),
+        (donation, blocking),
+        (
+            lobby_client,
+            loop
+            | {"time": threads.Time, "GrpcEndpoint": Endpoint, "look_up": _look_up}
+            | {"fork": SimpleNamespace(register=nothing)},
+        ),
+    ]
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[None]:
+    """Have the product's modules use what is simulated."""
+    folder = Path(tempfile.mkdtemp(prefix="simulation-"))
+    before: list[tuple[Any, str, Any]] = []
+    try:
+        for module, names in _names(folder):
+            for name, value in names.items():
+                if hasattr(module, name):  # not all of them need all that blocks
+                    before.append((module, name, getattr(module, name)))
+                    setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+        shutil.rmtree(folder)

@@ -282,10 +282,9 @@ class SimpleQueue:
         self._put.notify_all()
 
     def get(self) -> Any:
-        while not self._items:
-            with self._put:
-                self._put.wait()
-        return self._items.popleft()
+        with self._put:
+            self._put.wait_for(lambda: self._items)
+            return self._items.popleft()
 
 
 class Future(torch.futures.Future):

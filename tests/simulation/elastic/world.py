@@ -15,7 +15,10 @@ from simulation.elastic.threads import Program
 from simulation.elastic.wires import LobbyReducer
 from simulation.faults import Fault
 from simulation.network import Network, Process
-from simulation.world import FAULTS_S, MEMORY_BYTES, Outcome, Record, World
+from simulation.world import FAULTS_S, Outcome, Record, World
+
+#: Of each reducer: generations that end are there for some seconds beside the next ones, with up to 30 workers each.
+MEMORY_BYTES = 1 << 30
 
 
 class ElasticWorld(World):

@@ -86,9 +86,9 @@ class SimWorker(Program):
         except ReductionError as failure:
             error = failure
             self.record("failed", error=type(error).__name__, text=str(error))
-        worker.close()  # as at the end of every process
-        if error is None:
+        else:
             self.record("over", step=self.step)
+        worker.close()  # as at the end of every process
         clock = self.network.clock
         clock.at(clock.now, lambda: self._end(error is not None))
 

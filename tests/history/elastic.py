@@ -30,8 +30,10 @@ from history.checker import SEVERE, fold
 
 Record = dict[str, Any]
 
-#: How long before an error its cause may have been over, and how long one may see no progress once faults stop.
-MEMORY_S, PROGRESS_S = 75.0, 75.0
+#: How long before an error its cause may have been over, in seconds; and how long one may see no progress once faults
+#: stop. Nobody sees the end of a worker while no reducer is there, so after a fault of reducers this may be timeout_s.
+MEMORY_S, PROGRESS_S, UNSEEN_S = 75.0, 75.0, 200.0
+OF_REDUCERS = frozenset({"kill reducer", "silent reducer", "drain", "isolate", "freeze"})
 
 
 def violations(history: Iterable[Record]) -> list[str]:
@@ -175,9 +177,12 @@ def _has_cause(failure: Record, members: list[str], recent: set[str], gone: list
 
 def _late(own: list[Record], history: list[Record]) -> Iterable[str]:
     calm = next((record["t"] for record in history if record["what"] == "calm"), float("inf"))
+    kinds = {record["kind"] for record in history if record["what"] == "fault"}
+    # Of two processes that begin a job as one rank, one may wait in a generation of its own.
+    limit_s = UNSEEN_S if kinds & (OF_REDUCERS | {"twin"}) else PROGRESS_S
     last: dict[str, float] = {}
     for record in own:
         worker, now = record["worker"], record["t"]
-        if now > max(calm, last.get(worker, now)) + PROGRESS_S:
+        if now > max(calm, last.get(worker, now)) + limit_s:
             yield f"{worker} had nothing from {last[worker]:.2f} to {now:.2f}, and then {record['what']}"
         last[worker] = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -170,23 +170,33 @@ class LobbyReducer(SimReducer, Program):
         self._calls = LobbyCalls(self.engine, None, turns, lambda context, error: context.end.send(error))
 
     def _accept(self, end: End) -> None:
-        def first(frame: object) -> None:
-            if isinstance(frame, bytes):
-                self._hear(end, frame)
-            else:
-                SimReducer._accept(self, end)
-                end.on_frame(frame)
+        """Find out by the first frame of a connection what it is for."""
+        taken: list[SimpleNamespace] = []
 
-        end.on_frame = first
+        def on_frame(frame: object) -> None:
+            if not taken:
+                # Whoever takes the connection sets what follows for frames and its end.
+                taken.append(SimpleNamespace())
+                if isinstance(frame, bytes):
+                    self._hear(end)
+                else:
+                    SimReducer._accept(self, end)
+                taken[0].on_frame, taken[0].on_lost = end.on_frame, end.on_lost
+                end.on_frame, end.on_lost = on_frame, on_lost
+            taken[0].on_frame(frame)
 
-    def _hear(self, end: End, first: bytes) -> None:
+        def on_lost(error: ReductionError | None) -> None:
+            if taken:
+                taken[0].on_lost(error)
+
+        end.on_frame, end.on_lost = on_frame, on_lost
+
+    def _hear(self, end: End) -> None:
         """Serve a call of the lobby; gRPC cancels it when the worker has gone."""
         context = _Context(end)
-        hear = end.on_frame
         task = asyncio.get_running_loop().create_task(self._calls.serve(None, context))
         end.on_lost = lambda error: task.cancel()
         task.add_done_callback(lambda _: end.close())
-        hear(first)
 
     def leftovers(self) -> list[str]:
         lobby = self.engine.lobby

@@ -47,6 +47,8 @@ class World:
 
     #: Of `tests/history`.
     judge = staticmethod(violations)
+    #: How long after the end of all jobs nothing may be left of them.
+    SETTLE_S = 15.0
 
     def __init__(self, seed: int, plan: Sequence[Fault] | None = None, kinds: Sequence[str] = ()) -> None:
         random = Random(f"{seed}/world")
@@ -199,7 +201,7 @@ class World:
         for job in self.jobs:
             if not job.is_done:
                 self.record("left", text=f"job {job.shape.name} is not done: {job.where()}")
-        end = clock.now + 15.0
+        end = clock.now + self.SETTLE_S
         while clock.now < end:
             clock.step()
         if all(job.is_done for job in self.jobs):

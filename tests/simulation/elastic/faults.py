@@ -50,6 +50,19 @@ def _twin(world: ElasticWorld, fault: Fault) -> None:
         job.start_later(rank, 0.0, host="stranger", is_twin=True)
 
 
+def _ambush(world: ElasticWorld, fault: Fault) -> None:
+    """A worker dies, or loses a connection, in the moment in which newcomers are taken in."""
+    kind = "kill worker" if fault.first % 3 else "reset"
+
+    def strike() -> None:
+        at = world.network.clock.now + 0.05 * fault.much**2
+        world.network.clock.at(at, lambda: world.strike(Fault(at, kind, 0, fault.second, fault.much)))
+
+    world.note("ambush", [], 0.0)
+    world.ambushes.append(strike)
+    _newcomers(world, fault)
+
+
 def _stranger(world: ElasticWorld, fault: Fault) -> None:
     """A worker with another model."""
     world.note("other model", [], 0.0)
@@ -78,4 +91,5 @@ KINDS: dict[str, Callable[..., None]] = {
     "newcomers": _newcomers,
     "twin": _twin,
     "other model": _stranger,
+    "ambush": _ambush,
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from history.elastic import violations
 from simulation import faults as shared
@@ -26,6 +27,8 @@ class ElasticWorld(World):
 
     jobs: list[ElasticJob]
     judge = staticmethod(violations)
+    # A reducer may be frozen for 15 s, and forgets who has gone 10 s later.
+    SETTLE_S = 30.0
 
     def __init__(self, seed: int, plan: Sequence[Fault] | None = None, kinds: Sequence[str] = ()) -> None:
         random = Random(f"{seed}/elastic")
@@ -40,30 +43,33 @@ class ElasticWorld(World):
         self.is_calm = False
         self.stranger = Process(self.network, "stranger")
         self.jobs = [self._elastic_job(random, "a")]
-        count = round(random.expovariate(1 / 8))
+        #: What happens as soon as workers change to a generation with newcomers.
+        self.ambushes: list[Callable[[], None]] = []
+        count = round(random.expovariate(1 / 12))
         drawn = list(kinds or faults.KINDS)
         self.plan = list(plan) if plan is not None else shared.plan(random, count, FAULTS_S, drawn)
         for fault in self.plan:
-            self.network.clock.at(fault.at, lambda fault=fault: self._strike(fault))
+            self.network.clock.at(fault.at, lambda fault=fault: self.strike(fault))
         for job in self.jobs:
             job.start([random.choice([0.0, 0.2, 8.0]) * random.random() for _ in range(job.shape.ranks)])
 
     def _elastic_job(self, random: Random, name: str) -> ElasticJob:
-        shape = Shape(
-            name, random.choice([1, 2, 3, 3, 4, 5]), random.choice([3, 20, 60]), random.choice([0.05, 0.3, 1.0])
-        )
+        steps, think_s = random.choice([(3, 1.0), (20, 0.3), (60, 0.3), (60, 0.8), (200, 0.05), (200, 0.1)])
+        shape = Shape(name, random.choice([1, 2, 3, 3, 4, 5]), steps, think_s)
         return ElasticJob(self.network, random, shape, tuple(self.addresses), self.record)
 
     def _reducer(self, address: str, life: int) -> LobbyReducer:
         return LobbyReducer(self.network, address, life, MEMORY_BYTES)
 
-    def _strike(self, fault: Fault) -> None:
+    def strike(self, fault: Fault) -> None:
+        """Let a fault happen."""
         if not self.is_calm:
             faults.KINDS[fault.kind](self, fault)
 
-    def has_checksums(self, *processes: Process) -> bool:
-        """Whether damage would be noticed; a fault of elastic worlds that there is none of yet."""
-        return False
+    def record(self, what: str, **fields: Any) -> None:
+        super().record(what, **fields)
+        if what == "joined" and fields["newcomers"] and self.ambushes:
+            self.ambushes.pop()()
 
     def run(self) -> Outcome:
         with simulated():

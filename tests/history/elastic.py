@@ -139,25 +139,25 @@ def _ranks(members: list[str]) -> list[int]:
 
 
 def _wrong_errors(own: list[Record], faults: list[Record]) -> Iterable[str]:
-    members: dict[str, list[str]] = {}
+    joined: dict[str, Record] = {}
     ended: dict[str, Record] = {}
     for record in own:
         if record["what"] == "joined":
-            members[record["worker"]] = record["members"]
+            joined[record["worker"]] = record
         elif record["what"] == "failed":
             now = record["t"]
             recent = {
                 one["kind"] for one in faults if one["t"] <= now <= one["t"] + one["seconds"] + MEMORY_S
             }
             gone = [one for one in ended.values() if now <= one["t"] + MEMORY_S]
-            if not _has_cause(record, members.get(record["worker"], []), recent, gone):
+            if not _has_cause(record, joined.get(record["worker"], {}), recent, gone):
                 yield f"{record['worker']} at {now:.2f} has no cause for {record['error']}: {record['text']}"
         if record["what"] in ("failed", "over", "killed"):
             ended[record["worker"]] = record
 
 
-def _has_cause(failure: Record, members: list[str], recent: set[str], gone: list[Record]) -> bool:
-    error = failure["error"]
+def _has_cause(failure: Record, last: Record, recent: set[str], gone: list[Record]) -> bool:
+    error, members = failure["error"], last.get("members", [])
     if error == "ConfigError":
         return "other model" in recent
     if error == "ResourceExhausted":
@@ -166,6 +166,8 @@ def _has_cause(failure: Record, members: list[str], recent: set[str], gone: list
         return True
     if error == "RankTaken":
         return "twin" in recent
+    if error == "WorkerLost":  # a newcomer, of a generation that was disturbed while it began
+        return failure["worker"] in last.get("newcomers", ()) and bool(gone or recent)
     if error == "WorkersMissing":
         lost = {one["worker"] for one in gone}.intersection(members)
         return 2 * len(lost) >= len(members) if members else bool(gone)

@@ -38,7 +38,9 @@ def _newcomers(world: ElasticWorld, fault: Fault) -> None:
     world.note("newcomers", [], 0.0)
     for index in range(count):
         steps = random.choice([1, 5, 20, 1 << 30])
-        job.start_later(10 + (fault.second + index) % 20, random.choice([0.0, 3.0]) * random.random(), steps=steps)
+        job.start_later(
+            10 + (fault.second + index) % 20, random.choice([0.0, 3.0]) * random.random(), steps=steps
+        )
 
 
 def _twin(world: ElasticWorld, fault: Fault) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from random import Random
 
 from simulation.elastic.worker import SimWorker, random_config
@@ -44,7 +43,9 @@ class ElasticJob:
         record: Callable[..., None],
     ) -> None:
         self.network, self.shape, self._record = network, shape, record
-        self._config = random_config(random, job=shape.name, world_size=shape.ranks, rank=0, reducers=reducers)
+        self._config = random_config(
+            random, job=shape.name, world_size=shape.ranks, rank=0, reducers=reducers
+        )
         self.ranks: list[SimWorker] = []
         self.is_calm = False
         self._is_ending = False

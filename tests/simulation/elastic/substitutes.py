@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,8 +80,7 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
     secrets = SimpleNamespace(token_bytes=_random_bytes, token_hex=lambda count: _random_bytes(count).hex())
     socket = SimpleNamespace(gethostname=lambda: here.process.host)
     blocking = {"threading": threads.Threading, "time": threads.Time}
-    nothing: Callable[..., None] = lambda *_: None
-    silent = SimpleNamespace(announce=nothing)
+    silent = SimpleNamespace(announce=_nothing)
     loop = {"io_loop": lambda: here.process.loop}
     return [
         (lobby_calls, {"time": threads.Time}),
@@ -93,7 +92,7 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
             | {
                 "Discovery": _Discovery,
                 "_clients": _Open("open_clients"),
-                "fork": SimpleNamespace(register=nothing),
+                "fork": SimpleNamespace(register=_nothing),
             }
             | {"own_host": lambda: here.process.host.encode().ljust(16, b".")},
         ),
@@ -103,16 +102,20 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
         (communicator, blocking | {"make_future": _make_future, "_all": _Open("open_workers")}),
         (forming, blocking | {"secrets": secrets, "socket": socket, "client_of": _client_of}),
         (steps, {"time": threads.Time}),
-        (memory, {"FOLDER": _HostFolder(folder), "fork": SimpleNamespace(register=nothing)}),
+        (memory, {"FOLDER": _HostFolder(folder), "fork": SimpleNamespace(register=_nothing)}),
         (admission, {"time": threads.Time, "secrets": secrets, "log_setup": silent}),
         (donation, blocking),
         (
             lobby_client,
             loop
             | {"time": threads.Time, "GrpcEndpoint": Endpoint, "look_up": _look_up}
-            | {"fork": SimpleNamespace(register=nothing)},
+            | {"fork": SimpleNamespace(register=_nothing)},
         ),
     ]
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing."""
 
 
 @contextlib.contextmanager

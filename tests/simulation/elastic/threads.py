@@ -327,9 +327,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(
-        self, delay: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:

@@ -15,7 +15,6 @@ from simulation.elastic.threads import Program, here
 from simulation.network import End, Network
 from simulation.reducer import SimReducer
 
-from reducer.engine import TICK_S
 from reducer.transports.lobby_calls import LobbyCalls
 from reducer.transports.turns import Turns
 from worker_plugin.transports.security import OPEN, Access

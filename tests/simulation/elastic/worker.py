@@ -121,7 +121,8 @@ class SimWorker(Program):
     def _reduce(self, worker: Elastic, model: torch.nn.Module) -> list[torch.Tensor]:
         """Reduce what this step needs; return the gradients."""
         shapes = [
-            (DType.FLOAT32, torch.float32, ReduceOp.AVG, parameter.numel()) for parameter in model.parameters()
+            (DType.FLOAT32, torch.float32, ReduceOp.AVG, parameter.numel())
+            for parameter in model.parameters()
         ]
         futures = []
         for part, (dtype, kind, op, numel) in enumerate((*shapes, *_EXTRA)):

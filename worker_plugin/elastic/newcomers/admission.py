@@ -102,7 +102,12 @@ class Admission:
                 by_rank.setdefault(worker.rank, worker)
         fresh = [worker for _, worker in sorted(by_rank.items()) if worker.nonce not in self._failures]
         # One that has failed may have made the others fail, so it is tried alone.
-        return fresh or list(by_rank.values())[:1]
+        chosen = fresh or list(by_rank.values())[:1]
+        # If one is lost while they are taken in, those who are there must be a majority without them (lineage.py).
+        there = len(present.workers)
+        if chosen and min(chosen).rank < min(ranks):
+            there = max(1, there - 1)
+        return chosen[:there]
 
     def _note_end(self, donation: Donation) -> None:
         self._donation = None

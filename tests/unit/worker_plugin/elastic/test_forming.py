@@ -70,7 +70,9 @@ def test_a_worker_that_the_lobby_has_forgotten_is_not_waited_for(monkeypatch, ot
         if now[0] > 10 * forming.STOPPED_S:
             raise WorkerLost("the test is over")
 
-    ours = forming.Forming(PluginConfig(job="job", rank=0, world_size=3), "run='x'", 1, threading.Condition(), check)
+    ours = forming.Forming(
+        PluginConfig(job="job", rank=0, world_size=3), "run='x'", 1, threading.Condition(), check
+    )
     generation = Generation(2, "id", (ours.own, Worker(1, "nonce1"), Worker(2, "nonce2")))
     error = ours._wait_for_start(Waiting(), generation.workers, lambda said: said.is_gone, None, generation)
     assert str(error) == ("nothing was heard of ranks [2] for 15 s" if others else "the test is over")

@@ -6,7 +6,8 @@ import concurrent.futures
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,31 @@ from worker_plugin.elastic.membership.lineage import Generation, Worker
 from worker_plugin.elastic.newcomers import admission, donation
 from worker_plugin.tensors import staging
 from worker_plugin.transports import lobby_client
+
+_THREADING = SimpleNamespace(
+    Thread=threads.Thread,
+    Condition=threads.Condition,
+    Event=threads.Event,
+    RLock=threads.Lock,
+    Lock=threads.Lock,
+    current_thread=lambda: here.thread,
+)
+_QUEUE = SimpleNamespace(SimpleQueue=threads.SimpleQueue)
+_TIME = SimpleNamespace(monotonic=threads.now, sleep=threads.sleep)
+
+
+class _Future(torch.futures.Future):
+    """A future of torch for which a simulated thread may wait."""
+
+    def wait(self) -> Any:
+        if not self.done():
+            self.add_done_callback(partial(_call, threads.running().waker()))
+            threads.running().pause(None)
+        return super().wait()
+
+
+def _call(what: Callable[[], None], _: object) -> None:
+    what()
 
 
 def _random_bytes(count: int) -> bytes:
@@ -72,18 +98,18 @@ def _client_of(config: PluginConfig, own: Worker, generation: Generation, local_
     return clients.client_of(config, own, generation, local_size)
 
 
-def _make_future(tensor: torch.Tensor) -> threads.Future:
-    return threads.Future()
+def _make_future(tensor: torch.Tensor) -> _Future:
+    return _Future()
 
 
 def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
     secrets = SimpleNamespace(token_bytes=_random_bytes, token_hex=lambda count: _random_bytes(count).hex())
     socket = SimpleNamespace(gethostname=lambda: here.process.host)
-    blocking = {"threading": threads.Threading, "time": threads.Time}
+    blocking = {"threading": _THREADING, "time": _TIME}
     silent = SimpleNamespace(announce=_nothing)
     loop = {"io_loop": lambda: here.process.loop}
     return [
-        (lobby_calls, {"time": threads.Time}),
+        (lobby_calls, {"time": _TIME}),
         (
             client,
             blocking
@@ -96,19 +122,19 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
             }
             | {"own_host": lambda: here.process.host.encode().ljust(16, b".")},
         ),
-        (driver, loop | {"Links": Links, "time": threads.Time}),
-        (milestone, {"threading": threads.Threading}),
-        (staging, blocking | {"queue": threads.Queue}),
+        (driver, loop | {"Links": Links, "time": _TIME}),
+        (milestone, {"threading": _THREADING}),
+        (staging, blocking | {"queue": _QUEUE}),
         (communicator, blocking | {"make_future": _make_future, "_all": _Open("open_workers")}),
         (forming, blocking | {"secrets": secrets, "socket": socket, "client_of": _client_of}),
-        (steps, {"time": threads.Time}),
+        (steps, {"time": _TIME}),
         (memory, {"FOLDER": _HostFolder(folder), "fork": SimpleNamespace(register=_nothing)}),
-        (admission, {"time": threads.Time, "secrets": secrets, "log_setup": silent}),
+        (admission, {"time": _TIME, "secrets": secrets, "log_setup": silent}),
         (donation, blocking),
         (
             lobby_client,
             loop
-            | {"time": threads.Time, "GrpcEndpoint": Endpoint, "look_up": _look_up}
+            | {"time": _TIME, "GrpcEndpoint": Endpoint, "look_up": _look_up}
             | {"fork": SimpleNamespace(register=_nothing)},
         ),
     ]

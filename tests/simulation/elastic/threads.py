@@ -1,23 +1,22 @@
-"""Threads and an event loop in simulated time, for code of the product that blocks.
+"""Processes with threads in simulated time, for code of the product that blocks.
 
 A simulated thread has an operating system's thread of its own, but only one of all runs at a time: whoever blocks
 hands the baton back to the world, which goes on with the next event of its clock. So a run depends on nothing but its
 seed. Threads change over where one of them blocks, and sometimes where one takes a lock.
 
-`here` says who runs. `Threading` stands for the module `threading` of the product, `Queue` for `queue`, and so on.
+`here` says who runs.
 """
 
 from __future__ import annotations
 
 import _thread
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
+from simulation.elastic.loop import Loop
 from simulation.network import Network, Process
 
 #: How long after a thread was woken it runs, at most, in seconds; and how often one that takes a lock lets others run.
@@ -287,20 +286,6 @@ class SimpleQueue:
             return self._items.popleft()
 
 
-class Future(torch.futures.Future):
-    """A future of torch for which a simulated thread may wait."""
-
-    def wait(self) -> Any:
-        if not self.done():
-            self.add_done_callback(partial(_call, running().waker()))
-            running().pause(None)
-        return super().wait()
-
-
-def _call(what: Callable[[], None], _: object) -> None:
-    what()
-
-
 def now() -> float:
     """Stands for `time.monotonic`."""
     return here.process.network.clock.now
@@ -309,88 +294,3 @@ def now() -> float:
 def sleep(seconds: float) -> None:
     """Stands for `time.sleep`."""
     running().pause(seconds)
-
-
-class Loop(asyncio.AbstractEventLoop):
-    """The event loop of one process."""
-
-    def __init__(self, process: Program) -> None:
-        self._process = process
-        #: Those that have not ended, in the order in which they began.
-        self.tasks: dict[asyncio.Task[Any], None] = {}
-
-    def time(self) -> float:
-        return self._process.network.clock.now
-
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        return self.call_at(self.time(), callback, *args, context=context)
-
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
-
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
-
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-
-        def run() -> None:
-            if not handle.cancelled():
-                handle._run()
-
-        self._process.network.clock.at(when, lambda: self._process.take(run))
-        return handle
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
-
-    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
-        self.tasks[task] = None
-        task.add_done_callback(lambda done: self.tasks.pop(done, None))
-        return task
-
-    def get_debug(self) -> bool:
-        return False
-
-    def is_running(self) -> bool:
-        return True
-
-    def is_closed(self) -> bool:
-        return False
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass
-
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if self._process.is_alive:
-            self._process.failures.append(f"event loop: {context['message']}: {context.get('exception')!r}")
-
-    def end(self) -> None:
-        """Drop all tasks, as the end of a process does."""
-        for task in list(self.tasks):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with contextlib.suppress(RuntimeError):  # it wants to wait for something once more
-                task.get_coro().close()  # type: ignore[union-attr]
-        self.tasks.clear()
-
-
-class Threading:
-    """Stands for the module `threading`."""
-
-    Thread, Condition, Event, RLock, Lock = Thread, Condition, Event, Lock, Lock
-
-    @staticmethod
-    def current_thread() -> Thread | None:
-        return here.thread
-
-
-class Queue:
-    """Stands for the module `queue`."""
-
-    SimpleQueue = SimpleQueue
-
-
-class Time:
-    """Stands for the module `time`."""
-
-    monotonic, sleep = staticmethod(now), staticmethod(sleep)

@@ -61,6 +61,8 @@ class Admission:
         new = donation.offer.newcomers
         if {worker.rank for worker in new} & {worker.rank for worker in present.workers}:
             donation.abandon(WorkerLost("a newcomer's rank is taken"))
+        elif not _may_come(present, new):
+            donation.abandon(WorkerLost("newcomers are more than the workers that are left"))
         elif not donation.is_of(training):
             donation.abandon(WorkerLost("state.sync has another model or optimizer than before"))
         elif donation.is_stalled:
@@ -103,11 +105,9 @@ class Admission:
         fresh = [worker for _, worker in sorted(by_rank.items()) if worker.nonce not in self._failures]
         # One that has failed may have made the others fail, so it is tried alone.
         chosen = fresh or list(by_rank.values())[:1]
-        # If one is lost while they are taken in, those who are there must be a majority without them (lineage.py).
-        there = len(present.workers)
-        if chosen and min(chosen).rank < min(ranks):
-            there = max(1, there - 1)
-        return chosen[:there]
+        while not _may_come(present, chosen):
+            chosen.pop()
+        return chosen
 
     def _note_end(self, donation: Donation) -> None:
         self._donation = None
@@ -124,3 +124,13 @@ class Admission:
             self._again_at = time.monotonic() + AGAIN_S
         if isinstance(error, (ConfigError, LocalProtocolError)):  # no other newcomer would fare better
             self._refuse(offer.newcomers, error)
+
+
+def _may_come(present: Generation, new: Sequence[Worker]) -> bool:
+    """Whether so many may be taken in at once.
+
+    If somebody is lost in that moment, those who are there can go on only if they are a majority of all (lineage.py).
+    A single newcomer may always come, or one worker alone could never take in another one with a lower rank.
+    """
+    together = Generation(present.number + 1, "", tuple(sorted((*present.workers, *new))))
+    return len(new) <= 1 or present.is_majority_of(together, {})

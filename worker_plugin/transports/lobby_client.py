@@ -44,7 +44,8 @@ class _Known(NamedTuple):
     gone_at: float
 
     def believed(self, now: float) -> LobbyEntry:
-        return replace(self.entry, is_gone=self.entry.is_gone and now >= self.gone_at)
+        is_awaited = self.entry.is_gone and now < self.gone_at
+        return replace(self.entry, is_gone=False) if is_awaited else self.entry
 
 
 class LobbyClient:

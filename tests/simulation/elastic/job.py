@@ -9,8 +9,6 @@ from random import Random
 from simulation.elastic.worker import SimWorker, random_config
 from simulation.network import Network
 
-from worker_plugin.config import PluginConfig
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -47,8 +45,9 @@ class ElasticJob:
             random, job=shape.name, world_size=shape.ranks, rank=0, reducers=reducers
         )
         self.ranks: list[SimWorker] = []
-        self.is_calm = False
+        #: Whether somebody has done all steps.
         self._is_ending = False
+        #: Processes that start after a delay.
         self._to_start = 0
 
     def start(self, delays_s: list[float]) -> None:
@@ -84,7 +83,16 @@ class ElasticJob:
         host: str | None = None,
         is_twin: bool = False,
     ) -> None:
-        """Start a process, unless its rank has one then."""
+        """Start a process after a delay, unless its rank has one then.
+
+        Args:
+            rank: its rank.
+            delay_s: in seconds.
+            variant: which model it has; all but 0 are errors of the script.
+            steps: after so many it leaves.
+            host: another one than that of the rank.
+            is_twin: whether it starts in any case.
+        """
         self._to_start += 1
 
         def start() -> None:
@@ -93,7 +101,7 @@ class ElasticJob:
                 worker = SimWorker(
                     self.network,
                     host or self.host(rank),
-                    self._config_of(rank),
+                    replace(self._config, rank=rank),
                     steps=self.shape.steps,
                     leaves_after=steps,
                     think_s=self.shape.think_s,
@@ -104,9 +112,6 @@ class ElasticJob:
                 self.ranks.append(worker)
 
         self.network.clock.at(self.network.clock.now + delay_s, start)
-
-    def _config_of(self, rank: int) -> PluginConfig:
-        return replace(self._config, rank=rank)
 
     def kill(self, rank: int) -> None:
         """End a rank's process, as SIGKILL does; its supervisor starts another one."""
@@ -120,7 +125,7 @@ class ElasticJob:
     def _on_end(self, worker: SimWorker, is_error: bool) -> None:
         if not is_error and worker.step >= self.shape.steps:
             self._is_ending = True
-        elif is_error and not worker._variant:
+        elif is_error and not worker.variant:
             self.start_later(worker.rank, 0.1 + 2 * self.network.random.random())
 
     def where(self) -> str:

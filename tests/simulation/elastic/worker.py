@@ -57,7 +57,7 @@ class SimWorker(Program):
         self.config, self.rank = config, config.rank
         self._steps, self._leaves_after, self._think_s = steps, leaves_after, think_s
         self._tell, self._on_end = record, on_end
-        self._variant = variant
+        self.variant = variant
         self.name = ""
         self.step = -1
         self.start(self._run)
@@ -76,7 +76,7 @@ class SimWorker(Program):
         )
 
     def _run(self) -> None:
-        model = _Model(self._variant)
+        model = _Model(self.variant)
         worker = Elastic(self.config, describe(model))
         self.name = _name(worker.own)
         self.record("began")

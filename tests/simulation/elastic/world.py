@@ -72,17 +72,15 @@ class ElasticWorld(World):
             self.ambushes.pop()()
 
     def run(self) -> Outcome:
-        with simulated():
-            outcome = super().run()
-            programs: list[Program] = [*self.reducers, *(worker for job in self.jobs for worker in job.ranks)]
-            for program in programs:
-                outcome.violations += program.failures
-                program.kill()
+        outcome = super().run()
+        programs: list[Program] = [*self.reducers, *(worker for job in self.jobs for worker in job.ranks)]
+        for program in programs:
+            outcome.violations += program.failures
+            program.kill()
         return outcome
 
 
 def simulate(seed: int, plan: Sequence[Fault] | None = None, kinds: Sequence[str] = ()) -> Outcome:
     """Run the world of a seed."""
     with simulated():
-        world = ElasticWorld(seed, plan, kinds)
-    return world.run()
+        return ElasticWorld(seed, plan, kinds).run()

@@ -17,9 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "proto"), str(ROOT / "tests")]
 
-from simulation.faults import KINDS  # noqa: E402
+from simulation import faults, world  # noqa: E402
+from simulation.elastic import faults as elastic_faults  # noqa: E402
+from simulation.elastic import world as elastic_world  # noqa: E402
 from simulation.shorter import shortest  # noqa: E402
-from simulation.world import Outcome, simulate  # noqa: E402
+from simulation.world import Outcome  # noqa: E402
 
 
 def main() -> int:
@@ -32,12 +34,16 @@ def main() -> int:
         "--first", type=int, help="seed of the first run; by default one that the clock gives"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long new runs are begun")
-    parser.add_argument("--faults", default="", help=f"comma-separated, of: {', '.join(KINDS)}")
+    parser.add_argument("--faults", default="", help="comma-separated; an unknown one lists them")
+    parser.add_argument("--elastic", action="store_true", help="simulate elastic jobs")
     parser.add_argument("--log", action="store_true", help="with --seed: show the run's history")
     arguments = parser.parse_args()
+    known, simulate = faults.KINDS, world.simulate
+    if arguments.elastic:
+        known, simulate = elastic_faults.KINDS, elastic_world.simulate
     kinds = [kind for kind in arguments.faults.split(",") if kind]
-    if unknown := sorted(set(kinds) - KINDS.keys()):
-        parser.error(f"--faults {','.join(unknown)}: known are {', '.join(KINDS)}")
+    if unknown := sorted(set(kinds) - known.keys()):
+        parser.error(f"--faults {','.join(unknown)}: known are {', '.join(known)}")
     logging.disable(logging.CRITICAL)
     if arguments.seed is not None:
         outcome = simulate(arguments.seed, kinds=kinds)
@@ -46,7 +52,7 @@ def main() -> int:
                 print(
                     {key: len(value) if isinstance(value, bytes) else value for key, value in record.items()}
                 )
-        return report(outcome, kinds)
+        return report(outcome, kinds, is_elastic=arguments.elastic)
     seed = int(time.time() * 1000) if arguments.first is None else arguments.first
     begun, runs, simulated, happened, bad = time.monotonic(), 0, 0.0, Counter[str](), 0
     print(f"first seed {seed}", flush=True)
@@ -54,7 +60,7 @@ def main() -> int:
         outcome = simulate(seed, kinds=kinds)
         runs, simulated = runs + 1, simulated + outcome.seconds
         happened += outcome.happened
-        bad += report(outcome, kinds)
+        bad += report(outcome, kinds, is_elastic=arguments.elastic)
         seed += 1
     taken = time.monotonic() - begun
     print(
@@ -68,18 +74,20 @@ def main() -> int:
     return min(bad, 1)
 
 
-def report(outcome: Outcome, kinds: list[str]) -> int:
+def report(outcome: Outcome, kinds: list[str], *, is_elastic: bool) -> int:
     """Print what is wrong with a run; return 1 if anything is."""
     if not outcome.violations:
         return 0
     print(f"seed {outcome.seed} is wrong, {len(outcome.faults)} faults:")
     for line in outcome.violations[:5]:
         print(f"  {line}")
-    for fault in shortest(outcome):
+    simulate = elastic_world.simulate if is_elastic else world.simulate
+    for fault in shortest(outcome, simulate):
         print(f"    {tuple(fault)}")
     print(
         f"  python -m tests.simulation --seed {outcome.seed}"
-        + (f" --faults {','.join(kinds)!r}" if kinds else ""),
+        + (f" --faults {','.join(kinds)!r}" if kinds else "")
+        + (" --elastic" if is_elastic else ""),
         flush=True,
     )
     return 1

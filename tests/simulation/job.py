@@ -121,6 +121,11 @@ class Job:
             victim.kill()
             self._plan_restart()
 
+    def where(self) -> str:
+        """Return how far all ranks are, for a run that does not end."""
+        states = [(rank.identity.rank, rank.core.state.value, rank.core.window.held) for rank in self.ranks]
+        return f"life {self.life}: {states}"
+
     def stray(self, rank: int) -> None:
         """Have a rank issue another size next, which is an error of the script."""
         self._strays.add(rank)

@@ -40,6 +40,19 @@ MODULES = (
     "worker_plugin.core.membership.verdict",
     "worker_plugin.core.membership.weights",
 )
+#: Of elastic jobs, with `--elastic`.
+ELASTIC = (
+    "reducer.core.lobby",
+    "worker_plugin.elastic.communicator",
+    "worker_plugin.elastic.forming",
+    "worker_plugin.elastic.ledger",
+    "worker_plugin.elastic.membership.council",
+    "worker_plugin.elastic.membership.lineage",
+    "worker_plugin.elastic.newcomers.admission",
+    "worker_plugin.elastic.newcomers.donation",
+    "worker_plugin.elastic.recovery",
+    "worker_plugin.elastic.steps",
+)
 _COMPARISONS = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -127,7 +140,8 @@ def judge(mutation: Mutation, seconds: float) -> int:
     """Simulate with a mutant in this process; return whether it was killed."""
     sys.meta_path.insert(0, _Loader(mutation))
     logging.disable(logging.CRITICAL)
-    simulate = importlib.import_module("simulation.world").simulate
+    world = "simulation.elastic.world" if mutation.module in ELASTIC else "simulation.world"
+    simulate = importlib.import_module(world).simulate
     begun, seed = time.monotonic(), 1
     while time.monotonic() < begun + seconds:
         if simulate(seed).violations:
@@ -145,6 +159,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=80)
     parser.add_argument("--seed", type=int, default=1, help="chooses the mutants")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each")
+    parser.add_argument("--elastic", action="store_true", help="change modules of elastic jobs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time")
     parser.add_argument(
         "--one", nargs=3, metavar=("MODULE", "NODE", "KIND"), help="judge one mutant in this process"
@@ -153,7 +168,8 @@ def main() -> int:
     if arguments.one:
         module, node, kind = arguments.one
         return judge(Mutation(module, int(node), kind), arguments.seconds)
-    known = [mutation for module in MODULES for mutation in mutations(module)]
+    modules = ELASTIC if arguments.elastic else MODULES
+    known = [mutation for module in modules for mutation in mutations(module)]
     chosen = Random(arguments.seed).sample(known, min(arguments.count, len(known)))
     print(f"{len(chosen)} of {len(known)} mutants", flush=True)
 
@@ -189,7 +205,7 @@ def main() -> int:
             killed[mutation.module] += is_killed
             if not is_killed:
                 print(f"alive: {mutated(mutation)[1]}", flush=True)
-    for module in MODULES:
+    for module in modules:
         print(f"{module}: {killed[module]} of {all_of[module]}")
     print(f"killed {killed.total()} of {all_of.total()}: {killed.total() / all_of.total():.0%}")
     return 0

@@ -23,12 +23,22 @@ class Server:
         processes: how many there are.
         place: of the host.
         record: takes what happens, for the checker.
+        make: makes a process, as `SimReducer`.
+        memory_bytes: the limit of each.
     """
 
     def __init__(
-        self, network: Network, host: str, processes: int, place: Place, record: Callable[..., None]
+        self,
+        network: Network,
+        host: str,
+        processes: int,
+        place: Place,
+        record: Callable[..., None],
+        make: Callable[..., SimReducer] = SimReducer,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self.network, self.host, self._record = network, host, record
+        self._make, self._memory_bytes = make, memory_bytes
         self._place = place
         #: How many supervisors there have been, and processes of all of them.
         self._supervisors = self._lives = 0
@@ -96,8 +106,8 @@ class Server:
 
     def _reducer(self, address: str, siblings: tuple[int, ...]) -> SimReducer:
         self._lives += 1
-        return SimReducer(
-            self.network, address, self._lives, MEMORY_BYTES, self._place, siblings, self._record
+        return self._make(
+            self.network, address, self._lives, self._memory_bytes, self._place, siblings, self._record
         )
 
     def _later(self, number: int, restart_s: float) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from simulation.faults import Fault
 from simulation.world import Outcome, simulate
 
@@ -9,7 +11,7 @@ from simulation.world import Outcome, simulate
 RUNS_MAX = 200
 
 
-def shortest(outcome: Outcome) -> list[Fault]:
+def shortest(outcome: Outcome, simulate: Callable[..., Outcome] = simulate) -> list[Fault]:
     """Return faults of a run without any of which nothing would be wrong, or as few as RUNS_MAX runs find."""
     faults, runs, size = list(outcome.faults), 0, max(1, len(outcome.faults) // 2)
     while True:

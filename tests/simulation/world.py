@@ -48,6 +48,11 @@ class World:
         kinds: those that the seed may choose from.
     """
 
+    #: Of `tests/history`.
+    judge = staticmethod(violations)
+    #: How long after the end of all jobs nothing may be left of them.
+    SETTLE_S = 15.0
+
     def __init__(self, seed: int, plan: Sequence[Fault] | None = None, kinds: Sequence[str] = ()) -> None:
         random = Random(f"{seed}/world")
         self.seed = seed
@@ -190,7 +195,7 @@ class World:
             self._run()
         except Exception as error:  # of a core, or what no driver could do
             found.append("".join(traceback.format_exception(error)[-3:]))
-        found += violations(self.history)
+        found += self.judge(self.history)
         happened = Counter(record["kind"] for record in self.history if record["what"] == "fault")
         happened.update(record["what"] for record in self.history if record["what"] in ("killed", "strayed"))
         return Outcome(self.seed, self.plan, found, self.history, self.network.clock.now, happened)
@@ -206,11 +211,8 @@ class World:
             clock.step()
         for job in self.jobs:
             if not job.is_done:
-                states = [
-                    (rank.identity.rank, rank.core.state.value, rank.core.window.held) for rank in job.ranks
-                ]
-                self.record("left", text=f"job {job.shape.name} life {job.life} is not done: {states}")
-        end = clock.now + 15.0
+                self.record("left", text=f"job {job.shape.name} is not done: {job.where()}")
+        end = clock.now + self.SETTLE_S
         while clock.now < end:
             clock.step()
         if all(job.is_done for job in self.jobs):

@@ -255,10 +255,15 @@ class Forming:
 
         threading.Thread(target=connect, name="reduction-elastic-start", daemon=True).start()
         members = frozenset(workers)
+        heard_at = time.monotonic()
         while not outcome:
             with self._changed:
                 others = self._voice.others().values()
                 said = [one for one in (self._voice.own, *others) if one.worker in members]
+                # Reducers forget who has gone (LOBBY_S), also while this worker hears none of them.
+                unheard = members.difference(one.worker for one in said)
+                if not (others and unheard):
+                    heard_at = time.monotonic()
                 is_said = self._voice.own.proposal == generation
                 if generation is not None and not is_said and must_tell(generation, self.own, others):
                     self.say(proposal=generation)
@@ -270,6 +275,9 @@ class Forming:
                     outcome.append(over)
                 if missing := [one for one in said if does_not_come(one)]:
                     outcome.append(WorkerLost(f"rank {missing[0].worker.rank} ({missing[0].host}) has gone"))
+                elif time.monotonic() >= heard_at + STOPPED_S:
+                    ranks = sorted(worker.rank for worker in unheard)
+                    outcome.append(WorkerLost(f"nothing was heard of ranks {ranks} for {STOPPED_S:g} s"))
                 elif time.monotonic() >= give_up_at:
                     outcome.append(WorkerLost(f"not all workers came within {STOPPED_S:g} s"))
                 elif not outcome:

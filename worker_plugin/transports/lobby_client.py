@@ -7,8 +7,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import grpc
 from reduction import wire
@@ -28,6 +29,23 @@ log = logging.getLogger(__name__)
 LOBBY_METHOD = METHOD.replace("Session", "Lobby")
 #: Pause before a reducer is dialled again, in seconds.
 REDIAL_S = 0.2
+#: So long a worker whose call has ended counts as one that is there, in seconds, because it dials again where only its
+#: connection was lost. The loss of a process is not found sooner from its other streams (core/membership/verdict.py).
+GONE_S = 1.0
+
+
+class _Known(NamedTuple):
+    """What a reducer says of a worker."""
+
+    entry: LobbyEntry
+    #: When it has said that.
+    said_at: float
+    #: From when on a worker that has gone counts as such.
+    gone_at: float
+
+    def believed(self, now: float) -> LobbyEntry:
+        is_awaited = self.entry.is_gone and now < self.gone_at
+        return replace(self.entry, is_gone=False) if is_awaited else self.entry
 
 
 class LobbyClient:
@@ -54,7 +72,7 @@ class LobbyClient:
         self._lock = threading.Lock()
         self._entry = b""
         #: What each reducer that can be reached says of all workers.
-        self._heard: dict[str, tuple[LobbyEntry, ...]] = {}
+        self._heard: dict[str, Mapping[bytes, _Known]] = {}
         #: Until when what was said to each reducer lasts, if LOBBY_SAYS_PER_S are allowed.
         self._paid_until = dict.fromkeys(addresses, 0.0)
         #: Why a reducer cannot be reached.
@@ -75,9 +93,11 @@ class LobbyClient:
         self._loop.call_soon_threadsafe(self._tell)
 
     def heard(self) -> tuple[tuple[LobbyEntry, ...], ...]:
-        """Return what each reducer has said last that can be reached now."""
+        """Return what each reducer has said last that can be reached now; see GONE_S."""
+        now = time.monotonic()
         with self._lock:
-            return tuple(self._heard.values())
+            answers = list(self._heard.values())
+        return tuple(tuple(known.believed(now) for known in workers.values()) for workers in answers)
 
     def why_unheard(self) -> ReductionError | None:
         """Return why no reducer can be reached; None if one can, or if it is not known of all of them yet."""
@@ -124,7 +144,7 @@ class LobbyClient:
         method: Any = endpoint.channel().stream_stream(LOBBY_METHOD)
         call = method(metadata=endpoint.access.metadata)
         writer = asyncio.create_task(self._write(call, address))
-        workers: dict[bytes, tuple[LobbyEntry, float]] = {}
+        workers: dict[bytes, _Known] = {}
         try:
             async for data in call:
                 news = wire.lobby_response_from_wire(data)
@@ -133,7 +153,7 @@ class LobbyClient:
                 if news.has_more:
                     continue
                 with self._lock:
-                    self._heard[address] = tuple(entry for entry, _ in workers.values())
+                    self._heard[address] = workers
                     self._reasons.pop(address, None)
                 self._on_news()
             reason = ReducerUnavailable(f"{address}: it has ended the call")
@@ -178,19 +198,24 @@ class LobbyClient:
             self._peers |= {(str(answer[4][0]), int(port)) for answer in answers}
 
 
-def _with_news(
-    workers: dict[bytes, tuple[LobbyEntry, float]], news: LobbyNews, now: float
-) -> dict[bytes, tuple[LobbyEntry, float]]:
-    """Return what a reducer says of all workers, and when it has said that, given what it said before.
+def _with_news(workers: Mapping[bytes, _Known], news: LobbyNews, now: float) -> dict[bytes, _Known]:
+    """Return what a reducer says of all workers, given what it said before.
 
     Raises:
         MalformedFrame: it says of more workers than it can know.
     """
     after = dict(workers) if news.adds else {}
-    after |= {entry.nonce: (entry, now) for entry in news.entries}
+    for entry in news.entries:
+        before = workers.get(entry.nonce)
+        gone_at = now
+        if before is not None:
+            gone_at = before.gone_at if before.entry.is_gone else now + GONE_S
+        after[entry.nonce] = _Known(entry, now, gone_at)
     # The reducer forgets them too, and does not say so.
     after = {
-        nonce: found for nonce, found in after.items() if not found[0].is_gone or now <= found[1] + LOBBY_S
+        nonce: known
+        for nonce, known in after.items()
+        if not known.entry.is_gone or now <= known.said_at + LOBBY_S
     }
     if len(after) > 2 * LOBBY_ENTRIES_MAX:
         raise MalformedFrame(f"a lobby of {len(after)} workers, allowed are {LOBBY_ENTRIES_MAX}")

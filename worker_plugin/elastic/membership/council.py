@@ -13,6 +13,7 @@
                   another living process has its rank                  RankTaken, after TAKEN_S
                   the others have other settings, or another run, or   ConfigError
                   one of them cannot give it the training
+    a newcomer    the generation that takes it in has not started      WorkerLost
     has lost its  somebody of that is neither waiting nor gone         wait, at most STOPPED_S
     generation    all of that are waiting or gone, and this one has    Propose those that are waiting, if it
                   the lowest rank of those who wait                    may join that; else wait for more to come
@@ -191,6 +192,14 @@ def _after_a_loss(hearing: Hearing) -> Advice:
     lineage, own = hearing.lineage, hearing.own
     last = lineage.joined[-1] if lineage.joined else lineage.started
     assert last is not None  # it has joined one
+    if lineage.started is None and any(own.worker in one.newcomers for one in lineage.joined):
+        # The others do not wait for it as for one of them, and it may soon lack what they have done since.
+        return Refuse(
+            WorkerLost(
+                f"generation {last.number}, in which rank {own.worker.rank} was to take part first, has not started, "
+                f"because another worker was lost in that moment: start it again"
+            )
+        )
     # One without which a generation has started may lack what the others have done since.
     together = frozenset((lineage.started or last).workers)
     waiting = {

@@ -61,6 +61,8 @@ class Admission:
         new = donation.offer.newcomers
         if {worker.rank for worker in new} & {worker.rank for worker in present.workers}:
             donation.abandon(WorkerLost("a newcomer's rank is taken"))
+        elif not _may_come(present, new):
+            donation.abandon(WorkerLost("newcomers are more than the workers that are left"))
         elif not donation.is_of(training):
             donation.abandon(WorkerLost("state.sync has another model or optimizer than before"))
         elif donation.is_stalled:
@@ -102,7 +104,10 @@ class Admission:
                 by_rank.setdefault(worker.rank, worker)
         fresh = [worker for _, worker in sorted(by_rank.items()) if worker.nonce not in self._failures]
         # One that has failed may have made the others fail, so it is tried alone.
-        return fresh or list(by_rank.values())[:1]
+        chosen = fresh or list(by_rank.values())[:1]
+        while not _may_come(present, chosen):
+            chosen.pop()
+        return chosen
 
     def _note_end(self, donation: Donation) -> None:
         self._donation = None
@@ -119,3 +124,13 @@ class Admission:
             self._again_at = time.monotonic() + AGAIN_S
         if isinstance(error, (ConfigError, LocalProtocolError)):  # no other newcomer would fare better
             self._refuse(offer.newcomers, error)
+
+
+def _may_come(present: Generation, new: Sequence[Worker]) -> bool:
+    """Whether so many may be taken in at once.
+
+    If somebody is lost in that moment, those who are there can go on only if they are a majority of all (lineage.py).
+    A single newcomer may always come, or one worker alone could never take in another one with a lower rank.
+    """
+    together = Generation(present.number + 1, "", tuple(sorted((*present.workers, *new))))
+    return len(new) <= 1 or present.is_majority_of(together, {})

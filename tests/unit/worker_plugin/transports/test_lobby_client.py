@@ -11,14 +11,14 @@ from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
 from reducer.core.accounts import Account
 from reducer.core.lobby import Lobby
 from worker_plugin.transports import lobby_client
-from worker_plugin.transports.lobby_client import LobbyClient, _with_news
+from worker_plugin.transports.lobby_client import GONE_S, LobbyClient, _with_news
 
 A, B = LobbyEntry(b"a" * 16, b"one", False), LobbyEntry(b"b" * 16, b"two", False)
 GONE = LobbyEntry(A.nonce, b"one", True)
 
 
 def entries(workers):
-    return [entry for entry, _ in workers.values()]
+    return [known.entry for known in workers.values()]
 
 
 def test_news_add_to_what_is_known_and_an_older_reducer_says_all():
@@ -33,6 +33,20 @@ def test_who_has_gone_is_forgotten_without_a_word():
     known = _with_news({}, LobbyNews((GONE, B), adds=True), 5.0)
     assert entries(_with_news(known, LobbyNews((), adds=True), 5.0 + LOBBY_S)) == [GONE, B]
     assert entries(_with_news(known, LobbyNews((), adds=True), 5.1 + LOBBY_S)) == [B]
+
+
+def believed(workers, now):
+    return [known.believed(now).is_gone for known in workers.values()]
+
+
+def test_a_worker_whose_call_breaks_has_gone_only_if_it_does_not_call_again():
+    known = _with_news(_with_news({}, LobbyNews((A,), adds=True), 0.0), LobbyNews((GONE,), adds=True), 5.0)
+    assert believed(known, 4.9 + GONE_S) == [False]
+    assert believed(known, 5.0 + GONE_S) == [True]
+    again = _with_news(known, LobbyNews((GONE,), adds=True), 5.5)
+    assert believed(again, 5.0 + GONE_S) == [True], "it counts from the first time"
+    assert believed(_with_news(known, LobbyNews((A,), adds=True), 5.5), 50.0) == [False]
+    assert believed(_with_news({}, LobbyNews((GONE,), adds=True), 5.0), 5.0) == [True], "it was never seen"
 
 
 def test_a_reducer_cannot_fill_a_worker_with_entries():

@@ -192,6 +192,24 @@ def test_a_newcomer_that_did_not_get_the_training_is_not_waited_for():
     assert advice == Propose(Generation(3, "new", FIRST.workers))
 
 
+def test_a_newcomer_whose_generation_does_not_start_ends():
+    """The others could not have it propose: it lacks what they do without it."""
+    newcomer = worker(0, "b")
+    before = Generation(2, "y", (worker(1), worker(2)))
+    with_it = Generation(3, "x", (newcomer, worker(1), worker(2)), (newcomer,))
+    lineage = Lineage(newcomer, 3)
+    lineage.inherit(before)
+    lineage.join(with_it)
+    waiting = [said(rank, number=3, is_waiting=True) for rank in (1, 2)]
+    advice = deliberate(hearing(said(0, "b", number=3, is_waiting=True), *waiting, lineage=lineage))
+    assert isinstance(advice, Refuse)
+    assert isinstance(advice.error, WorkerLost)
+    lineage.start(with_it)
+    assert isinstance(
+        deliberate(hearing(said(0, "b", number=3, is_waiting=True), *waiting, lineage=lineage)), Propose
+    )
+
+
 def test_a_worker_that_has_neither_gone_nor_noticed_is_waited_for():
     own, gone = said(0, number=1, is_waiting=True), said(2, number=1, is_gone=True)
     busy = said(1, number=1)

@@ -85,6 +85,23 @@ def test_newcomers_are_taken_in_when_they_have_the_training(scene):
     assert scene.given[1:] == [[new(4)]]
 
 
+def test_those_who_are_there_remain_a_majority(scene):
+    assert scene.tend(*map(new, range(4, 10))) is None
+    assert scene.given == [[new(4), new(5)]], "with the lowest rank, half are a majority"
+    scene.donations[0].is_ready = True
+    alone = Generation(4, "y", PRESENT.workers[1:])
+    assert scene.tend(present=alone) is None
+    assert "more than the workers that are left" in str(scene.donations[0].abandoned)
+
+
+def test_lower_ranks_must_be_fewer_and_a_single_one_may_always_come():
+    for present, expected in (((5, 6), [new(1)]), ((5, 6, 7), [new(1), new(2)]), ((5,), [new(1)])):
+        scene = Scene()
+        generation = Generation(3, "x", tuple(Worker(rank, "a") for rank in present))
+        scene.tend(*map(new, range(1, 5)), present=generation)
+        assert scene.given == [expected]
+
+
 def test_a_rank_that_is_there_is_not_taken_in_and_of_two_alike_one_is(scene):
     assert scene.tend(new(2)) is None
     assert scene.given == []

@@ -1,0 +1,190 @@
+"""Judges a history of elastic jobs as `checker` does that of others: it imports no code of ours, and trusts nothing.
+
+Workers are known by their rank and a word of their own, as in "2/3fa0". Records, beside `fault`, `calm` and `left`:
+
+    began    job, worker                             a process begins
+    joined   job, worker, number, id, members, newcomers   it joins a generation of these workers
+    state    job, worker, step, digest, ranks        a step begins: of all its state, and who takes part
+    issued   job, worker, step, part, op, dtype, contribution
+    result   job, worker, step, part, result
+    failed   job, worker, error, text                it ends with this error
+    over     job, worker, step                       it ends in order
+    killed   job, worker                             its process was ended from outside
+
+Generations that have a worker in common are of one **life** of the job; one whose workers are all lost begins again.
+What is proved:
+
+- All members of a generation say the same of it: its number, and its members in the order of their ranks.
+- A result is the fold over just the members of one generation, in this order. All get the same bits, and only they.
+- In each step all have the same state and see the same ranks, newcomers too. Nobody repeats or leaves out a step.
+- An error names a real cause; once faults stop nobody waits for long, and nothing is left at the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from history.checker import SEVERE, fold
+
+Record = dict[str, Any]
+
+#: How long before an error its cause may have been over, in seconds; and how long one may see no progress once faults
+#: stop. Nobody sees the end of a worker while no reducer is there, so after a fault of reducers this may be timeout_s.
+MEMORY_S, PROGRESS_S, UNSEEN_S = 75.0, 75.0, 200.0
+OF_REDUCERS = frozenset({"kill reducer", "silent reducer", "drain", "isolate", "freeze"})
+
+
+def violations(history: Iterable[Record]) -> list[str]:
+    """Return what is wrong with a history, a line each."""
+    history = list(history)
+    found = [f"left behind: {record['text']}" for record in history if record["what"] == "left"]
+    for job in sorted({record["job"] for record in history if "job" in record}):
+        own = [record for record in history if record.get("job") == job]
+        generations = [record for record in own if record["what"] == "joined"]
+        found += _wrong_generations(generations)
+        lives = _lives(generations)
+        found += [*_wrong_results(own, generations, lives), *_wrong_states(own, generations, lives)]
+        found += _wrong_errors(own, [record for record in history if record["what"] == "fault"])
+        found += _late(own, history)
+    return found
+
+
+# ---- generations ----
+
+
+def _wrong_generations(joined: list[Record]) -> Iterable[str]:
+    known: dict[str, tuple[Any, ...]] = {}
+    numbers: dict[str, int] = {}
+    for record in joined:
+        what = record["number"], record["members"], record["newcomers"]
+        if known.setdefault(record["id"], what) != what:
+            yield f"{record['worker']} sees another generation {record['id']} than others"
+        ranks = [int(member.partition("/")[0]) for member in record["members"]]
+        if ranks != sorted(set(ranks)) or record["worker"] not in record["members"]:
+            yield f"{record['worker']} joined {record['members']}"
+        if record["number"] <= numbers.get(record["worker"], 0):
+            yield f"{record['worker']} went back to generation {record['number']}"
+        numbers[record["worker"]] = record["number"]
+
+
+def _lives(joined: list[Record]) -> dict[str, str]:
+    """Return a name of the life of each worker: the id of one of its generations."""
+    above: dict[str, str] = {}
+
+    def top(one: str) -> str:
+        while above.setdefault(one, one) != one:
+            one = above[one]
+        return one
+
+    first: dict[str, str] = {}
+    for record in joined:
+        above[top(record["id"])] = top(first.setdefault(record["worker"], record["id"]))
+    return {worker: top(one) for worker, one in first.items()}
+
+
+# ---- results ----
+
+
+def _wrong_results(own: list[Record], joined: list[Record], lives: dict[str, str]) -> Iterable[str]:
+    issued: dict[tuple[Any, ...], dict[str, Record]] = defaultdict(dict)
+    results: dict[tuple[Any, ...], dict[str, bytes]] = defaultdict(dict)
+    for record in own:
+        if record["what"] in ("issued", "result"):
+            key = lives.get(record["worker"]), record["step"], record["part"]
+            table: Any = issued if record["what"] == "issued" else results
+            if record["worker"] in table[key]:
+                yield f"{record['worker']} has {record['what']} {key[1:]} twice"
+            table[key][record["worker"]] = record.get("result", record)
+    has_joined: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for record in joined:
+        has_joined[tuple(record["members"])].add(record["worker"])
+    for key, got in results.items():
+        if len(set(got.values())) > 1:
+            yield f"{sorted(got)} have different results of {key}"
+            continue
+        parts, result = issued[key], next(iter(got.values()))
+        for members, there in has_joined.items():
+            is_possible = got.keys() <= there == set(members) <= parts.keys()
+            if is_possible and fold([parts[one] for one in members]) == result:
+                break
+        else:
+            yield f"{sorted(got)} have a result of {key} that is the sum of no generation"
+
+
+# ---- states ----
+
+
+def _wrong_states(own: list[Record], joined: list[Record], lives: dict[str, str]) -> Iterable[str]:
+    seen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    last: dict[str, int] = {}
+    known = {(record["worker"], tuple(_ranks(record["members"]))) for record in joined}
+    for record in (record for record in own if record["what"] == "state"):
+        worker, step, what = record["worker"], record["step"], (record["digest"], record["ranks"])
+        if seen.setdefault((lives.get(worker), step), what) != what:
+            yield f"{worker} has another state or other ranks at step {step} than others"
+        if last.setdefault(worker, step - 1) != step - 1:
+            yield f"{worker} comes from step {last[worker]} to {step}"
+        if (worker, tuple(record["ranks"])) not in known:
+            yield f"{worker} sees ranks {record['ranks']} at step {step}, and was in no such generation"
+        last[worker] = step
+
+
+def _ranks(members: list[str]) -> list[int]:
+    return [int(member.partition("/")[0]) for member in members]
+
+
+# ---- errors ----
+
+
+def _wrong_errors(own: list[Record], faults: list[Record]) -> Iterable[str]:
+    joined: dict[str, Record] = {}
+    ended: dict[str, Record] = {}
+    for record in own:
+        if record["what"] == "joined":
+            joined[record["worker"]] = record
+        elif record["what"] == "failed":
+            now = record["t"]
+            recent = {
+                one["kind"] for one in faults if one["t"] <= now <= one["t"] + one["seconds"] + MEMORY_S
+            }
+            gone = [one for one in ended.values() if now <= one["t"] + MEMORY_S]
+            if not _has_cause(record, joined.get(record["worker"], {}), recent, gone):
+                yield f"{record['worker']} at {now:.2f} has no cause for {record['error']}: {record['text']}"
+        if record["what"] in ("failed", "over", "killed"):
+            ended[record["worker"]] = record
+
+
+def _has_cause(failure: Record, last: Record, recent: set[str], gone: list[Record]) -> bool:
+    error, members = failure["error"], last.get("members", [])
+    if error == "ConfigError":
+        return "other model" in recent
+    if error == "ResourceExhausted":
+        return "no memory" in recent
+    if recent & SEVERE and error in ("WorkersMissing", "WorkerLost", "ReducerUnavailable", "RankTaken"):
+        return True
+    if error == "RankTaken":
+        return "twin" in recent
+    if error == "WorkerLost":  # a newcomer, of a generation that was disturbed while it began
+        return failure["worker"] in last.get("newcomers", ()) and bool(gone or recent)
+    if error == "WorkersMissing":
+        lost = {one["worker"] for one in gone}.intersection(members)
+        return 2 * len(lost) >= len(members) if members else bool(gone)
+    return False
+
+
+# ---- time ----
+
+
+def _late(own: list[Record], history: list[Record]) -> Iterable[str]:
+    calm = next((record["t"] for record in history if record["what"] == "calm"), float("inf"))
+    kinds = {record["kind"] for record in history if record["what"] == "fault"}
+    # Of two processes that begin a job as one rank, one may wait in a generation of its own.
+    limit_s = UNSEEN_S if kinds & (OF_REDUCERS | {"twin"}) else PROGRESS_S
+    last: dict[str, float] = {}
+    for record in own:
+        worker, now = record["worker"], record["t"]
+        if now > max(calm, last.get(worker, now)) + limit_s:
+            yield f"{worker} had nothing from {last[worker]:.2f} to {now:.2f}, and then {record['what']}"
+        last[worker] = now

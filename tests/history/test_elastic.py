@@ -1,0 +1,87 @@
+"""The checker notices each kind of wrong history of an elastic job."""
+
+import numpy as np
+import pytest
+from history.elastic import violations
+
+ALL = ["0/a", "1/b", "2/c"]
+
+
+def part(worker):
+    return np.array([1.0 + int(worker[0]), 0.5], "<f4").tobytes()
+
+
+def total(workers):
+    return sum(np.frombuffer(part(worker), "<f4") for worker in workers).astype("<f4").tobytes()
+
+
+def history():
+    """Return a right history: two workers do a step, and a third one is taken in for the next one."""
+    records = []
+
+    def add(what, worker, t, **fields):
+        records.append({"what": what, "job": "a", "worker": worker, "t": t} | fields)
+
+    def step(number, workers, t):
+        for worker in workers:
+            ranks = [int(one[0]) for one in workers]
+            add("state", worker, t, step=number, digest=f"d{number}", ranks=ranks)
+        for worker in workers:
+            add(
+                "issued", worker, t, step=number, part=0, op="SUM", dtype="FLOAT32", contribution=part(worker)
+            )
+        for worker in workers:
+            add("result", worker, t, step=number, part=0, result=total(workers))
+
+    for worker in ALL:
+        add("began", worker, 0.0)
+    for worker in ALL[:2]:
+        add("joined", worker, 0.0, number=1, id="g1", members=ALL[:2], newcomers=[])
+    step(0, ALL[:2], 1.0)
+    for worker in ALL:
+        add("joined", worker, 2.0, number=2, id="g2", members=ALL, newcomers=["2/c"])
+    step(1, ALL, 3.0)
+    for worker in ALL:
+        add("over", worker, 4.0, step=2)
+    return records
+
+
+def changed(what, worker, /, **fields):
+    """Return the history with the last record of a kind of a worker changed."""
+    records = history()
+    record = [one for one in records if one["what"] == what and one["worker"] == worker][-1]
+    record |= fields
+    return records
+
+
+def test_a_right_history():
+    assert violations(history()) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        (changed("joined", "2/c", members=["1/b", "2/c"]), "sees another generation"),
+        (changed("joined", "1/b", number=1), "went back to generation 1"),
+        (changed("result", "2/c", result=part("2/c")), "different results"),
+        (changed("state", "2/c", digest="other"), "another state"),
+        (changed("state", "2/c", ranks=[0, 1]), "other ranks"),
+        (changed("state", "1/b", step=2), "comes from step 0 to 2"),
+        (changed("over", "0/a", what="failed", error="WorkerLost", text="?"), "no cause for WorkerLost"),
+        (changed("over", "2/c", what="left", text="a room"), "left behind: a room"),
+    ],
+)
+def test_each_kind_of_wrong_history(records, text):
+    assert text in "\n".join(violations(records))
+
+
+def test_a_sum_of_others_than_a_generation():
+    records = [
+        record | {"result": total(ALL[:2])} if record["what"] == "result" else record for record in history()
+    ]
+    assert any("the sum of no generation" in line for line in violations(records))
+
+
+def test_a_wait_after_all_faults():
+    records = [{"what": "calm", "t": 0.0}, *changed("over", "2/c", t=400.0)]
+    assert any("had nothing from 3.00 to 400.00" in line for line in violations(records))

@@ -1,0 +1,97 @@
+"""What can happen to a world of elastic jobs: most of what can happen to any, and what only these can bear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from simulation.faults import KINDS as SHARED
+from simulation.faults import Fault
+
+if TYPE_CHECKING:
+    from simulation.elastic.job import ElasticJob
+    from simulation.elastic.world import ElasticWorld
+
+
+def _job(world: ElasticWorld, fault: Fault) -> ElasticJob:
+    return world.jobs[fault.first % len(world.jobs)]
+
+
+def _kill_worker(world: ElasticWorld, fault: Fault) -> None:
+    living = _job(world, fault).living
+    if living:
+        _job(world, fault).kill(living[fault.second % len(living)].rank)
+
+
+def _kill_many(world: ElasticWorld, fault: Fault) -> None:
+    """Half of the workers that live, at once."""
+    job = _job(world, fault)
+    for worker in job.living[fault.second % 2 :: 2]:
+        job.kill(worker.rank)
+
+
+def _newcomers(world: ElasticWorld, fault: Fault) -> None:
+    """Some come, at once or one after the other, and most of them leave after some steps."""
+    job = _job(world, fault)
+    count = 1 + fault.second % 12 if fault.much > 0.8 else 1 + fault.second % 3
+    random = world.network.random
+    world.note("newcomers", [], 0.0)
+    for index in range(count):
+        steps = random.choice([1, 5, 20, 1 << 30])
+        job.start_later(
+            10 + (fault.second + index) % 20, random.choice([0.0, 3.0]) * random.random(), steps=steps
+        )
+
+
+def _twin(world: ElasticWorld, fault: Fault) -> None:
+    """Another process has the rank of one that lives."""
+    job = _job(world, fault)
+    if job.living:
+        rank = job.living[fault.second % len(job.living)].rank
+        world.note("twin", [job.host(rank)], 0.0)
+        job.start_later(rank, 0.0, host="stranger", is_twin=True)
+
+
+def _ambush(world: ElasticWorld, fault: Fault) -> None:
+    """A worker dies, or loses a connection, in the moment in which newcomers are taken in."""
+    kind = "kill worker" if fault.first % 3 else "reset"
+
+    def strike() -> None:
+        at = world.network.clock.now + 0.05 * fault.much**2
+        world.network.clock.at(at, lambda: world.strike(Fault(at, kind, 0, fault.second, fault.much)))
+
+    world.note("ambush", [], 0.0)
+    world.ambushes.append(strike)
+    _newcomers(world, fault)
+
+
+def _stranger(world: ElasticWorld, fault: Fault) -> None:
+    """A worker with another model."""
+    world.note("other model", [], 0.0)
+    _job(world, fault).start_later(40 + fault.second % 3, 0.0, variant=1)
+
+
+KINDS: dict[str, Callable[..., None]] = {
+    kind: SHARED[kind]
+    for kind in (
+        "kill reducer",
+        "silent reducer",
+        "drain",
+        "refuse",
+        "no memory",
+        "freeze",
+        "cut",
+        "half cut",
+        "isolate",
+        "slow",
+        "clog",
+        "reset",
+    )
+} | {
+    "kill worker": _kill_worker,
+    "kill many": _kill_many,
+    "newcomers": _newcomers,
+    "twin": _twin,
+    "other model": _stranger,
+    "ambush": _ambush,
+}

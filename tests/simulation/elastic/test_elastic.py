@@ -1,0 +1,64 @@
+"""Elastic jobs under simulated faults: the same seeds each time, what they have found, and new ones."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from simulation.elastic.faults import KINDS
+from simulation.elastic.world import simulate
+from simulation.faults import Fault
+from simulation.shorter import shortest
+from simulation.world import Outcome
+
+#: New runs are begun for so many seconds.
+NEW_S = 15.0
+
+
+@pytest.fixture(autouse=True)
+def no_log() -> Iterator[None]:
+    """Nobody reads what so many workers log."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def assert_right(outcome: Outcome) -> None:
+    shown = f"seed {outcome.seed}: {outcome.violations[:3]}"
+    assert not outcome.violations, f"{shown}, after {shortest(outcome, simulate)}"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_seed(seed: int) -> None:
+    assert_right(simulate(seed))
+
+
+def test_new_seeds() -> None:
+    seed, begun = int(time.time() * 1000), time.monotonic()
+    while time.monotonic() < begun + NEW_S:
+        assert_right(simulate(seed))
+        seed += 1
+
+
+def test_a_seed_is_one_run() -> None:
+    plan = [Fault(2.0, "newcomers", 0, 2, 0.5), Fault(4.0, "kill worker", 0, 1, 0.5)]
+    assert simulate(3, plan).history == simulate(3, plan).history
+
+
+def test_a_worker_dies_and_another_one_comes() -> None:
+    """The least that there is to see: the others go on, and the newcomers have their state."""
+    plan = [Fault(1.0, "kill worker", 0, 1, 0.5), Fault(3.0, "newcomers", 0, 0, 0.5)]
+    outcome = simulate(6, plan)
+    assert_right(outcome)
+    assert any(record["what"] == "joined" and record["newcomers"] for record in outcome.history)
+
+
+def test_each_fault_happens() -> None:
+    happened: Counter[str] = Counter()
+    for kind in KINDS:
+        plan = [Fault(0.5 + number, kind, 7 * number, 5 * number, 0.5) for number in range(4)]
+        happened[kind] = simulate(1, plan).happened.total()
+    assert all(happened.values()), happened

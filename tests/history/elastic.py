@@ -107,7 +107,7 @@ def _wrong_results(own: list[Record], joined: list[Record], lives: dict[str, str
         parts, result = issued[key], next(iter(got.values()))
         for members, there in has_joined.items():
             is_possible = got.keys() <= there == set(members) <= parts.keys()
-            if is_possible and fold([parts[one] for one in members]) == result:
+            if is_possible and fold([parts[one] for one in members], local_size=1) == result:
                 break
         else:
             yield f"{sorted(got)} have a result of {key} that is the sum of no generation"

@@ -38,9 +38,7 @@ class ElasticWorld(World):
         self._is_colocated = False
         self._mbits = ()
         self.servers = [
-            Server(
-                self.network, f"reducer-{index}", 1, NOWHERE, self.record, LobbyReducer, MEMORY_BYTES
-            )
+            Server(self.network, f"reducer-{index}", 1, NOWHERE, self.record, LobbyReducer, MEMORY_BYTES)
             for index in range(random.choice([1, 2, 2, 3]))
         ]
         self.unnamed_until = {}

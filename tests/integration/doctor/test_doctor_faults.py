@@ -270,11 +270,10 @@ def test_a_rank_that_stops_while_it_is_measured_is_named(serve, until):
     reducer = serve()
     doctors = Doctors([LOOPBACK] * 2, [reducer.address])
     try:
-        # The log leaves out lines about many jobs at once, the events do not.
         until(
             lambda: any(
-                event.job.startswith("doctor-") and event.text == "membership epoch 1 started with 2 ranks"
-                for event in fetch(reducer.address, 10.0, StatusAccess()).events
+                job.job.startswith("doctor-") and job.world_size == 2 and job.started
+                for job in fetch(reducer.address, 10.0, StatusAccess()).jobs
             ),
             "incast",
             90.0,

@@ -157,6 +157,28 @@ for number in range(5):
     assert steps.intervals(tmp_path / "steps", warmup=5) == [[]]
 
 
+def test_a_script_that_uses_reducers_by_itself_is_refused(tmp_path: Path) -> None:
+    steps.install(tmp_path / "hook")
+    (tmp_path / "steps").mkdir()
+    script = """
+import torch
+from worker_plugin import client
+
+client._has_started = True
+weight = torch.ones(3, requires_grad=True)
+weight.sum().backward()
+torch.optim.SGD([weight]).step()
+"""
+    path = os.pathsep.join([str(tmp_path / "hook"), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, steps.FOLDER: str(tmp_path / "steps")}
+    environment.pop("REDUCTION_AUTO", None)
+    run = [sys.executable, "-c", script]
+    refused = subprocess.run(run, env=environment, timeout=60, check=False, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "RuntimeError: this script uses reducers by itself" in refused.stderr
+    subprocess.run(run, env=environment | {"REDUCTION_AUTO": "ddp"}, timeout=60, check=True)
+
+
 # ---- on hosts ----
 
 

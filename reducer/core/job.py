@@ -424,7 +424,8 @@ class Job:
         actions: list[Action] = []
         self.stragglers.settle(now)
         oldest = next((slot.collective for slot in self.slots.values()), None)
-        news, text = self.stragglers.news(self.waiting(now), oldest, now)
+        waiting = self.waiting(now) if self.stragglers.may_tell(now) else None
+        news, text = self.stragglers.news(waiting, oldest, now)
         if news is not None:
             actions += [Send(stream, news) for stream in self.streams()]
         if text:

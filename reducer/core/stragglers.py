@@ -85,19 +85,23 @@ class Stragglers:
         p50_s, p90_s, p99_s = (times[(len(times) - 1) * percent // 100] for percent in (50, 90, 99))
         return WaitTimes(p50_s, p90_s, p99_s, times[-1])
 
+    def may_tell(self, now: float) -> bool:
+        """Whether the ranks may be told again for whom they wait: NEWS_S have passed since the last time."""
+        return now >= self._news_due
+
     def news(
         self, waiting: Waiting | None, oldest: Collective | None, now: float
     ) -> tuple[Waiting | None, str]:
         """Return the report to the ranks on whom they wait for, and the warning for the operator.
 
-        They are None and "" if there is nothing to say, or nothing new.
+        They are None and "" if there is nothing to say.
 
         Args:
-            waiting: whom they wait for.
+            waiting: whom they wait for; None if for nobody, or if they were told a moment ago (`may_tell`).
             oldest: the collective of the oldest chunk that waits.
             now: time in seconds.
         """
-        if waiting is None or now < self._news_due:
+        if waiting is None:
             return None, ""
         self._news_due = now + NEWS_S
         what = waiting.seq, waiting.epoch

@@ -51,7 +51,8 @@ def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> No
     """
     shown = from_metadata(metadata)
     if tokens is not None and not tokens.knows(shown):
-        raise _refusal(peer, shown, " for the status: pass --token-file")
+        advice = "pass a --token-file with a line of this reducer's" if shown else "pass --token-file"
+        raise _refusal(peer, shown, f" for the status: {advice}")
 
 
 def check_drain(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:

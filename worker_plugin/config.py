@@ -380,6 +380,8 @@ def build(arguments: Mapping[str, object], environ: Mapping[str, str] = os.envir
         # wanted.
         elif text or (text is not None and row.name == "reducers"):
             values[row.name] = row.kind.parse(row.variable, text)
+            # Its check at the end names the argument.
+            row.kind.check(row.variable, values[row.name])
     return PluginConfig(**values)
 
 
@@ -392,4 +394,4 @@ def check_files(config: PluginConfig) -> None:
     for row in rows(PluginConfig):
         path = getattr(config, row.name)
         if isinstance(row.kind, FilePath) and path is not None:
-            row.kind.require_readable(row.name, path)
+            row.kind.require_readable(row.variable if os.environ.get(row.variable) == path else row.name, path)

@@ -41,6 +41,8 @@ class Reporter:
         self._title = title
         self._world_size = world_size
         self._link_mbit = link_mbit
+        #: The best rate of the rounds so far, in bytes per second.
+        self._rate = 0.0
         self._before: dict[str, JobStatus] = {}
         self._begin = time.monotonic()
         self._steps = 0
@@ -80,11 +82,12 @@ class Reporter:
             steps=totals.steps - self._steps,
             collectives=totals.collectives - self._collectives,
             # It takes 20 ms for 1024 collectives, too long for the loop.
-            shares=await asyncio.to_thread(shares, spans, totals, self._link_mbit),
+            shares=await asyncio.to_thread(shares, spans, totals, self._link_mbit, self._rate),
             exposed_s=None if exposed is None else await asyncio.to_thread(exposed),
             straggler=found,
             is_shared=bool(planes) and not any(plane.tcp or plane.grpc for plane in planes),
         )
+        self._rate = report.shares.rate
         self._before, self._begin = now, end
         self._steps, self._collectives = totals.steps, totals.collectives
         return report

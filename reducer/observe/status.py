@@ -15,6 +15,7 @@ from reduction.security.tls import TlsFiles
 from reduction.security.tls_refusal import why_refused
 from reduction.security.tokens import TokenTable, read_tokens, to_metadata
 from reduction.text import printable
+from reduction.transports.grpc_reasons import plain, shorter
 
 from reducer.observe.summary import Process
 from reducer.transports.grpc_server import SERVICE
@@ -86,7 +87,8 @@ def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> b
             # Whoever refuses TLS does so at once.
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             reason = None if is_late else asyncio.run(why_refused(address, access.tls))
-            raise NoAnswer(reason or printable(str(error.details()))) from None
+            details = printable(str(error.details()))
+            raise NoAnswer(reason or plain(details) or shorter(details)[0]) from None
 
 
 def channel_to(address: str, tls: TlsFiles | None) -> grpc.Channel:

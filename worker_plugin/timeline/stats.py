@@ -36,6 +36,8 @@ class Shares:
     ideal: float
     #: The shortest time from a first push to its first result, 0 before there is one.
     answer: float
+    #: The rate that the ideal is of, in bytes of contributions per second; 0 before there is one.
+    rate: float
 
     @property
     def ranks(self) -> float:
@@ -58,24 +60,26 @@ class Shares:
         return self.ideal / self.parts.measured if self.parts.measured > 0 else 0.0
 
 
-def shares(spans: Sequence[Span], totals: Totals, link_mbit: int) -> Shares:
+def shares(spans: Sequence[Span], totals: Totals, link_mbit: int, seen: float = 0.0) -> Shares:
     """Return where the time of these collectives went.
 
     Args:
         spans: of one rank. The first of all waits for the start, so it does not count.
         totals: tell how many bytes are sent per byte of a contribution.
         link_mbit: the rate of this host's link; 0: not known.
+        seen: the best rate that rounds before these had. In these, a rank may be late every time.
     """
     spans = [span for span in spans if span.seq]
     begun = begun_by_own_clock(spans)
     of_rounds = [parts(group, begun) for group in rounds(spans)]
     sent = totals.bytes_pushed / totals.bytes_contributed if totals.bytes_contributed else 1.0
-    rate = link_mbit * 1e6 / 8 / sent if link_mbit and sent else best_rate(of_rounds)
+    rate = link_mbit * 1e6 / 8 / sent if link_mbit and sent else max(seen, best_rate(of_rounds))
     found = Parts()
     for one in of_rounds:
         found += one
     answers = shortest_answers(spans)
-    return Shares(found, sum(ideal(one, rate) for one in of_rounds), min(answers.values(), default=0.0))
+    best = sum(ideal(one, rate) for one in of_rounds)
+    return Shares(found, best, min(answers.values(), default=0.0), rate)
 
 
 class Numbers:
@@ -92,7 +96,8 @@ class Numbers:
         latest = self._shares
         is_stale = self._recorder is not recorder or begin >= self._fresh_until
         if latest is None or not latest.parts.rounds or is_stale:
-            latest = shares(recorder.latest(LATEST), recorder.totals, link_mbit)
+            seen = latest.rate if latest is not None and self._recorder is recorder else 0.0
+            latest = shares(recorder.latest(LATEST), recorder.totals, link_mbit, seen)
             end = time.monotonic()
             self._recorder, self._shares = recorder, latest
             self._fresh_until = end + (end - begin) / COST_MAX

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import re
 from collections import deque
 from typing import Any
 
@@ -16,6 +15,7 @@ from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError, 
 from reduction.model import WorkerFrame
 from reduction.security.tls_refusal import why_refused
 from reduction.text import printable
+from reduction.transports.grpc_reasons import plain, shorter
 from reduction.transports.interface import Sink
 from reduction.v1 import reduction_pb2 as pb
 
@@ -49,14 +49,6 @@ OPTIONS = [
 ]
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)
-#: What gRPC says before the reason why it could not connect. Our message has the address already.
-_NOISE = re.compile(r"failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?")
-
-#: What gRPC's reason contains, and what the user reads instead of it.
-_PLAIN = (
-    ("errors resolving", "the host name does not resolve"),
-    ("Failed parsing HTTP/2", "something answers there, but it is no reducer"),
-)
 
 
 class GrpcEndpoint:
@@ -94,10 +86,9 @@ class GrpcEndpoint:
         details = printable(details or "")
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return Unauthenticated(f"{self.address}: {details}")
-        words, is_dial = _NOISE.subn("", details, count=1)
-        for part, plain in _PLAIN:
-            if part in words:
-                return ReducerUnavailable(f"{self.address}: {plain}")
+        if (known := plain(details)) is not None:
+            return ReducerUnavailable(f"{self.address}: {known}")
+        words, is_dial = shorter(details)
         text = f"{self.address}: {words}" if is_dial else f"{self.address}: {code.name}: {details}"
         # gRPC gives the reason of a connection that failed as text only, in the words of
         # strerror(3). Words that are not found cost the grace that any lost stream has

@@ -18,7 +18,7 @@ from reduction.text import printable
 Event = dict[str, Any]
 #: Collectives of the first rank that are shown if nobody says from when to when: the middle ones.
 SHOWN = 6
-#: What a bar can be, and its colour: of the palette of Okabe and Ito, "Color Universal Design", 2008.
+#: What a bar can be, and its colour: most of the palette of Okabe and Ito, "Color Universal Design", 2008.
 KINDS = {
     "handed over": "#CC79A7",
     "waiting to push": "#E69F00",
@@ -26,8 +26,8 @@ KINDS = {
     "waiting for results": "#56B4E9",
     "delivered": "#009E73",
     "not done": "#D55E00",
-    "waiting for ranks": "#E69F00",
-    "summing": "#009E73",
+    "waiting for ranks": "#F0E442",
+    "summing": "#9467BD",
     "torch's operators": "#777777",
 }
 _STYLE = """

@@ -133,7 +133,7 @@ def test_an_empty_variable_counts_as_not_set():
         ),
         (
             {"REDUCTION_LOCAL_GROUP": "two"},
-            "local_group is 'two'; it must be None, 'auto' or a number of ranks",
+            "REDUCTION_LOCAL_GROUP is 'two'; it must be None, 'auto' or a number of ranks",
         ),
         (
             {"REDUCTION_REDUCERS": " , "},
@@ -143,7 +143,7 @@ def test_an_empty_variable_counts_as_not_set():
         ({"REDUCTION_REDUCERS": ""}, "REDUCTION_REDUCERS is '', which names no reducer"),
         (
             {"REDUCTION_TRANSPORT": "carrier pigeon"},
-            "transport is 'carrier pigeon'; this version knows 'auto'",
+            "REDUCTION_TRANSPORT is 'carrier pigeon'; this version knows 'auto'",
         ),
     ],
 )

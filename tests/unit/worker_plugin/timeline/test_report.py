@@ -12,7 +12,7 @@ def report(*, ideal=4.0, straggler=None, is_shared=False, **parts):
     times = {"transfer": 4.0, **parts}
     ranks = times.get("ranks", {})
     measured = sum(value for name, value in times.items() if name != "ranks") + sum(ranks.values())
-    shares = Shares(Parts(2, 6, 12_000_000, measured, **times), ideal, 0.001)
+    shares = Shares(Parts(2, 6, 12_000_000, measured, **times), ideal, 0.001, 1e9)
     return Report("my job", 60.0, 3, 6, shares, 0.25, straggler, is_shared)
 
 

@@ -83,6 +83,16 @@ def test_a_link_carries_what_is_sent_and_not_what_the_tensor_has():
     assert found.ideal == pytest.approx(min(found.parts.transfer, 4 / 125e9))
 
 
+def test_the_best_rate_so_far_is_the_ideal_also_where_a_rank_is_late_every_time():
+    made = recorder()
+    for seq in range(2):
+        reduced(made, seq)
+    once = shares(made.latest(LATEST), made.totals, 0)
+    again = shares(made.latest(LATEST), made.totals, 0, 4 * once.rate)
+    assert (again.rate, again.ideal) == (4 * once.rate, pytest.approx(once.ideal / 4))
+    assert shares(made.latest(LATEST), made.totals, 0, once.rate / 4) == once
+
+
 def test_pushes_again_count():
     made = recorder()
     progress = made.begin(0, SUM)

@@ -1,0 +1,26 @@
+"""What people read where gRPC says why it could not connect."""
+
+import pytest
+from reduction.transports.grpc_reasons import plain, shorter
+
+DIAL = "failed to connect to all addresses; last error: "
+
+
+@pytest.mark.parametrize(
+    ("details", "text"),
+    [
+        (
+            f"{DIAL}INTERNAL: ipv4:127.0.0.1:9102: Failed parsing HTTP/2 (Expected SETTINGS frame ...)",
+            "it is no reducer",
+        ),
+        ("errors resolving no-such-host: [field:A error:UNAVAILABLE", "the host name does not resolve"),
+    ],
+)
+def test_what_can_be_said_better(details, text):
+    assert plain(details).endswith(text)
+
+
+def test_the_reason_stays_without_what_comes_before_it():
+    assert plain(f"{DIAL}UNKNOWN: ipv4:127.0.0.1:1: Connection refused") is None
+    assert shorter(f"{DIAL}UNKNOWN: ipv4:127.0.0.1:1: Connection refused") == ("Connection refused", True)
+    assert shorter("Deadline Exceeded") == ("Deadline Exceeded", False)

@@ -394,4 +394,6 @@ def check_files(config: PluginConfig) -> None:
     for row in rows(PluginConfig):
         path = getattr(config, row.name)
         if isinstance(row.kind, FilePath) and path is not None:
-            row.kind.require_readable(row.variable if os.environ.get(row.variable) == path else row.name, path)
+            row.kind.require_readable(
+                row.variable if os.environ.get(row.variable) == path else row.name, path
+            )

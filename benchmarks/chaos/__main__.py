@@ -4,13 +4,15 @@
     python -m benchmarks.chaos --kills 200 --every 2.0 --reducers 1
     python -m benchmarks.chaos --kills 10 --every 15 --signal STOP
     python -m benchmarks.chaos --kills 200 --reducers 2 --colocated    # as root
+    python -m benchmarks.chaos --history FILE && python -m tests.history FILE
 
 Worker processes train a small model under DDP over reducer processes on loopback. At random
 instants a reducer gets a signal, and a supervisor starts it again on the same address, as systemd
 would. With --colocated ranks and reducers are on hosts of their own (network namespaces), and the
 reducers on the ranks' hosts are struck too; their ranks start them again. Then the same steps are
 trained without any signals. The exit code is 0 if all ranks and both trainings ended with the same
-bits and no step took 60 s, 1 if not, or if a process failed, and 130 if it was interrupted.
+bits and no step took 60 s, 1 if not, or if a process failed, and 130 if it was interrupted. With
+--history every step reduces some more tensors, and the second command folds them again by itself.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ SIGNALS = ("KILL", "STOP", "TERM")
 
 
 def main() -> None:
-    settings, out = _arguments()
+    settings, out, history = _arguments()
     # SIGTERM, which `timeout` and supervisors send, ends this process as Ctrl-C does, so that its
     # children end, too. SIGINT is set as well, because a shell's background jobs ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -39,7 +41,7 @@ def main() -> None:
     say(f"seed {settings.seed}: {settings.strikes} x SIG{settings.signal}, one every {settings.every_s:g} s")
     course, failure, code = None, "", 0
     try:
-        course = run(settings, say)
+        course = run(settings, say, history)
     except (ChaosFailed, RanksFailed, ReducersFailed, NetworkUnavailable) as error:
         failure, code = str(error), 1
     except KeyboardInterrupt:
@@ -54,7 +56,7 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def _arguments() -> tuple[Settings, Path | None]:
+def _arguments() -> tuple[Settings, Path | None, Path | None]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, help="how many signals (%(default)s)")
     parser.add_argument("--every", type=float, default=1.0, help="mean seconds between two (%(default)s)")
@@ -69,6 +71,9 @@ def _arguments() -> tuple[Settings, Path | None]:
     parser.add_argument("--stop-for", type=float, default=8.0, help="seconds from STOP to CONT (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of schedule, weights and data (%(default)s)")
     parser.add_argument("--out", type=Path, help="JSON file with every strike")
+    parser.add_argument(
+        "--history", type=Path, help="file for `python -m tests.history`: what every rank reduced"
+    )
     given = parser.parse_args()
     for name in (
         ("kills", "workers", "every") if given.colocated else ("kills", "workers", "reducers", "every")
@@ -92,7 +97,7 @@ def _arguments() -> tuple[Settings, Path | None]:
         stop_for_s=given.stop_for,
         seed=given.seed,
     )
-    return settings, given.out
+    return settings, given.out, given.history
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ stop. In both trainings all ranks are idle for a moment between two slices.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from benchmarks.chaos.load import HANG_S, ChaosTraining, Slice
 from benchmarks.chaos.reducers import ChaosReducers, Struck
@@ -26,6 +28,8 @@ LINK = Link(rate_mbit=2000)
 WARMUP_STEPS = 20
 #: Length of a slice, in seconds.
 SLICE_S = 2.0
+#: The disturbed training, and the one without signals.
+JOBS = ("chaos-disturbed", "chaos-reference")
 #: Number of steps after the last reducer serves again.
 SETTLE_STEPS = 20
 
@@ -100,8 +104,10 @@ class Course:
     restarts: int = 0
 
 
-def run(settings: Settings, say: Callable[[str], None]) -> Course:
+def run(settings: Settings, say: Callable[[str], None], history: Path | None = None) -> Course:
     """Train with and without signals, and compare the weights.
+
+    With `history` every step reduces some more tensors, and the file tells what every rank gave and got.
 
     Raises:
         ChaosFailed: ranks or trainings ended with different weights, or a step was a hang.
@@ -126,7 +132,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> Course:
         stack.enter_context(closing(reducers))
         reducers.start()
         ranks = stack.enter_context(closing(Ranks(settings.workers, reducers.addresses, hosts=workers_at)))
-        ranks.load(ChaosTraining, settings.seed)
+        ranks.load(ChaosTraining, settings.seed, history)
         try:
             _disturb(settings, course, reducers, ranks)
         except RanksFailed:
@@ -136,12 +142,37 @@ def run(settings: Settings, say: Callable[[str], None]) -> Course:
             course.struck, course.restarts = list(reducers.struck), reducers.restarts
         say(f"{len(course.struck)} strikes in {sum(course.disturbed.counts)} steps; now undisturbed")
         _repeat(settings, course, reducers, ranks)
+    if history is not None:
+        _merge(history, settings, course.struck)
     return course
+
+
+def _merge(history: Path, settings: Settings, struck: list[Struck]) -> None:
+    """Write the records of all ranks and the strikes to one file, in the order of time, a line of JSON each."""
+    faults = [
+        {
+            "what": "fault",
+            "t": strike.at_s,
+            "kind": f"{settings.signal} reducer",
+            "hosts": [strike.reducer],
+            "seconds": strike.back_s - strike.at_s,
+        }
+        for strike in struck
+    ]
+    records = [json.dumps(fault) for fault in faults]
+    for rank in range(settings.workers):
+        part = history.with_name(f"{history.name}.{rank}")
+        records += part.read_text().splitlines()
+        part.unlink()
+    for job in JOBS:
+        life = {"what": "life", "t": 0.0, "job": job, "life": 1, "ranks": settings.workers, "local_size": 1}
+        records.append(json.dumps(life))
+    history.write_text("".join(f"{one}\n" for one in sorted(records, key=lambda one: json.loads(one)["t"])))
 
 
 def _disturb(settings: Settings, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
     training = course.disturbed
-    _begin(settings, reducers, ranks, "chaos-disturbed")
+    _begin(settings, reducers, ranks, JOBS[0])
     training.add(ranks.call("run", WARMUP_STEPS))
     leaders = ranks.pids if settings.colocated else []
     count = settings.reducers + len(leaders)
@@ -162,7 +193,7 @@ def _begin(settings: Settings, reducers: ChaosReducers, ranks: Ranks, job: str) 
 
 def _repeat(settings: Settings, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
     training = course.reference
-    _begin(settings, reducers, ranks, "chaos-reference")
+    _begin(settings, reducers, ranks, JOBS[1])
     for count, expected in zip(course.disturbed.counts, course.disturbed.digests, strict=True):
         training.add(ranks.call("run", count))
         if training.digests[-1] != expected:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import faulthandler
 import hashlib
+import json
 import logging
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -30,6 +33,12 @@ HANG_S = 60.0
 #: collectives.
 BUCKET_MB = 0.2
 _LEARNING_RATE = 0.05
+#: What is reduced in every step beside the gradients, if a history is written: dtype, operation, elements.
+_SUMS = (
+    (torch.float32, dist.ReduceOp.SUM, 250),
+    (torch.bfloat16, dist.ReduceOp.AVG, 100),
+    (torch.int64, dist.ReduceOp.MAX, 3),
+)
 
 
 class Slice(NamedTuple):
@@ -44,7 +53,7 @@ class Slice(NamedTuple):
 class ChaosTraining:
     """A training that can be repeated from the same start."""
 
-    def __init__(self, rank: Rank, seed: int) -> None:
+    def __init__(self, rank: Rank, seed: int, history: Path | None = None) -> None:
         # Losing reducers is intended here, and every loss would be logged by every rank.
         logging.getLogger("worker_plugin").setLevel(logging.ERROR)
         self._rank, self._seed = rank, seed
@@ -52,6 +61,7 @@ class ChaosTraining:
         self._images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
         self._labels = torch.tensor(digits.target)
         self._state: ReductionState | None = None
+        self._history = history and history.with_name(f"{history.name}.{rank.rank}").open("w")
 
     def begin(self, reducers: Sequence[str], transport: str, colocated: str | None, job: str) -> None:
         """Start from the beginning, with a new communicator."""
@@ -63,12 +73,14 @@ class ChaosTraining:
         self._state = ReductionState(reducers or None, job=job, transport=transport, colocated=colocated)
         self._ddp_model.register_comm_hook(self._state, reduction_hook)
         self._steps = 0
+        self._job = job
 
     def end(self) -> None:
         """Leave the job."""
         if self._state is not None:
             self._state.close()
             self._state = None
+            self._record("over")
 
     def run(self, count: int) -> Slice:
         """Train `count` more steps."""
@@ -90,4 +102,35 @@ class ChaosTraining:
         logits = self._ddp_model(self._images[chosen])
         nn.functional.cross_entropy(logits, self._labels[chosen]).backward()
         self._optimizer.step()
+        if self._history is not None:
+            self._sum(generator)
         self._steps += 1
+
+    def _sum(self, generator: torch.Generator) -> None:
+        """Reduce some tensors whose content the history has, all at once."""
+        assert self._state is not None
+        sums = []
+        for seq, (dtype, op, numel) in enumerate(_SUMS, self._steps * len(_SUMS)):
+            tensor = (1000 * torch.randn(numel, generator=generator)).to(dtype)
+            names = {"op": op.name, "dtype": str(dtype).removeprefix("torch.").upper()}
+            self._record("issued", seq=seq, contribution=_hex(tensor), **names)
+            sums.append((seq, tensor, self._state.all_reduce(tensor, op)))
+        for seq, tensor, future in sums:
+            future.wait()
+            self._record("result", seq=seq, result=_hex(tensor))
+
+    def _record(self, what: str, **fields: object) -> None:
+        if self._history is not None:
+            record = {
+                "what": what,
+                "t": time.monotonic(),
+                "job": self._job,
+                "life": 1,
+                "rank": self._rank.rank,
+            }
+            self._history.write(json.dumps(record | fields) + "\n")
+            self._history.flush()
+
+
+def _hex(tensor: torch.Tensor) -> str:
+    return tensor.view(torch.uint8).numpy().tobytes().hex()

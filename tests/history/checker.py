@@ -27,9 +27,11 @@ What is proved:
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,17 @@ RECOVERY_S, SUM_S, DRAIN_S = 8.0, 2.0, 1.0
 #: Faults that may lose a rank, or every reducer; after all others the job goes on.
 SEVERE = frozenset({"silent reducer", "cut", "half cut", "isolate", "slow", "refuse", "freeze"})
 _PLAIN = {"FLOAT32": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2", "INT32": "<i4", "INT64": "<i8"}
+
+
+def read(path: Path) -> list[Record]:
+    """Return a history from a file: a line of JSON for each record, its bytes in hexadecimal."""
+    return [
+        {
+            name: bytes.fromhex(value) if name in ("contribution", "result") else value
+            for name, value in line.items()
+        }
+        for line in map(json.loads, path.read_text().splitlines())
+    ]
 
 
 def violations(history: Iterable[Record]) -> list[str]:

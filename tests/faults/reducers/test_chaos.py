@@ -8,7 +8,9 @@ import sys
 import time
 
 import pytest
+from history.checker import read, violations
 
+from benchmarks.chaos.course import WARMUP_STEPS
 from benchmarks.chaos.reducers import ChaosReducers
 from benchmarks.chaos.schedule import schedule
 from benchmarks.lab.network import NetworkUnavailable, check_network
@@ -33,9 +35,19 @@ def test_the_same_bits_as_without(tmp_path, child_environment, number, reducers,
             check_network()
         except NetworkUnavailable as error:
             pytest.skip(str(error))
-    out = tmp_path / "chaos.json"
+    out, history = tmp_path / "chaos.json", tmp_path / "history"
     command = [sys.executable, "-m", "benchmarks.chaos", "--kills", "5", "--every", "1", "--signal", number]
-    command += ["--workers", "2", "--reducers", f"{reducers}", "--out", f"{out}", *more]
+    command += [
+        "--workers",
+        "2",
+        "--reducers",
+        f"{reducers}",
+        "--out",
+        f"{out}",
+        "--history",
+        f"{history}",
+        *more,
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=280, check=False, env=child_environment()
     )
@@ -47,6 +59,11 @@ def test_the_same_bits_as_without(tmp_path, child_environment, number, reducers,
     assert written["restarts"] == len(restarts)
     assert written["failure"] == ""
     assert written["digest"][:16] in done.stdout
+    records = read(history)
+    assert violations(records) == []
+    # Two ranks, two trainings, three sums in each step.
+    steps = WARMUP_STEPS + written["steps"]
+    assert sum(record["what"] == "result" for record in records) == 2 * 2 * 3 * steps
 
 
 @pytest.mark.parametrize("number", ["KILL", "TERM", "STOP"])

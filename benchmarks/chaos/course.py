@@ -6,11 +6,12 @@ stop. In both trainings all ranks are idle for a moment between two slices.
 
 from __future__ import annotations
 
-import json
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.chaos.load import HANG_S, ChaosTraining, Slice
 from benchmarks.chaos.reducers import ChaosReducers, Struck
@@ -19,6 +20,7 @@ from benchmarks.lab.hosts import Host
 from benchmarks.lab.network import Network
 from benchmarks.lab.ranks import Ranks, RanksFailed
 from benchmarks.lab.traffic import Link
+from benchmarks.method.history import merge
 from benchmarks.method.slices import following
 
 #: Of hosts of their own. It is fast, because the processor is to be the limit.
@@ -28,8 +30,8 @@ LINK = Link(rate_mbit=2000)
 WARMUP_STEPS = 20
 #: Length of a slice, in seconds.
 SLICE_S = 2.0
-#: The disturbed training, and the one without signals.
-JOBS = ("chaos-disturbed", "chaos-reference")
+#: The disturbed training.
+JOB = "chaos-disturbed"
 #: Number of steps after the last reducer serves again.
 SETTLE_STEPS = 20
 
@@ -117,6 +119,7 @@ def run(settings: Settings, say: Callable[[str], None], history: Path | None = N
     """
     course = Course()
     with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         workers_at: list[Host] = []
         reducers_at: list[Host] = []
         if settings.colocated:
@@ -131,8 +134,12 @@ def run(settings: Settings, say: Callable[[str], None], history: Path | None = N
         )
         stack.enter_context(closing(reducers))
         reducers.start()
+        if history is not None:
+            stack.callback(
+                lambda: merge(history, folder.glob(f"{JOB}-*"), _others(settings, reducers.struck))
+            )
         ranks = stack.enter_context(closing(Ranks(settings.workers, reducers.addresses, hosts=workers_at)))
-        ranks.load(ChaosTraining, settings.seed, history)
+        ranks.load(ChaosTraining, settings.seed, folder if history is not None else None)
         try:
             _disturb(settings, course, reducers, ranks)
         except RanksFailed:
@@ -142,14 +149,12 @@ def run(settings: Settings, say: Callable[[str], None], history: Path | None = N
             course.struck, course.restarts = list(reducers.struck), reducers.restarts
         say(f"{len(course.struck)} strikes in {sum(course.disturbed.counts)} steps; now undisturbed")
         _repeat(settings, course, reducers, ranks)
-    if history is not None:
-        _merge(history, settings, course.struck)
     return course
 
 
-def _merge(history: Path, settings: Settings, struck: list[Struck]) -> None:
-    """Write the records of all ranks and the strikes to one file, in the order of time, a line of JSON each."""
-    faults = [
+def _others(settings: Settings, struck: list[Struck]) -> list[dict[str, Any]]:
+    life = {"what": "life", "t": 0.0, "job": JOB, "life": 1, "ranks": settings.workers, "local_size": 1}
+    return [life] + [
         {
             "what": "fault",
             "t": strike.at_s,
@@ -159,20 +164,11 @@ def _merge(history: Path, settings: Settings, struck: list[Struck]) -> None:
         }
         for strike in struck
     ]
-    records = [json.dumps(fault) for fault in faults]
-    for rank in range(settings.workers):
-        part = history.with_name(f"{history.name}.{rank}")
-        records += part.read_text().splitlines()
-        part.unlink()
-    for job in JOBS:
-        life = {"what": "life", "t": 0.0, "job": job, "life": 1, "ranks": settings.workers, "local_size": 1}
-        records.append(json.dumps(life))
-    history.write_text("".join(f"{one}\n" for one in sorted(records, key=lambda one: json.loads(one)["t"])))
 
 
 def _disturb(settings: Settings, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
     training = course.disturbed
-    _begin(settings, reducers, ranks, JOBS[0])
+    _begin(settings, reducers, ranks, JOB)
     training.add(ranks.call("run", WARMUP_STEPS))
     leaders = ranks.pids if settings.colocated else []
     count = settings.reducers + len(leaders)
@@ -193,7 +189,7 @@ def _begin(settings: Settings, reducers: ChaosReducers, ranks: Ranks, job: str) 
 
 def _repeat(settings: Settings, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
     training = course.reference
-    _begin(settings, reducers, ranks, JOBS[1])
+    _begin(settings, reducers, ranks, "chaos-reference")
     for count, expected in zip(course.disturbed.counts, course.disturbed.digests, strict=True):
         training.add(ranks.call("run", count))
         if training.digests[-1] != expected:

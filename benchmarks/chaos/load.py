@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import hashlib
-import json
 import logging
 import sys
 import time
@@ -17,13 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.demo.digits import BATCH, cnn
 from benchmarks.lab.ranks import Rank
+from benchmarks.method.history import SUMS, History
 from worker_plugin import ReductionState, reduction_hook
 
 #: A step that takes more seconds than this is a hang. Then the stacks of all threads are written to
@@ -33,12 +32,6 @@ HANG_S = 60.0
 #: collectives.
 BUCKET_MB = 0.2
 _LEARNING_RATE = 0.05
-#: What is reduced in every step beside the gradients, if a history is written: dtype, operation, elements.
-_SUMS = (
-    (torch.float32, dist.ReduceOp.SUM, 250),
-    (torch.bfloat16, dist.ReduceOp.AVG, 100),
-    (torch.int64, dist.ReduceOp.MAX, 3),
-)
 
 
 class Slice(NamedTuple):
@@ -53,7 +46,7 @@ class Slice(NamedTuple):
 class ChaosTraining:
     """A training that can be repeated from the same start."""
 
-    def __init__(self, rank: Rank, seed: int, history: Path | None = None) -> None:
+    def __init__(self, rank: Rank, seed: int, folder: Path | None = None) -> None:
         # Losing reducers is intended here, and every loss would be logged by every rank.
         logging.getLogger("worker_plugin").setLevel(logging.ERROR)
         self._rank, self._seed = rank, seed
@@ -61,7 +54,8 @@ class ChaosTraining:
         self._images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
         self._labels = torch.tensor(digits.target)
         self._state: ReductionState | None = None
-        self._history = history and history.with_name(f"{history.name}.{rank.rank}").open("w")
+        self._folder = folder
+        self._history: History | None = None
 
     def begin(self, reducers: Sequence[str], transport: str, colocated: str | None, job: str) -> None:
         """Start from the beginning, with a new communicator."""
@@ -73,14 +67,17 @@ class ChaosTraining:
         self._state = ReductionState(reducers or None, job=job, transport=transport, colocated=colocated)
         self._ddp_model.register_comm_hook(self._state, reduction_hook)
         self._steps = 0
-        self._job = job
+        if self._folder is not None:
+            path = self._folder / f"{job}-{self._rank.rank}"
+            self._history = History(path, job=job, life=1, rank=self._rank.rank)
 
     def end(self) -> None:
         """Leave the job."""
         if self._state is not None:
             self._state.close()
             self._state = None
-            self._record("over")
+            if self._history is not None:
+                self._history.record("over")
 
     def run(self, count: int) -> Slice:
         """Train `count` more steps."""
@@ -103,34 +100,6 @@ class ChaosTraining:
         nn.functional.cross_entropy(logits, self._labels[chosen]).backward()
         self._optimizer.step()
         if self._history is not None:
-            self._sum(generator)
+            first = self._steps * len(SUMS)
+            self._history.reduce(self._state, generator, lambda index: {"seq": first + index})
         self._steps += 1
-
-    def _sum(self, generator: torch.Generator) -> None:
-        """Reduce some tensors whose content the history has, all at once."""
-        assert self._state is not None
-        sums = []
-        for seq, (dtype, op, numel) in enumerate(_SUMS, self._steps * len(_SUMS)):
-            tensor = (1000 * torch.randn(numel, generator=generator)).to(dtype)
-            names = {"op": op.name, "dtype": str(dtype).removeprefix("torch.").upper()}
-            self._record("issued", seq=seq, contribution=_hex(tensor), **names)
-            sums.append((seq, tensor, self._state.all_reduce(tensor, op)))
-        for seq, tensor, future in sums:
-            future.wait()
-            self._record("result", seq=seq, result=_hex(tensor))
-
-    def _record(self, what: str, **fields: object) -> None:
-        if self._history is not None:
-            record = {
-                "what": what,
-                "t": time.monotonic(),
-                "job": self._job,
-                "life": 1,
-                "rank": self._rank.rank,
-            }
-            self._history.write(json.dumps(record | fields) + "\n")
-            self._history.flush()
-
-
-def _hex(tensor: torch.Tensor) -> str:
-    return tensor.view(torch.uint8).numpy().tobytes().hex()

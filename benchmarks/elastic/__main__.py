@@ -4,14 +4,17 @@
     python -m benchmarks.elastic --kills 0            undisturbed, until the loss has fallen
     python -m benchmarks.elastic --kills 20 --rival   and then the same job under torchrun over Gloo, which starts
                                                       all ranks again from a checkpoint of every minute
+    python -m benchmarks.elastic --history FILE && python -m tests.history FILE
 
 No survivor may end, and after every step all must have the same bits. The exit code is 1 if that is not so.
+With --history every step reduces some more tensors, and the second command folds them again by itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 
@@ -34,6 +37,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--reducers-too", action="store_true", help="kill a reducer in the same moment")
     parser.add_argument("--rival", action="store_true", help="also the same job under torchrun")
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="for `python -m tests.history`: what every worker reduced",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     options = parser.parse_args()
     settings = Settings(
@@ -46,7 +55,9 @@ def main() -> None:
         seed=options.seed,
         reducers_too=options.reducers_too,
     )
-    ways = {"elastic": elastic} | ({"torchrun": restarted} if options.rival else {})
+    ways = {"elastic": functools.partial(elastic, history=options.history)}
+    if options.rival:
+        ways["torchrun"] = functools.partial(restarted)
     rows = []
     for name, run in ways.items():
         try:

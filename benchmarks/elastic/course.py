@@ -20,12 +20,14 @@ from typing import Any
 
 from benchmarks.lab.procfs import children
 from benchmarks.lab.reducers import Reducers
+from benchmarks.method.history import History, merge
 
 #: How long a job may take to make its first step, and its last one, in seconds.
 PATIENCE_S = 120.0
 #: Between these samples the loss still falls.
 EARLY_SAMPLES = 20_000, 30_000
 _LOAD = Path(__file__).with_name("load.py")
+_JOB = "elastic"
 
 
 class CourseFailed(Exception):
@@ -78,18 +80,25 @@ class Course:
         return {"median": statistics.median(gaps), "p95": p95, "maximum": gaps[-1]}
 
 
-def elastic(settings: Settings, say: Callable[[str], None]) -> Course:
-    """Kill workers of an elastic job; see that no survivor ends, and that all have the same bits."""
+def elastic(settings: Settings, say: Callable[[str], None], history: Path | None = None) -> Course:
+    """Kill workers of an elastic job; see that no survivor ends, and that all have the same bits.
+
+    With `history` every step reduces some more tensors, and the file tells what every worker gave and got.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         reducers = Reducers(settings.reducers)
         variables = environment(folder, settings.pause_s) | {
             "REDUCTION_REDUCERS": ",".join(reducers.addresses),
-            "REDUCTION_JOB": "elastic",
+            "REDUCTION_JOB": _JOB,
             "REDUCTION_RUN": folder.name,
             "REDUCTION_WORLD_SIZE": str(settings.workers),
             "REDUCTION_LOG": "error",
         }
+
+        (folder / "history").mkdir()
+        if history is not None:
+            variables["HISTORY"] = str(folder / "history")
 
         def begin(rank: int) -> subprocess.Popen[bytes]:
             return start([str(_LOAD)], variables | {"REDUCTION_RANK": str(rank)}, folder, rank)
@@ -102,6 +111,8 @@ def elastic(settings: Settings, say: Callable[[str], None]) -> Course:
                 worker.kill()
                 worker.wait()
             reducers.close()
+            if history is not None:
+                merge(history, (folder / "history").iterdir(), ())
 
 
 def _strike_workers(
@@ -113,6 +124,7 @@ def _strike_workers(
     say: Callable[[str], None],
 ) -> Course:
     chance = random.Random(settings.seed)
+    history = History(folder / "history" / "strikes")
     _wait(lambda: all(_lines_of(folder, worker.pid) for worker in workers.values()), "the first step")
     began, first, kills = time.monotonic(), 0, []
     for number in range(settings.kills):
@@ -123,9 +135,12 @@ def _strike_workers(
         kills.append((time.monotonic(), victim.pid))
         victim.kill()
         victim.wait()
+        for path in (folder / "history").glob(f"*-{victim.pid}"):
+            history.record("killed", job=_JOB, worker=read(path)[0]["worker"])
         reducer = chance.randrange(settings.reducers)
         if settings.reducers_too:
             reducers.kill(reducer)
+            history.record("fault", kind="kill reducer", hosts=[reducer], seconds=settings.back_after_s)
         _sleep_until(kills[-1][0] + settings.back_after_s, workers)
         if settings.reducers_too:
             reducers.restart(reducer)

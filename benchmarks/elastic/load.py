@@ -6,18 +6,27 @@ that restores from it and saves to it every CHECKPOINT_S; otherwise a worker of 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.method.history import History
+
+if TYPE_CHECKING:
+    from worker_plugin.client import Client
+    from worker_plugin.config import PluginConfig
+    from worker_plugin.elastic.membership.lineage import Worker
 
 BATCH = 16
 
@@ -57,6 +66,7 @@ def elastic(pause_s: float, until: Callable[[], bool]) -> None:
     from worker_plugin import ReductionState, attach
     from worker_plugin.elastic.sampler import ElasticSampler
 
+    histories = _watch_generations(Path(folder)) if (folder := os.environ.get("HISTORY")) else []
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     state = ReductionState(elastic=True)
     rank = state.config.rank
@@ -65,12 +75,16 @@ def elastic(pause_s: float, until: Callable[[], bool]) -> None:
     model = DistributedDataParallel(training.net, find_unused_parameters=True)
     attach(model, state)
     sampler = ElasticSampler(len(training.images), BATCH)
+    chance = torch.Generator().manual_seed(os.getpid())
     step, stops = 0, False
     while not stops:
         extra = state.sync(training.net, training.optimizer, {"step": step, "sampler": sampler.state_dict()})
         step = extra["step"]
         sampler.load_state_dict(extra["sampler"])
         batch = sampler.take(state.members, rank)
+        for history in histories:
+            history.record("state", step=step, digest=training.digest(), ranks=state.members)
+            history.reduce(state, chance, functools.partial(_part, step))
         loss = training.step(model, batch)
         flag = torch.tensor([until()], dtype=torch.int32)
         state.all_reduce(flag).wait()
@@ -85,7 +99,38 @@ def elastic(pause_s: float, until: Callable[[], bool]) -> None:
             epoch=sampler.epoch,
         )
         time.sleep(pause_s)
+    for history in histories:
+        history.record("over", step=step)
     state.close()
+
+
+def _part(step: int, part: int) -> dict[str, int]:
+    return {"step": step, "part": part}
+
+
+def _watch_generations(folder: Path) -> list[History]:
+    """Return a list in which this worker's history appears, with all generations that it joins."""
+    from worker_plugin.elastic import forming
+    from worker_plugin.elastic.membership.lineage import Generation
+
+    join, histories = forming.client_of, list[History]()
+
+    def client_of(config: PluginConfig, own: Worker, generation: Generation, local_size: int) -> Client:
+        if not histories:
+            histories.append(History(folder / f"{own.rank}-{os.getpid()}", job=config.job, worker=_name(own)))
+        members = [_name(worker) for worker in generation.workers]
+        newcomers = [_name(worker) for worker in generation.newcomers]
+        histories[0].record(
+            "joined", number=generation.number, id=generation.id, members=members, newcomers=newcomers
+        )
+        return join(config, own, generation, local_size)
+
+    forming.client_of = client_of
+    return histories
+
+
+def _name(worker: Worker) -> str:
+    return f"{worker.rank}/{worker.nonce[:8]}"
 
 
 def restarted(pause_s: float, until: Callable[[], bool], checkpoint: Path, every_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Judges the history that `python -m benchmarks.chaos --history FILE` writes: `python -m tests.history FILE`."""
+"""Judges a history that `benchmarks.chaos` or `benchmarks.elastic` has written: `python -m tests.history FILE`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from history.checker import read, violations
+from history import checker, elastic
 
 
 def main() -> int:
     """Print what is wrong, a line each, and how much was judged; return 1 if anything is."""
-    history = read(Path(sys.argv[1]))
-    found = violations(history)
+    history = checker.read(Path(sys.argv[1]))
+    is_elastic = any(record["what"] == "joined" for record in history)
+    found = (elastic if is_elastic else checker).violations(history)
     results = sum(record["what"] == "result" for record in history)
-    faults = sum(record["what"] == "fault" for record in history)
+    faults = sum(record["what"] in ("fault", "killed") for record in history)
     print("\n".join([*found, f"{results} results, {faults} faults, {len(found)} violations"]))
     return 1 if found or not results else 0
 

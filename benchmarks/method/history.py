@@ -1,0 +1,68 @@
+"""Histories of real runs: what each worker gave and got. `python -m tests.history FILE` judges them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from worker_plugin import ReductionState
+
+#: What `History.reduce` reduces: dtype, operation, elements.
+SUMS = (
+    (torch.float32, dist.ReduceOp.SUM, 250),
+    (torch.bfloat16, dist.ReduceOp.AVG, 100),
+    (torch.int64, dist.ReduceOp.MAX, 3),
+)
+
+
+class History:
+    """The records of one process, a line of JSON each.
+
+    Args:
+        path: of a new file.
+        who: fields that all records have.
+    """
+
+    def __init__(self, path: Path, **who: object) -> None:
+        self._file = path.open("w", buffering=1)
+        self._who = who
+
+    def record(self, what: str, **fields: object) -> None:
+        """Write a record."""
+        line = {"what": what, "t": time.monotonic()} | self._who | fields
+        self._file.write(json.dumps(line) + "\n")
+
+    def reduce(
+        self, state: ReductionState, generator: torch.Generator, key: Callable[[int], Mapping[str, int]]
+    ) -> None:
+        """Reduce tensors of random numbers, all at once; `key` names each by its place in SUMS."""
+        sums = []
+        for index, (dtype, op, numel) in enumerate(SUMS):
+            tensor = (1000 * torch.randn(numel, generator=generator)).to(dtype)
+            name = str(dtype).removeprefix("torch.").upper()
+            self.record("issued", op=op.name, dtype=name, contribution=_hex(tensor), **key(index))
+            sums.append((tensor, state.all_reduce(tensor, op)))
+        for index, (tensor, future) in enumerate(sums):
+            future.wait()
+            self.record("result", result=_hex(tensor), **key(index))
+
+
+def merge(path: Path, parts: Iterable[Path], others: Iterable[Mapping[str, Any]]) -> None:
+    """Write the records of all processes, and some others, to one file in the order of time."""
+    records = list(others)
+    for part in parts:
+        # The last line of a process that was killed may be cut off.
+        records += [json.loads(line) for line in part.read_text().splitlines() if line.endswith("}")]
+    records.sort(key=lambda record: record["t"])
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def _hex(tensor: torch.Tensor) -> str:
+    return tensor.view(torch.uint8).numpy().tobytes().hex()

@@ -1,4 +1,4 @@
-"""The tool `benchmarks.elastic`, with a few kills: what real workers gave and got is right, by the checker's own sums."""
+"""The tool `benchmarks.elastic`, with a few kills: what real workers gave and got, judged by the checker."""
 
 from __future__ import annotations
 

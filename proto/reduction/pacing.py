@@ -33,7 +33,7 @@ BACK_OFF, BACK_OFF_MOST = 0.95, 0.5
 #: If a rate has fallen to less than this part and losses to no less than half, the path itself loses packets.
 IN_VAIN = 0.7
 #: Growth per interval until links are full, below the rate of the last losses, and near it.
-GROWTH_START, GROWTH_FAST, GROWTH_SLOW = 1.1, 1.05, 1.005
+GROWTH_START, GROWTH_FAST, GROWTH_SLOW = 1.2, 1.05, 1.005
 #: Resolution at which Linux counts how long a connection was busy, in seconds: its clock tick at CONFIG_HZ=250.
 BUSY_STEP_S = 0.004
 #: While starting a rate does not grow past this multiple of what was carried.
@@ -42,7 +42,8 @@ START_MAX = 1.5
 NEAR = 0.03
 #: A rate does not grow past that of the last losses if less than this part of it was used.
 USED_MIN = 0.85
-#: A sender's own rate is at most this multiple of the others', which may have grown since they told it.
+#: A sender's own rate is at most this multiple of the others', or its growth if that is more: they may have grown since
+#: they told it.
 SLACK = 1.15
 #: No rate is lower, in bytes per second: whatever senders tell, a job goes on.
 RATE_LEAST = 125_000.0
@@ -171,12 +172,13 @@ class Pacing:
             growth = GROWTH_SLOW
         elif achieved >= USED_MIN * self.rate:
             growth = GROWTH_FAST
-        self.own = min(self.own * growth, SLACK * self.others)
+        self.own = min(self.own * growth, max(SLACK, growth) * self.others)
 
     def _back_off(self, achieved: float, loss: float) -> None:
         rate = self.rate
-        if math.isinf(rate):
-            self.own = BACK_OFF * achieved
+        if math.isinf(self.own):
+            # If others are paced by now, these losses are of the time before that.
+            self.own = max(BACK_OFF * achieved, 0.0 if math.isinf(self.others) else self.others)
         elif achieved >= USED_MIN * rate:
             self._ceiling = rate
             self.own = BACK_OFF * rate
@@ -186,4 +188,6 @@ class Pacing:
                 self._tolerated = 2 * loss
                 self.own, self._losing_since = before, None
         else:  # something else takes a part of the links, or they are slower now
+            if math.isinf(self._ceiling):
+                self._ceiling = achieved
             self.own = max(BACK_OFF_MOST * rate, BACK_OFF * achieved)

@@ -4,7 +4,18 @@ import math
 import random
 
 import pytest
-from reduction.pacing import BACK_OFF, BUSY_STEP_S, RATE_LEAST, SEGMENTS_MIN, SLACK, Pacing, Sent, burst_bytes
+from reduction.pacing import (
+    BACK_OFF,
+    BUSY_STEP_S,
+    GROWTH_START,
+    INTERVALS,
+    RATE_LEAST,
+    SEGMENTS_MIN,
+    SLACK,
+    Pacing,
+    Sent,
+    burst_bytes,
+)
 
 #: What 1 Gbit/s carries, in payload bytes per second.
 GIGABIT = 118e6
@@ -195,9 +206,39 @@ def test_the_lowest_rate_of_all_counts_and_ones_own_follows_it():
     subject.hear([math.inf, 10**6])
     assert subject.rate == 10**6
     look(subject, acked=10**4)
-    assert subject.own == SLACK * 10**6
+    assert subject.own == GROWTH_START * 10**6
     subject.hear([])
     assert subject.rate == subject.own
+
+
+def test_the_own_rate_stays_near_the_others_once_links_have_been_full():
+    subject = Subject()
+    look(subject, lost=100)
+    look(subject)
+    look(subject, lost=100)
+    look(subject)
+    subject.hear([subject.own / 2])
+    look(subject)
+    assert subject.own == SLACK * subject.others
+
+
+def test_losses_of_the_time_before_anybody_was_paced_do_not_lower_the_rate_of_the_others():
+    subject = Subject()
+    subject.hear([10**7])
+    look(subject, acked=10**4, lost=100)
+    assert subject.own == 10**7
+
+
+def test_a_start_that_goes_too_far_ends_at_what_was_carried():
+    subject = Subject()
+    look(subject, acked=10**5, lost=100)
+    for _ in range(3):
+        look(subject, acked=10**6)
+    too_fast = subject.own
+    look(subject, acked=10**5, lost=100)
+    for _ in range(INTERVALS):
+        look(subject, acked=10**5)
+        assert subject.own < too_fast
 
 
 def test_a_burst_is_judged_by_the_time_that_it_took():

@@ -144,6 +144,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_line(environment.summary(report.environment))
     for line in ["", *report.lines(), ""]:
         terminalreporter.write_line(line)
+    if environment.is_busy(report.environment):
+        terminalreporter.write_line(
+            f"This machine was busy before the benchmarks began (load {report.environment['load_average'][0]:.2f}): "
+            f"reducers need more cores than a ring, so run them again on an idle one."
+        )
     reasons = {
         report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped")
     }

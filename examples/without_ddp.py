@@ -1,8 +1,8 @@
 """Sums without DDP, and without any process group: ranks need a name for the job, a text that is new for every run, and
 the reducers' addresses.
 
-export REDUCTION_RUN=$(uuidgen)
-reducer serve --bind 127.0.0.1:50051
+export REDUCTION_RUN=$(cat /proc/sys/kernel/random/uuid)
+reducer serve --bind 127.0.0.1:50051 &
 python examples/without_ddp.py 127.0.0.1:50051 0 2 &
 python examples/without_ddp.py 127.0.0.1:50051 1 2
 """

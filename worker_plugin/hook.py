@@ -1,6 +1,7 @@
 """The DDP communication hook, and `attach`, which registers it."""
 # No `from __future__ import annotations`: DDP compares the hook's annotations with real types.
 
+import os
 from typing import Unpack, cast
 
 import torch
@@ -34,6 +35,11 @@ def reduction_hook(
       two. Both take no notice of what the hook returns, and would go on with gradients that nobody
       has averaged: ConfigError, at once.
     """
+    if not isinstance(state, ReductionState):
+        raise ConfigError(
+            f"the state of reduction_hook is a {type(state).__name__}: pass a ReductionState, as in "
+            f"ddp_model.register_comm_hook(ReductionState(...), reduction_hook), or call attach(ddp_model, ...)"
+        )
     if more or not isinstance(bucket, GradBucket):
         refused = ConfigError(_what_to_do_instead(bucket))
         state.fail(refused)
@@ -73,6 +79,9 @@ def attach(
             raise ConfigError(
                 "this module averages through the reducers already, because REDUCTION_AUTO has attached it: give "
                 "settings as REDUCTION_* variables, or do without it (`reducer run --no-auto`)"
+                if os.environ.get("REDUCTION_AUTO")
+                else "this module averages through the reducers already, with a state that attach() or "
+                "register_comm_hook() got before: attach it once, with all settings"
             )
         return attached
     if state is None:

@@ -155,6 +155,8 @@ class ReductionState:
             WorkerFailed: this rank could not issue it, out of memory for one; the communicator has
                 failed on all ranks.
         """
+        if not isinstance(tensor, torch.Tensor):
+            raise ConfigError(f"all_reduce got a {type(tensor).__name__}: pass a tensor")
         try:
             return self._submit(tensor, op, (_SHAPE, *tensor.shape), None)
         except ReductionError:

@@ -17,6 +17,9 @@ _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("reduction-server", "torch", "grpcio", "protobuf", "numpy", "uvloop")
 _PREFIXES = ("REDUCTION_", "GLOO_", "NCCL_", "CUDA_", "OMP_", "MKL_")
 
+#: A load of more than this before the benchmarks comes from other programs.
+BUSY_LOAD = 0.5
+
 
 def describe() -> dict[str, Any]:
     """Return the environment, ready for JSON."""
@@ -50,6 +53,11 @@ def summary(environment: dict[str, Any]) -> str:
         f"Python {environment['python']}, torch {versions['torch']}, grpcio {versions['grpcio']}, "
         f"numpy {versions['numpy']}, commit {environment['commit']}, load {environment['load_average'][0]:.2f}"
     )
+
+
+def is_busy(environment: dict[str, Any]) -> bool:
+    """Whether other programs took more than half a core in the minute before the benchmarks."""
+    return bool(environment["load_average"][0] > BUSY_LOAD)
 
 
 def _command(arguments: Sequence[str]) -> str:

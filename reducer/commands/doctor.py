@@ -17,10 +17,10 @@ from reduction.security.tls import tls_files
 from reducer.commands.asking import named
 from reducer.commands.options import (
     WORKERS_MAX,
+    asking_security_options,
     model_options,
     price_options,
     prices_of,
-    security_options,
 )
 from reducer.config import TLS_OPTIONS
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     help="Machines that train, for the prediction.  [default: those that were measured]",
 )
 @price_options
-@security_options
+@asking_security_options
 @click.option("--job", metavar="NAME", help="Name of the doctor's job, if tokens are for certain jobs only.")
 @click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
 @click.option(

@@ -8,7 +8,7 @@ import sys
 import click
 
 from reducer.commands.asking import EXIT_NO_ANSWER, addresses_of, errors_for_users
-from reducer.commands.options import security_options
+from reducer.commands.options import asking_security_options
 from reducer.config import TLS_OPTIONS
 
 #: How long a call may take, in seconds.
@@ -19,7 +19,7 @@ EXIT_NOT_ENDED = 5
 
 @click.command(short_help="Let reducers drain and end.")
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
-@security_options
+@asking_security_options
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),

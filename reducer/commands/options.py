@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,18 +34,35 @@ class RenamedOption(click.Option):
         return record
 
 
+#: The variables of the workers' certificate, private key, CA and tokens, which name them for commands, too.
+WORKERS_SECURITY = ("REDUCTION_TLS_CERT", "REDUCTION_TLS_KEY", "REDUCTION_TLS_CA", "REDUCTION_TOKEN_FILE")
+
+
+def asking_security_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name certificates and tokens to a command that asks reducers, as a worker does."""
+    return _security_options(command, WORKERS_SECURITY)
+
+
 def security_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that name certificates and tokens to a command."""
+    return _security_options(command, (None,) * len(WORKERS_SECURITY))
+
+
+def _security_options(command: Callable[..., None], variables: Sequence[str | None]) -> Callable[..., None]:
     file_type = click.Path(dir_okay=False)
     help_texts = (
         "Certificate (chain) to show",
         "Its private key",
         "CA that the other side's certificate must lead to",
     )
-    for option, help_text in reversed(tuple(zip(TLS_OPTIONS, help_texts, strict=True))):
-        command = click.option(option, type=file_type, help=f"{help_text}, PEM. All three or none.")(command)
+    for option, help_text, variable in reversed([*zip(TLS_OPTIONS, help_texts, variables[:3], strict=True)]):
+        help_text = f"{help_text}, PEM. All three or none."
+        command = click.option(option, type=file_type, envvar=variable, help=help_text)(command)
     return click.option(
-        "--token-file", type=file_type, help="Lines of JOB:TOKEN, *:TOKEN for any other job. See SECURITY.md."
+        "--token-file",
+        type=file_type,
+        envvar=variables[3],
+        help="Lines of JOB:TOKEN, *:TOKEN for any other job. See SECURITY.md.",
     )(command)
 
 

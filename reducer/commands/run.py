@@ -127,9 +127,9 @@ def run(
             torchrun --nproc-per-node 4 SCRIPT
 
     The script needs no change: its DistributedDataParallel modules average through the reducers, or with --auto group
-    all that it reduces goes there. At the end a line tells what the reducers have done, or that no job came. Signals
-    are passed on, and the exit code is the command's, as in a shell: 127 if there is no such command, 128 + n if
-    signal n ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for --cluster and so on.
+    all that it reduces goes there. At the end a line tells what reducers of its own have done, or that
+    no job came. Signals are passed on, and the exit code is the command's, as in a shell: 127 if there is no such
+    command, 128 + n if signal n ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for --cluster and so on.
     """
     if command[0].startswith("-"):  # words that are no option of ours are taken for the command
         known = [name for parameter in context.command.params for name in parameter.opts]
@@ -167,7 +167,10 @@ def _on_this_host(reducers: int, auto: str | None, command: tuple[str, ...]) -> 
     """Run the command with reducers on this host; return its exit code."""
     named = os.environ.get(REDUCERS_VARIABLE)
     if named and reducers:
-        _say(f"{REDUCERS_VARIABLE} names reducers ({named}); none is started here")
+        _say(
+            f"{REDUCERS_VARIABLE} names reducers ({named}); none is started here, and `reducer status` tells "
+            f"afterwards what they have done"
+        )
     logging.basicConfig(format="reducer run: %(message)s")
     with (
         on_this_host.running_reducers(0 if named else reducers) as running,

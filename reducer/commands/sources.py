@@ -50,7 +50,10 @@ def read_file(context: click.Context, _: click.Parameter, path: Path | None) -> 
             meant = nearest(option, options.values())
             hint = f"; did you mean {meant}?" if name is None and meant is not None else ""
             raise click.BadParameter(
-                f"{path}: {option} = {value!r} is no option of `serve` with a plain value{hint}", context
+                f"{path}: {option} = {value!r}: `serve` has no such option{hint}"
+                if name is None
+                else f"{path}: {option} = {value!r} must be a text, a number, true or false",
+                context,
             )
         chosen[name] = value if isinstance(value, bool) else str(value)
     context.default_map = chosen

@@ -10,7 +10,7 @@ import click
 from reduction.errors import ConfigError
 
 from reducer.commands.asking import EXIT_NO_ANSWER, addresses_of, errors_for_users
-from reducer.commands.options import security_options
+from reducer.commands.options import asking_security_options
 from reducer.config import TLS_OPTIONS
 
 #: How often `status --watch` asks again if no seconds are given.
@@ -33,7 +33,7 @@ WATCH_S = 2.0
     metavar="[SECONDS]",
     help=f"Look again every so many seconds, {WATCH_S:g} if none are given, until Ctrl-C.",
 )
-@security_options
+@asking_security_options
 @click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
 def status(
     addresses: tuple[str, ...],

@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from reducer.commands.asking import EXIT_NO_ANSWER, addresses_of, errors_for_users
-from reducer.commands.options import security_options
+from reducer.commands.options import asking_security_options
 from reducer.config import TLS_OPTIONS
 
 #: Seconds between two looks if none are given.
@@ -26,7 +26,7 @@ INTERVAL_S = 1.0
     metavar="SECONDS",
     help="Look again every so many seconds.",
 )
-@security_options
+@asking_security_options
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.1, max=3600),

@@ -73,7 +73,7 @@ class Reducer:
     plane: str = ""
     #: Why the plane is not "tcp", although the reducer offers that.
     why_not_tcp: str = ""
-    #: Whether it is on this host, so that ranks here share memory with it and use no plane.
+    #: Whether it is on this host. Then no link is between them, and without TLS ranks share memory with it.
     is_near: bool = False
     is_draining: bool = False
     #: Jobs of others that it serves.

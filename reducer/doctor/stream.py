@@ -155,9 +155,8 @@ class Stream:
         self.send(Join(job, instance, 0, 1, nonce, host, 0, WINDOW_MAX, group=group))
         welcome = self.until(Welcome)
         self.credit = min(welcome.credit_bytes, WINDOW_MAX)
+        self.is_near = welcome.place.host == own_host()
         if welcome.data_port:
-            # With TLS nothing leaves a process that is not encrypted.
-            self.is_near = self._tls is None and welcome.place.host == own_host()
             self._move(welcome)
         member = Member(self._address, welcome.incarnation)
         self.send(Hello(Configuration(instance, 1, CHUNK_BYTES, (member,)), 0))

@@ -57,7 +57,8 @@ def summary(facts: Facts) -> Iterator[str]:
     )
     planes = sorted(
         {
-            "shared memory" if reducer.is_near else reducer.plane
+            # With TLS nothing leaves a process that is not encrypted.
+            "shared memory" if reducer.is_near and reducer.plane == "tcp" else reducer.plane
             for worker in facts.workers
             for reducer in worker.reducers
             if reducer.plane

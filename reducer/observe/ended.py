@@ -47,7 +47,8 @@ def line(jobs: Sequence[EndedJob]) -> str:
         counted(sum(job.collectives for job in jobs), "collective"),
         f"{size_text(sum(job.received_bytes for job in jobs))} in",
         f"{size_text(sum(job.sent_bytes for job in jobs))} out",
-        f"{longest.waited_s:.1f} s waited for rank {longest.waited_for}",
+        # Other processes may have waited for it at other times.
+        f"at least {longest.waited_s:.1f} s waited for rank {longest.waited_for}",
     ]
     failed = sum(job.outcome != job.outcome.ENDED for job in jobs)
     return ", ".join(parts) + (f"; {failed} of them did not end well" if failed else "")

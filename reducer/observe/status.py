@@ -54,7 +54,9 @@ class StatusAccess:
         """
         token = None if self.tokens is None else self.tokens.of(job)
         if self.tokens is not None and token is None:
-            raise ConfigError(f"the token file has no line for job {job!r}, and none for '*'")
+            raise ConfigError(
+                f"the token file has no line for job {job!r}, and none for '*': name a job that it has (--job)"
+            )
         return to_metadata(token)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from reduction.limits import WAITING_RANKS_MAX
 from reduction.model import EndedJob, EventKind, JobStatus, Presence, ReducerStatus, Waiting
 from reduction.timeline.stragglers import CHUNKS_MIN, Straggler, last_ranks, straggler
 
@@ -96,7 +97,7 @@ class JobSummary:
     def state(self) -> str:
         """State of the job: joining, rank lost, ending, waiting, starting or running."""
         seen = {peer.presence for job in self.now for peer in job.peers}
-        if any(len(job.peers) < job.world_size for job in self.now):
+        if self.absent:
             return "joining"
         if Presence.LEFT in seen:
             return "ending"
@@ -105,6 +106,20 @@ class JobSummary:
         if self.waiting is not None:
             return "waiting"
         return "running" if all(job.started for job in self.now) else "starting"
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """The ranks that have not yet come to all processes."""
+        come = [{peer.rank for peer in job.peers} for job in self.now]
+        ranks = range(self.now[0].world_size)
+        return tuple(rank for rank in ranks if any(rank not in those for those in come))
+
+    @property
+    def absent_text(self) -> str:
+        """These ranks in words, such as "rank 2" or "ranks 1,2,3"; empty if all have come."""
+        shown = ",".join(map(str, self.absent[:WAITING_RANKS_MAX]))
+        more = ",..." if len(self.absent) > WAITING_RANKS_MAX else ""
+        return f"rank{'' if len(self.absent) == 1 else 's'} {shown}{more}" if self.absent else ""
 
     @property
     def waiting(self) -> Waiting | None:
@@ -150,6 +165,8 @@ class JobSummary:
         """The verdict for a column of the table."""
         if (waiting := self.waiting) is not None:
             return f"rank {waiting.numbers}: {waiting.waited_s:.0f} s"
+        if self.absent:
+            return f"no {self.absent_text}"
         if (found := self.straggler) is not None:
             return f"rank {found.rank}"
         return "no straggler" if self.has_chunks else "too early"
@@ -159,6 +176,8 @@ class JobSummary:
         """The verdict as a sentence."""
         if (waiting := self.waiting) is not None:
             return f"waits for {waiting} for {waiting.waited_s:.0f} s now"
+        if self.absent:
+            return f"waits for {self.absent_text} to come"
         if (found := self.straggler) is None:
             return "no straggler" if self.has_chunks else f"fewer than {CHUNKS_MIN} chunks: too early to tell"
         rank, share, wait_s = found
@@ -312,7 +331,7 @@ def _job_json(job: JobSummary) -> dict[str, Any]:
         "sent_bytes": sum(part.now.sent_bytes for part in job.parts),
         **_rates_json(job.rates),
         "straggler": None if job.straggler is None else job.straggler[0],
-        "waits_for": [] if job.waiting is None else [peer.rank for peer in job.waiting.missing],
+        "waits_for": list(job.absent) if job.waiting is None else [peer.rank for peer in job.waiting.missing],
         "verdict": job.verdict,
     }
 

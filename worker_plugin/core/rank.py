@@ -210,6 +210,8 @@ class RankCore:
         self.has_fallen_back = False
         #: Whether the latest epoch began without reducers that the job was given or has had.
         self.lacks_some = False
+        #: How many members there were before some were lacking.
+        self._whole = 0
         #: Whether the first epoch has started.
         self.has_begun = False
         #: Whether the user waits for the first epoch to start.
@@ -640,6 +642,10 @@ class RankCore:
             for link, weight in zip(links, weights(links), strict=True)
         )
         lacks_some |= len(links) < len(willing)
+        if not self.lacks_some:
+            self._whole = self.epochs.size
+        elif len(links) < self._whole:
+            lacks_some = True
         # Whoever was told that something is missing is told when it is back.
         is_news = lacks_some or self.lacks_some or self.epochs.broken_since is not None
         level, self.lacks_some = _WARNING if is_news else _INFO, lacks_some

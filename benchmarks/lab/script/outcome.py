@@ -105,7 +105,7 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = [
         "x Gloo: median over the rounds, and quartiles; above 1 the reducers are faster. MB: of one worker's link, in "
         "the whole command.",
-        "The whole command has its start too, which is the same on both sides.",
+        "The whole command has its start too, which takes some seconds more with the reducers.",
     ]
     if all(row["step_s"] is None for row in rows):
         notes.append(

@@ -46,7 +46,7 @@ def link_mbit(name: str, text: str) -> int:
     mbit = 0 if match is None else round(float(match[1]) * _MBIT[match[2].lower()])
     if not 1 <= mbit <= LINK_MBIT_MAX:
         raise ConfigError(
-            f"{name} is {text!r}; it must be the rate of this host's link in its slower direction, such as 25G for "
+            f"{name} is {text!r}; it must be the rate of a link in its slower direction, such as 25G for "
             f"25 Gbit/s or 100M, from 1M to {LINK_MBIT_MAX // 1_000_000}T"
         )
     return mbit

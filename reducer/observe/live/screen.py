@@ -152,6 +152,8 @@ def _job_cells(job: JobRow, *, is_wide: bool) -> list[str | Text]:
     waits_for = Text("-" if rank is None else f"{rank.rank}: {rank.share:.0%}", style=style)
     if (now := job.waits_now) is not None:
         waits_for = Text(f"{now.ranks}: {duration_text(now.seconds)}", style=BAD)
+    elif job.absent:
+        waits_for = Text(f"no {job.absent}", style=BAD)
     state = Text(job.state, style=_STATES.get(job.state, BAD))
     cells: list[str | Text] = [
         job.title,
@@ -160,7 +162,7 @@ def _job_cells(job: JobRow, *, is_wide: bool) -> list[str | Text]:
         _count_text(job.collectives_per_s),
         rate_text(job.received_per_s),
         f"{_digits(job.wait_p50_s * 1e3)}/{_digits(job.wait_p99_s * 1e3)}",
-        waits_for if is_wide or job.state in ("running", "waiting") else state,
+        waits_for if is_wide or job.absent or job.state in ("running", "waiting") else state,
         job.plane,
     ]
     if is_wide:

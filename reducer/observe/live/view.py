@@ -61,6 +61,8 @@ class JobRow:
     waited_for: WaitedFor | None
     #: None if nobody holds up the others for long.
     waits_now: WaitsNow | None
+    #: The ranks that have not come yet, such as "rank 2"; empty if all have.
+    absent: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ def _job_row(job: JobSummary) -> JobRow:
         if latest is None
         else WaitedFor(latest[0], job.host_of(latest[0]), latest[1], latest[2], job.straggler is not None),
         waits_now=None if waiting is None else WaitsNow(waiting.numbers, str(waiting), waiting.waited_s),
+        absent=job.absent_text,
     )
 
 

@@ -95,7 +95,8 @@ function jobCard(job, dot) {
     ["wait p50", milliseconds(job.wait_p50_s)],
     ["wait p99", milliseconds(job.wait_p99_s)],
   ], dot);
-  made.append(job.waits_now === null ? verdict(job.waited_for) : element("p", {class: "verdict bad"},
+  if (job.absent) made.append(element("p", {class: "verdict bad"}, `everything waits for ${job.absent} to come`));
+  else made.append(job.waits_now === null ? verdict(job.waited_for) : element("p", {class: "verdict bad"},
     `everything waits for ${job.waits_now.names}, for ${Math.round(job.waits_now.seconds)} s now`));
   return made;
 }

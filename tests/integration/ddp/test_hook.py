@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -263,11 +263,30 @@ def test_an_unexpected_error_in_all_reduce_fails_all_ranks(
     assert answers == [["ResourceExhausted"] * 2, ["ResourceExhausted"] * 2]
 
 
-def test_a_wrong_argument_of_all_reduce_fails_nobody() -> None:
+@pytest.mark.parametrize("wrong", [torch.ones(4, 4).t()[:, ::2], "text", None])
+def test_a_wrong_argument_of_all_reduce_fails_nobody(wrong: Any) -> None:
     state = ReductionState("127.0.0.1:1", job="argument", rank=0, world_size=2)
     with pytest.raises(ConfigError):
-        state.all_reduce(torch.ones(4, 4).t()[:, ::2])
+        state.all_reduce(wrong)
     assert state.error is None
+
+
+@pytest.mark.parametrize("state", [None, ["127.0.0.1:50051"]])
+def test_the_hook_wants_a_state(state: Any) -> None:
+    with pytest.raises(ConfigError, match=f"a {type(state).__name__}: pass a ReductionState"):
+        reduction_hook(state, cast("Any", None))
+
+
+def attached_twice(rank: Any, reducers: list[str], job: str) -> str:
+    with rank.state(reducers, job) as state:
+        ddp = DistributedDataParallel(model())
+        assert attach(ddp, state) is attach(ddp, state)
+        return str(rank.error_of(lambda: attach(ddp, reducers=reducers)))
+
+
+def test_a_second_attach_is_refused(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
+    [said] = ranks.run(1, attached_twice, reducers(1), job)
+    assert "with a state that attach() or register_comm_hook() got before" in said
 
 
 # ---- what torch.profiler shows ----

@@ -44,9 +44,15 @@ def test_a_token_of_another_job_needs_that_jobs_name(tmp_path):
     path = tmp_path / "tokens"
     path.write_text("train:0123456789abcdef\n")
     path.chmod(0o600)
-    result = run("127.0.0.1:1", "--token-file", str(path))
-    assert result.exit_code == 2
-    assert "the token file has no line for job 'doctor-" in " ".join(result.output.split())
+    for options, variables in [
+        (("--token-file", str(path)), {}),
+        ((), {"REDUCTION_TOKEN_FILE": str(path)}),
+    ]:
+        result = run("127.0.0.1:1", *options, **variables)
+        assert result.exit_code == 2
+        said = " ".join(result.output.split())
+        assert "the token file has no line for job 'doctor-" in said
+        assert "name a job that it has (--job)" in said
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"workers": []}', "no JSON", "[" * 100_000])

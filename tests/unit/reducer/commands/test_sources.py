@@ -80,10 +80,10 @@ def test_an_empty_variable_is_none(checked):
         ("bind", "reducer.toml: "),
         (
             "metric-port = 9102",
-            "metric-port = 9102 is no option of `serve` with a plain value; did you mean met",
+            "metric-port = 9102: `serve` has no such option; did you mean met",
         ),
-        ("bind = [1]", "bind = [1] is no option of `serve` with a plain value"),
-        ("stop-with-stdin = true", "stop-with-stdin = True is no option"),
+        ("bind = [1]", "bind = [1] must be a text, a number, true or false"),
+        ("stop-with-stdin = true", "stop-with-stdin = True: `serve` has no such option"),
         ('data-port = "x"', "'x' is not a valid integer; it is from data-port in the --config file"),
         (
             "data-port = 70000",

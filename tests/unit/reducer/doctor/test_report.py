@@ -53,6 +53,13 @@ def test_reducers_of_this_host_share_memory_with_jobs(capsys):
     assert "2 of 2 processes can be used; jobs use shared memory and tcp" in report(near, capsys)
 
 
+def test_with_tls_nothing_is_shared(capsys):
+    near = replace(
+        healthy(1, 1), workers=[worker(0, reducers=[reducer(0, is_near=True, plane="tcp with TLS")])]
+    )
+    assert "1 of 1 processes can be used; jobs use tcp with TLS" in report(near, capsys)
+
+
 def test_what_a_busy_host_may_explain_stands_below_it(capsys):
     facts = healthy(4, 4)
     alone = [replace(rate, bytes_per_s=RATE / 2) if rate.rank == 1 else rate for rate in facts.alone]

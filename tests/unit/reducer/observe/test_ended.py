@@ -37,10 +37,11 @@ def test_two_lives_of_a_job_are_two_jobs():
 
 def test_the_closing_line():
     assert line([ended(waited_for=2, waited_s=0.84)]) == (
-        "1 job, 4 ranks, 10 collectives, 1.0 MiB in, 2.0 MiB out, 0.8 s waited for rank 2"
+        "1 job, 4 ranks, 10 collectives, 1.0 MiB in, 2.0 MiB out, at least 0.8 s waited for rank 2"
     )
     assert line([ended(), ended(2, outcome=Outcome.FAILED)]) == (
-        "2 jobs, 4 ranks, 20 collectives, 2.0 MiB in, 4.0 MiB out, 0.0 s waited for rank 0; 1 of them did not end well"
+        "2 jobs, 4 ranks, 20 collectives, 2.0 MiB in, 4.0 MiB out, at least 0.0 s waited for rank 0; 1 of them did not "
+        "end well"
     )
 
 

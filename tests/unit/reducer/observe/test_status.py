@@ -105,6 +105,21 @@ def test_the_state_is_a_word(values, state, ranks):
     assert (summary.jobs[0].state, summary.jobs[0].ranks) == (state, ranks)
 
 
+@pytest.mark.parametrize(
+    ("world_size", "slowest", "waits_for"),
+    [
+        (4, "no rank 3", [3]),
+        (5, "no ranks 3,4", [3, 4]),
+        (13, "no ranks 3,4,5,6,7,8,9,10,...", [*range(3, 13)]),
+    ],
+)
+def test_ranks_that_have_not_come_are_named(world_size, slowest, waits_for):
+    summary = summarize([process(job(world_size=world_size))])
+    assert summary.jobs[0].slowest == slowest
+    assert summary.jobs[0].verdict == f"waits for {slowest.removeprefix('no ')} to come"
+    assert to_json(summary)["jobs"][0]["waits_for"] == waits_for
+
+
 def test_a_job_that_hangs_names_who_is_missing_and_not_who_was_slow_before():
     peer = job().peers[1]
     for waited_s, state, slowest in [(1.0, "running", "rank 2"), (9.2, "waiting", "rank 1: 9 s")]:

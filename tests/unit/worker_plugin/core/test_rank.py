@@ -1,5 +1,7 @@
 """A rank's communicator: failing, and time; closing, epochs and links have files of their own."""
 
+import logging
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -218,3 +220,20 @@ def test_nothing_a_reducer_sends_makes_it_raise(rank, is_running, script):
         now += pause
         for action in scene.handle(event, now):
             assert not isinstance(action, Fail) or isinstance(action.error, ReductionError)
+
+
+def test_whoever_was_told_that_reducers_are_lacking_is_told_until_all_are_back():
+    """Of one that is started again its processes come one after the other."""
+    scene = Scene(reducers="abc").run()
+    for lost in "bc":
+        scene.lose(lost, now=1.0)
+    actions = scene.tick(3.0)
+    scene.start("a", scene.core.epochs.number, now=3.0)
+    for number, back in enumerate("bc", 4):
+        scene.welcome(back, now=number)
+        actions += scene.peers(back, "PP", now=number) + scene.tick(number + 0.5)
+        for reducer in "abc"[: number - 2]:
+            scene.start(reducer, scene.core.epochs.number, now=number + 0.6)
+    assert scene.core.epochs.size == 3
+    assert [action.level for action in actions if isinstance(action, Log)] == [logging.WARNING] * 3
+    assert not scene.core.lacks_some

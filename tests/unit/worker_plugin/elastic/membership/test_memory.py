@@ -13,7 +13,7 @@ from worker_plugin.elastic.membership.memory import Memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /dev/shm")
 FIRST, SECOND, THIRD = (Worker(3, letter * 32) for letter in "abc")
-#: A worker that joins generations 1 and 4, forks, says so, and is killed by the test.
+#: A worker that joins generations 1 and 4, forks, and is killed by the test once its child says that it runs.
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
@@ -24,9 +24,8 @@ mine = memory.Memory("job", Worker(3, "a" * 32))
 assert mine.former() is None
 mine.keep(1)
 mine.keep(4)
-child = os.fork()
-if child:
-    print(child, flush=True)
+if not os.fork():
+    print(os.getpid(), flush=True)
 time.sleep(1000)
 """
 

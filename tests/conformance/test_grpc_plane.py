@@ -105,7 +105,7 @@ async def test_an_address_where_nobody_listens(grpc_place):
     worker.join()
     error = await worker.sink.closed
     assert type(error) is ReducerAbsent
-    assert str(error) == f"127.0.0.1:{grpc_place.port}: Failed to connect to remote host: Connection refused"
+    assert str(error) == f"127.0.0.1:{grpc_place.port}: Connection refused"
 
 
 async def test_a_dial_that_fails_is_not_called_absent_and_says_why():

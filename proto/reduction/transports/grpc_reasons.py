@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 
 #: What gRPC says before the reason. Our message has the address already.
-_NOISE = re.compile(r"failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?")
+_NOISE = re.compile(
+    r"failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?"
+    r"(?:Failed to connect to remote host: )?"
+)
 #: What gRPC's reason contains, and what the user reads instead of it.
 _PLAIN = (
     ("errors resolving", "the host name does not resolve"),

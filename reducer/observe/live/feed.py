@@ -25,8 +25,6 @@ PROCESSES_REMEMBERED_MAX = 4096
 AGE_MAX_S = 10 * 365 * 86_400.0
 #: Kinds of entries beside those of `EventKind`: what only the one who looks can know.
 SILENT, BACK = "silent", "back"
-#: How gRPC's reasons for a failed connection begin. They repeat the address and are too long for a line.
-_CHAIN = "failed to connect to all addresses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +61,6 @@ class _Growing:
         return abs(self.at_s - at_s) <= SAME_S and address not in self.addresses
 
 
-def short(reason: str) -> str:
-    """Return the end of gRPC's chain of reasons for a failed connection, such as "Connection refused"."""
-    return reason.rpartition(": ")[2] if reason.startswith(_CHAIN) else reason
-
-
 class Feed:
     """Collects the events of all looks."""
 
@@ -93,7 +86,7 @@ class Feed:
             did_answer = self._answered.get(process.address, True)
             if process.status is None:
                 if did_answer:
-                    self._add(now_s, (SILENT, "", f"no answer: {short(process.reason)}"), process.address)
+                    self._add(now_s, (SILENT, "", f"no answer: {process.reason}"), process.address)
                 continue
             if not did_answer:
                 self._add(now_s, (BACK, "", "answers again"), process.address)

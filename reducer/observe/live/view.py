@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from reduction.model import ReducerStatus
 
-from reducer.observe.live.feed import Entry, Feed, short
+from reducer.observe.live.feed import Entry, Feed
 from reducer.observe.summary import JobSummary, Process, Summary, groups, summarize, total
 
 
@@ -187,7 +187,7 @@ def _host_row(group: Sequence[Process], summary: Summary, cores: dict[str, float
     return HostRow(
         address=first.address,
         state=f"{len(answers)} of {len(group)}" if is_partial else first.state,
-        reason=short(silent[0].reason) if silent else "",
+        reason=silent[0].reason if silent else "",
         processes=len(group),
         version=answers[0].version if answers else "",
         uptime_s=answers[0].uptime_seconds if answers else 0.0,

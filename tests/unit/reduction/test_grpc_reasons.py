@@ -23,4 +23,6 @@ def test_what_can_be_said_better(details, text):
 def test_the_reason_stays_without_what_comes_before_it():
     assert plain(f"{DIAL}UNKNOWN: ipv4:127.0.0.1:1: Connection refused") is None
     assert shorter(f"{DIAL}UNKNOWN: ipv4:127.0.0.1:1: Connection refused") == ("Connection refused", True)
+    chain = f"{DIAL}UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused"
+    assert shorter(chain) == ("Connection refused", True)
     assert shorter("Deadline Exceeded") == ("Deadline Exceeded", False)

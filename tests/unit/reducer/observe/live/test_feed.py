@@ -2,12 +2,11 @@
 
 import math
 
-import pytest
 from reduction.limits import EVENTS_MAX
 from support.scenes.looks import process, silent
 
 from reducer.observe.live import feed as module
-from reducer.observe.live.feed import ENTRIES_MAX, Feed, short
+from reducer.observe.live.feed import ENTRIES_MAX, Feed
 
 A, B = "10.0.0.1:50051", "10.0.0.2:50051"
 JOINED = (1, 90.0, "JOINED", "job", "rank 0 of 2 joined from a")
@@ -62,21 +61,6 @@ def test_silence_and_its_end_are_events():
         (3.0, "back", "answers again", B),
         (4.0, "silent", "no answer: reset", A),
     ]
-
-
-@pytest.mark.parametrize(
-    ("reason", "text"),
-    [
-        (
-            "failed to connect to all addresses; last error: X: ipv4:1.2.3.4:5: Connection refused",
-            "Connection refused",
-        ),
-        ("1.2.3.4 shows no token for the status: pass --token-file",) * 2,
-        ("",) * 2,
-    ],
-)
-def test_long_reasons_are_cut(reason, text):
-    assert short(reason) == text
 
 
 def test_events_are_not_told_again_after_silence():

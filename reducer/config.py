@@ -18,6 +18,9 @@ DRAIN_TIMEOUT_S = 30.0
 DEFAULT_HOST = "127.0.0.1"
 LOG_FORMATS = ("text", "json")
 TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
+#: The variables of workers that say the same, and where their tokens are. Commands that ask reducers read them too.
+WORKERS_TLS_VARIABLES = ("REDUCTION_TLS_CERT", "REDUCTION_TLS_KEY", "REDUCTION_TLS_CA")
+TOKEN_FILE_VARIABLE = "REDUCTION_TOKEN_FILE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import os
 from typing import Unpack, cast
 
 import torch
+from _reduction_server_entry_points import VARIABLE
 from reduction.errors import ConfigError
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
@@ -79,7 +80,7 @@ def attach(
             raise ConfigError(
                 "this module averages through the reducers already, because REDUCTION_AUTO has attached it: give "
                 "settings as REDUCTION_* variables, or do without it (`reducer run --no-auto`)"
-                if os.environ.get("REDUCTION_AUTO")
+                if os.environ.get(VARIABLE)
                 else "this module averages through the reducers already, with a state that attach() or "
                 "register_comm_hook() got before: attach it once, with all settings"
             )

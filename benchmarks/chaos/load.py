@@ -100,6 +100,5 @@ class ChaosTraining:
         nn.functional.cross_entropy(logits, self._labels[chosen]).backward()
         self._optimizer.step()
         if self._history is not None:
-            first = self._steps * len(SUMS)
-            self._history.reduce(self._state, generator, lambda index: {"seq": first + index})
+            self._history.reduce(self._state, generator, "seq", first=self._steps * len(SUMS))
         self._steps += 1

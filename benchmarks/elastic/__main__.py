@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.elastic.course import EARLY_SAMPLES, Course, CourseFailed, Settings, elastic, restarted
@@ -55,9 +56,10 @@ def main() -> None:
         seed=options.seed,
         reducers_too=options.reducers_too,
     )
+    ways: dict[str, Callable[[Settings, Callable[[str], None]], Course]]
     ways = {"elastic": functools.partial(elastic, history=options.history)}
     if options.rival:
-        ways["torchrun"] = functools.partial(restarted)
+        ways["torchrun"] = restarted
     rows = []
     for name, run in ways.items():
         try:

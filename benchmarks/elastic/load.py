@@ -6,7 +6,6 @@ that restores from it and saves to it every CHECKPOINT_S; otherwise a worker of 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -84,7 +83,7 @@ def elastic(pause_s: float, until: Callable[[], bool]) -> None:
         batch = sampler.take(state.members, rank)
         for history in histories:
             history.record("state", step=step, digest=training.digest(), ranks=state.members)
-            history.reduce(state, chance, functools.partial(_part, step))
+            history.reduce(state, chance, "part", step=step)
         loss = training.step(model, batch)
         flag = torch.tensor([until()], dtype=torch.int32)
         state.all_reduce(flag).wait()
@@ -102,10 +101,6 @@ def elastic(pause_s: float, until: Callable[[], bool]) -> None:
     for history in histories:
         history.record("over", step=step)
     state.close()
-
-
-def _part(step: int, part: int) -> dict[str, int]:
-    return {"step": step, "part": part}
 
 
 def _watch_generations(folder: Path) -> list[History]:

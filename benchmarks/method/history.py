@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,18 +40,19 @@ class History:
         self._file.write(json.dumps(line) + "\n")
 
     def reduce(
-        self, state: ReductionState, generator: torch.Generator, key: Callable[[int], Mapping[str, int]]
+        self, state: ReductionState, generator: torch.Generator, name: str, first: int = 0, **where: int
     ) -> None:
-        """Reduce tensors of random numbers, all at once; `key` names each by its place in SUMS."""
+        """Reduce tensors of random numbers, all at once; their records have `where`, and numbers from `first` on."""
         sums = []
-        for index, (dtype, op, numel) in enumerate(SUMS):
+        for number, (dtype, op, numel) in enumerate(SUMS, first):
             tensor = (1000 * torch.randn(numel, generator=generator)).to(dtype)
-            name = str(dtype).removeprefix("torch.").upper()
-            self.record("issued", op=op.name, dtype=name, contribution=_hex(tensor), **key(index))
-            sums.append((tensor, state.all_reduce(tensor, op)))
-        for index, (tensor, future) in enumerate(sums):
+            key = where | {name: number}
+            kind = str(dtype).removeprefix("torch.").upper()
+            self.record("issued", op=op.name, dtype=kind, contribution=_hex(tensor), **key)
+            sums.append((key, tensor, state.all_reduce(tensor, op)))
+        for key, tensor, future in sums:
             future.wait()
-            self.record("result", result=_hex(tensor), **key(index))
+            self.record("result", result=_hex(tensor), **key)
 
 
 def merge(path: Path, parts: Iterable[Path], others: Iterable[Mapping[str, Any]]) -> None:

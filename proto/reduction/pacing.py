@@ -177,8 +177,10 @@ class Pacing:
     def _back_off(self, achieved: float, loss: float) -> None:
         rate = self.rate
         if math.isinf(self.own):
+            self.own = BACK_OFF * achieved
             # If others are paced by now, these losses are of the time before that.
-            self.own = max(BACK_OFF * achieved, 0.0 if math.isinf(self.others) else self.others)
+            if not math.isinf(self.others):
+                self.own = max(self.own, self.others)
         elif achieved >= USED_MIN * rate:
             self._ceiling = rate
             self.own = BACK_OFF * rate

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reducer.config import TLS_OPTIONS
+from reducer.config import TLS_OPTIONS, TOKEN_FILE_VARIABLE, WORKERS_TLS_VARIABLES
 from reducer.resources.sizes import size
 
 if TYPE_CHECKING:
@@ -34,34 +34,32 @@ class RenamedOption(click.Option):
         return record
 
 
-#: The variables of the workers' certificate, private key, CA and tokens, which name them for commands, too.
-WORKERS_SECURITY = ("REDUCTION_TLS_CERT", "REDUCTION_TLS_KEY", "REDUCTION_TLS_CA", "REDUCTION_TOKEN_FILE")
-
-
 def asking_security_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that name certificates and tokens to a command that asks reducers, as a worker does."""
-    return _security_options(command, WORKERS_SECURITY)
+    return _security_options(command, WORKERS_TLS_VARIABLES, TOKEN_FILE_VARIABLE)
 
 
 def security_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that name certificates and tokens to a command."""
-    return _security_options(command, (None,) * len(WORKERS_SECURITY))
+    return _security_options(command, (None,) * len(TLS_OPTIONS), None)
 
 
-def _security_options(command: Callable[..., None], variables: Sequence[str | None]) -> Callable[..., None]:
+def _security_options(
+    command: Callable[..., None], tls_variables: Sequence[str | None], token_variable: str | None
+) -> Callable[..., None]:
     file_type = click.Path(dir_okay=False)
     help_texts = (
         "Certificate (chain) to show",
         "Its private key",
         "CA that the other side's certificate must lead to",
     )
-    for option, help_text, variable in reversed([*zip(TLS_OPTIONS, help_texts, variables[:3], strict=True)]):
+    for option, help_text, variable in reversed([*zip(TLS_OPTIONS, help_texts, tls_variables, strict=True)]):
         help_text = f"{help_text}, PEM. All three or none."
         command = click.option(option, type=file_type, envvar=variable, help=help_text)(command)
     return click.option(
         "--token-file",
         type=file_type,
-        envvar=variables[3],
+        envvar=token_variable,
         help="Lines of JOB:TOKEN, *:TOKEN for any other job. See SECURITY.md.",
     )(command)
 

@@ -14,8 +14,8 @@ from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE, Cluster
 from reduction.errors import ConfigError, ReducerUnavailable
 
 from reducer.commands.sources import RUN_PREFIX
+from reducer.config import TOKEN_FILE_VARIABLE
 from reducer.launch import on_this_host, reach, role, serving, world
-from reducer.launch.on_this_host import TOKEN_FILE_VARIABLE
 
 #: More processes on one host only take turns on its cores.
 REDUCERS_MAX = 64

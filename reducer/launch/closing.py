@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from reduction.security.tls import tls_files
 from reduction.security.tokens import ANY, TokenTable
 
-from reducer.launch.on_this_host import TOKEN_FILE_VARIABLE
+from reducer.config import TOKEN_FILE_VARIABLE, WORKERS_TLS_VARIABLES
 from reducer.observe import ended
 from reducer.observe.status import StatusAccess, look
 
 #: By this many seconds a reducer has answered, and seen that the ranks have ended.
 _ANSWER_S = 2.0
 _PAUSE_S = 0.05
-_TLS_VARIABLES = ("REDUCTION_TLS_CERT", "REDUCTION_TLS_KEY", "REDUCTION_TLS_CA")
 #: Why no job may have come, by what --auto was.
 _WHY = {
     None: "with --no-auto the script itself has to use them",
@@ -36,8 +35,8 @@ def workers_access(environ: Mapping[str, str]) -> StatusAccess:
     Raises:
         ConfigError: a file cannot be used.
     """
-    cert, key, ca = map(environ.get, _TLS_VARIABLES)
-    return StatusAccess.of(tls_files(cert, key, ca, _TLS_VARIABLES), environ.get(TOKEN_FILE_VARIABLE))
+    cert, key, ca = map(environ.get, WORKERS_TLS_VARIABLES)
+    return StatusAccess.of(tls_files(cert, key, ca, WORKERS_TLS_VARIABLES), environ.get(TOKEN_FILE_VARIABLE))
 
 
 def closing_line(addresses: Sequence[str], access: StatusAccess, auto: str | None, code: int) -> str:

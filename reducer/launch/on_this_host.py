@@ -19,6 +19,8 @@ from reduction.discovery.cluster import REDUCERS_VARIABLE
 from reduction.errors import ConfigError
 from reduction.process.kept_reducer import LOOPBACK, KeptReducer
 
+from reducer.config import TOKEN_FILE_VARIABLE
+
 #: Exit codes of shells: the command could not be run, there is none, and what is added to the number
 #: of a signal that ended it.
 CANNOT_RUN, NOT_FOUND, BY_SIGNAL = 126, 127, 128
@@ -36,7 +38,6 @@ _PASSED_ON = (
 _SI_KERNEL = 0x80
 #: prctl(2).
 _PR_SET_PDEATHSIG = 1
-TOKEN_FILE_VARIABLE = "REDUCTION_TOKEN_FILE"
 
 
 @contextmanager

@@ -117,9 +117,11 @@ class JobSummary:
     @property
     def absent_text(self) -> str:
         """These ranks in words, such as "rank 2" or "ranks 1,2,3"; empty if all have come."""
-        shown = ",".join(map(str, self.absent[:WAITING_RANKS_MAX]))
-        more = ",..." if len(self.absent) > WAITING_RANKS_MAX else ""
-        return f"rank{'' if len(self.absent) == 1 else 's'} {shown}{more}" if self.absent else ""
+        if not (absent := self.absent):
+            return ""
+        shown = ",".join(map(str, absent[:WAITING_RANKS_MAX]))
+        more = ",..." if len(absent) > WAITING_RANKS_MAX else ""
+        return f"rank{'' if len(absent) == 1 else 's'} {shown}{more}"
 
     @property
     def waiting(self) -> Waiting | None:
@@ -165,8 +167,8 @@ class JobSummary:
         """The verdict for a column of the table."""
         if (waiting := self.waiting) is not None:
             return f"rank {waiting.numbers}: {waiting.waited_s:.0f} s"
-        if self.absent:
-            return f"no {self.absent_text}"
+        if absent := self.absent_text:
+            return f"no {absent}"
         if (found := self.straggler) is not None:
             return f"rank {found.rank}"
         return "no straggler" if self.has_chunks else "too early"
@@ -176,8 +178,8 @@ class JobSummary:
         """The verdict as a sentence."""
         if (waiting := self.waiting) is not None:
             return f"waits for {waiting} for {waiting.waited_s:.0f} s now"
-        if self.absent:
-            return f"waits for {self.absent_text} to come"
+        if absent := self.absent_text:
+            return f"waits for {absent} to come"
         if (found := self.straggler) is None:
             return "no straggler" if self.has_chunks else f"fewer than {CHUNKS_MIN} chunks: too early to tell"
         rank, share, wait_s = found

@@ -67,7 +67,7 @@ def test_all_addresses_of_a_name_get_one_port(monkeypatch):
         class Socket(socket.socket):
             def bind(self, address):
                 host, port = address
-                super().bind((host, port or next(ports)))
+                super().bind((host, port or next(ports, 0)))
 
         monkeypatch.setattr(held_port.socket, "getaddrinfo", addresses)
         monkeypatch.setattr(held_port.socket, "socket", Socket)

@@ -53,11 +53,15 @@ def test_any_token_may_ask_for_the_status():
         check_status(TOKENS, to_metadata(token), PEER)
 
 
-@pytest.mark.parametrize(("shown", "what"), [(None, "no"), ("nonsense", "a wrong")])
-def test_others_may_not(shown, what):
-    with pytest.raises(
-        Unauthenticated, match=f"{PEER} shows {what} token for the status: pass .*--token-file"
-    ):
+@pytest.mark.parametrize(
+    ("shown", "what", "advice"),
+    [
+        (None, "no", "pass --token-file"),
+        ("nonsense", "a wrong", "pass a --token-file with a line of this reducer's"),
+    ],
+)
+def test_others_may_not(shown, what, advice):
+    with pytest.raises(Unauthenticated, match=f"{PEER} shows {what} token for the status: {advice}$"):
         check_status(TOKENS, to_metadata(shown), PEER)
 
 

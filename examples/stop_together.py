@@ -3,7 +3,7 @@
     reducer run -- torchrun --standalone --nproc-per-node 2 examples/stop_together.py
 
 Send SIGTERM to any of the training processes, as clouds and schedulers do before they take a machine away. All ranks
-leave the loop in the same step, and rank 0 has written a checkpoint of it. Run the command again: it goes on from there.
+leave the loop in the same step, and rank 0 has written a checkpoint of it. Run the command again: it goes on there.
 """
 
 from __future__ import annotations

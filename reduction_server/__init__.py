@@ -5,8 +5,8 @@
     state = rs.attach(ddp_model, reducers=["10.0.0.5:50051", "10.0.0.6:50051"])
 
 This is the public face. What it offers is made in the packages behind it, which change as they need to: `worker_plugin`
-(the training side), `reducer` (the process and its command) and `reduction` (what both share). Nothing is imported
-before it is used, so errors and the version can be had where torch is not installed.
+(the training side), `reducer` (the process and its command) and `reduction` (what both share). What needs torch is
+imported when it is first used, so errors and the version can be had without it.
 
     lightning, ray, torchft, horovod    bridges to frameworks
     process_group                       the backend "reduction" of torch.distributed
@@ -20,28 +20,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from reduction import __version__, errors
+from reduction import __version__, errors
 
+if TYPE_CHECKING:
     from worker_plugin import ReductionState, attach, reduction_hook
 
 __all__ = ["ReductionState", "__version__", "attach", "errors", "reduction_hook"]
 
-_HOMES = {
-    "ReductionState": "worker_plugin",
-    "attach": "worker_plugin",
-    "reduction_hook": "worker_plugin",
-    "errors": "reduction",
-    "__version__": "reduction",
-}
-
 
 def __getattr__(name: str) -> Any:
-    """Import what is used for the first time."""
-    if name not in _HOMES:
+    """Import what needs torch when it is first used."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = found
+    found = globals()[name] = getattr(importlib.import_module("worker_plugin"), name)
     return found
 
 

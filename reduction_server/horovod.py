@@ -1,6 +1,6 @@
-"""Horovod's API over the reducers: `import reduction_server.horovod as hvd` instead of `import horovod.torch as hvd`."""
+"""Horovod's API over the reducers: import it as `hvd`, in place of `horovod.torch`."""
 
 from worker_plugin.integrations import horovod
 from worker_plugin.integrations.horovod import *  # noqa: F403
 
-__all__ = horovod.__all__  # noqa: PLE0605
+__all__ = horovod.__all__

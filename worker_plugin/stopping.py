@@ -28,7 +28,9 @@ def arm() -> None:
     if _is_armed:
         return
     if threading.current_thread() is not threading.main_thread():
-        raise ConfigError("state.should_stop() installs a handler of SIGTERM: call it first on the main thread")
+        raise ConfigError(
+            "state.should_stop() installs a handler of SIGTERM: call it first on the main thread"
+        )
     before = signal.getsignal(signal.SIGTERM)
 
     def ask(number: int, frame: FrameType | None) -> None:

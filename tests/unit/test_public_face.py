@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import reduction
-import reduction_server
 
+import reduction_server
 import worker_plugin
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def test_its_names_are_those_behind_it(name):
 
 def test_other_names_are_missing_as_in_any_module():
     with pytest.raises(AttributeError, match="'reduction_server' has no attribute 'atach'"):
-        reduction_server.atach
+        _ = reduction_server.atach
 
 
 def test_where_torch_is_missing_it_can_be_imported():

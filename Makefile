@@ -21,6 +21,9 @@ STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 # import torch, forget it, and crash when it is imported again (coverage 7.17).
 COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
 
+# Most tests wait for processes, so more run at once than a small machine has cores. Those of a file share servers.
+PARALLEL ?= -n 3 --dist loadfile
+
 # More arguments for pytest or the demo: make bench ARGS=--full
 ARGS ?=
 
@@ -39,8 +42,8 @@ demo-network: $(RUNTIME) ## As root: train on links of 200 Mbit/s, ours and Gloo
 	$(BIN)/python -m benchmarks.demo.network $(ARGS)
 
 test: $(STAMP) ## Run all tests, and check what tests/unit covers.
-	$(BIN)/pytest tests/unit $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest $(PARALLEL) tests/unit $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 5 minutes.
 	$(BIN)/python -m tests.torch_suite $(ARGS)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_plugin import attach
+from reduction_server import attach
 
 STEPS, BATCH = 20, 32
 

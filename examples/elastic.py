@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_plugin import ReductionState, attach
-from worker_plugin.elastic.sampler import ElasticSampler
+from reduction_server import ReductionState, attach
+from reduction_server.elastic import ElasticSampler
 
 
 def main() -> None:

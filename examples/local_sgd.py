@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from worker_plugin import ReductionState
+from reduction_server import ReductionState
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from worker_plugin import ReductionState
+from reduction_server import ReductionState
 
 
 def main(reducers: str, rank: int, world_size: int) -> None:

@@ -1,9 +1,4 @@
-"""Reduction Server for PyTorch, the training side.
-
-from worker_plugin import attach
-
-state = attach(ddp_model, reducers=["10.0.0.5:50051", "10.0.0.6:50051"])
-"""
+"""The training side; `reduction_server` is its public face. Its names can be had here as well, as ever."""
 
 from _reduction_server_entry_points import require_packages
 

@@ -40,6 +40,7 @@ from worker_plugin.elastic.steps import OnChange, Steps
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
 from worker_plugin.settings import table
+from worker_plugin.stopping import Stopping
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback
@@ -132,6 +133,8 @@ class ReductionState:
         self._steps: Steps | NodeSteps | None = None
         self._used = UsedParameters()
         self._on_change: list[OnChange] = []
+        # Workers of an elastic job that have just come have no answer of the step before.
+        self._stopping = Stopping(is_at_once=self.config.elastic)
 
     # ---- collectives ----
 
@@ -380,6 +383,20 @@ class ReductionState:
             return None
         error = communicator.error
         return communicator.recorder.record("" if error is None else str(error))
+
+    def should_stop(self) -> bool:
+        """Return whether all ranks are to stop after this step, because one of them got SIGTERM.
+
+        Call it once per step on every rank. It becomes true on all ranks in the same step, in an elastic job in
+        the step of the signal and otherwise in the next one, so that they write the same checkpoint. The first call
+        takes SIGTERM over, which ends the process no more; a Python handler that was there is called as well. It costs
+        a sum of one number, which is not waited for unless the job is elastic.
+
+        Raises:
+            ConfigError: the first call is not on the main thread.
+            ReductionError: what has ended the communicator.
+        """
+        return self._stopping.ask(self.all_reduce)
 
     # ---- elastic jobs ----
 

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from worker_plugin import attach
+from reduction_server import attach
 
 
 def join(rung: str, device: str) -> tuple[int, int]:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     "--facts",
     type=click.File(),
     metavar="FILE",
-    help="Measure nothing; judge what `--json` or `worker_plugin.doctor` has measured. - is stdin.",
+    help="Measure nothing; judge what `--json` or `reduction_server.doctor` has measured. - is stdin.",
 )
 def doctor(
     addresses: tuple[str, ...],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 from integration.conftest import serve  # noqa: F401
 from support.processes.children import environment
+
+from benchmarks.lab.procfs import children
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -126,3 +130,31 @@ def test_they_are_short():
     lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.rglob("*.py")}
     assert {"ddp.py", "elastic.py", "hsdp.py", "local_sgd.py", "train.py", "without_ddp.py"} <= lengths.keys()
     assert max(lengths.values()) <= 80
+
+
+@pytest.mark.timeout(200)
+def test_ranks_stop_together_and_go_on(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(EXAMPLES / "stop_together.py"), "--checkpoint", str(tmp_path / "checkpoint.pt")]
+    endless = subprocess.Popen(
+        [*command, "--steps", "1000000"], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    try:
+        assert endless.stdout is not None
+        for _ in range(2):
+            assert endless.stdout.readline().endswith("trains from step 0 on\n")
+        os.kill(children(endless.pid)[1], signal.SIGTERM)
+        said = endless.communicate(timeout=60)[0]
+    finally:
+        endless.kill()
+        endless.wait()
+    assert endless.returncode == 0
+    stopped = re.findall(r"^rank (\d) stops after step (\d+)$", said, re.MULTILINE)
+    assert sorted(rank for rank, _ in stopped) == ["0", "1"]
+    [step] = {int(step) for _, step in stopped}
+    done = subprocess.run(
+        [*command, "--steps", f"{step + 5}"], capture_output=True, text=True, timeout=100, env=environment()
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"rank 1 trains from step {step + 1} on" in done.stdout
+    assert "stops" not in done.stdout

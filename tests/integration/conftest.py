@@ -136,7 +136,7 @@ def job(request: pytest.FixtureRequest) -> str:
 def until() -> Callable[..., Any]:
     """Return a function that waits for a condition's first true value, and fails if it takes too long."""
 
-    def poll(condition: Callable[[], Any], what: str, timeout_s: float = 15.0) -> Any:
+    def poll(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
             if time.monotonic() > deadline:

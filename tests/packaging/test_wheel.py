@@ -22,14 +22,14 @@ from packaging.requirements import Requirement
 from reduction.process.ready import wait_until_ready
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("reduction", "reducer", "worker_plugin")
+PACKAGES = ("reduction", "reduction_server", "reducer", "worker_plugin")
 #: What other programs call, under a name that no user's file has.
 ENTRY_POINTS = "_reduction_server_entry_points"
 TIMEOUT_S = 60
 
 RANK = """
 import sys, torch
-import reduction, reducer, reduction.v1.reduction_pb2, worker_plugin
+import reduction, reduction_server, reducer, reduction.v1.reduction_pb2, worker_plugin
 from worker_plugin import ReductionState
 
 rank, address = int(sys.argv[1]), sys.argv[2]
@@ -37,7 +37,7 @@ tensor = torch.arange(100_000.0) * (rank + 1)
 with ReductionState([address], job="wheel", rank=rank, world_size=2, join_timeout_s=30) as state:
     result = state.all_reduce(tensor).wait()
 assert torch.equal(result, torch.arange(100_000.0) * 3)
-for module in (reduction, reducer, reduction.v1.reduction_pb2, worker_plugin):
+for module in (reduction, reduction_server, reducer, reduction.v1.reduction_pb2, worker_plugin):
     print(module.__file__)
 """
 
@@ -131,7 +131,7 @@ def test_wheel_holds_every_module(wheel: Path) -> None:
         names = set(archive.namelist())
     sources = {
         path.relative_to(base).as_posix()
-        for base, package in ((ROOT / "proto", "reduction"), (ROOT, "reducer"), (ROOT, "worker_plugin"))
+        for base, package in ((ROOT / ("proto" if name == "reduction" else ""), name) for name in PACKAGES)
         for path in (base / package).rglob("*.py*")
         if path.suffix in (".py", ".pyi")
     }
@@ -156,7 +156,7 @@ def test_installed_wheel_reduces(environment: Path, address: str) -> None:
             output, _ = rank.communicate(timeout=TIMEOUT_S)
             assert rank.returncode == 0, output
             files = output.split()
-            assert len(files) == 4
+            assert len(files) == 5
             assert all(Path(file).is_relative_to(environment) for file in files), files
     finally:
         for rank in ranks:

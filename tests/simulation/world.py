@@ -90,7 +90,7 @@ class World:
             if plan is not None
             else faults.plan(random, count, FAULTS_S, list(kinds or faults.KINDS))
         )
-        #: When the last fault is over that has come so far.
+        #: When the last fault is over that has come so far; a process that was killed counts as one.
         self._faulty_until = 0.0
         if self.network.is_metered:
             self._check_paces()
@@ -142,6 +142,8 @@ class World:
     def record(self, what: str, **fields: Any) -> None:
         """Add a record to the history."""
         self.history.append({"what": what, "t": self.network.clock.now, **fields})
+        if what == "killed":
+            self._faulty_until = max(self._faulty_until, self.network.clock.now)
 
     def note(self, kind: str, hosts: Sequence[str], seconds: float) -> None:
         """Record a fault."""

@@ -1,1 +1,1 @@
-"""All ranks look at the reducers at once: `torchrun ... -m worker_plugin.doctor`."""
+"""All ranks look at the reducers at once: `torchrun ... -m reduction_server.doctor`."""

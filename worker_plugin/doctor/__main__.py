@@ -251,7 +251,7 @@ def _settings(reducers: str | None) -> tuple[PluginConfig, dict[str, Any]]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m worker_plugin.doctor",
+        prog="python -m reduction_server.doctor",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,6 +1,6 @@
 """Lightning: `Trainer(strategy="reduction")` averages gradients through the reducers.
 
-    import worker_plugin.integrations.lightning     # before the Trainer is made
+    import reduction_server.lightning     # before the Trainer is made
 
     Trainer(strategy="reduction", accelerator="cpu", devices=4)
     Trainer(strategy=ReductionStrategy(reducers=["10.0.0.5:50051"], wire_dtype="bf16"))

@@ -71,7 +71,7 @@ def test_raise_fails_on_all_ranks_and_names_the_reducer(ranks, serve, job):
 def test_the_fallback_takes_over_and_gives_back(ranks, serve, free_port, job, until):
     """Every gradient is checked: the same bits before, on the fallback, and after."""
     only = serve(bind=f"127.0.0.1:{free_port()}")
-    settings = {"fallback": "embedded", "join_timeout_s": 3}
+    settings = {"fallback": "embedded", "join_timeout_s": 10}
     call = ranks.begin(2, train_until_told, [only.address], job, settings)
     call.hear(0)
     only.kill()
@@ -85,7 +85,7 @@ def test_the_fallback_takes_over_and_gives_back(ranks, serve, free_port, job, un
 
 
 def start_without(rank, reducers, job, local_group):
-    settings = {"fallback": "embedded", "join_timeout_s": 2, "local_group": local_group}
+    settings = {"fallback": "embedded", "join_timeout_s": 10, "local_group": local_group}
     with rank.state(reducers, job, **settings) as state:
         for step in range(3):
             rank.round(state, 10_000, step=step)

@@ -1,6 +1,6 @@
 """Horovod's API over the reducers: scripts that `import horovod.torch as hvd` import this module instead.
 
-    import worker_plugin.integrations.horovod as hvd
+    import reduction_server.horovod as hvd
 
 All-reduces of dense tensors go through the reducers, and so do a DistributedOptimizer's gradients;
 everything else goes over Gloo, or NCCL for tensors on GPUs. The names and arguments are those of

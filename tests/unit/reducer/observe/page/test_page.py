@@ -82,15 +82,9 @@ def test_nothing_foreign_is_loaded_and_nothing_inline_runs(path):
 
 
 @pytest.fixture
-def engine():
+def engine(loop):
     """An engine whose loop runs on a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield Engine(memory_limit_bytes=1 << 30), loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    return Engine(memory_limit_bytes=1 << 30), loop
 
 
 def test_siblings_are_rows_of_the_first_process_whatever_they_are_dialled_by(engine, monkeypatch):

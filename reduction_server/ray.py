@@ -1,0 +1,5 @@
+"""Ray Train: reducers as actors, beside its workers."""
+
+from worker_plugin.integrations.ray import ReductionConfig, start_pool, stop_pool
+
+__all__ = ["ReductionConfig", "start_pool", "stop_pool"]

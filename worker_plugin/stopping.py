@@ -1,0 +1,69 @@
+"""Ranks that stop together: what asks one of them to stop is told to all, in the same step."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+from reduction.errors import ConfigError
+
+from worker_plugin.tensors.futures import Future
+
+#: Set once this process got SIGTERM.
+_asked = threading.Event()
+_is_armed = False
+
+
+def arm() -> None:
+    """From now on SIGTERM does not end this process but asks it to stop; a handler that was there is called too.
+
+    Raises:
+        ConfigError: not on the main thread, where Python allows no handler.
+    """
+    global _is_armed
+    if _is_armed:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            "state.should_stop() installs a handler of SIGTERM: call it first on the main thread"
+        )
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        _asked.set()
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGTERM, ask)
+    _is_armed = True
+
+
+class Stopping:
+    """Whether the ranks of one communicator are to stop. All of them ask equally often.
+
+    Args:
+        is_at_once: whether an answer counts what was asked in the same step, which costs a round trip. Otherwise it
+            is that of the step before, which is there already.
+    """
+
+    def __init__(self, *, is_at_once: bool) -> None:
+        self._is_at_once = is_at_once
+        self._before: Future | None = None
+        self._stops = False
+
+    def ask(self, all_reduce: Callable[[torch.Tensor, dist.ReduceOp.RedOpType], Future]) -> bool:
+        """Return whether any rank was asked to stop; the same on all ranks, and true for ever once it was."""
+        arm()
+        if self._stops:
+            return True
+        flag = torch.tensor([_asked.is_set()], dtype=torch.int32)
+        answer, self._before = self._before, all_reduce(flag, dist.ReduceOp.MAX)
+        if self._is_at_once:
+            answer, self._before = self._before, None
+        if answer is not None:
+            self._stops = bool(answer.wait())
+        return self._stops

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -214,7 +214,14 @@ def _late(history: list[Record]) -> Iterable[str]:
         life = next(one for one in own if one["what"] == "life")
         if len(begun) < life["ranks"]:  # not all had met
             continue
+        failed = {one["rank"] for one in own if one["what"] == "failed"}
+        lacking = Counter(one["rank"] for one in own if one["what"] == "issued")
+        lacking.subtract(one["rank"] for one in own if one["what"] == "result")
         for rank in range(life["ranks"]):
+            if (
+                rank in ends and rank not in failed and not lacking[rank]
+            ):  # it was leaving, and needed nothing more
+                continue
             if ends.get(rank, float("inf")) > death["t"] + DEATH_S:
                 yield f"{_who(death)} died, and rank {rank} did not learn of it in time"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from simulation.servers import PORT
-
 if TYPE_CHECKING:
     from simulation.faults import Fault
     from simulation.world import World
@@ -69,7 +67,7 @@ def _alias(world: World, fault: Fault) -> None:
     """From now on the name service has two addresses for one server, or one of a server that was there once."""
     server = world.server(fault.first)
     world.note("alias", [server.host], 0.0)
-    world.network.aliases[f"alias-{server.host}:{PORT}"] = server.address
+    world.network.aliases[f"alias-{server.host}"] = server.host
 
 
 def _snap(world: World, fault: Fault) -> None:

@@ -68,7 +68,7 @@ class Job:
         self._seed, self._names, self._place, self._record = seed, names, place, record
         random = Random(f"{seed}/plan")
         self._plan = [self._collective(random) for _ in range(shape.collectives)]
-        self.life = 0
+        self.life, self.began_at = 0, 0.0
         self.ranks: list[SimRank] = []
         #: How many collectives each rank of this life has issued, and has results of.
         self._issued: list[int] = []
@@ -87,6 +87,7 @@ class Job:
     def start(self, delays_s: list[float] | None = None) -> None:
         """Begin a life, each rank after its delay."""
         self.life += 1
+        self.began_at = self.network.clock.now
         self._record(
             "life",
             job=self.shape.name,

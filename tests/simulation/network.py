@@ -207,7 +207,7 @@ class Network(Paths):
     refusing: dict[str, float] = field(default_factory=dict)
     #: After how many frames the next connection to an address breaks.
     fuses: dict[str, int] = field(default_factory=dict)
-    #: Other names of addresses.
+    #: Other names of hosts.
     aliases: dict[str, str] = field(default_factory=dict)
     _cuts: dict[tuple[str, str], _Cut] = field(default_factory=dict)
     ends: dict[int, End] = field(default_factory=dict)
@@ -242,7 +242,8 @@ class Network(Paths):
 
     def connect(self, process: Process, address: str) -> End:
         """Dial an address. Frames may be sent at once; `on_lost` tells of a failure."""
-        address = self.aliases.get(address, address)
+        host, _, port = address.rpartition(":")
+        address = f"{self.aliases.get(host, host)}:{port}"
         self._count += 2
         near = self.ends[self._count] = End(self, process, self._count)
         listener, _ = self.listeners.get(address, (None, None))

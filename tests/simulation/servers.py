@@ -61,8 +61,9 @@ class Server:
 
     def kill(self, number: int, restart_s: float) -> None:
         """Kill a process; the supervisor starts another one on the same port after a while."""
-        self.reducers[number].kill()
-        self._later(number, restart_s)
+        if self.reducers[number].is_alive:
+            self.reducers[number].kill()
+            self._later(number, restart_s)
 
     def stop(self, restart_s: float, *, host: str = "") -> None:
         """Kill all processes; after a while there are others, on other ports but the first, and perhaps elsewhere."""

@@ -11,18 +11,20 @@ from typing import Any
 
 from history.checker import violations
 from reduction.model import NOWHERE, Place
-from simulation import faults, paces
+from simulation import faults, members, paces
 from simulation.faults import Fault
 from simulation.job import Job, Shape
 from simulation.network import Network, Process, number_of
 from simulation.rank import SimRank
 from simulation.reducer import SimReducer
-from simulation.servers import Server
+from simulation.servers import PORT, Server
 
 #: Faults come in this time, in seconds, and after that all must come to its end in that time.
 FAULTS_S, CALM_S = 60.0, 240.0
 #: How long after a fault paces may still differ, in seconds.
 PACES_S = 15.0
+#: How long after a fault, or after a job has begun, it may do without a reducer that is there, in seconds.
+MEMBERS_S = 45.0
 Record = dict[str, Any]
 
 
@@ -92,8 +94,7 @@ class World:
         )
         #: When the last fault is over that has come so far; a process that was killed counts as one.
         self._faulty_until = 0.0
-        if self.network.is_metered:
-            self._check_paces()
+        self._check_settled()
         for fault in self.plan:
             self.network.clock.at(fault.at, lambda fault=fault: self._strike(fault))
         for job in self.jobs:
@@ -118,7 +119,8 @@ class World:
         """Return the addresses of reducers that jobs are told of now."""
         now = self.network.clock.now
         named = [server for server in self.servers if self.unnamed_until.get(server, -1.0) <= now]
-        return (*(server.address for server in named or self.servers[:1]), *self.network.aliases)
+        aliases = (f"{alias}:{PORT}" for alias in self.network.aliases)
+        return (*(server.address for server in named or self.servers[:1]), *aliases)
 
     def place(self, host: str) -> Place:
         """Return where the processes of a host say that they are."""
@@ -130,12 +132,15 @@ class World:
         if not self.is_calm:
             faults.strike(self, fault)
 
-    def _check_paces(self) -> None:
+    def _check_settled(self) -> None:
+        """Check what must be so once no fault has come for a while."""
         now = self.network.clock.now
-        self.network.clock.at(now + 0.5, self._check_paces)
-        if now > self._faulty_until + PACES_S:
-            for job in self.jobs:
+        self.network.clock.at(now + 0.5, self._check_settled)
+        for job in self.jobs:
+            if self.network.is_metered and now > self._faulty_until + PACES_S:
                 paces.check(job)
+            if now > max(self._faulty_until, job.began_at) + MEMBERS_S:
+                members.check(job, self.reducers)
 
     # ---- what faults need ----
 

@@ -9,8 +9,8 @@ This module is one table of decisions, so it is longer than others.
         after join_timeout_s   only some of them do                   -> the same of those, with "reshard"
         after grace_s, in a job that goes on where another one ended: the same
     rank 0, nothing broken     a member drains, others stay           -> those of the others with a share
-                               idle, a non-member that would have a
-                               share sees all                         -> take it in
+                               idle, or no longer patient: a non-member
+                               that would have a share sees all       -> take it in
     rank 0, a stream broke     all members see all ranks again        -> same members, new epoch
         "reshard"              after grace_s, some reducers see all   -> those with a share
                                no grace for a member whose process is known to be gone: its address has another
@@ -57,6 +57,9 @@ GRACE_S = 1.0
 #: How long a rank may take to come to a reducer that others have reached already, in seconds; as
 #: long as a silent host may take to be noticed.
 ABSENT_S = 10.0
+#: How long a reducer that is there waits for a moment without collectives, in which it is taken in at no cost. After
+#: that it is taken in all the same, and what is under way is pushed again: there are jobs without such moments.
+PATIENCE_S = 10.0
 #: How much longer than rank 0 the others wait for missing ranks, in seconds, because only rank 0
 #: knows which are missing.
 LEADER_S = 2.0
@@ -234,7 +237,8 @@ def _membership(view: View) -> Verdict | None:
         has_room = len(members) < MEMBERS_MAX
         # A fallback only takes part when all others are lost, however near to the ranks it is.
         newcomers = [link for link in others if not link.is_fallback]
-        if view.is_idle and newcomers and has_room and len(whole) == len(members):
+        is_time = view.is_idle or any(view.now >= link.up_since + PATIENCE_S for link in newcomers)
+        if is_time and newcomers and has_room and len(whole) == len(members):
             wanted = with_share((*whole, *newcomers))
             if new := [link for link in newcomers if link in wanted]:
                 return Reconfigure(wanted, f"{new[0].address} is there and takes part from now on")

@@ -18,6 +18,7 @@ from worker_plugin.core.membership.verdict import (
     ABSENT_S,
     GRACE_S,
     LEADER_S,
+    PATIENCE_S,
     FallBack,
     GiveUp,
     Keep,
@@ -44,6 +45,7 @@ def link(name, ranks="PP", *, since=0.0, draining=False, phase=LinkPhase.UP, err
             if mark != "-"
         )
         link.see(Peers(peers, draining), since)
+        link.up_since = 95.0
     return link
 
 
@@ -269,12 +271,12 @@ def test_no_member_is_left_out_while_a_rank_is_missing_somewhere():
     assert judge(view(link("a", draining=True), link("b", "PL", since=100.0))) == Keep()
 
 
-def test_a_new_reducer_is_taken_in_only_when_idle():
+def test_a_new_reducer_is_taken_in_when_idle_or_after_a_while():
     a, b, c = link("a"), link("b"), link("c")
+    with_c = Reconfigure((a, b, c), "c:1 is there and takes part from now on")
     assert judge(view(a, b, c)) == Keep()
-    assert judge(view(a, b, c, is_idle=True)) == Reconfigure(
-        (a, b, c), "c:1 is there and takes part from now on"
-    )
+    assert judge(view(a, b, c, is_idle=True)) == with_c
+    assert judge(view(a, b, c, now=95.0 + PATIENCE_S)) == with_c
 
 
 def on_rank_0s_host(link):

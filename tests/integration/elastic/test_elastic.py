@@ -204,7 +204,7 @@ def test_too_few_workers_wait_for_another_one(start: Any) -> None:
 
 @pytest.mark.timeout(300)
 def test_no_other_worker_comes(start: Any) -> None:
-    settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "3"}
+    settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "15"}
     workers = [start(rank, 2, **settings) for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 5)
     workers[1].process.kill()
@@ -213,7 +213,7 @@ def test_no_other_worker_comes(start: Any) -> None:
 
 @pytest.mark.timeout(300)
 def test_half_of_the_workers_without_the_first_cannot_go_on(start: Any) -> None:
-    workers = [start(rank, 2, REDUCTION_JOIN_TIMEOUT_S="3") for rank in range(2)]
+    workers = [start(rank, 2, REDUCTION_JOIN_TIMEOUT_S="15") for rank in range(2)]
     workers[1].wait_for(lambda line: line["step"] == 5)
     workers[0].process.kill()
     assert "no majority" in workers[1].error()

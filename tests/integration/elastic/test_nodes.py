@@ -100,7 +100,7 @@ def test_ranks_that_cannot_be_a_worker(start: Any) -> None:
 
 @pytest.mark.timeout(300)
 def test_an_error_of_the_first_rank_is_the_end_of_its_node(start: Any) -> None:
-    settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "3"}
+    settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "15"}
     workers = [start(rank, 2, **settings) for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 5)
     workers[1].process.terminate()

@@ -22,8 +22,9 @@ class Terminal:
 
     def __init__(self, command: list[str], width: int, height: int) -> None:
         self._tmux = ["tmux", "-L", f"reducer-top-{uuid.uuid4().hex[:8]}", "-f", "/dev/null"]
-        # The shell stays after the command, so that what it leaves on the screen can be seen.
-        line = f"{shlex.join(command)}; echo ended with $?; exec cat"
+        # The window's size counts, not what parallel pytest has exported. The shell stays after the command, so that
+        # what it leaves on the screen can be seen.
+        line = f"unset COLUMNS LINES; {shlex.join(command)}; echo ended with $?; exec cat"
         size = ["-x", str(width), "-y", str(height)]
         subprocess.run(
             [*self._tmux, "new-session", "-d", *size, line],

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypedDict
 
 from reduction import limits
@@ -78,7 +77,7 @@ class PluginConfig:
     )
     wire_dtype: str | None = setting(
         None,
-        Text("a string such as 'bf16'", parse_wire_dtype),
+        Text("a string such as 'bf16'", lambda name, text: parse_wire_dtype(text, name)),
         "Format in which sums and averages of floating-point numbers travel. Without it every tensor "
         'travels in its own dtype. "bf16" and "fp16" are for float32: the sum is made in float32 and '
         'rounded once. "int8", "fp8" and "topk:RATIO" ("topk" means 1 %) are for float32, bfloat16 and '
@@ -177,7 +176,7 @@ class PluginConfig:
     )
     link: str | None = setting(
         None,
-        Text("a rate such as '25G' or '100M'", partial(link_mbit, "link")),
+        Text("a rate such as '25G' or '100M'", link_mbit),
         "Rate of this host's link in its slower direction, such as '25G' or '100M'. Reducers get shares "
         "that suit the links of all hosts. Without it all links count as equal, or as the median of those "
         "that are known.",

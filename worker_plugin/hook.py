@@ -85,6 +85,8 @@ def attach(
                 "register_comm_hook() got before: attach it once, with all settings"
             )
         return attached
+    if "process_group" in settings:
+        raise ConfigError("attach() uses the module's own process group: leave out process_group")
     if state is None:
         state = ReductionState(process_group=ddp_model.process_group, **settings)
     elif settings:

@@ -79,7 +79,7 @@ def conclusion(seconds: Mapping[str, Sequence[float]]) -> str:
     low, _, high = quartiles(seconds["tcp"])
     if high > BUSY_FACTOR * low:
         busy = "This machine is busy: steps of the same kind took "
-        text = f"{busy}{low:.2f} to {high:.2f} s. Run it again on an idle machine.\n{text}"
+        text = f"{busy}{low:.2f} to {high:.2f} s (quartiles). Run it again on an idle machine.\n{text}"
     return text
 
 

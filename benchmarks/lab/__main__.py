@@ -82,7 +82,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warmup", type=at_least(0), default=2, help=warmup)
     timeout = "seconds that a turn may take (%(default)s)"
     parser.add_argument("--timeout", type=above, default=600.0, help=timeout)
-    out = "folder for lab.json and lab.png (%(default)s)"
+    out = "folder for lab.json and lab.png, which replace those of the run before (%(default)s)"
     parser.add_argument("--out", type=Path, default=LATEST.parent, help=out)
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="that runs on each worker's host")
     given = parser.parse_args(words)

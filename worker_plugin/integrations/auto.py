@@ -169,9 +169,9 @@ def _attach(module: DistributedDataParallel) -> None:
     number = _counts[ranks] = _counts.get(ranks, 0) + 1
     what = f"{VARIABLE}=ddp: {type(module).__name__} module {number}"
     if module._comm_hooks:  # its class has registered one, as torchft's does
-        log.warning(
-            "%s does not use the reducers, because its class has a communication hook: %s", what, WAYS_OUT
-        )
+        if module.process_group.rank() == 0:
+            text = "%s does not use the reducers, because its class has a communication hook: %s"
+            log.warning(text, what, WAYS_OUT)
         return
     job = os.environ.get("REDUCTION_JOB") or None
     # The modules of a script are made in the same order on all ranks; each is a job of its own,

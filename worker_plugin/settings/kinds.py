@@ -64,7 +64,8 @@ class WholeNumber:
     @property
     def allowed(self) -> str:
         """The bounds, as messages write them."""
-        return f"{self.least} to {self.most} {self.unit}".strip()
+        multiples = "" if self.multiple_of == 1 else f", multiples of {self.multiple_of}"
+        return f"{self.least} to {self.most} {self.unit}".strip() + multiples
 
     def parse(self, name: str, value: object) -> int:
         """Return an integer of any type, or of a text."""
@@ -118,8 +119,8 @@ class Text:
 
     #: What it must be, as messages say it.
     allowed: str
-    #: Raises ConfigError for a text that is not allowed.
-    validate: Callable[[str], object] | None = None
+    #: Gets the name of the setting and the text, and raises ConfigError for one that is not allowed.
+    validate: Callable[[str, str], object] | None = None
 
     def parse(self, name: str, value: object) -> str:
         """Return the text itself."""
@@ -130,7 +131,7 @@ class Text:
     def check(self, name: str, value: str) -> None:
         """Leave the decision to `validate`."""
         if self.validate is not None:
-            self.validate(value)
+            self.validate(name, value)
 
 
 class Choice:

@@ -43,8 +43,8 @@ class WireFormat:
         return self.block > 1 or self.dtype.itemsize < dtype.itemsize
 
 
-def parse(text: str | None) -> WireFormat | None:
-    """Return the format of that name; None: every tensor's own.
+def parse(text: str | None, setting: str = "wire_dtype") -> WireFormat | None:
+    """Return the format that a setting names; None: every tensor's own.
 
     Raises:
         ConfigError: there is none.
@@ -56,7 +56,7 @@ def parse(text: str | None) -> WireFormat | None:
     has_ratio = dtype is not None and dtype.format.push_multiple_max > 1
     if dtype is None or (colon and not has_ratio):
         raise ConfigError(
-            f"wire_dtype is {text!r}; this version knows None, {', '.join(map(repr, _NAMES))} and 'topk:RATIO'"
+            f"{setting} is {text!r}; this version knows None, {', '.join(map(repr, _NAMES))} and 'topk:RATIO'"
         )
     if not has_ratio:
         return WireFormat(dtype)
@@ -66,5 +66,5 @@ def parse(text: str | None) -> WireFormat | None:
     except ValueError:
         share = 0.0
     if not 0 < share <= most:
-        raise ConfigError(f"wire_dtype is {text!r}; the ratio must be a number above 0, {most:g} at most")
+        raise ConfigError(f"{setting} is {text!r}; the ratio must be a number above 0, {most:g} at most")
     return WireFormat(dtype, max(1, round(share * dtype.format.block)))

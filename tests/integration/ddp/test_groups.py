@@ -125,6 +125,7 @@ def refused_at_once(rank: Any, reducers: list[str]) -> list[str]:
         lambda: attach(model, state),
         lambda: attach(model, ReductionState(reducers, process_group=half), job="x"),
         lambda: attach(nn.Linear(1, 1)),
+        lambda: attach(model, process_group=half),  # type: ignore[call-arg]
         lambda: ReductionState(reducers, process_group=half, world_size=4),
     ]
     if rank.number:
@@ -140,6 +141,7 @@ def test_wrong_arguments_are_refused_at_once(ranks: Any, reducers: Callable[[int
                 "but this state is for ranks 0-3",
                 "leave out job",
                 "a Linear averages no gradients",
+                "leave out process_group",
                 f"rank {rank % 2} of 2 in process_group, but rank={rank % 2} and world_size=4",
                 "no member of it",
             ),

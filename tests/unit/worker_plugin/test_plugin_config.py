@@ -125,7 +125,8 @@ def test_an_empty_variable_counts_as_not_set():
         ),
         (
             {"REDUCTION_CHUNK_BYTES": "4.5"},
-            "REDUCTION_CHUNK_BYTES is '4.5', which is no whole number: allowed are 1024 to 4194304 bytes",
+            "REDUCTION_CHUNK_BYTES is '4.5', which is no whole number: allowed are 1024 to 4194304 bytes, multiples of "
+            "1024",
         ),
         (
             {"REDUCTION_CREDIT_BYTES": "4MiB"},
@@ -141,6 +142,7 @@ def test_an_empty_variable_counts_as_not_set():
             "starts a private one on its host",
         ),
         ({"REDUCTION_REDUCERS": ""}, "REDUCTION_REDUCERS is '', which names no reducer"),
+        ({"REDUCTION_WIRE_DTYPE": "bf17"}, "REDUCTION_WIRE_DTYPE is 'bf17'; this version knows None"),
         (
             {"REDUCTION_TRANSPORT": "carrier pigeon"},
             "REDUCTION_TRANSPORT is 'carrier pigeon'; this version knows 'auto'",

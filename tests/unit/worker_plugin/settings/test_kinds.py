@@ -53,7 +53,7 @@ SECONDS = "which is no number: allowed are more than 0 to 3e+06 seconds"
         (
             "chunk_bytes",
             "64K",
-            "chunk_bytes is '64K', which is no whole number: allowed are 1024 to 4194304 bytes",
+            "chunk_bytes is '64K', which is no whole number: allowed are 1024 to 4194304 bytes, multiples of 1024",
         ),
         (
             "credit_bytes",

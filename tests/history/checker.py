@@ -193,6 +193,10 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
             return True
     if error == "PeerLeft":
         return bool(kinds & SEVERE) and any(one["what"] in ("killed", "failed", "over") for one in own)
+    if (
+        error == "ReducerUnavailable" and own[0]["on_reducer_loss"] != "reshard"
+    ):  # all that are named must be there
+        return any(one["what"] == "ended" for one in before) or bool(kinds & SEVERE)
     if error in ("WorkerLost", "ReducerUnavailable", "WorkersMissing", "CollectiveTimeout"):
         return bool(kinds & SEVERE)
     return False
@@ -218,11 +222,8 @@ def _late(history: list[Record]) -> Iterable[str]:
         lacking = Counter(one["rank"] for one in own if one["what"] == "issued")
         lacking.subtract(one["rank"] for one in own if one["what"] == "result")
         for rank in range(life["ranks"]):
-            if (
-                rank in ends and rank not in failed and not lacking[rank]
-            ):  # it was leaving, and needed nothing more
-                continue
-            if ends.get(rank, float("inf")) > death["t"] + DEATH_S:
+            is_leaving = rank in ends and rank not in failed and not lacking[rank]
+            if not is_leaving and ends.get(rank, float("inf")) > death["t"] + DEATH_S:
                 yield f"{_who(death)} died, and rank {rank} did not learn of it in time"
 
 

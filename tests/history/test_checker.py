@@ -10,7 +10,7 @@ def history(*changes):
     parts = [np.array([1.0, 2.0], "<f4").tobytes(), np.array([10.0, 20.0], "<f4").tobytes()]
     total = np.array([11.0, 22.0], "<f4").tobytes()
     job = {"job": "a", "life": 1}
-    records = [{"what": "life", "t": 0.0, "ranks": 2, "local_size": 1} | job]
+    records = [{"what": "life", "t": 0.0, "ranks": 2, "local_size": 1, "on_reducer_loss": "reshard"} | job]
     for rank, part in enumerate(parts):
         records.append(
             {

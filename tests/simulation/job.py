@@ -41,6 +41,8 @@ class Shape:
     drifts: tuple[float, ...]
     #: Each rank is a rail of a node, and stands for so many processes.
     local_size: int
+    #: What follows when a reducer is lost: "reshard", "wait" or "raise".
+    on_reducer_loss: str
 
 
 class Job:
@@ -94,6 +96,7 @@ class Job:
             life=self.life,
             ranks=self.shape.ranks,
             local_size=self.shape.local_size,
+            on_reducer_loss=self.shape.on_reducer_loss,
         )
         self._has_failed = self._is_ended = False
         self._told = self._names()
@@ -150,6 +153,7 @@ class Job:
             close_timeout_s=5.0,
             checksums=shape.checksums,
             local_size=shape.local_size,
+            on_reducer_loss=shape.on_reducer_loss,
             place=self._place(self.host(rank)),
             run=str(life),
         )

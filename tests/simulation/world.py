@@ -112,15 +112,21 @@ class World:
             credit_bytes=random.choice([None, 4096, 16384]),
             drifts=tuple(random.choice([1.0, 1.0, 0.97, 1.03]) for _ in range(ranks)),
             local_size=Random(f"{self.seed}/{name}/node").choice([1, 1, 2, 4]),
+            on_reducer_loss=Random(f"{self.seed}/{name}/loss").choice([*["reshard"] * 6, "wait", "raise"]),
         )
-        return Job(self.network, f"{self.seed}/{name}", shape, self.named, self.place, self.record)
+        # Only with "reshard" does a job begin without a reducer that is named: no aliases, which may lead nowhere, else.
+        names = self.named if shape.on_reducer_loss == "reshard" else self.named_servers
+        return Job(self.network, f"{self.seed}/{name}", shape, names, self.place, self.record)
 
     def named(self) -> tuple[str, ...]:
         """Return the addresses of reducers that jobs are told of now."""
+        return (*self.named_servers(), *(f"{alias}:{PORT}" for alias in self.network.aliases))
+
+    def named_servers(self) -> tuple[str, ...]:
+        """Return those of them that are no aliases."""
         now = self.network.clock.now
         named = [server for server in self.servers if self.unnamed_until.get(server, -1.0) <= now]
-        aliases = (f"{alias}:{PORT}" for alias in self.network.aliases)
-        return (*(server.address for server in named or self.servers[:1]), *aliases)
+        return tuple(server.address for server in named or self.servers[:1])
 
     def place(self, host: str) -> Place:
         """Return where the processes of a host say that they are."""

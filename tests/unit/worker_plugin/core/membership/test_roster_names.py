@@ -9,6 +9,7 @@ from worker_plugin.core.actions import Log, LookUp, Open, Send, Shut
 from worker_plugin.core.events import Found, Received, StreamLost
 from worker_plugin.core.link import LinkPhase
 from worker_plugin.core.membership import roster
+from worker_plugin.core.membership.verdict import PATIENCE_S
 
 UNAVAILABLE = ReducerUnavailable("no answer")
 
@@ -187,13 +188,15 @@ def test_a_reducer_that_is_found_is_announced_when_it_is_there_and_taken_in_when
     assert [member.address for member in taken.members] == ["a:1", "b:1", "c:1"]
 
 
-def test_between_collectives_only():
+def test_between_collectives_or_after_a_while():
     scene = named().run()
     found(scene, "a:1", "b:1", "c:1", now=31.0)
     scene.tick(31.1)
     scene.welcome("c", now=31.2)
     scene.issue(now=31.3)
     assert not any(isinstance(action, Send) for action in scene.tick(31.4))
+    assert not any(isinstance(action, Send) for action in scene.tick(31.1 + PATIENCE_S))
+    assert configured(scene.tick(31.2 + PATIENCE_S)).added == ("c:1",)
 
 
 def test_another_rank_dials_what_rank_0_has_found_and_gives_it_up_with_it():

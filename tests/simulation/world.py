@@ -114,7 +114,7 @@ class World:
             local_size=Random(f"{self.seed}/{name}/node").choice([1, 1, 2, 4]),
             on_reducer_loss=Random(f"{self.seed}/{name}/loss").choice([*["reshard"] * 6, "wait", "raise"]),
         )
-        # Only with "reshard" does a job begin without a reducer that is named: no aliases, which may lead nowhere, else.
+        # Only with "reshard" does a job begin without a reducer that is named: no alias else, which may lead nowhere.
         names = self.named if shape.on_reducer_loss == "reshard" else self.named_servers
         return Job(self.network, f"{self.seed}/{name}", shape, names, self.place, self.record)
 

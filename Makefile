@@ -21,8 +21,8 @@ STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 # import torch, forget it, and crash when it is imported again (coverage 7.17).
 COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
 
-# Most tests wait for processes, so more run at once than a small machine has cores. Those of a file share servers.
-PARALLEL ?= -n 3 --dist loadfile
+# Many tests wait, so two run at a time. Those of a file share servers.
+PARALLEL ?= -n 2 --dist loadfile
 
 # More arguments for pytest or the demo: make bench ARGS=--full
 ARGS ?=

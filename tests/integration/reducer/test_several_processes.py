@@ -46,14 +46,11 @@ def three(serve):
 
 
 @pytest.mark.usefixtures("plane")
-def test_one_address_is_enough_to_use_all_processes(ranks, three, job):
+def test_one_address_is_enough_to_use_all_processes(ranks, three, job, until):
     call = ranks.begin(3, train_until_told, [three.address], job, {"chunk_bytes": 4096})
-    call.hear(0)
-    call.hear(0)
     addresses = addresses_of(three)
     assert len(set(addresses)) == 3
-    received = [bytes_at(address) for address in addresses]
-    assert all(received), received
+    until(lambda: all(bytes_at(address) for address in addresses), "payload at all processes")
     table = reducer_command("status", three.address)
     assert all(re.search(rf"^ *{address} +serving ", table, re.MULTILINE) for address in addresses)
     assert re.search(r"^total ", table, re.MULTILINE)
@@ -73,13 +70,12 @@ def test_one_address_is_enough_to_use_all_processes(ranks, three, job):
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_two_of_several_processes_each(ranks, serve, job):
+def test_two_of_several_processes_each(ranks, serve, job, until):
     """Every rank finds the siblings of all that it was given."""
     both = [serve("--processes", "2"), serve("--processes", "2")]
     call = ranks.begin(2, train_until_told, [one.address for one in both], job, {"chunk_bytes": 4096})
-    call.hear(0)
-    call.hear(0)
-    assert all(bytes_at(address) for one in both for address in addresses_of(one))
+    addresses = [address for one in both for address in addresses_of(one)]
+    until(lambda: all(bytes_at(address) for address in addresses), "payload at all processes")
     call.tell(0, 1)
     call.answers()
 

@@ -1,6 +1,8 @@
 """Errors of addresses that cannot be had: option, address and cause."""
 
+import contextlib
 import errno
+import random
 import socket
 
 import pytest
@@ -12,8 +14,16 @@ from reducer.resources.ports import PortRange
 
 @pytest.fixture
 def taken():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
+    """A port that is taken, and whose neighbours are free: none of those that the kernel gives to connections."""
+    while True:
+        port = random.randint(20_000, 32_000)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as neighbours:
+            for other in {*range(port - 6, port + 7)} - {port}:
+                neighbours.enter_context(socket.create_server(("127.0.0.1", other)))
+            server = socket.create_server(("127.0.0.1", port))
+            break
+    with server:
+        yield port
 
 
 @pytest.fixture

@@ -389,8 +389,8 @@ class ReductionState:
 
         Call it once per step on every rank. It becomes true on all ranks in the same step, in an elastic job in
         the step of the signal and otherwise in the next one, so that they write the same checkpoint. The first call
-        takes SIGTERM over, which ends the process no more; a Python handler that was there is called as well. It costs
-        a sum of one number, which is not waited for unless the job is elastic.
+        takes SIGTERM over, so that it no longer ends the process; a Python handler that was there is called as well.
+        It costs a sum of one number, which is not waited for unless the job is elastic.
 
         Raises:
             ConfigError: the first call is not on the main thread.

@@ -153,8 +153,8 @@ def run(settings: Settings, say: Callable[[str], None], history: Path | None = N
 
 
 def _others(settings: Settings, struck: list[Struck]) -> list[dict[str, Any]]:
-    life = {"what": "life", "t": 0.0, "job": JOB, "life": 1, "ranks": settings.workers, "local_size": 1}
-    life["on_reducer_loss"] = "reshard"
+    life = {"what": "life", "t": 0.0, "job": JOB, "life": 1, "ranks": settings.workers}
+    life |= {"local_size": 1, "on_reducer_loss": "reshard"}
     return [life] + [
         {
             "what": "fault",

@@ -114,7 +114,8 @@ class World:
             local_size=Random(f"{self.seed}/{name}/node").choice([1, 1, 2, 4]),
             on_reducer_loss=Random(f"{self.seed}/{name}/loss").choice([*["reshard"] * 6, "wait", "raise"]),
         )
-        # Only with "reshard" does a job begin without a reducer that is named: no alias else, which may lead nowhere.
+        # With "reshard" alone a job begins without a reducer that is named. The others get no aliases, which may lead
+        # nowhere.
         names = self.named if shape.on_reducer_loss == "reshard" else self.named_servers
         return Job(self.network, f"{self.seed}/{name}", shape, names, self.place, self.record)
 
@@ -152,14 +153,14 @@ class World:
 
     def record(self, what: str, **fields: Any) -> None:
         """Add a record to the history."""
-        self.history.append({"what": what, "t": self.network.clock.now, **fields})
-        if what == "killed":
-            self._faulty_until = max(self._faulty_until, self.network.clock.now)
+        now = self.network.clock.now
+        self.history.append({"what": what, "t": now, **fields})
+        if what in ("fault", "killed"):
+            self._faulty_until = max(self._faulty_until, now + fields.get("seconds", 0.0))
 
     def note(self, kind: str, hosts: Sequence[str], seconds: float) -> None:
         """Record a fault."""
         self.record("fault", kind=kind, hosts=list(hosts), seconds=seconds)
-        self._faulty_until = max(self._faulty_until, self.network.clock.now + seconds)
 
     @property
     def reducers(self) -> list[SimReducer]:

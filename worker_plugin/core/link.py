@@ -17,6 +17,10 @@ from worker_plugin.core.flow.pace import Pace
 #: are a fraction of the time that has passed already.
 REDIAL_S = (0.0, 0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0)
 
+#: How long a reducer that is there waits for a moment without collectives, in which it is taken in at no cost. After
+#: that it is taken in all the same, and what is under way is pushed again: there are jobs without such moments.
+PATIENCE_S = 10.0
+
 
 class LinkPhase(enum.Enum):
     """What a link is doing."""
@@ -95,6 +99,10 @@ class Link:
     def is_up(self) -> bool:
         """Whether a stream stands and was welcomed."""
         return self.phase is LinkPhase.UP
+
+    def has_waited(self, now: float) -> bool:
+        """Whether a reducer that is up need not wait any longer for a moment without collectives."""
+        return now >= self.up_since + PATIENCE_S
 
     def open(self) -> None:
         """A dial begins."""

@@ -103,16 +103,7 @@ from worker_plugin.core.flow.pace import TCP, PlaneTarget
 from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.choice import fair_choice
 from worker_plugin.core.membership.roster import Roster
-from worker_plugin.core.membership.verdict import (
-    PATIENCE_S,
-    FallBack,
-    GiveUp,
-    Keep,
-    Reconfigure,
-    Verdict,
-    View,
-    judge,
-)
+from worker_plugin.core.membership.verdict import FallBack, GiveUp, Keep, Reconfigure, Verdict, View, judge
 from worker_plugin.core.membership.weights import said_rate, weights
 from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
@@ -569,16 +560,14 @@ class RankCore:
     def _announce(self, now: float) -> None:
         """Between collectives, rank 0 tells the others which reducers it has found, so that they dial them too.
 
-        Without such a pause it tells them after `PATIENCE_S`. When all ranks are there, `judge` takes them in.
+        Without such a pause it tells them after `link.PATIENCE_S`. When all ranks are there, `judge` takes them in.
         """
         configuration = self.epochs.configuration
         if configuration is None or self.identity.rank or not self.epochs.is_calm:
             return
         added, epoch = self.roster.added, configuration.epoch + 1
         is_time = self.window.is_idle or any(
-            link.address in added
-            and link.address not in configuration.added
-            and now >= link.up_since + PATIENCE_S
+            link.address in added and link.address not in configuration.added and link.has_waited(now)
             for link in self.roster
         )
         if is_time and self.identity.world_size > 1 and added != configuration.added:

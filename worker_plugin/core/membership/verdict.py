@@ -57,9 +57,6 @@ GRACE_S = 1.0
 #: How long a rank may take to come to a reducer that others have reached already, in seconds; as
 #: long as a silent host may take to be noticed.
 ABSENT_S = 10.0
-#: How long a reducer that is there waits for a moment without collectives, in which it is taken in at no cost. After
-#: that it is taken in all the same, and what is under way is pushed again: there are jobs without such moments.
-PATIENCE_S = 10.0
 #: How much longer than rank 0 the others wait for missing ranks, in seconds, because only rank 0
 #: knows which are missing.
 LEADER_S = 2.0
@@ -237,7 +234,7 @@ def _membership(view: View) -> Verdict | None:
         has_room = len(members) < MEMBERS_MAX
         # A fallback only takes part when all others are lost, however near to the ranks it is.
         newcomers = [link for link in others if not link.is_fallback]
-        is_time = view.is_idle or any(view.now >= link.up_since + PATIENCE_S for link in newcomers)
+        is_time = view.is_idle or any(link.has_waited(view.now) for link in newcomers)
         if is_time and newcomers and has_room and len(whole) == len(members):
             wanted = with_share((*whole, *newcomers))
             if new := [link for link in newcomers if link in wanted]:

@@ -7,9 +7,8 @@ from support.scenes.rank_scene import CREDIT, Scene, incarnation
 
 from worker_plugin.core.actions import Log, LookUp, Open, Send, Shut
 from worker_plugin.core.events import Found, Received, StreamLost
-from worker_plugin.core.link import LinkPhase
+from worker_plugin.core.link import PATIENCE_S, LinkPhase
 from worker_plugin.core.membership import roster
-from worker_plugin.core.membership.verdict import PATIENCE_S
 
 UNAVAILABLE = ReducerUnavailable("no answer")
 

@@ -13,12 +13,11 @@ from reduction.errors import (
 )
 from reduction.model import Configuration, Member, Peer, Peers, Place, Presence
 
-from worker_plugin.core.link import Link, LinkPhase
+from worker_plugin.core.link import PATIENCE_S, Link, LinkPhase
 from worker_plugin.core.membership.verdict import (
     ABSENT_S,
     GRACE_S,
     LEADER_S,
-    PATIENCE_S,
     FallBack,
     GiveUp,
     Keep,

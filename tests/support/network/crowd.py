@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 from reduction import layout
+from reduction.errors import ReducerUnavailable
 from reduction.model import (
     Abort,
     Collective,
@@ -59,11 +60,24 @@ class CrowdMember:
         self.frames: asyncio.Queue = asyncio.Queue()
         self.closed = asyncio.Event()
         self._instance = job.to_bytes(16)
-        self.stream = endpoint.open(self)
+        self._endpoint = endpoint
         instance = b"" if rank else self._instance
-        self.stream.send(
-            Join(f"{name}-{job}", instance, rank, world_size, os.urandom(16), "crowd", 0, CREDIT)
-        )
+        self._join = Join(f"{name}-{job}", instance, rank, world_size, os.urandom(16), "crowd", 0, CREDIT)
+        self._dial()
+
+    def _dial(self) -> None:
+        self.closed.clear()
+        self.stream = self._endpoint.open(self)
+        self.stream.send(self._join)
+
+    async def answer(self) -> Welcome | Abort:
+        """Return what the reducer answers. Where a connection took too long, dial again, as a worker does."""
+        frame = await self.frames.get()
+        while isinstance(frame, ReducerUnavailable):
+            self._dial()
+            frame = await self.frames.get()
+        assert isinstance(frame, Welcome | Abort), (self.job, self.rank, frame)
+        return frame
 
     def on_frame(self, frame) -> None:
         if isinstance(frame, Welcome | Abort | Start | Result):
@@ -128,7 +142,7 @@ class Crowd:
         }
         for job, members in everybody.items():
             self._members += members
-            answers = [await member.next(Welcome | Abort) for member in members]
+            answers = [await member.answer() for member in members]
             aborts = [answer for answer in answers if isinstance(answer, Abort)]
             refusals.update((job, abort.code, abort.message) for abort in aborts)
             if not aborts:

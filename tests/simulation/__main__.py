@@ -12,6 +12,8 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,14 +38,21 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long new runs are begun")
     parser.add_argument("--faults", default="", help="comma-separated; an unknown one lists them")
     parser.add_argument("--elastic", action="store_true", help="simulate elastic jobs")
+    parser.add_argument("--dense", action="store_true", help="hundreds of faults in each run, and long jobs")
     parser.add_argument("--log", action="store_true", help="with --seed: show the run's history")
     arguments = parser.parse_args()
-    known, simulate = faults.KINDS, world.simulate
+    known = faults.KINDS
+    simulate: Callable[..., Outcome] = partial(world.simulate, is_dense=arguments.dense)
     if arguments.elastic:
+        if arguments.dense:
+            parser.error("--dense is not for --elastic")
         known, simulate = elastic_faults.KINDS, elastic_world.simulate
     kinds = [kind for kind in arguments.faults.split(",") if kind]
     if unknown := sorted(set(kinds) - known.keys()):
         parser.error(f"--faults {','.join(unknown)}: known are {', '.join(known)}")
+    options = "".join(f" --{name}" for name in ("elastic", "dense") if getattr(arguments, name))
+    if kinds:
+        options += f" --faults {','.join(kinds)!r}"
     logging.disable(logging.CRITICAL)
     if arguments.seed is not None:
         outcome = simulate(arguments.seed, kinds=kinds)
@@ -52,7 +61,7 @@ def main() -> int:
                 print(
                     {key: len(value) if isinstance(value, bytes) else value for key, value in record.items()}
                 )
-        return report(outcome, kinds, is_elastic=arguments.elastic)
+        return report(outcome, simulate, options)
     seed = int(time.time() * 1000) if arguments.first is None else arguments.first
     begun, runs, simulated, happened, bad = time.monotonic(), 0, 0.0, Counter[str](), 0
     print(f"first seed {seed}", flush=True)
@@ -60,7 +69,7 @@ def main() -> int:
         outcome = simulate(seed, kinds=kinds)
         runs, simulated = runs + 1, simulated + outcome.seconds
         happened += outcome.happened
-        bad += report(outcome, kinds, is_elastic=arguments.elastic)
+        bad += report(outcome, simulate, options)
         seed += 1
     taken = time.monotonic() - begun
     print(
@@ -74,22 +83,16 @@ def main() -> int:
     return min(bad, 1)
 
 
-def report(outcome: Outcome, kinds: list[str], *, is_elastic: bool) -> int:
+def report(outcome: Outcome, simulate: Callable[..., Outcome], options: str) -> int:
     """Print what is wrong with a run; return 1 if anything is."""
     if not outcome.violations:
         return 0
     print(f"seed {outcome.seed} is wrong, {len(outcome.faults)} faults:")
     for line in outcome.violations[:5]:
         print(f"  {line}")
-    simulate = elastic_world.simulate if is_elastic else world.simulate
     for fault in shortest(outcome, simulate):
         print(f"    {tuple(fault)}")
-    print(
-        f"  python -m tests.simulation --seed {outcome.seed}"
-        + (f" --faults {','.join(kinds)!r}" if kinds else "")
-        + (" --elastic" if is_elastic else ""),
-        flush=True,
-    )
+    print(f"  python -m tests.simulation --seed {outcome.seed}{options}", flush=True)
     return 1
 
 

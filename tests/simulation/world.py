@@ -21,6 +21,8 @@ from simulation.servers import PORT, Server
 
 #: Faults come in this time, in seconds, and after that all must come to its end in that time.
 FAULTS_S, CALM_S = 60.0, 240.0
+#: How many faults a run has in the mean, and a dense run, whose jobs are long ones.
+FAULTS_MEAN, DENSE_MEAN = 12.0, 300.0
 #: How long after a fault paces may still differ, in seconds.
 PACES_S = 15.0
 #: How long after a fault, or after a job has begun, it may do without a reducer that is there, in seconds.
@@ -48,6 +50,7 @@ class World:
         seed: of what the world is like.
         plan: the faults; None for those of the seed.
         kinds: those that the seed may choose from.
+        is_dense: whether the seed draws many faults, and long jobs.
     """
 
     #: Of `tests/history`.
@@ -55,9 +58,16 @@ class World:
     #: How long after the end of all jobs nothing may be left of them.
     SETTLE_S = 15.0
 
-    def __init__(self, seed: int, plan: Sequence[Fault] | None = None, kinds: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        seed: int,
+        plan: Sequence[Fault] | None = None,
+        kinds: Sequence[str] = (),
+        *,
+        is_dense: bool = False,
+    ) -> None:
         random = Random(f"{seed}/world")
-        self.seed = seed
+        self.seed, self._is_dense = seed, is_dense
         self.network = Network(Random(f"{seed}/network"))
         self.history: list[Record] = []
         reducers = random.choice([1, 2, 2, 3, 4])
@@ -86,7 +96,7 @@ class World:
             )
             for name in names
         ]
-        count = round(random.expovariate(1 / 12))
+        count = round(random.expovariate(1 / (DENSE_MEAN if is_dense else FAULTS_MEAN)))
         self.plan = (
             list(plan)
             if plan is not None
@@ -104,9 +114,9 @@ class World:
         shape = Shape(
             name=name,
             ranks=ranks,
-            collectives=random.choice([1, 20, 100]),
+            collectives=random.choice([100] if self._is_dense else [1, 20, 100]),
             depth=random.choice([1, 2, 8]),
-            think_s=random.choice([0.01, 0.1, 0.8]),
+            think_s=random.choice([0.3, 0.8] if self._is_dense else [0.01, 0.1, 0.8]),
             checksums=random.random() < 0.5,
             chunk_bytes=random.choice([None, 1024, 1024, 4096]),
             credit_bytes=random.choice([None, 4096, 16384]),
@@ -235,6 +245,8 @@ class World:
                     self.record("left", text=text)
 
 
-def simulate(seed: int, plan: Sequence[Fault] | None = None, kinds: Sequence[str] = ()) -> Outcome:
+def simulate(
+    seed: int, plan: Sequence[Fault] | None = None, kinds: Sequence[str] = (), *, is_dense: bool = False
+) -> Outcome:
     """Run the world of a seed."""
-    return World(seed, plan, kinds).run()
+    return World(seed, plan, kinds, is_dense=is_dense).run()

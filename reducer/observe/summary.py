@@ -274,8 +274,9 @@ def summarize(processes: Sequence[Process], before: Sequence[Process] = ()) -> S
             if summary is None:
                 jobs.append(summary := JobSummary())
             summary.parts.append(part)
-        if old is not None:
-            rates[process.address] = total(part.rates for part in parts) or Rates(0.0, 0.0)
+        known = total(part.rates for part in parts) if parts else Rates(0.0, 0.0)
+        if old is not None and known is not None:  # None: its jobs have come since the look before
+            rates[process.address] = known
     answers = (process.status for process in processes if process.status is not None)
     return Summary(processes, jobs, rates, ended_jobs(answers))
 

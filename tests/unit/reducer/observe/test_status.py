@@ -52,6 +52,12 @@ def test_a_process_or_a_job_that_began_between_the_looks_has_no_rate_yet():
     assert summarize([process(job(MIB), number=1)], [process(job(0))]).jobs[0].rates is None
     after = summarize([process(job(MIB, life=b"2"), up=11.0)], [process(job(0))])
     assert after.jobs[0].rates is None
+    assert not after.rates
+
+
+def test_a_process_without_jobs_has_a_rate_of_nothing():
+    [rates] = summarize([process(up=11.0)], [process(job(0))]).rates.values()
+    assert rates.received == rates.sent == 0
 
 
 def test_jobs_of_one_name_that_have_nobody_in_common_are_two():

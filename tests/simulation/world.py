@@ -114,9 +114,9 @@ class World:
         shape = Shape(
             name=name,
             ranks=ranks,
-            collectives=random.choice([100] if self._is_dense else [1, 20, 100]),
+            collectives=100 if self._is_dense else random.choice([1, 20, 100]),
             depth=random.choice([1, 2, 8]),
-            think_s=random.choice([0.3] if self._is_dense else [0.01, 0.1, 0.8]),
+            think_s=0.3 if self._is_dense else random.choice([0.01, 0.1, 0.8]),
             checksums=random.random() < 0.5,
             chunk_bytes=random.choice([None, 1024, 1024, 4096]),
             credit_bytes=random.choice([None, 4096, 16384]),

@@ -37,8 +37,9 @@ def _silent_reducer(world: World, fault: Fault) -> None:
 
 def _drain(world: World, fault: Fault) -> None:
     server = world.server(fault.first)
-    world.note("drain", [server.host], 0.0)
-    server.drain(limit_s=20.0, restart_s=5 * fault.much)
+    if server.may_drain:
+        world.note("drain", [server.host], 0.0)
+        server.drain(limit_s=20.0, restart_s=5 * fault.much)
 
 
 def _move(world: World, fault: Fault) -> None:

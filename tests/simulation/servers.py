@@ -74,6 +74,11 @@ class Server:
         supervisor = self._supervisors
         self.network.clock.at(self.network.clock.now + restart_s, lambda: self._begin_as(supervisor))
 
+    @property
+    def may_drain(self) -> bool:
+        """Whether there is anything to drain that does not stop already."""
+        return self.is_alive and not self._is_stopping
+
     def drain(self, limit_s: float, restart_s: float) -> None:
         """Stop as SIGTERM asks, and begin again once that is done."""
         self._is_stopping = True

@@ -63,6 +63,9 @@ def main() -> None:
                 f"epoch {sampler.epoch} step {step}: {len(state.members)} workers, loss {loss:.4f}",
                 flush=True,
             )
+        if state.should_leave():  # after SIGTERM, which clouds send before they take a machine away
+            state.leave()
+            break
     weights = sum(parameter.double().sum().item() for parameter in model.parameters())
     print(f"rank {rank} done after {step} steps, weights {weights.hex()}", flush=True)
     state.close()

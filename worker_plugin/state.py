@@ -40,7 +40,7 @@ from worker_plugin.elastic.steps import OnChange, Steps
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
 from worker_plugin.settings import table
-from worker_plugin.stopping import Stopping
+from worker_plugin.stopping import Stopping, is_asked
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback
@@ -443,6 +443,39 @@ class ReductionState:
             raise
         except Exception as error:
             raise self.fail(error) from error
+
+    def should_leave(self) -> bool:
+        """Return whether this worker of an elastic job is to leave, because its process got SIGTERM.
+
+        Call it once per step, with `local_group` on all ranks of a worker, whose first rank it is then about.
+        SIGTERM is taken over as by `should_stop`, which is the same on all workers.
+
+        Raises:
+            ConfigError: the job is not elastic; the first call is not on the main thread.
+            WorkerLost: another rank of this worker has ended or failed.
+        """
+        self._check_elastic("should_leave")
+        asked = is_asked()
+        return asked if self._steps is None else self._steps.agree(asked)
+
+    def leave(self) -> None:
+        """Leave an elastic job after a step, for good; what `close` does.
+
+        The others go on without this worker, in their next step and without a grace, and lose nothing. Any other
+        worker may leave as well, half of them at once, or all but one.
+
+        Raises:
+            ConfigError: the job is not elastic.
+        """
+        self._check_elastic("leave")
+        self.close()
+
+    def _check_elastic(self, method: str) -> None:
+        if not self.config.elastic:
+            raise ConfigError(
+                f"state.{method} is for elastic jobs: make the state with elastic=True, or have all ranks stop "
+                f"together with state.should_stop()"
+            )
 
     def on_change(self, call: OnChange) -> OnChange:
         """Have a function called when other workers take part than in the step before; may be a decorator.

@@ -29,7 +29,7 @@ def arm() -> None:
         return
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError(
-            "state.should_stop() installs a handler of SIGTERM: call it first on the main thread"
+            "state.should_stop() and should_leave() install a handler of SIGTERM: call them first on the main thread"
         )
     before = signal.getsignal(signal.SIGTERM)
 
@@ -40,6 +40,16 @@ def arm() -> None:
 
     signal.signal(signal.SIGTERM, ask)
     _is_armed = True
+
+
+def is_asked() -> bool:
+    """Return whether this process was asked to stop; see `arm`.
+
+    Raises:
+        ConfigError: the first call is not on the main thread.
+    """
+    arm()
+    return _asked.is_set()
 
 
 class Stopping:
@@ -57,10 +67,10 @@ class Stopping:
 
     def ask(self, all_reduce: Callable[[torch.Tensor, dist.ReduceOp.RedOpType], Future]) -> bool:
         """Return whether any rank was asked to stop; the same on all ranks, and true for ever once it was."""
-        arm()
+        asked = is_asked()
         if self._stops:
             return True
-        flag = torch.tensor([_asked.is_set()], dtype=torch.int32)
+        flag = torch.tensor([asked], dtype=torch.int32)
         answer, self._before = self._before, all_reduce(flag, dist.ReduceOp.MAX)
         if self._is_at_once:
             answer, self._before = self._before, None

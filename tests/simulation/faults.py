@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 
+#: How long a clog lasts, in seconds.
+CLOG_S = 3.0
+
+
 class Fault(NamedTuple):
     """Something that happens. What the numbers mean differs; targets count modulo how many there are."""
 
@@ -155,12 +159,16 @@ def _lossy(world: World, fault: Fault) -> None:
 
 
 def _clog(world: World, fault: Fault) -> None:
-    """Paths stop one after the other, and come back in another order; none for long."""
+    """Paths stop one after the other, and come back in another order; none for long, so not while others do."""
+    now = world.network.clock.now
+    if now < world.clogged_until:
+        return
+    world.clogged_until = now + CLOG_S
     hosts = sorted({process.host for process in world.processes()})
     random = Random(fault.first)
-    world.note("clog", hosts, 3.0)
+    world.note("clog", hosts, CLOG_S)
     for host in random.sample(hosts, min(3, len(hosts))):
-        at = world.network.clock.now + random.uniform(0, 2)
+        at = now + random.uniform(0, 2)
         world.network.clock.at(at, lambda host=host: world.isolate(host, 0.6 * fault.much))
 
 

@@ -86,6 +86,8 @@ class World:
         ]
         #: Until when the answer of the name service lacks a server.
         self.unnamed_until: dict[Server, float] = {}
+        #: Until when another clog would be more than one.
+        self.clogged_until = 0.0
         #: Whether no fault comes any more.
         self.is_calm = False
         self.stranger = Process(self.network, "stranger")

@@ -252,13 +252,14 @@ class Elastic:
             client = self._client
         if client is not None:
             client.close()
+        self._forming.wait_closed()
 
     def leave(self) -> None:
         """Leave when all that was issued is done; see `Communicator.leave`."""
         client = self._client
         if client is not None:
             client.leave()
-        self._forming.close(in_order=True)
+        self._forming.leave()
 
     def _raise_if_over(self) -> None:
         if self._final is not None:
@@ -307,7 +308,7 @@ class Elastic:
             log.exception("job %s rank %d: the elastic thread failed", self._job, self.own.rank)
             self._end(LocalProtocolError(f"the elastic thread failed: {error!r}"))
         finally:
-            self._forming.end()
+            self._forming.end(in_order=isinstance(self._final, ClosedError))
 
     def _recover(self, client: Client) -> bool:
         """Agree with the generation's workers about results, and go on; return whether it still runs."""
@@ -383,7 +384,6 @@ class Elastic:
             donation.abandon(error)
         if client is not None and not isinstance(error, ClosedError):
             client.abandon(error)  # or the others would wait for this worker
-        self._forming.close(in_order=isinstance(error, ClosedError))
         for entry in left:
             fail(entry.future, error)
 

@@ -118,15 +118,22 @@ class Forming:
         """Tell all others; see `Voice.say`."""
         self._voice.say(number=self._lineage.number, **changes)
 
-    def close(self, *, in_order: bool = False) -> None:
-        """Leave the lobby, without waiting for that."""
-        if in_order:
-            self._memory.erase()
+    def leave(self) -> None:
+        """Leave the lobby in order, without waiting for that. It takes no lock."""
+        self._memory.erase()
         self._voice.close()
 
-    def end(self) -> None:
-        """Say that `form` will not be called again."""
+    def end(self, *, in_order: bool) -> None:
+        """Tell the others that this worker joins nothing any more, so that they need not wait for it."""
+        if in_order:
+            self._memory.erase()
+        self.say(is_waiting=False, proposal=None, has_ended=True)
+        self._voice.close()
         self._memory.release()
+
+    def wait_closed(self) -> None:
+        """Wait until the others have been told, for a moment."""
+        self._voice.wait_closed()
 
     # ---- generations ----
 

@@ -64,6 +64,10 @@ class Steps:
         #: same on all workers even if one is lost while the step begins.
         self.ranks: tuple[int, ...] = ()
 
+    def agree(self, own: bool) -> bool:
+        """Return what the first rank of this worker says, which has no other."""
+        return own
+
     def sync(self, training: Training) -> dict[str, Any]:
         """Return when a step may begin, with all workers in one state.
 

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ REDIAL_S = 0.2
 #: So long a worker whose call has ended counts as one that is there, in seconds, because it dials again where only its
 #: connection was lost. The loss of a process is not found sooner from its other streams (core/membership/verdict.py).
 GONE_S = 1.0
+#: How long a worker that leaves may take to say its last words, in seconds.
+LEAVE_S = 1.0
 
 
 class _Known(NamedTuple):
@@ -110,14 +113,22 @@ class LobbyClient:
         return ReducerUnavailable(f"no reducer can be reached: {'; '.join(map(str, reasons))}")
 
     def close(self) -> None:
-        """Leave all lobbies, without waiting for that."""
+        """Leave all lobbies once all is said, within LEAVE_S; without waiting for that, and without a lock."""
         self._is_closed = True
-        for task in self._tasks:
-            task.cancel()
+        self._loop.call_soon_threadsafe(self._leave)
+
+    def wait_closed(self) -> None:
+        """Wait until all lobbies are left, at most LEAVE_S."""
+        wait(self._tasks, LEAVE_S)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.DescriptorOwner`."""
         return set(self._peers), []
+
+    def _leave(self) -> None:
+        self._tell()
+        for task in self._tasks:
+            self._loop.call_later(LEAVE_S, task.cancel)
 
     def _tell(self) -> None:
         for changed in self._changed.values():
@@ -130,8 +141,9 @@ class LobbyClient:
                 await self._talk(endpoint)
                 with self._lock:
                     self._heard.pop(address, None)
-                self._on_news()
-                await asyncio.sleep(REDIAL_S)
+                if not self._is_closed:
+                    self._on_news()
+                    await asyncio.sleep(REDIAL_S)
         finally:
             await endpoint.close()
 
@@ -177,11 +189,15 @@ class LobbyClient:
             await changed.wait()
             await self._wait_to_say(address)
             changed.clear()
+            is_last = self._is_closed  # what is said before `close` is read after this
             with self._lock:
                 entry = self._entry
             if entry:
                 request = LobbyRequest(self._job, self._nonce, entry)
                 await call.write(wire.lobby_request_to_wire(request))
+            if is_last:
+                await call.done_writing()
+                return
 
     async def _wait_to_say(self, address: str) -> None:
         """Wait until a reducer surely allows that something is said; what is said meanwhile is said at once then."""

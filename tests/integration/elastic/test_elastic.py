@@ -69,6 +69,24 @@ def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) 
     assert f"taking in ranks [{victim}]" in left[0].log.text
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_of_two_leaves_in_order(start: Any, victim: int) -> None:
+    """A worker that was killed could not prove that it has ended, and the other one would wait for it."""
+    workers = [start(rank, 2, LEAVES="1") for rank in range(2)]
+    workers[victim].wait_for(lambda line: line["step"] == 5)
+    workers[victim].process.send_signal(signal.SIGTERM)
+    gone = workers[victim].end()
+    left = workers[1 - victim]
+    left.wait_for(lambda line: line["step"] == gone[-1]["step"] + 5)
+    start.stop()
+    lines = left.end()
+    assert_alike(lines, gone)
+    assert steps_of(lines) == list(range(1, len(lines) + 1))
+    assert lines[-1]["changes"] == [[[0, 1], [1 - victim]]]
+    used = [sample for line in (*lines, *gone) for sample in line["batch"]]
+    assert len(used) == len(set(used)), "no sample twice"
+
+
 @pytest.mark.timeout(300)
 def test_a_worker_and_a_reducer_die_at_once(start: Any, serve: Callable[..., Reducer]) -> None:
     first, second = serve(), serve()

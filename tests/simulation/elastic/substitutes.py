@@ -87,6 +87,12 @@ class _HostFolder:
         return folder / name
 
 
+def _wait(futures: list[concurrent.futures.Future[Any]], timeout: float) -> None:
+    until = threads.now() + timeout
+    while threads.now() < until and not all(future.done() for future in futures):
+        threads.sleep(0.01)
+
+
 def _look_up(host: str, port: int) -> concurrent.futures.Future[list[Any]]:
     future: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
     future.set_result([])
@@ -134,7 +140,7 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
         (
             lobby_client,
             loop
-            | {"time": _TIME, "GrpcEndpoint": Endpoint, "look_up": _look_up}
+            | {"time": _TIME, "GrpcEndpoint": Endpoint, "look_up": _look_up, "wait": _wait}
             | {"fork": SimpleNamespace(register=_nothing)},
         ),
     ]

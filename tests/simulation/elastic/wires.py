@@ -135,6 +135,9 @@ class _Call(_Messages):
     def cancel(self) -> None:
         self.end.close()
 
+    async def done_writing(self) -> None:
+        self.end.send(_Ended())
+
     def __aiter__(self) -> _Call:
         return self
 

@@ -42,7 +42,7 @@ class ElasticWorld(World):
             for index in range(random.choice([1, 2, 2, 3]))
         ]
         self.unnamed_until = {}
-        self._faulty_until = 0.0
+        self._faulty_until = self.clogged_until = 0.0
         #: What happens as soon as workers change to a generation with newcomers.
         self.ambushes: list[Callable[[], None]] = []
         self.is_calm = False

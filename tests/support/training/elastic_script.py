@@ -4,8 +4,8 @@ Variables: STEPS; STOP, a file: when there is one, all end after the same step; 
 model; UNUSED=1 leaves a parameter without a gradient; CLIP=1 clips weights after the optimizer's step; HOOK=step or
 HOOK=load sums something in a hook of the optimizer's step, or of the model when it loads a state; GROUPS=1 gives each
 parameter a group of its own in the optimizer; SECRET=1 gives the optimizer something that cannot be sent, after three
-steps; HOST, a folder in place of /dev/shm; FREEZE, the name of one of Training's methods by which it takes the others'
-state, stops there forever, having said so.
+steps; LEAVES=1 leaves after a SIGTERM; HOST, a folder in place of /dev/shm; FREEZE, the name of one of Training's
+methods by which it takes the others' state, stops there forever, having said so.
 """
 
 from __future__ import annotations
@@ -113,4 +113,7 @@ while step < steps and not stops:
     sys.stdout.write(json.dumps(line) + "\n")  # at once, for a node's ranks write to one file
     sys.stdout.flush()
     time.sleep(pause_s)
+    if "LEAVES" in os.environ and state.should_leave():
+        state.leave()
+        break
 state.close()

@@ -47,7 +47,7 @@ class Said:
     proposal: Generation | None = None
     #: Rises with everything that it says.
     count: int = 0
-    #: Whether it has gone, as every reducer says that can be asked.
+    #: Whether it has gone, as every reducer says that can be asked, or it itself.
     is_gone: bool = False
     #: What it offers to newcomers.
     offer: Offer | None = None
@@ -59,11 +59,14 @@ class Said:
     #: What it has found on its host of a process that had its rank, and has ended (memory.py): its nonce, and the
     #: highest number of a generation that it had joined.
     former: tuple[str, int] | None = None
+    #: Whether it joins no generation any more; the last that it says.
+    has_ended: bool = False
 
     @property
     def ended(self) -> dict[Worker, int]:
         """Who has ended, as it knows; see `Lineage.ended`."""
-        return {} if self.former is None else {Worker(self.worker.rank, self.former[0]): self.former[1]}
+        ended = {} if self.former is None else {Worker(self.worker.rank, self.former[0]): self.former[1]}
+        return ended | ({self.worker: self.number} if self.has_ended else {})
 
     def to_entry(self) -> bytes:
         """Return the entry for the lobby."""
@@ -86,6 +89,8 @@ class Said:
             fields |= {"refused": self.refused, "refusal": self.refusal}
         if self.former is not None:
             fields["former"] = self.former
+        if self.has_ended:
+            fields["ended"] = True
         return json.dumps(fields).encode()
 
 
@@ -152,6 +157,7 @@ def said_from_entry(data: bytes) -> Said:
             refused=tuple(map(str, fields.get("refused", ()))),
             refusal=str(fields.get("refusal", "")),
             former=None if former is None else (str(former[0]), int(former[1])),
+            has_ended=bool(fields.get("ended")),
         )
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise MalformedFrame(f"an entry of the lobby is not what a worker says: {error!r}") from None
@@ -160,7 +166,7 @@ def said_from_entry(data: bytes) -> Said:
 def merge(answers: Iterable[Iterable[LobbyEntry]]) -> tuple[Mapping[str, Said], Sequence[str]]:
     """Return what each worker has said last, by its nonce, given what several reducers say.
 
-    A worker has gone only if no reducer sees it.
+    A worker has gone if no reducer sees it, or if it has said so itself.
 
     Returns:
         What the workers say, and what is wrong with the entries that are not what a worker says.
@@ -180,6 +186,7 @@ def merge(answers: Iterable[Iterable[LobbyEntry]]) -> tuple[Mapping[str, Said], 
                 there.add(nonce)
             if nonce not in latest or latest[nonce].count < said.count:
                 latest[nonce] = said
+    there -= {nonce for nonce, said in latest.items() if said.has_ended}
     heard = {nonce: said if nonce in there else _gone(said) for nonce, said in sorted(latest.items())}
     return heard, faults
 

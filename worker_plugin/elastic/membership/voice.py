@@ -58,5 +58,9 @@ class Voice:
         return self._lobby.why_unheard()
 
     def close(self) -> None:
-        """Leave the lobby, without waiting for that."""
+        """Leave the lobby once all is said, without waiting for that."""
         self._lobby.close()
+
+    def wait_closed(self) -> None:
+        """Wait until the lobby is left, at most LEAVE_S."""
+        self._lobby.wait_closed()

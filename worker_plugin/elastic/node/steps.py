@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from reduction.errors import ReductionError
 
 from worker_plugin.elastic.newcomers import transfer
@@ -25,6 +26,16 @@ class NodeSteps:
     def __init__(self, rank: NodeRank, steps: Steps | None, on_change: Sequence[OnChange]) -> None:
         self._rank, self._steps, self._on_change = rank, steps, on_change
         self.ranks: tuple[int, ...] = ()
+
+    def agree(self, own: bool) -> bool:
+        """Return what the first rank says, on all ranks of the node; all of them call it.
+
+        Raises:
+            WorkerLost: another rank of the node has ended or failed.
+        """
+        message = torch.tensor([own], dtype=torch.uint8)
+        self._rank.tell(message).wait()
+        return bool(message)
 
     def sync(self, training: Training) -> dict[str, Any]:
         """Return when a step may begin; see `Steps.sync`.

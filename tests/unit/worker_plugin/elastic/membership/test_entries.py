@@ -24,7 +24,9 @@ def test_round_trips():
     offer = Said(B, "h", "s", offer=Offer("id", (A, B)), missed="other")
     former = Said(B, "h", "s", former=("dd", 3))
     assert former.ended == {Worker(1, "dd"): 3}
-    for said in (SAID, Said(B, "h", "s"), offer, refusal, former):
+    ended = Said(B, "h", "s", number=2, former=("dd", 3), has_ended=True)
+    assert ended.ended == {Worker(1, "dd"): 3, B: 2}
+    for said in (SAID, Said(B, "h", "s"), offer, refusal, former, ended):
         assert said_from_entry(said.to_entry()) == said
 
 

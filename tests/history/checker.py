@@ -48,6 +48,8 @@ DEATH_S = 3.5
 RECOVERY_S, SUM_S, DRAIN_S = 8.0, 2.0, 1.0
 #: Faults that may lose a rank, or every reducer; after all others the job goes on.
 SEVERE = frozenset({"silent reducer", "cut", "half cut", "isolate", "slow", "refuse", "freeze"})
+#: Three faults within so many seconds may do the same, whatever they are.
+CROWD_S = 3.0
 _PLAIN = {"FLOAT32": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2", "INT32": "<i4", "INT64": "<i8"}
 
 
@@ -65,14 +67,9 @@ def read(path: Path) -> list[Record]:
 def violations(history: Iterable[Record]) -> list[str]:
     """Return what is wrong with a history, a line each."""
     history = list(history)
-    return (
-        [*_wrong_results(history), *_wrong_ends(history), *_wrong_errors(history), *_late(history)]
-        + [
-            *_late_sums(history),
-            *_late_drains(history),
-        ]
-        + [f"left behind: {record['text']}" for record in history if record["what"] == "left"]
-    )
+    found = [*_wrong_results(history), *_wrong_ends(history), *_wrong_errors(history), *_late(history)]
+    found += [*_late_sums(history), *_late_drains(history)]
+    return found + [f"left behind: {record['text']}" for record in history if record["what"] == "left"]
 
 
 # ---- results ----
@@ -198,7 +195,12 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
     ):  # all that are named must be there
         return any(one["what"] == "ended" for one in before) or bool(kinds & SEVERE)
     if error in ("WorkerLost", "ReducerUnavailable", "WorkersMissing", "CollectiveTimeout"):
-        return bool(kinds & SEVERE)
+        crowds = (
+            third
+            for first, third in zip(faults, faults[2:], strict=False)
+            if third["t"] < first["t"] + CROWD_S
+        )
+        return bool(kinds & SEVERE) or any(crowds)
     return False
 
 

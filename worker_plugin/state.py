@@ -561,10 +561,12 @@ class ReductionState:
         """Leave in good order. Idempotent; never raises for the absence of others; also run at exit.
 
         After success it waits until all other ranks have everything too, at most `close_timeout_s`;
-        after an error it does not wait.
+        after an error it does not wait. Before that it waits until all ranks have asked `should_stop` as often as
+        this one.
         """
         if self._pid != os.getpid():
             return  # a forked child: the communicator is its parent's
+        self._stopping.settle()
         with self._lock:
             self._is_closed = True
             communicator = self._communicator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from types import FrameType
 
 import torch
 import torch.distributed as dist
-from reduction.errors import ConfigError
+from reduction.errors import ConfigError, ReductionError
 
 from worker_plugin.tensors.futures import Future
 
@@ -76,4 +77,16 @@ class Stopping:
             answer, self._before = self._before, None
         if answer is not None:
             self._stops = bool(answer.wait())
+        if self._stops:
+            self.settle()
         return self._stops
+
+    def settle(self) -> None:
+        """Wait for the sum of the last step: a rank that closed before all have begun it would end it with an error.
+
+        Not on other threads than the main one, which may be needed for that.
+        """
+        last, self._before = self._before, None
+        if last is not None and threading.current_thread() is threading.main_thread():
+            with contextlib.suppress(ReductionError):  # another rank has failed, which the user hears otherwise
+                last.wait()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from integration.conftest import serve  # noqa: F401
 from support.processes.children import environment
+from support.processes.reducers import looked_at
 
 from benchmarks.lab.procfs import children
 
@@ -133,15 +134,17 @@ def test_they_are_short():
 
 
 @pytest.mark.timeout(200)
-def test_ranks_stop_together_and_go_on(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def test_ranks_stop_together_and_go_on(tmp_path, serve):  # noqa: F811
+    reducer = serve()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     command += [str(EXAMPLES / "stop_together.py"), "--checkpoint", str(tmp_path / "checkpoint.pt")]
+    variables = environment(REDUCTION_REDUCERS=reducer.address)
     endless = subprocess.Popen(
-        [*command, "--steps", "1000000"], stdout=subprocess.PIPE, text=True, env=environment()
+        [*command, "--steps", "1000000"], stdout=subprocess.PIPE, text=True, env=variables
     )
     try:
         assert endless.stdout is not None
-        for _ in range(2):
+        for _ in range(4):
             assert endless.stdout.readline().endswith("trains from step 0 on\n")
         os.kill(children(endless.pid)[1], signal.SIGTERM)
         said = endless.communicate(timeout=60)[0]
@@ -150,11 +153,12 @@ def test_ranks_stop_together_and_go_on(tmp_path):
         endless.wait()
     assert endless.returncode == 0
     stopped = re.findall(r"^rank (\d) stops after step (\d+)$", said, re.MULTILINE)
-    assert sorted(rank for rank, _ in stopped) == ["0", "1"]
+    assert sorted(rank for rank, _ in stopped) == ["0", "1", "2", "3"]
     [step] = {int(step) for _, step in stopped}
     done = subprocess.run(
-        [*command, "--steps", f"{step + 5}"], capture_output=True, text=True, timeout=100, env=environment()
+        [*command, "--steps", f"{step + 5}"], capture_output=True, text=True, timeout=100, env=variables
     )
     assert done.returncode == 0, done.stderr
     assert f"rank 1 trains from step {step + 1} on" in done.stdout
     assert "stops" not in done.stdout
+    assert [one["outcome"] for one in looked_at(reducer.address)["ended"]] == ["ended", "ended"]

@@ -195,7 +195,7 @@ def split_address(address: str) -> tuple[str, int]:
         raise ConfigError(f"{address!r} is an IPv6 address without a port: write [{address}]:{DEFAULT_PORT}")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal():
-        raise ConfigError(f"{address!r} is not HOST:PORT")
+        raise ConfigError(f"{address!r} is not HOST:PORT, such as 10.0.0.5:50051")
     return host, int(port)
 
 

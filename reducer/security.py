@@ -40,7 +40,9 @@ def check_call(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None
     """
     shown = from_metadata(metadata)
     if tokens is not None and not tokens.knows(shown):
-        raise _refusal(peer, shown, ": its token_file and this reducer's --token-file must agree")
+        raise _refusal(
+            peer, shown, ": its token_file (REDUCTION_TOKEN_FILE) and this reducer's --token-file must agree"
+        )
 
 
 def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
@@ -95,7 +97,8 @@ def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata
     if not tokens.admits(frame.job, shown):
         raise Unauthenticated(
             f"rank {frame.rank} ({frame.host}, {peer}) shows {'a wrong' if shown else 'no'} token for job "
-            f"{frame.job!r}: its token_file and this reducer's --token-file must agree on that job's line"
+            f"{frame.job!r}: its token_file (REDUCTION_TOKEN_FILE) and this reducer's --token-file must agree on that "
+            f"job's line"
         )
     return replace(frame, admitted_by=tokens.line_of(frame.job))
 

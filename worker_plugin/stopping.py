@@ -88,5 +88,7 @@ class Stopping:
         """
         last, self._before = self._before, None
         if last is not None and threading.current_thread() is threading.main_thread():
-            with contextlib.suppress(ReductionError):  # another rank has failed, which the user hears otherwise
+            with contextlib.suppress(
+                ReductionError
+            ):  # another rank has failed, which the user hears otherwise
                 last.wait()

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from reduction.discovery.cluster import REDUCERS_VARIABLE, Cluster
 from reduction.errors import ConfigError
+from reduction.process.place import link_mbit
 from reduction.text import counted
 
 from benchmarks.lab.network import Network
@@ -58,6 +59,18 @@ def at_least(least: float, kind: type = int) -> Callable[[str], float]:
     return number
 
 
+def mbit(text: str) -> float:
+    """Return the Mbit/s of a text such as 1000 or 1G; see `link_mbit`."""
+    try:
+        return at_least(0.001, float)(text)
+    except ValueError:
+        pass
+    try:
+        return link_mbit("the rate", text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the settings of the command line."""
     parser = argparse.ArgumentParser(
@@ -69,8 +82,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     count, above = at_least(1), at_least(0.001, float)
     parser.add_argument("--workers", type=at_least(2), default=4, help="hosts with ranks (%(default)s)")
     parser.add_argument("--reducers", type=count, help="hosts with reducers; as many as workers by default")
-    rate = "Mbit/s of every link, each way (%(default)s)"
-    parser.add_argument("--rate", type=above, default=1000.0, help=rate)
+    rate = "of every link, each way, in Mbit/s or such as 1G (%(default)s)"
+    parser.add_argument("--rate", type=mbit, default=1000.0, help=rate)
     queue = "ms that a full queue of a link holds (%(default)s)"
     parser.add_argument("--queue", type=above, default=Link(rate_mbit=1).latency_ms, help=queue)
     delay = "ms from a host to the switch, half of a round trip (%(default)s)"

@@ -79,7 +79,7 @@ def doctor(
     variable or the platform names, or else 127.0.0.1:50051. It needs no torch. For all ranks at once:
 
     \b
-    torchrun ... -m worker_plugin.doctor
+    torchrun ... -m reduction_server.doctor
 
     Bandwidth is measured over the real data plane, in a job of the doctor's own, for about 15 s. That
     cannot change any sum of another job, but slows it; so it is left out where jobs are running.

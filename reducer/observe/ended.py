@@ -10,6 +10,9 @@ from reduction.text import counted
 
 from reducer.resources.sizes import size_text
 
+#: Shorter waits are not worth a word, in seconds.
+SHOWN_S = 0.05
+
 
 def ended_jobs(answers: Iterable[ReducerStatus]) -> list[EndedJob]:
     """Return each job once, whatever number of processes served it, the one that ended last at the end."""
@@ -40,15 +43,17 @@ def _combined(one: EndedJob, other: EndedJob) -> EndedJob:
 
 def line(jobs: Sequence[EndedJob]) -> str:
     """Return what one or several jobs did: `2 jobs, 4 ranks, 620 collectives, 5.2 GiB in, 5.2 GiB out, ...`."""
+    failed = sum(job.outcome != job.outcome.ENDED for job in jobs)
     longest = max(jobs, key=lambda job: job.waited_s)
     parts = [
-        counted(len(jobs), "job"),
+        counted(len(jobs), "job") + (f" ({failed} did not end well)" if failed else ""),
         counted(max(job.world_size for job in jobs), "rank"),
         counted(sum(job.collectives for job in jobs), "collective"),
         f"{size_text(sum(job.received_bytes for job in jobs))} in",
         f"{size_text(sum(job.sent_bytes for job in jobs))} out",
-        # Other processes may have waited for it at other times.
-        f"at least {longest.waited_s:.1f} s waited for rank {longest.waited_for}",
     ]
-    failed = sum(job.outcome != job.outcome.ENDED for job in jobs)
-    return ", ".join(parts) + (f"; {failed} of them did not end well" if failed else "")
+    if longest.waited_s >= SHOWN_S:
+        # Other processes may have waited for it at other times.
+        of = f" of {longest.title}" if len(jobs) > 1 else ""
+        parts.append(f"at least {longest.waited_s:.1f} s waited for rank {longest.waited_for}{of}")
+    return ", ".join(parts)

@@ -127,7 +127,7 @@ def _ended(jobs: Sequence[EndedJob]) -> Table:
         _number("collectives"),
         _number("in"),
         _number("out"),
-        _number("waited for"),
+        _number("waited at least for"),
         _number("ago"),
     )
     for job in jobs:

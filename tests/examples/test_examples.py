@@ -146,7 +146,9 @@ def test_ranks_stop_together_and_go_on(tmp_path, serve):  # noqa: F811
         assert endless.stdout is not None
         said = ""
         while said.count("trains from step 0 on") < 4:  # lines of several processes may come in one another
-            said += endless.stdout.readline()
+            line = endless.stdout.readline()
+            assert line
+            said += line
         os.kill(children(endless.pid)[1], signal.SIGTERM)
         said = endless.communicate(timeout=60)[0]
     finally:

@@ -1,6 +1,6 @@
 """Look at the reducers from all ranks at once, and say what to mend first.
 
-    torchrun --nnodes 4 --nproc-per-node 1 ... -m worker_plugin.doctor \\
+    torchrun --nnodes 4 --nproc-per-node 1 ... -m reduction_server.doctor \\
         --parameters 340M --compute 0.41
 
 Run it as you run the training, with one process per host. Reducers,

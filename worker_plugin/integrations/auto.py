@@ -2,7 +2,8 @@
 
     ddp     every DistributedDataParallel module averages through the reducers, as after `attach`
     group   `init_process_group` with Gloo, NCCL or nothing named makes the backend "reduction": all all-reduces
-            go through the reducers, whoever issues them
+            go through the reducers, whoever issues them; groups that `new_group` makes with a backend of their own
+            keep it, and rank 0 of them says so
 
 Torch calls `install` at the end of `import torch` (`_reduction_server_entry_points`). What it changes in torch is
 `init_process_group`, and with "ddp" also `DistributedDataParallel.__init__` and `register_comm_hook`. A process
@@ -44,6 +45,8 @@ WAYS_OUT = (
 _installed: list[str] = []
 #: How many modules of each group have been attached, by the group's ranks.
 _counts: dict[tuple[int, ...], int] = {}
+#: Backends of groups that were left as they are.
+_kept: list[str] = []
 
 
 def install(wanted: str) -> None:
@@ -54,6 +57,8 @@ def install(wanted: str) -> None:
     _watch_groups(wanted)
     if wanted == "ddp":
         _attach_modules()
+    elif wanted == "group":
+        _watch_new_groups()
 
 
 def _watch_groups(wanted: str) -> None:
@@ -81,9 +86,42 @@ def _watch_groups(wanted: str) -> None:
                 "%s=group: a process group of backend %r does not use the reducers", VARIABLE, backend
             )
 
+    _put_in_place(original, init_process_group)
+
+
+def _watch_new_groups() -> None:
+    """Say of groups that a script makes with another backend that these keep it, once of each backend."""
+    original = dist.new_group
+
+    @functools.wraps(original)
+    def new_group(
+        ranks: list[int] | None = None,
+        timeout: Any = None,
+        backend: str | None = None,
+        *others: Any,
+        **named: Any,
+    ) -> Any:
+        group = original(ranks, timeout, backend, *others, **named)
+        if backend not in (None, NAME, *_kept) and dist.get_rank(group) == 0:
+            _kept.append(str(backend))
+            members = ",".join(map(str, dist.get_process_group_ranks(group)))
+            log.warning(
+                "%s=group: new_group(backend=%r) of ranks %s keeps its backend, so its all-reduces do not go through "
+                "the reducers: leave `backend` out if they should",
+                VARIABLE,
+                backend,
+                members,
+            )
+        return group
+
+    _put_in_place(original, new_group)
+
+
+def _put_in_place(original: Callable[..., Any], other: Callable[..., Any]) -> None:
+    name = original.__name__
     for module in list(sys.modules.values()):  # torch.distributed's own have it by this name as well
-        if getattr(module, "__dict__", {}).get("init_process_group") is original:
-            module.init_process_group = init_process_group  # type: ignore[attr-defined]
+        if getattr(module, "__dict__", {}).get(name) is original:
+            setattr(module, name, other)
 
 
 class _AtEnd:
@@ -107,6 +145,10 @@ class _AtEnd:
 
     def _reason(self) -> str:
         modules = sum(_counts.values())
+        if _kept:
+            return (
+                f"rank 0 has reduced nothing but in groups of {', '.join(_kept)}, which `new_group` has made"
+            )
         if _installed[0] == "group":
             return "rank 0 has reduced nothing; FSDP2 over all ranks has no all-reduce, HSDP has one"
         if modules:

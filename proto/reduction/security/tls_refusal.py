@@ -45,7 +45,7 @@ async def _handshake(address: str, tls: TlsFiles | None) -> str | None:
         return f"it does not speak TLS as we do ({error.reason})"
     try:
         if tls is None:
-            return "it wants TLS, and no certificate, private key and CA are set here"
+            return "it wants TLS, and no certificate, private key and CA are set here (REDUCTION_TLS_*)"
         with contextlib.suppress(ConnectionError, ssl.SSLError):  # a reset, or an alert
             if await reader.read(1):
                 return None

@@ -117,11 +117,11 @@ def _stragglers(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterato
         return
     # Two clocks may each be wrong to the first one's, in opposite directions.
     doubt = LATE_S + sum(sorted(errors)[-2:])
-    waits: dict[int, list[float]] = defaultdict(list)
+    waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for times in complete:
         (before, _), (last, index) = times[-2:]
         if last - before > doubt:
-            waits[index].append(last - statistics.median(time for time, _ in times[:-1]))
+            waits[index].append((statistics.median(time for time, _ in times[:-1]), last))
     if not waits:
         yield f"all ranks issued them within {1e3 * doubt:.1f} ms of each other"
         return
@@ -129,5 +129,15 @@ def _stragglers(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterato
     record, late = records[index], waits[index]
     yield (
         f"rank {record.rank} ({record.host}) was late most often, for {len(late)} of {len(complete)} collectives; the "
-        f"others waited {1e3 * statistics.mean(late):.1f} ms for it each time"
+        f"others waited {1e3 * statistics.mean(end - begin for begin, end in late):.1f} ms for it each time, "
+        f"{_covered(late):.2f} s in all"
     )
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return how long at least one of some spans of time lasts, in seconds."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total

@@ -146,6 +146,11 @@ def groups() -> Weights:
     return [*trained(DistributedDataParallel(network(), process_group=pair)), *plain()]
 
 
+def gloo_group() -> Weights:
+    """A module over a group whose backend the script names."""
+    return trained(DistributedDataParallel(network(), process_group=dist.new_group([0, 1], backend="gloo")))
+
+
 def static_graph() -> Weights:
     return trained(DistributedDataParallel(network(), static_graph=True))
 
@@ -227,6 +232,7 @@ SHAPES = {
         fp16_hook,
         uneven,
         groups,
+        gloo_group,
         static_graph,
         accumulation,
         compiled,

@@ -118,7 +118,10 @@ def test_a_job_with_tls_goes_over_the_plane_that_it_asks_for(ranks, serve, autho
 @pytest.mark.parametrize(
     ("case", "text"),
     [
-        ("in clear", "it wants TLS, and no certificate, private key and CA are set here"),
+        (
+            "in clear",
+            "it wants TLS, and no certificate, private key and CA are set here (REDUCTION_TLS_*)",
+        ),
         ("a certificate of another CA", "it does not accept the certificate "),
         ("a CA that is not the reducer's", "its certificate is not accepted here: "),
         ("another name", "its certificate is not accepted here: IP address mismatch"),

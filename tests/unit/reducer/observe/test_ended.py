@@ -39,9 +39,10 @@ def test_the_closing_line():
     assert line([ended(waited_for=2, waited_s=0.84)]) == (
         "1 job, 4 ranks, 10 collectives, 1.0 MiB in, 2.0 MiB out, at least 0.8 s waited for rank 2"
     )
-    assert line([ended(), ended(2, outcome=Outcome.FAILED)]) == (
-        "2 jobs, 4 ranks, 20 collectives, 2.0 MiB in, 4.0 MiB out, at least 0.0 s waited for rank 0; 1 of them did not "
-        "end well"
+    two = [ended(), ended(2, outcome=Outcome.FAILED)]
+    assert line(two) == "2 jobs (1 did not end well), 4 ranks, 20 collectives, 2.0 MiB in, 4.0 MiB out"
+    assert line([*two, ended(waited_for=3, waited_s=0.5)]).endswith(
+        f", at least 0.5 s waited for rank 3 of {two[0].title}"
     )
 
 

@@ -13,7 +13,7 @@ from support.network.certificates import Authority
 
 #: What an HTTP/2 server says first: SETTINGS.
 HELLO = b"\0\0\0\4\0\0\0\0\0"
-NO_FILES = "it wants TLS, and no certificate, private key and CA are set here"
+NO_FILES = "it wants TLS, and no certificate, private key and CA are set here (REDUCTION_TLS_*)"
 
 
 def ask(

@@ -80,7 +80,8 @@ def test_one_rank_alone_waits_for_others_without_a_name():
 def test_the_rank_that_was_late_most_often_is_named():
     spans = [[span(seq, 10.0 * seq + late[rank]) for seq, late in enumerate(LATE)] for rank in range(3)]
     assert said(*(record(rank, spans[rank], world_size=3) for rank in range(3)))[-1] == (
-        "rank 2 (host-one) was late most often, for 2 of 4 collectives; the others waited 400.0 ms for it each time"
+        "rank 2 (host-one) was late most often, for 2 of 4 collectives; the others waited 400.0 ms for it each time, "
+        "0.80 s in all"
     )
 
 
@@ -121,7 +122,8 @@ def test_what_is_open_and_why_it_ended_is_said():
         "no result from a:1",
         "rank 1 (host-one) has 1 without a result, the oldest is 6: SUM of 4 x float32: 0 of 16 bytes not pushed, "
         "no result from some chunks",
-        "rank 0 (host-one) was late most often, for 1 of 1 collectives; the others waited 2000.0 ms for it each time",
+        "rank 0 (host-one) was late most often, for 1 of 1 collectives; the others waited 2000.0 ms for it each time, "
+        "2.00 s in all",
     ]
 
 

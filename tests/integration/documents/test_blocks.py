@@ -34,7 +34,7 @@ _ADDRESSES = re.compile(r"(?:10\.0\.0\.[56]|127\.0\.0\.1):50051")
 PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
 #: Blocks of Python that are run elsewhere, by page and first line.
 PYTHON_ELSEWHERE = {
-    ("docs/elastic.md", "if state.should_leave():  # after each step"): "examples/elastic.py",
+    ("docs/elastic.md", "while step < steps:"): "examples/elastic.py",
     ("docs/failures.md", "for step in range(first, steps):"): "examples/stop_together.py",
     ("docs/fewer-bytes.md", "class Steps(lightning.Callback):"): "tests/frameworks",
     ("docs/integrations.md", "import lightning"): "tests/frameworks",

@@ -119,7 +119,7 @@ def test_tls():
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"bind": "nonsense"}, "'nonsense' is not HOST:PORT"),
+        ({"bind": "nonsense"}, "'nonsense' is not HOST:PORT, such as 10.0.0.5:50051"),
         ({"bind": "127.0.0.1:65536"}, "--bind 127.0.0.1:65536: the port must be 0 to 65535"),
         ({"data_port": -1}, "--data-port -1: must be 0 to 65535"),
         ({"data_port": 65536}, "--data-port 65536: must be 0 to 65535"),

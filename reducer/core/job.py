@@ -339,9 +339,12 @@ class Job:
                 f"its credit is {self.credit_bytes}"
             )
         if slot is None:
+            is_late = bool(self.slots) and (push.seq, push.chunk) < next(reversed(self.slots))
             slot = self.slots[push.seq, push.chunk] = Slot(
                 push.collective, layout_bytes, nbytes, rank, self.world_size, now
             )
+            if is_late:  # some rank has left it out, which `_check_order` will find
+                self.slots = dict(sorted(self.slots.items()))
         try:
             payloads = slot.on_push(rank, push.collective, push.payload)
         except CollectiveMismatch as error:

@@ -326,6 +326,14 @@ def test_a_rank_that_has_skipped_a_chunk_disagrees_with_the_ranks_that_have_it()
     assert scene.push(0, 1) == failed(2, error, (0, 0), (1, 0))
 
 
+def test_also_if_what_was_skipped_comes_after_what_follows():
+    scene = running()
+    scene.push(0, 1)
+    scene.push(1, 0)
+    error = CollectiveMismatch(f"rank 0 (h0) has no chunk 0 of collective 0, which is {SUM} at rank 1 (h1)")
+    assert scene.push(1, 1) == failed(2, error, (0, 0), (1, 0))
+
+
 # ---- credit ----
 
 

@@ -133,6 +133,8 @@ class Pacing:
         """
         if not sent:  # no connection is left that can lose anything
             self.own = math.inf
+        if now <= self._began_at:
+            return  # no time has passed: a process that was stopped catches up with its ticks
         parts = [(new, self._before.get(key, new)) for key, new in sent.items()]
         segments = sum(new.segments - old.segments for new, old in parts)
         lost = sum(max(0, new.lost - old.lost) for new, old in parts)

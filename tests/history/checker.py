@@ -178,11 +178,8 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
     memory_s = TIMEOUT_MEMORY_S if error in ("CollectiveTimeout", "WorkersMissing") else MEMORY_S
     faults = [one for one in before if one["what"] == "fault" and now <= one["t"] + one["seconds"] + memory_s]
     kinds = {fault["kind"] for fault in faults}
-    if error in (
-        "CollectiveMismatch",
-        "OutOfOrder",
-    ):  # where two have strayed, a result may surprise one of them
-        return sum(one["what"] == "strayed" for one in own) > (error == "OutOfOrder")
+    if error == "CollectiveMismatch":
+        return any(one["what"] == "strayed" for one in own)
     if error == "ResourceExhausted":
         return "no memory" in kinds
     if error in ("JobBusy", "StaleInstance", "RankTaken"):  # what is left of the life before

@@ -193,6 +193,16 @@ def test_a_new_connection_begins_with_its_first_look():
     assert math.isinf(subject.own)
 
 
+def test_two_looks_at_one_moment_are_one():
+    """A process that was stopped catches up with its ticks. Found by dense simulation, seed 40000032."""
+    subject = Subject()
+    now = subject.now + TICK_S
+    subject.look({0: Sent(10**6, 1000, 0)}, 1.0, now)
+    rate = subject.rate
+    subject.look({0: Sent(2 * 10**6, 2000, 900), 1: Sent()}, 1.0, now)
+    assert subject.rate == rate
+
+
 def test_without_connections_there_is_no_limit():
     subject = Subject()
     look(subject, lost=100)

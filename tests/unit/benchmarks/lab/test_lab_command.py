@@ -82,6 +82,10 @@ def turn(seconds: float, step_s: float | None, **more: float) -> Turn:
         (["--speed", "5", "--", "torchrun", __file__], "--speed"),
         (["--workers", "1", "--", "torchrun", __file__], "--workers: 1 is below 2"),
         (["--rate", "0", "--", "torchrun", __file__], "--rate: 0 is below 0.001"),
+        (
+            ["--rate", "1X", "--", "torchrun", __file__],
+            "--rate: the rate is '1X'; it must be the rate of a link",
+        ),
         ([], "the following arguments are required: COMMAND"),
     ],
 )
@@ -90,6 +94,11 @@ def test_usage(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) 
         lab.parse(words)
     assert found.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "mbit"), [("200", 200.0), ("2.5", 2.5), ("1G", 1000), ("100M", 100)])
+def test_rates_are_numbers_or_have_a_unit(text: str, mbit: float) -> None:
+    assert lab.parse(["--rate", text, "--", "torchrun", __file__]).rate == mbit
 
 
 def test_it_needs_root(

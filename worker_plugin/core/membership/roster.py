@@ -217,19 +217,30 @@ class Roster:
 
     def on_found(self, addresses: Sequence[str], now: float) -> None:
         """Take the addresses that are named now. Reducers that are away and not among them are given up."""
-        self._give_up(link for link in self.links if link.is_looked_up and link.address not in addresses)
+        self._give_up((one for one in self.links if one.is_looked_up and one.address not in addresses), now)
         self._add(addresses, now, is_announced=False)
 
     def on_added(self, addresses: Sequence[str], now: float) -> None:
         """Take the addresses that rank 0 has found. Those that it has given up are given up, unless they are there."""
-        self._give_up(link for link in self.links if link.is_announced and link.address not in addresses)
+        self._give_up((one for one in self.links if one.is_announced and one.address not in addresses), now)
         self._add(addresses, now, is_announced=True)
 
-    def _give_up(self, links: Iterable[Link]) -> None:
+    def _give_up(self, links: Iterable[Link], now: float) -> None:
         for link in links:
-            if not link.is_up:
-                self._retire(link)
-                self._free.add(link.id)
+            if link.is_up:
+                continue
+            was_dialled = link.phase is not LinkPhase.RETIRED
+            self._retire(link)
+            self._free.add(link.id)
+            if was_dialled and link.incarnation:
+                self._dial_twins(link, now)
+
+    def _dial_twins(self, link: Link, now: float) -> None:
+        """Dial the reducer's other addresses, which were not dialled any more because this one led there too."""
+        for twin in self.links:
+            is_retired = twin.phase is LinkPhase.RETIRED and twin.id not in self._free
+            if is_retired and twin.incarnation == link.incarnation:
+                twin.phase, twin.dial_at = LinkPhase.DOWN, now
 
     def _add(self, addresses: Iterable[str], now: float, *, is_announced: bool) -> None:
         """Make links to the addresses that are not known yet."""

@@ -119,6 +119,19 @@ def test_a_second_address_of_a_reducer_that_is_there_is_not_dialled_again():
     assert dialled(scene.tick(3.0)) == ["c:1"]
 
 
+def test_it_is_dialled_again_once_the_other_one_is_given_up():
+    """Found by dense simulation, seed 40000414: nobody dialled a reducer that was there."""
+    scene = named("ab")
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.receive("b", Welcome(incarnation("a"), CREDIT))
+    scene.lose("b", UNAVAILABLE, 1.0)
+    found(scene, "a:1", now=3.0)
+    assert dialled(scene.tick(3.0)) == ["a:1"]
+    found(scene, "a:1", now=6.0)
+    assert dialled(scene.tick(6.0)) == []
+
+
 def test_links_are_bounded(monkeypatch):
     monkeypatch.setattr(roster, "LINKS_MAX", 3)
     scene = named().run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -49,6 +50,8 @@ from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import Numbers
 
 _SHAPE, _BUCKET = 1, 2
+log = logging.getLogger(__name__)
+
 #: Loss scales that leave room for residuals in float32.
 LOSS_SCALE_MIN, LOSS_SCALE_MAX = 2.0**-64, 2.0**64
 #: What torch.profiler calls a collective, as it says gloo:all_reduce.
@@ -468,6 +471,7 @@ class ReductionState:
             ConfigError: the job is not elastic.
         """
         self._check_elastic("leave")
+        log_setup.announce(log, f"job {self.config.job} rank {self.config.rank}: leaving")
         self.close()
 
     def _check_elastic(self, method: str) -> None:

@@ -62,7 +62,7 @@ def at_least(least: float, kind: type = int) -> Callable[[str], float]:
 def mbit(text: str) -> float:
     """Return the Mbit/s of a text such as 1000 or 1G; see `link_mbit`."""
     try:
-        return at_least(0.001, float)(text)
+        return at_least(1, float)(text)
     except ValueError:
         pass
     try:

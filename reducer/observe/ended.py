@@ -42,12 +42,13 @@ def _combined(one: EndedJob, other: EndedJob) -> EndedJob:
 
 
 def line(jobs: Sequence[EndedJob]) -> str:
-    """Return what one or several jobs did: `2 jobs, 4 ranks, 620 collectives, 5.2 GiB in, 5.2 GiB out, ...`."""
+    """Return what one or several jobs did: `2 jobs of 4 ranks, 620 collectives, 5.2 GiB in, 5.2 GiB out, ...`."""
+    sizes = sorted({job.world_size for job in jobs})
+    ranks = f"{sizes[0]} to {counted(sizes[-1], 'rank')}" if len(sizes) > 1 else counted(sizes[0], "rank")
     failed = sum(job.outcome != job.outcome.ENDED for job in jobs)
     longest = max(jobs, key=lambda job: job.waited_s)
     parts = [
-        counted(len(jobs), "job") + (f" ({failed} did not end well)" if failed else ""),
-        counted(max(job.world_size for job in jobs), "rank"),
+        f"{counted(len(jobs), 'job')} of {ranks}" + (f" ({failed} did not end well)" if failed else ""),
         counted(sum(job.collectives for job in jobs), "collective"),
         f"{size_text(sum(job.received_bytes for job in jobs))} in",
         f"{size_text(sum(job.sent_bytes for job in jobs))} out",

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from reduction.errors import ClosedError, ConfigError, LocalProtocolError, ReductionError
+from reduction.errors import ClosedError, ConfigError, LocalProtocolError, PeerLeft, ReductionError
 from reduction.repeats import LINES
 
 from worker_plugin.client import Client
@@ -358,7 +358,10 @@ class Elastic:
         if not isinstance(error, LOSSES):
             raise error
         text = "job %s rank %d: %s; going on without it"
-        LINES.log(log, logging.WARNING, "generation", "", text, self._job, self.own.rank, error)
+        level, why = logging.WARNING, str(error)
+        if isinstance(error, PeerLeft):  # which is no trouble: it has closed
+            level, why = logging.INFO, "a worker has left"
+        LINES.log(log, level, "generation", "", text, self._job, self.own.rank, why)
         client.begin_close()
 
     def _wake(self) -> None:

@@ -52,7 +52,9 @@ def test_modules_go_through_reducers_and_nothing_else_does(over_gloo: dict[str, 
         name: over_gloo[name].digest for name in names
     }
     assert {name for name, shape in shapes.items() if shape.received == "0"} == NOT_BY_DDP
-    assert re.search(r"reducer run: \d+ jobs, 2 ranks, \d+ collectives, \S+ MiB in, \S+ MiB out", said), said
+    assert re.search(r"reducer run: \d+ jobs of 2 ranks, \d+ collectives, \S+ MiB in, \S+ MiB out", said), (
+        said
+    )
 
 
 def test_all_that_is_reduced_goes_through_reducers(over_gloo: dict[str, Ended]) -> None:
@@ -89,7 +91,7 @@ def test_ranks_are_started_in_any_way(over_gloo: dict[str, Ended], launcher: str
     shapes, said = ended([*RUN, "--", *LAUNCHERS[launcher], "plain"])
     assert shapes["plain"].digest == over_gloo["plain"].digest
     assert shapes["plain"].received != "0"
-    assert "reducer run: 1 job, 2 ranks, " in said
+    assert "reducer run: 1 job of 2 ranks, " in said
 
 
 # ---- nothing is silent ----

@@ -175,7 +175,7 @@ def test_run_starts_reducers_for_a_script(tmp_path: Path) -> None:
     addresses = re.findall(r"127\.0\.0\.1:\d+", done.stderr.partition("\n")[0])
     assert len(addresses) == 2
     assert re.search(
-        r"^reducer run: 1 job, 2 ranks, \d+ collectives, [\d.]+ KiB in, [\d.]+ KiB out"
+        r"^reducer run: 1 job of 2 ranks, \d+ collectives, [\d.]+ KiB in, [\d.]+ KiB out"
         r"(, at least [\d.]+ s waited for rank \d)?$",
         done.stderr,
         re.MULTILINE,

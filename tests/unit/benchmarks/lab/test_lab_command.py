@@ -81,7 +81,7 @@ def turn(seconds: float, step_s: float | None, **more: float) -> Turn:
         (["--", "torchrun", "--standalone", __file__], "--standalone trains on one host"),
         (["--speed", "5", "--", "torchrun", __file__], "--speed"),
         (["--workers", "1", "--", "torchrun", __file__], "--workers: 1 is below 2"),
-        (["--rate", "0", "--", "torchrun", __file__], "--rate: 0 is below 0.001"),
+        (["--rate", "0", "--", "torchrun", __file__], "--rate: 0 is below 1"),
         (
             ["--rate", "1X", "--", "torchrun", __file__],
             "--rate: the rate is '1X'; it must be the rate of a link",

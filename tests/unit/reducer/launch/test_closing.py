@@ -27,7 +27,7 @@ def status(*, jobs=(), ended=()):
 @pytest.mark.parametrize(
     ("answer", "auto", "code", "text"),
     [
-        (status(ended=(ENDED,)), "ddp", 1, "1 job, 2 ranks, 3 collectives, 8 B in, 8 B out"),
+        (status(ended=(ENDED,)), "ddp", 1, "1 job of 2 ranks, 3 collectives, 8 B in, 8 B out"),
         (
             status(),
             "ddp",

@@ -14,7 +14,7 @@ MIB = 1 << 20
 def ended(number=1, **values):
     values = {"received_bytes": MIB, "sent_bytes": 2 * MIB, "waited_for": 0, "waited_s": 0.0} | values
     values = {"outcome": Outcome.ENDED, "collectives": 10, "seconds": 5.0, "ago_s": 3.0} | values
-    return EndedJob(job="job", world_size=4, id=bytes([number]) * 16, **values)
+    return EndedJob(job="job", id=bytes([number]) * 16, **{"world_size": 4} | values)
 
 
 def answer(*jobs):
@@ -37,10 +37,11 @@ def test_two_lives_of_a_job_are_two_jobs():
 
 def test_the_closing_line():
     assert line([ended(waited_for=2, waited_s=0.84)]) == (
-        "1 job, 4 ranks, 10 collectives, 1.0 MiB in, 2.0 MiB out, at least 0.8 s waited for rank 2"
+        "1 job of 4 ranks, 10 collectives, 1.0 MiB in, 2.0 MiB out, at least 0.8 s waited for rank 2"
     )
     two = [ended(), ended(2, outcome=Outcome.FAILED)]
-    assert line(two) == "2 jobs (1 did not end well), 4 ranks, 20 collectives, 2.0 MiB in, 4.0 MiB out"
+    assert line(two) == "2 jobs of 4 ranks (1 did not end well), 20 collectives, 2.0 MiB in, 4.0 MiB out"
+    assert line([*two, ended(3, world_size=2)]).startswith("3 jobs of 2 to 4 ranks (1 did")
     assert line([*two, ended(waited_for=3, waited_s=0.5)]).endswith(
         f", at least 0.5 s waited for rank 3 of {two[0].title}"
     )

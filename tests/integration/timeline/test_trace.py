@@ -242,8 +242,10 @@ def test_ranks_that_fail_leave_what_they_were_doing(ranks, reducers, job, tmp_pa
     assert [record.rank for record in found] == [0, 1]
     assert all("out of data" in record.error for record in found)
     assert found[0].spans[-1].done is None
-    assert "has 1 without a result, the oldest is 1: SUM of 5 x float32: 0 of 20 bytes not pushed" in said(
-        tmp_path
+    # It may have failed before it had pushed.
+    assert re.search(
+        r"has 1 without a result, the oldest is 1: SUM of 5 x float32: (0|20) of 20 bytes not pushed",
+        said(tmp_path),
     )
 
 

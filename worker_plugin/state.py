@@ -49,9 +49,11 @@ from worker_plugin.tensors.futures import Future, outcome_after
 from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import Numbers
 
-_SHAPE, _BUCKET = 1, 2
 log = logging.getLogger(__name__)
 
+_SHAPE, _BUCKET = 1, 2
+#: What a job that is not elastic can do instead of losing one worker.
+_STOP_TOGETHER = ", or have all ranks stop together with state.should_stop()"
 #: Loss scales that leave room for residuals in float32.
 LOSS_SCALE_MIN, LOSS_SCALE_MAX = 2.0**-64, 2.0**64
 #: What torch.profiler calls a collective, as it says gloo:all_reduce.
@@ -433,8 +435,7 @@ class ReductionState:
             WorkersMissing: too few workers came within `join_timeout_s`.
             ReductionError: whatever else ended the job for this worker.
         """
-        if not self.config.elastic:
-            raise ConfigError("state.sync is for elastic jobs: make the state with elastic=True")
+        self._check_elastic("sync")
         try:
             self._used.check()
             training = Training(model, optimizer, extra or {})
@@ -457,7 +458,7 @@ class ReductionState:
             ConfigError: the job is not elastic; the first call is not on the main thread.
             WorkerLost: another rank of this worker has ended or failed.
         """
-        self._check_elastic("should_leave")
+        self._check_elastic("should_leave", _STOP_TOGETHER)
         asked = is_asked()
         return asked if self._steps is None else self._steps.agree(asked)
 
@@ -470,15 +471,14 @@ class ReductionState:
         Raises:
             ConfigError: the job is not elastic.
         """
-        self._check_elastic("leave")
+        self._check_elastic("leave", _STOP_TOGETHER)
         log_setup.announce(log, f"job {self.config.job} rank {self.config.rank}: leaving")
         self.close()
 
-    def _check_elastic(self, method: str) -> None:
+    def _check_elastic(self, method: str, instead: str = "") -> None:
         if not self.config.elastic:
             raise ConfigError(
-                f"state.{method} is for elastic jobs: make the state with elastic=True, or have all ranks stop "
-                f"together with state.should_stop()"
+                f"state.{method} is for elastic jobs: make the state with elastic=True{instead}"
             )
 
     def on_change(self, call: OnChange) -> OnChange:

@@ -88,7 +88,6 @@ class Stopping:
         """
         last, self._before = self._before, None
         if last is not None and threading.current_thread() is threading.main_thread():
-            with contextlib.suppress(
-                ReductionError
-            ):  # another rank has failed, which the user hears otherwise
+            # Its error is that another rank has failed, which the next collective says too.
+            with contextlib.suppress(ReductionError):
                 last.wait()

@@ -56,7 +56,8 @@ async def end_of(call):
 async def test_without_a_token_a_call_ends_before_anything_is_sent_on_it(guarded, shown):
     error = await end_of(guarded.call(to_metadata(shown)))
     assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-    what = f" shows {'a wrong' if shown else 'no'} token: its token_file (REDUCTION_TOKEN_FILE) and this"
+    what = f" shows {'a wrong' if shown else 'no'} token: its token_file (REDUCTION_TOKEN_FILE) and "
+    what += "this reducer's --token-file"
     assert what in error.details()
     assert guarded.engine.errors == {"Unauthenticated": 1}
     assert guarded.server._turns.free == guarded.limits.strangers

@@ -16,7 +16,6 @@ from simulation.reducer import SimReducer
 if TYPE_CHECKING:
     from simulation.world import World
 
-
 #: How long a clog lasts, in seconds.
 CLOG_S = 3.0
 

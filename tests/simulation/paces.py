@@ -27,10 +27,8 @@ def check(job: Job) -> None:
     for rank in job.ranks:
         configuration = rank.core.epochs.configuration
         running = sum(link.lane is not None for link in rank.core.roster)
-        if configuration is None or running < len(
-            configuration.members
-        ):  # it waits for lost reducers, and sends nothing
-            return
+        if configuration is None or running < len(configuration.members):
+            return  # it waits for lost reducers, and sends nothing
         for share, sending, answering in _paces(rank):
             now = job.network.clock.now
             if min(now - meter.changed_at for meter in (sending, answering)) < SETTLED_S:

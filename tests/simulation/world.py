@@ -86,7 +86,7 @@ class World:
         ]
         #: Until when the answer of the name service lacks a server.
         self.unnamed_until: dict[Server, float] = {}
-        #: Until when another clog would be more than one.
+        #: When the present clog is over; another one meanwhile would make it longer.
         self.clogged_until = 0.0
         #: Whether no fault comes any more.
         self.is_calm = False

@@ -107,14 +107,14 @@ def parts(group: Sequence[Span], begun: Mapping[int, Begun]) -> Parts:
         back.append((whole, span.done))
     found = Parts(1, len(group), sum(span.nbytes for span in group))
     covered: list[Interval] = []
-    covered, found.transfer = _added(covered, transfer)
+    covered, found.transfer = added(covered, transfer)
     for rank in sorted(ranks, key=lambda rank: -1 if rank is None else rank):
-        covered, seconds = _added(covered, ranks[rank])
+        covered, seconds = added(covered, ranks[rank])
         if seconds:
             found.ranks[rank] += seconds
-    covered, found.credit = _added(covered, credit)
-    covered, found.copy = _added(covered, copy)
-    covered, found.copy_back = _added(covered, back)
+    covered, found.credit = added(covered, credit)
+    covered, found.copy = added(covered, copy)
+    covered, found.copy_back = added(covered, back)
     found.measured = _length(covered)
     return found
 
@@ -184,7 +184,7 @@ def _or(time: float | None, default: float) -> float:
     return default if time is None else max(time, default)
 
 
-def _added(covered: list[Interval], more: Iterable[Interval]) -> tuple[list[Interval], float]:
+def added(covered: list[Interval], more: Iterable[Interval]) -> tuple[list[Interval], float]:
     """Return what the intervals cover together, and by how much that is longer."""
     merged: list[Interval] = []
     for start, stop in sorted([*covered, *more]):

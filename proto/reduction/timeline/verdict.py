@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from reduction.text import counted
 from reduction.timeline.clocks import Offset
 from reduction.timeline.loss import Loss, loss
+from reduction.timeline.parts import Interval, added
 from reduction.timeline.record import Record
 from reduction.timeline.reducer_record import ReducerRecord
 
@@ -117,7 +118,7 @@ def _stragglers(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterato
         return
     # Two clocks may each be wrong to the first one's, in opposite directions.
     doubt = LATE_S + sum(sorted(errors)[-2:])
-    waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    waits: dict[int, list[Interval]] = defaultdict(list)
     for times in complete:
         (before, _), (last, index) = times[-2:]
         if last - before > doubt:
@@ -130,14 +131,5 @@ def _stragglers(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterato
     yield (
         f"rank {record.rank} ({record.host}) was late most often, for {len(late)} of {len(complete)} collectives; the "
         f"others waited {1e3 * statistics.mean(end - begin for begin, end in late):.1f} ms for it each time, "
-        f"{_covered(late):.2f} s in all"
+        f"{added([], late)[1]:.2f} s in all"
     )
-
-
-def _covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Return how long at least one of some spans of time lasts, in seconds."""
-    total, until = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return total

@@ -124,4 +124,4 @@ def test_another_thread_cannot_take_the_signal_over():
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert "on the main thread" in str(errors[0])
+    assert "call them first on the main thread" in str(errors[0])

@@ -26,7 +26,29 @@ FLAGS = (
 )
 #: How long one command may take, in seconds.
 COMMAND_S = 60.0
+#: So many drivers are started until one finds a port.
+DRIVERS = 5
 _WITHOUT_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _start(driver: str) -> tuple[subprocess.Popen[str], int]:
+    """Start a driver; return it with its port.
+
+    It binds a free port of one address family and then the same port of the other, and ends if that one is taken.
+    """
+    said: list[str] = []
+    for _ in range(DRIVERS):
+        process = subprocess.Popen(
+            [driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if (found := re.search(r"started successfully on port (\d+)", line)) is not None:
+                return process, int(found[1])
+            said.append(line)
+        process.stdout.close()
+        process.wait(COMMAND_S)
+    raise AssertionError(f"{driver} did not start, {DRIVERS} times: {''.join(said)}")
 
 
 class Browser:
@@ -36,16 +58,9 @@ class Browser:
         driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
         if driver is None or chromium is None:
             pytest.skip(f"{'chromedriver' if driver is None else 'chromium'} is not installed")
-        self._process = subprocess.Popen(
-            [driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        self._url = ""
+        self._process, port = _start(driver)
+        self._url = f"http://127.0.0.1:{port}/session"
         try:
-            assert self._process.stdout is not None
-            for line in self._process.stdout:
-                if (found := re.search(r"started successfully on port (\d+)", line)) is not None:
-                    self._url = f"http://127.0.0.1:{found[1]}/session"
-                    break
             options = {"binary": chromium, "args": [*FLAGS, f"--user-data-dir={directory / 'chromium'}"]}
             wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
             started = self._post("", capabilities={"alwaysMatch": wanted})

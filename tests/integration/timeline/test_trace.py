@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import signal
@@ -86,11 +85,7 @@ def failing(rank, reducers, job, directory):
 
 
 def without_a_directory(rank, reducers, job, path):
-    texts = []
-    handler = logging.Handler()
-    handler.emit = lambda record: texts.append(record.getMessage())
-    logging.getLogger("worker_plugin.timeline.recorder").addHandler(handler)
-    rank.cleanup.callback(logging.getLogger("worker_plugin.timeline.recorder").removeHandler, handler)
+    texts = rank.lines("worker_plugin.timeline.recorder")
     with rank.state(reducers, job, trace=str(path)) as state:
         rank.round(state)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import logging
 import multiprocessing
 import os
 import signal
@@ -39,17 +38,6 @@ WAIT_S = 10.0
 # ---- in the ranks ----
 
 
-class Lines(logging.Handler):
-    """Keeps what reaches the handlers of a training script."""
-
-    def __init__(self):
-        super().__init__()
-        self.texts = []
-
-    def emit(self, record):
-        self.texts.append(record.getMessage())
-
-
 def is_gone(pid):
     """Whether a process has ended, within some time; one that nobody has waited for has ended too."""
     deadline = time.monotonic() + WAIT_S
@@ -69,9 +57,7 @@ def pid_of(state):
 
 def same_bits(rank, reducers, job, wire):
     """Sums of ranks of both kinds; rank 0 logs, so it is one that has the process."""
-    lines = Lines()
-    logging.getLogger("worker_plugin").addHandler(lines)
-    logging.getLogger("worker_plugin").setLevel(logging.INFO)
+    lines = rank.lines("worker_plugin")
     has_process = rank.number % 2 == 0
     with rank.state(reducers, job, wire_dtype=wire, io_process=has_process) as state:
         for step, size in enumerate(SIZES):
@@ -93,7 +79,7 @@ def same_bits(rank, reducers, job, wire):
         pid = pid_of(state) if has_process else None
     assert state.error is None
     assert pid is None or is_gone(pid)
-    assert any("all ranks (3) are at" in text for text in lines.texts) or rank.number
+    assert any("all ranks (3) are at" in text for text in lines) or rank.number
 
 
 def killed_io_process(rank, reducers, job, victim):

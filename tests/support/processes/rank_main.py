@@ -11,6 +11,7 @@ import contextlib
 import copy
 import faulthandler
 import importlib.util
+import logging
 import os
 import pickle
 import signal
@@ -57,6 +58,17 @@ class Rank:
         if not self._connection.poll(WAIT_S):
             raise TimeoutError(f"heard nothing from the test for {WAIT_S:g} s")
         return pickle.loads(self._connection.recv_bytes())
+
+    def lines(self, name: str) -> list[str]:
+        """Return a list that the log of a name goes into, from info on, until the end of the call."""
+        texts: list[str] = []
+        logger, handler = logging.getLogger(name), logging.Handler()
+        handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+        self.cleanup.callback(logger.setLevel, logger.level)
+        self.cleanup.callback(logger.removeHandler, handler)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        return texts
 
     @property
     def has_news(self) -> bool:

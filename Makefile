@@ -41,9 +41,9 @@ demo: $(RUNTIME) ## Train a small model: 2 reducers, 4 workers, compared with pl
 demo-network: $(RUNTIME) ## As root: train on links of 200 Mbit/s, ours and Gloo's ring side by side; under a minute.
 	$(BIN)/python -m benchmarks.demo.network $(ARGS)
 
-test: $(STAMP) ## Run all tests, and check what tests/unit covers.
+test: $(STAMP) ## Run tests/unit and check what it covers, then all other tests.
 	$(BIN)/pytest $(PARALLEL) tests/unit $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/pytest $(PARALLEL) $(ARGS)
+	$(BIN)/pytest $(PARALLEL) --ignore=tests/unit $(ARGS)
 
 test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 5 minutes.
 	$(BIN)/python -m tests.torch_suite $(ARGS)

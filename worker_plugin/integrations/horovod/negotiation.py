@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import json
+import math
 import queue
 import threading
 import time
@@ -32,6 +33,8 @@ from worker_plugin.process.at_exit import ClosedAtExit
 AGAIN_S = 0.001
 #: How long a round may take when this rank leaves, in seconds.
 CLOSE_S = 1.0
+#: How often to look whether a round is over, in seconds.
+LOOK_S = 0.0002
 #: Bytes of the all-gather that usually suffices; a longer text needs a second one.
 ROUND_BYTES = 2048
 
@@ -146,10 +149,7 @@ class Negotiation:
     def close(self) -> None:
         """End the thread, which may be in the middle of a round that another rank does not come to."""
         self.begin_close()
-        self._thread.join(CLOSE_S)
-        if self._thread.is_alive():
-            self._group.abort()
-            self._thread.join(CLOSE_S)
+        self._thread.join()
 
     def _run(self) -> None:
         error: BaseException = HorovodInternalError("Horovod has been shut down")
@@ -258,7 +258,18 @@ class Negotiation:
         mine = torch.zeros(nbytes, dtype=torch.uint8)
         mine[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         parts = [torch.empty(nbytes, dtype=torch.uint8) for _ in range(self._size)]
-        dist.all_gather(parts, mine, group=self._group)
+        work = dist.all_gather(parts, mine, group=self._group, async_op=True)
+        assert work is not None
+        # Not in C++, where the thread could not be stopped, and would end the process with abort() if the interpreter
+        # ended meanwhile.
+        leave_at = math.inf
+        while not work.is_completed():
+            if self._is_over:
+                leave_at = min(leave_at, time.monotonic() + CLOSE_S)
+            if time.monotonic() > leave_at:
+                raise HorovodInternalError("Horovod has been shut down")
+            time.sleep(LOOK_S)
+        work.wait()
         return [part.numpy().tobytes() for part in parts]
 
 

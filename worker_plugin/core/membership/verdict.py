@@ -15,7 +15,8 @@ This module is one table of decisions, so it is longer than others.
         "reshard"              after grace_s, some reducers see all   -> those with a share
                                no grace for a member whose process is known to be gone: its address has another
                                one now, or the dial found nobody there
-        "wait"                 all members' addresses see all         -> those, in their new lives too
+        "wait"                 all members' addresses see all         -> those, in their new lives too; the second and
+                               further processes behind an address may have other ports then
         "raise"                after the same grace                   -> ReducerUnavailable
     all, after the grace       a rank is gone at every live reducer   -> WorkerLost
                                a rank has left, and we wait for more  -> PeerLeft
@@ -248,7 +249,7 @@ def _membership(view: View) -> Verdict | None:
         if link not in whole
     ]
     if view.on_reducer_loss == "wait":
-        return _in_new_lives(view.configuration, others, whole)
+        return _in_new_lives(view, [*others, *whole])
     # A member whose process is gone never comes back, so it is not waited for.
     gone = {link.address for link in view.links if link.is_up or link.is_absent}
     may_return = any(link is not None or address not in gone for link, address in lost)
@@ -270,14 +271,28 @@ def _membership(view: View) -> Verdict | None:
     return Reconfigure(with_share(left), f"lost {names}", lacks_some=True) if left else None
 
 
-def _in_new_lives(
-    configuration: Configuration, others: Sequence[Link], whole: Sequence[Link]
-) -> Verdict | None:
-    """Return the members by address, once all of them are there again, restarted or not."""
-    by_address = {link.address: link for link in (*others, *whole)}
-    again = [by_address.get(member.address) for member in configuration.members]
-    there = tuple(link for link in again if link is not None)
-    return Reconfigure(there, "all reducers are there again") if len(there) == len(again) else None
+def _in_new_lives(view: View, left: Sequence[Link]) -> Verdict | None:
+    """Return links to all members, once all of them are there again, restarted or not.
+
+    The first process of a reducer listens at the address that was listed. The others behind that address choose their
+    ports anew at every start: any on the same host takes the place of one that is not there.
+    """
+    assert view.configuration is not None
+    addresses = [member.address for member in view.configuration.members]
+    listed = {link.address for link in view.links if link.parent is None}
+    by_address = {link.address: link for link in left}
+    spare = [link for link in left if link.parent is not None and link.address not in addresses]
+    again = []
+    for address in addresses:
+        link = by_address.get(address)
+        if link is None and address not in listed:
+            host = address.rpartition(":")[0]
+            link = next((other for other in spare if other.address.rpartition(":")[0] == host), None)
+            spare = [other for other in spare if other is not link]
+        if link is None:
+            return None
+        again.append(link)
+    return Reconfigure(tuple(again), "all reducers are there again")
 
 
 def _lost_rank(view: View) -> ReductionError | None:

@@ -468,6 +468,25 @@ def test_wait_for_a_reducer_that_is_lost():
     assert judge(broken(*both, **waiting)) == Reconfigure(both, "all reducers are there again")
 
 
+def test_wait_for_processes_that_come_back_at_other_ports():
+    """A reducer's further processes choose their ports anew at each start; its first one does not."""
+    a, b = reborn("a"), link("b")
+    one, two, elsewhere = (
+        replace(link(name), address=address, parent=ord(parent))
+        for name, address, parent in [("x", "a:71", "a"), ("y", "a:72", "a"), ("z", "b:73", "b")]
+    )
+    members = tuple(Member(address, address.encode().ljust(16)) for address in ("a:1", "a:51", "a:52", "b:1"))
+    waiting = {
+        "ago": 5.0,
+        "on_reducer_loss": "wait",
+        "configuration": Configuration(bytes(16), 4, 1024, members),
+    }
+    assert judge(broken(a, b, elsewhere, one, **waiting)) == Keep()
+    assert judge(broken(down("a"), b, elsewhere, one, two, **waiting)) == Keep()
+    there = (a, b, elsewhere, one, two)
+    assert judge(broken(*there, **waiting)) == Reconfigure((a, one, two, b), "all reducers are there again")
+
+
 def test_wait_no_longer_than_the_join_timeout():
     waiting = {"ago": 60.0, "on_reducer_loss": "wait", "met_since": 0.0}
     assert given_up(judge(broken(link("a"), down("b"), **waiting))) == (

@@ -481,7 +481,9 @@ class RankCore:
         self._was_busy = not self.window.is_idle
         self._begin(now)
         self.roster.dial(now, self._join())
-        if self.roster.wants_look_up(now):
+        if self.roster.wants_look_up(
+            now, may_miss_rank_0=self.identity.rank != 0 and not self.epochs.is_calm
+        ):
             self._actions.append(LookUp())
         # Before the first epoch rank 0 would wait for a reducer of which nobody else knows.
         if self.identity.rank == 0 and self.has_begun and self.roster.wants_refresh(now):

@@ -11,6 +11,7 @@ refused otherwise          fail
 stream lost                down; dial again after a pause that grows to a second
 one of a DNS name's away   look up what the name stands for; dial what is new, give up what it stands for no more
 all are away               the same, also if rank 0 had found them
+rank 0 is at none of ours  the same on other ranks while an epoch waits: it may be at one that we have not looked up
 REFRESH_S have passed      on rank 0: ask all sources again, with the same consequences
 rank 0 has found others    dial them; give up those of them that it has given up
 """
@@ -182,13 +183,18 @@ class Roster:
         if self.alone_since is None and not self.up:
             self.alone_since = now
 
-    def wants_look_up(self, now: float) -> bool:
+    def wants_look_up(self, now: float, *, may_miss_rank_0: bool) -> bool:
         """Whether to look the DNS names up now: one of their reducers has been away for a while, or all are away.
 
-        If all are away, those that rank 0 has found may have taken the places of all that this rank had looked up.
+        If all are away, those that rank 0 has found may have taken the places of all that this rank had looked up. If
+        rank 0 is at none of those that are there, it cannot tell this rank what it has found.
+
+        Args:
+            now: in seconds.
+            may_miss_rank_0: whether this rank waits for rank 0 to begin an epoch.
         """
-        is_alone = self._may_change and not self.up
-        if not is_alone and not any(
+        is_apart = self._may_change and (not self.up or (may_miss_rank_0 and self.met_since is None))
+        if not is_apart and not any(
             link.is_looked_up and link.phase in (LinkPhase.DOWN, LinkPhase.OPENING) for link in self.links
         ):
             self.look_up_at = None

@@ -3,7 +3,7 @@
 import pytest
 from reduction.errors import ReducerUnavailable
 from reduction.model import Welcome
-from support.scenes.rank_scene import CREDIT, Scene, incarnation
+from support.scenes.rank_scene import CREDIT, Scene, incarnation, peers
 
 from worker_plugin.core.actions import Log, LookUp, Open, Send, Shut
 from worker_plugin.core.events import Found, Received, StreamLost
@@ -44,9 +44,22 @@ def test_names_are_looked_up_when_all_are_away_that_only_rank_0_has_found():
     found(scene, "c:1", now=3.0)
     scene.tick(3.0)
     scene.handle(Received(1, Welcome(incarnation("c"), CREDIT)), 3.1)
+    scene.handle(Received(1, peers("PP")), 3.2)
     assert not any(LookUp() in scene.tick(float(now)) for now in range(4, 10))
     scene.handle(StreamLost(1, UNAVAILABLE), 10.0)
     assert any(LookUp() in scene.tick(float(now)) for now in range(10, 14))
+
+
+def test_names_are_looked_up_by_a_rank_that_is_where_rank_0_is_not():
+    """All that the name stood for have moved, and the two found different ones in their places."""
+    scene = named("a", rank=1)
+    scene.tick(0.0)
+    scene.handle(Received(0, Welcome(incarnation("a"), CREDIT)), 0.1)
+    times = [now for now in range(1, 7) if LookUp() in scene.tick(float(now))]
+    assert times == [2, 4, 6]
+    scene.peers("a", "PP", now=7.0)
+    scene.tick(7.0)
+    assert not any(LookUp() in scene.tick(float(now)) for now in range(8, 14))
 
 
 def test_addresses_that_the_user_wrote_are_not_looked_up():

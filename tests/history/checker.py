@@ -190,10 +190,10 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
             return True
     if error == "PeerLeft":
         return bool(kinds & SEVERE) and any(one["what"] in ("killed", "failed", "over") for one in own)
-    if (
-        error == "ReducerUnavailable" and own[0]["on_reducer_loss"] != "reshard"
-    ):  # all that are named must be there
-        return any(one["what"] == "ended" for one in before) or bool(kinds & SEVERE)
+    if error == "ReducerUnavailable" and own[0]["on_reducer_loss"] != "reshard":
+        # All that are named must be there; one that ended is soon back.
+        ended = any(one["what"] == "ended" and now <= one["t"] + memory_s for one in before)
+        return ended or bool(kinds & SEVERE)
     if error in ("WorkerLost", "ReducerUnavailable", "WorkersMissing", "CollectiveTimeout"):
         crowds = (
             third

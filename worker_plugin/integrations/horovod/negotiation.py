@@ -103,6 +103,8 @@ class Negotiation:
         self._joined: list[int] = []
         self._joining: Entry | None = None
         self._is_over = False
+        #: When to give up the round that is under way, on the clock of `time.monotonic`.
+        self._leave_at = math.inf
         self._thread = threading.Thread(target=self._run, name="reduction-horovod", daemon=True)
         self._thread.start()
         _negotiations.add(self)
@@ -144,12 +146,13 @@ class Negotiation:
         """End the thread, in the background. What is pending fails."""
         with self._lock:
             self._is_over = True
+        self._leave_at = min(self._leave_at, time.monotonic() + CLOSE_S)
         self._arrived.put(None)
 
     def close(self) -> None:
         """End the thread, which may be in the middle of a round that another rank does not come to."""
         self.begin_close()
-        self._thread.join()
+        self._thread.join(2 * CLOSE_S)  # a collective that is under way may take longer
 
     def _run(self) -> None:
         error: BaseException = HorovodInternalError("Horovod has been shut down")
@@ -262,11 +265,8 @@ class Negotiation:
         assert work is not None
         # Not in C++, where the thread could not be stopped, and would end the process with abort() if the interpreter
         # ended meanwhile.
-        leave_at = math.inf
         while not work.is_completed():
-            if self._is_over:
-                leave_at = min(leave_at, time.monotonic() + CLOSE_S)
-            if time.monotonic() > leave_at:
+            if time.monotonic() > self._leave_at:
                 raise HorovodInternalError("Horovod has been shut down")
             time.sleep(LOOK_S)
         work.wait()

@@ -17,9 +17,12 @@ FRAMEWORKS := $(CURDIR)/.venv-frameworks
 DEPLOY := $(CURDIR)/.venv-deploy
 STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 
-# What tests/unit must cover to the last branch. Folders: to find a package inside worker_plugin coverage would
+# What tests/unit must cover to the last branch; its tests of the benchmarks run the cores for long, and are none of
+# theirs. Folders: to find a package inside worker_plugin coverage would
 # import torch, forget it, and crash when it is imported again (coverage 7.17).
 COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
+
+OTHERS := tests/unit/benchmarks $(filter-out tests/unit/ tests/support/,$(wildcard tests/*/))
 
 # Many tests wait, so two run at a time. Those of a file share servers.
 PARALLEL ?= -n 2 --dist loadfile
@@ -42,8 +45,8 @@ demo-network: $(RUNTIME) ## As root: train on links of 200 Mbit/s, ours and Gloo
 	$(BIN)/python -m benchmarks.demo.network $(ARGS)
 
 test: $(STAMP) ## Run tests/unit and check what it covers, then all other tests.
-	$(BIN)/pytest $(PARALLEL) tests/unit $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/pytest $(PARALLEL) --ignore=tests/unit $(ARGS)
+	$(BIN)/pytest $(PARALLEL) tests/unit --ignore=tests/unit/benchmarks $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest $(PARALLEL) $(OTHERS) $(ARGS)
 
 test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 5 minutes.
 	$(BIN)/python -m tests.torch_suite $(ARGS)

@@ -2,8 +2,20 @@
 
 import pytest
 from reduction.errors import OutOfOrder
-from reduction.model import Ack, Hello, Minimum
-from support.scenes.rank_scene import CHUNK, Scene, data, epoch, failure, of_kib, push, send, store
+from reduction.model import Ack, Configuration, Configure, Hello, Member, Minimum
+from support.scenes.rank_scene import (
+    CHUNK,
+    INSTANCE,
+    Scene,
+    data,
+    epoch,
+    failure,
+    incarnation,
+    of_kib,
+    push,
+    send,
+    store,
+)
 
 from worker_plugin.core.actions import Deliver, PushChunk, Release
 
@@ -24,6 +36,24 @@ def test_chunks_go_to_their_owners_within_credit():
     ]
     assert scene.result("a", 0, 0) == [store(0, 0), push("a", 0, 2, kib=6)]
     assert scene.result("b", 0, 3) == [store(0, 3072), push("b", 0, 5, kib=6)]
+
+
+def test_a_lane_that_is_ahead_goes_on_with_the_slowest():
+    """Of shares of 2 and 1 the smaller one waits for the larger, whose result then lets both push."""
+    scene = Scene(rank=1, credit_bytes=1 << 20)
+    scene.meet()
+    members = tuple(Member(f"{name}:1", incarnation(name), weight) for name, weight in (("a", 2), ("b", 1)))
+    scene.receive("a", Configure(Configuration(INSTANCE, 1, CHUNK, members)))
+    for reducer in "ab":
+        scene.start(reducer)
+    pushed = {0: [], 1: []}
+    for action in scene.issue(48):
+        pushed[action.link].append(action.chunk)
+    for chunk in pushed[1]:
+        assert scene.result("b", 0, chunk) == [store(0, chunk * CHUNK)]
+    # A chunk of the smaller share is as far in the collective as two of the larger.
+    links = [{action.link for action in scene.result("a", 0, chunk)[1:]} for chunk in pushed[0][:2]]
+    assert links == [{0}, {0, 1}]
 
 
 def test_an_empty_collective_has_its_header_pushed_and_is_delivered():

@@ -57,6 +57,15 @@ def test_a_long_path_is_filled_although_the_target_is_shorter():
     assert reached >= 0.9 * 50e6
 
 
+def test_a_long_path_keeps_its_credit_in_the_next_epoch_and_a_short_one_begins_with_a_chunk():
+    long, short = paced(), paced()
+    credit, _ = Path(50e6, delay_s=0.04).drive(long)
+    Path(50e6, delay_s=0.001).drive(short)
+    assert Pace(CHUNK, 4 * MIB, TCP.target_s, long).credit_bytes == credit > 16 * CHUNK
+    assert Pace(CHUNK, MIB, TCP.target_s, long).credit_bytes == MIB < credit
+    assert Pace(CHUNK, 4 * MIB, TCP.target_s, short).credit_bytes == CHUNK
+
+
 def test_a_path_that_is_long_and_fast_gets_more_than_the_usual_credit():
     """100 ms and 1 Gbit/s: 4 MiB would carry a third of it."""
     credit, reached = Path(125e6, delay_s=0.05).drive(paced(granted=32 * MIB))

@@ -17,11 +17,11 @@ FRAMEWORKS := $(CURDIR)/.venv-frameworks
 DEPLOY := $(CURDIR)/.venv-deploy
 STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 
-# What tests/unit must cover to the last branch; its tests of the benchmarks run the cores for long, and are none of
-# theirs. Folders: to find a package inside worker_plugin coverage would
+# What tests/unit must cover to the last branch. Folders: to find a package inside worker_plugin coverage would
 # import torch, forget it, and crash when it is imported again (coverage 7.17).
 COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
 
+# What runs without coverage. The unit tests of the benchmarks simulate whole jobs, which takes minutes when traced.
 OTHERS := tests/unit/benchmarks $(filter-out tests/unit/ tests/support/,$(wildcard tests/*/))
 
 # Many tests wait, so two run at a time. Those of a file share servers.

@@ -88,7 +88,9 @@ class Spans:
             span.last[rank] = span.last.get(rank, 0) + 1
             # A rank that begins late is another matter than one that is slow.
             since = max((opened_at, *span.begun.values()))
-            span.waited[rank] = span.waited.get(rank, 0.0) + max(0.0, span.published - since)
+            waited = max(0.0, span.published - since)
+            span.waited[rank] = span.waited.get(rank, 0.0) + waited
+            span.longest[rank] = max(span.longest.get(rank, 0.0), waited)
 
     def take_ended(self, present: Iterable[int]) -> list[ReducerRecord]:
         """Return the records of jobs that are not among those present, and forget them."""

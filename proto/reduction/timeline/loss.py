@@ -5,12 +5,13 @@ the transfer took beyond the ideal is divided further, round by round:
 
     reducers    the CPU time of the busiest reducer process, less the ideal: it would have taken that
                 long if the network had taken no time
-    slow ranks  a rank pushed its last byte later than all others. Or it is the straggler of the job:
-                the last to push most of the chunks, which spend most of their time waiting for it
-                (stragglers.py)
+    slow ranks  the longest that a chunk waited at a reducer for the last rank to push it: a rank that stands
+                still in a transfer soon holds up all others. Or it is the straggler of the job: the last to
+                push most of the chunks, which spend most of their time waiting for it (stragglers.py)
     link        the rest
 
-Without the reducers' records `link` is what the network and the reducers took together.
+Without the reducers' records `link` is what the network and the reducers took together, and a rank is
+slow that pushed its last byte later than all others, which it does not if they had to wait for it before.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def loss(
         rate: of each rank's link in bytes/s; None: the best that the rank's own rounds show.
     """
     found = Loss(straggler=_straggler(reducers, records))
-    ends = _ends(records, offsets)
+    late = _longest(reducers) if reducers else _ends(records, offsets)
     at_reducers = [(one.address, {span.seq: span for span in one.spans}) for one in reducers]
     for record, offset in zip(records, offsets, strict=True):
         spans = [span for span in record.spans if span.seq]
@@ -91,7 +92,7 @@ def loss(
             found.parts += one
             best = ideal(one, rate_here)
             found.ideal += best
-            _divide(found, group, one.transfer - best, best, ends, at_reducers)
+            _divide(found, group, one.transfer - best, best, late, at_reducers)
     return found
 
 
@@ -100,7 +101,7 @@ def _divide(
     group: Sequence[Span],
     excess: float,
     best: float,
-    ends: Mapping[int, tuple[float, int]],
+    late: Mapping[int, tuple[float, int]],
     at_reducers: Sequence[tuple[str, Mapping[int, ReducerSpan]]],
 ) -> None:
     """Divide what a round's transfer took beyond the ideal."""
@@ -114,8 +115,8 @@ def _divide(
         found.reducers[busiest] += seconds
         excess -= seconds
     for span in group:
-        if (end := ends.get(span.seq)) is not None and (seconds := min(excess, end[0])) > 0:
-            found.slow[end[1]] += seconds
+        if (last := late.get(span.seq)) is not None and (seconds := min(excess, last[0])) > 0:
+            found.slow[last[1]] += seconds
             excess -= seconds
     if found.straggler is not None:
         found.slow[found.straggler.rank] += excess
@@ -153,6 +154,15 @@ def _ends(records: Sequence[Record], offsets: Sequence[Offset]) -> dict[int, tup
             (before, _), (last, rank) = sorted(pushed)[-2:]
             ends[seq] = max(0.0, last - max(before, begun[seq].at)), rank
     return ends
+
+
+def _longest(reducers: Sequence[ReducerRecord]) -> dict[int, tuple[float, int]]:
+    """Return the longest that a chunk of each collective waited for its last rank, and which rank that is."""
+    waits: dict[int, tuple[float, int]] = {}
+    for span in (span for record in reducers for span in record.spans):
+        for rank, seconds in span.longest.items():
+            waits[span.seq] = max(waits.get(span.seq, (0.0, rank)), (seconds, rank))
+    return waits
 
 
 def _straggler(reducers: Sequence[ReducerRecord], records: Sequence[Record]) -> Straggler | None:

@@ -25,11 +25,13 @@ class ReducerSpan:
     cpu_at_published: float
     #: Chunks that were published.
     chunks: int = 0
-    #: By rank: when its first push came, for how many chunks its push was the last one, and how long
-    #: those chunks had waited since their first push, and since all ranks had begun, in seconds.
+    #: By rank: when its first push came, for how many chunks its push was the last one, how long those
+    #: chunks together had waited since their first push, and since all ranks had begun, in seconds, and the
+    #: longest of those waits.
     begun: dict[int, float] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
     waited: dict[int, float] = field(default_factory=dict)
+    longest: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,10 @@ def from_json(text: str, source: str) -> ReducerRecord:
 
 
 def _span(fields: dict[str, Any]) -> ReducerSpan:
-    begun, last, waited = (fields.pop(name) for name in ("begun", "last", "waited"))
+    begun, last, waited, longest = (fields.pop(name) for name in ("begun", "last", "waited", "longest"))
     span = ReducerSpan(**fields)
     span.begun = {int(rank): float(at) for rank, at in begun.items()}
     span.last = {int(rank): int(chunks) for rank, chunks in last.items()}
     span.waited = {int(rank): float(seconds) for rank, seconds in waited.items()}
+    span.longest = {int(rank): float(seconds) for rank, seconds in longest.items()}
     return checked(span)

@@ -61,8 +61,11 @@ class Job:
         self.processes.append(process)
         return process
 
-    def run(self, *, late: tuple[int, float] | None = None, stopped: int | None = None):
-        """Sum ROUNDS times; one rank may be late in every round, or be stopped for a while in every third one."""
+    def run(self, *, late: tuple[int, float] | None = None, stopped: int | None = None, into_s: float = 0.0):
+        """Sum ROUNDS times; one rank may be late in every round, or be stopped for a while in every third one.
+
+        It is stopped when the round is `into_s` old, or later where the machine is busy.
+        """
         ranks = [
             self._start(
                 host,
@@ -75,6 +78,7 @@ class Job:
         if stopped is not None:
             for line in ranks[stopped].stdout:
                 if int(line.split()[1]) % 3 == 1:
+                    time.sleep(into_s)
                     os.kill(ranks[stopped].pid, signal.SIGSTOP)
                     time.sleep(STOPPED_S)
                     os.kill(ranks[stopped].pid, signal.SIGCONT)
@@ -155,8 +159,9 @@ def test_a_late_rank_is_named(job):
 
 
 @pytest.mark.parametrize("job", [{"r0": RANKS}], indirect=True)
-def test_a_stopped_rank_is_named(job):
-    lost = check_sum(found := job.run(stopped=1))
+@pytest.mark.parametrize("into_s", [0.0, 0.04], ids=["at the start", "in a transfer"])
+def test_a_stopped_rank_is_named(job, into_s):
+    lost = check_sum(found := job.run(stopped=1, into_s=into_s))
     stops = ROUNDS // 3
     waited = found.parts.ranks[1] + found.slow[1]
     assert waited >= 0.7 * STOPPED_S * (RANKS - 1) * (stops - 1)

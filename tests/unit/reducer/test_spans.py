@@ -41,6 +41,10 @@ def test_a_collective_has_its_ranks_and_its_last_ones(tmp_path, clock):
     assert span.begun == {0: 1.0, 2: 1.5, 1: 3.0}
     assert span.last == {1: 1, 0: 1}
     assert span.waited == {1: 0.25, 0: 0.5}
+    clock.now = 4.5
+    spans.on_publish(7, 5, 0, 4.25)
+    assert span.waited == {1: 0.25, 0: 0.75}
+    assert span.longest == {1: 0.25, 0: 0.5}
 
 
 def test_only_the_latest_are_kept(tmp_path):

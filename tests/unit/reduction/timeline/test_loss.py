@@ -53,6 +53,15 @@ def test_a_rank_that_is_slow_at_the_end():
     assert found.link == pytest.approx(2 * 0.1)
 
 
+def test_a_rank_that_stands_still_in_a_transfer_which_holds_up_all_others():
+    records = [record(rank, [span(1, 10.0, pushed=2.5, whole=3.0)]) for rank in range(2)]
+    at_one = ReducerSpan(1, 10.1, 12.9, 0.0, 0.1, 9, {}, {0: 5, 1: 4}, {0: 0.5, 1: 6.4}, {0: 0.1, 1: 1.6})
+    at_other = ReducerSpan(1, 10.1, 12.9, 0.0, 0.1, 9, {}, {0: 9}, {0: 0.9}, {0: 0.2})
+    found = lost(records, [reducer(at_one), reducer(at_other)])
+    assert found.slow == {1: pytest.approx(2 * 1.6)}
+    assert found.link == pytest.approx(2 * 0.4)
+
+
 def test_a_slow_link_of_all_is_the_links():
     records = [record(rank, [span(1, 10.0, pushed=2.0, whole=3.0)]) for rank in range(2)]
     assert lost(records).shares["link"] == pytest.approx(4.0)

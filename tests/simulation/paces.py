@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from reduction.model import NOWHERE
+from reduction.pacing import UNPACED
 from simulation.job import Job
 from simulation.meter import Meter
 from simulation.rank import SimRank, Wrong
@@ -15,6 +16,8 @@ from simulation.reducer import SimReducer
 SETTLED_S = 0.5
 #: Paces are whole numbers of bytes.
 PART = 0.01
+#: No reducer has less of a collective.
+SHARE_LEAST = 1e-3
 
 
 def check(job: Job) -> None:
@@ -33,13 +36,18 @@ def check(job: Job) -> None:
             now = job.network.clock.now
             if min(now - meter.changed_at for meter in (sending, answering)) < SETTLED_S:
                 return
-            rates.append(sending.rate / share)
-            if answering.rate / share < rates[-1] * (1 - PART):
+            rates.append(_rate(sending, share))
+            if _rate(answering, share) < rates[-1] * (1 - PART):
                 raise Wrong(
-                    f"{rank.host} is answered at {answering.rate / share:g} and sends at {rates[-1]:g}"
+                    f"{rank.host} is answered at {_rate(answering, share):g} and sends at {rates[-1]:g}"
                 )
     if rates and not math.isclose(min(rates), max(rates), rel_tol=PART):
         raise Wrong(f"ranks of job {job.shape.name} send at different rates: {sorted(rates)}")
+
+
+def _rate(meter: Meter, share: float) -> float:
+    # Not paced any more is the same as never paced. The share may be another one since.
+    return math.inf if meter.rate >= UNPACED * SHARE_LEAST else meter.rate / share
 
 
 def _paces(rank: SimRank) -> Iterator[tuple[float, Meter, Meter]]:

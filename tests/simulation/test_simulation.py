@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 import pytest
 from simulation.faults import KINDS, Fault
@@ -34,10 +33,7 @@ def test_a_seed_is_one_run() -> None:
     assert simulate(3).history == simulate(3).history
 
 
-def test_each_fault_happens() -> None:
-    happened: Counter[str] = Counter()
-    for kind in KINDS:
-        plan = [Fault(1.0 + number, kind, 7 * number, 5 * number, 0.5) for number in range(6)]
-        for seed in range(5):
-            happened[kind] += simulate(seed, plan).happened.total()
-    assert all(happened.values()), happened
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_fault_happens(kind: str) -> None:
+    plan = [Fault(1.0 + number, kind, 7 * number, 5 * number, 0.5) for number in range(6)]
+    assert any(simulate(seed, plan).happened for seed in range(5))

@@ -10,8 +10,9 @@ the transfer took beyond the ideal is divided further, round by round:
                 push most of the chunks, which spend most of their time waiting for it (stragglers.py)
     link        the rest
 
-Without the reducers' records `link` is what the network and the reducers took together, and a rank is
-slow that pushed its last byte later than all others, which it does not if they had to wait for it before.
+Without the reducers' records `link` is what the network and the reducers took together, and the slow rank
+is the one that pushed its last byte later than all others. One that stood still before is not seen then: the
+others waited for it and ended with it.
 """
 
 from __future__ import annotations
@@ -115,8 +116,9 @@ def _divide(
         found.reducers[busiest] += seconds
         excess -= seconds
     for span in group:
-        if (last := late.get(span.seq)) is not None and (seconds := min(excess, last[0])) > 0:
-            found.slow[last[1]] += seconds
+        late_s, rank = late.get(span.seq, (0.0, 0))
+        if (seconds := min(excess, late_s)) > 0:
+            found.slow[rank] += seconds
             excess -= seconds
     if found.straggler is not None:
         found.slow[found.straggler.rank] += excess

@@ -25,11 +25,11 @@ class ReducerSpan:
     cpu_at_published: float
     #: Chunks that were published.
     chunks: int = 0
-    #: By rank: when its first push came, for how many chunks its push was the last one, how long those
-    #: chunks together had waited since their first push, and since all ranks had begun, in seconds, and the
-    #: longest of those waits.
+    #: By rank: when its first push came, and for how many chunks its push was the last one.
     begun: dict[int, float] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
+    #: By rank: how long those chunks had waited since their first push, and since all ranks had begun, in
+    #: seconds: all together, and the one that waited longest.
     waited: dict[int, float] = field(default_factory=dict)
     longest: dict[int, float] = field(default_factory=dict)
 

@@ -14,8 +14,8 @@ WAIT_S = 0.001
 #: With fewer chunks there is no verdict.
 CHUNKS_MIN = 16
 #: A straggler is why collectives take long only if chunks spend at least this share of their time
-#: waiting for it. Where ranks share a slow link, one may always be last without being the reason: by 0.08 to 0.26
-#: of that time where they are paced. Where one rank's link is slow it is 0.56 to 1.3.
+#: waiting for it. Where one rank's own link is slow they spend 0.56 to 1.3 of it so. Where ranks share a slow link
+#: one of them may always be last without being the reason: 0.08 to 0.26 if they are paced, once 0.5 if not.
 TIME_SHARE = 0.5
 
 

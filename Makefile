@@ -24,8 +24,11 @@ COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
 # What runs without coverage. The unit tests of the benchmarks simulate whole jobs, which takes minutes when traced.
 OTHERS := tests/unit/benchmarks $(filter-out tests/unit/ tests/support/,$(wildcard tests/*/))
 
-# Many tests wait, so two run at a time. Those of a file share servers.
-PARALLEL ?= -n 2 --dist loadfile
+# Many tests wait, so more run at a time than there are cores. Those of a file share servers.
+PARALLEL ?= -n 3 --dist loadfile
+
+# Hundreds of processes load our code: compiled once, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 # More arguments for pytest or the demo: make bench ARGS=--full
 ARGS ?=

@@ -90,7 +90,8 @@ def page() -> str:
     """Return the whole page."""
     parts = [INTRODUCTION, table(("argument", "variable", "default", "meaning"), worker_rows()), REDUCER]
     for name in ("serve", "status", "top", "drain", "plan", "trace"):
-        command = main.commands[name]
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
         parts += [f"### reducer {name}\n", table(("option", "meaning"), option_rows(command))]
     return "\n".join(parts)
 

@@ -195,7 +195,7 @@ class Stream:
             self._write(tcp.push_header(frame), frame.payload)
         else:
             data = wire.worker_frame_to_wire(frame)
-            self._write(tcp.control_header(len(data)), memoryview(data))
+            self._write(tcp.control_header(data), memoryview(data))
 
     def _write(self, header: bytes, payload: memoryview) -> None:
         assert self._socket is not None
@@ -240,7 +240,8 @@ class Stream:
                 payload = memoryview(_receive(self._socket, head.length))
                 return Result(head.epoch, head.seq, head.chunk, head.held_or_minimum, payload)
             memory = tcp.control_payload(head)
-            return wire.reducer_frame_from_wire(bytes(_receive(self._socket, len(memory))))
+            frame = memoryview(_receive(self._socket, len(memory)))
+            return wire.reducer_frame_from_wire(tcp.control_frame(head, frame))
         except TimeoutError:
             raise self._silent() from None
         except OSError as error:

@@ -274,7 +274,7 @@ class DataSession:
             self.connection.send(self._header(frame, 0), frame.payload)
         else:
             data = wire.reducer_frame_to_wire(frame)
-            self.connection.send(tcp.control_header(len(data)), data)
+            self.connection.send(tcp.control_header(data), data)
 
     @property
     def unread_bytes(self) -> int:
@@ -328,7 +328,7 @@ class DataSession:
             self._counter = _as_counter(self._sharing.payload(payload))
             self._pool.memory.want()
         else:
-            self._receive(wire.worker_frame_from_wire(bytes(payload)))
+            self._receive(wire.worker_frame_from_wire(tcp.control_frame(header, payload)))
 
     def _copy(self, payload: memoryview) -> memoryview:
         memory = self._pool.take(payload.nbytes)

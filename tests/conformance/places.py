@@ -306,7 +306,7 @@ class DataConnection:
             await self.write(tcp.push_header(frame) + bytes(frame.payload))
         else:
             data = wire.worker_frame_to_wire(frame)
-            await self.write(tcp.control_header(len(data)) + data)
+            await self.write(tcp.control_header(data) + data)
 
     async def rest(self) -> bytes:
         """Return what still comes; a reset counts as the end."""

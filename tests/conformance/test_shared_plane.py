@@ -92,7 +92,7 @@ class Liar:
         await self.call.write(wire.worker_frame_to_wire(Moved()))
         self.worker.hello()
         data = wire.worker_frame_to_wire(joined.pop())
-        self.send(tcp.control_header(len(data)) + data)
+        self.send(tcp.control_header(data) + data)
         return self
 
     def send(self, data, *descriptors):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conformance.places import CHUNK, DataConnection, G, L, P, cut_off_a_deaf_rank, received_bytes
 from reduction import limits, wire
-from reduction.errors import MalformedFrame, ReducerUnavailable
+from reduction.errors import DataCorrupted, MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
     Configuration,
@@ -323,7 +323,7 @@ async def test_the_connection_is_read_when_the_call_has_said_its_last(tcp_place)
     welcome = wire.reducer_frame_from_wire(await call.read())
     connection = await DataConnection.open("127.0.0.1", welcome.data_port, welcome.data_key)
     data = wire.worker_frame_to_wire(Goodbye(0, 0))
-    await connection.write(tcp.control_header(len(data)) + data)
+    await connection.write(tcp.control_header(data) + data)
     while not isinstance(wire.reducer_frame_from_wire(await call.read()), Moved):
         pass
     member = Member("reducer:1", tcp_place.incarnation)
@@ -344,7 +344,7 @@ async def test_a_key_opens_one_connection(tcp_place, caplog):
     assert "its key is of no offer that is open" in caplog.text
     # The first one is as it was.
     data = wire.worker_frame_to_wire(Goodbye(0, 0))
-    await connection.write(tcp.control_header(len(data)) + data)
+    await connection.write(tcp.control_header(data) + data)
     await connection.rest()
     connection.close()
     assert (await ending(call))[1] is grpc.StatusCode.OK
@@ -528,6 +528,16 @@ async def test_a_bad_message_ends_the_stream_with_its_reason(tcp_place, name):
     assert await one.sink.closed is not None
     assert (await zero.next(Abort)).message == abort.message
     await works(others)
+
+
+async def test_a_damaged_frame_ends_its_stream_and_not_the_job(tcp_place):
+    zero, one = await tcp_place.running()
+    frame = wire.worker_frame_to_wire(Goodbye(0, 0))
+    one.stream._connection.send(tcp.control_header(frame), bytes([frame[0] ^ 1]) + frame[1:])
+    abort = await one.next(Abort)
+    assert abort.code == DataCorrupted.code
+    assert f"a frame of {len(frame)} bytes arrived damaged" in abort.message
+    await zero.peers(P, L)
 
 
 @pytest.mark.parametrize("cut", [1, tcp.HEADER_BYTES - 1, tcp.HEADER_BYTES, tcp.HEADER_BYTES + 100])

@@ -6,7 +6,7 @@ import pytest
 from conformance.places import Arena, Recorder
 from conformance.scripted import CREDIT, ScriptedReducer
 from reduction import limits, wire
-from reduction.errors import MalformedFrame, ReducerUnavailable
+from reduction.errors import DataCorrupted, MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
     Goodbye,
@@ -37,7 +37,7 @@ def _peer(rank):
 
 def control(frame):
     data = wire.reducer_frame_to_wire(frame)
-    return tcp.control_header(len(data)) + data
+    return tcp.control_header(data) + data
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_frames_sent_while_dialling_go_out_first_and_in_order():
         for held in range(5):
             stream.send(Goodbye(held, 0))
         expected = b"".join(
-            tcp.control_header(len(data)) + data
+            tcp.control_header(data) + data
             for data in (wire.worker_frame_to_wire(Goodbye(held, 0)) for held in range(5))
         )
         assert await reducer.reader.readexactly(len(expected)) == expected
@@ -95,15 +95,16 @@ BAD = {
     "another kind": (tcp.pack_header(9, *[0] * 11), "a message of kind 9"),
     "a push": (tcp.pack_header(tcp.PUSH, 1, 1, 0, 4, *[0] * 7) + bytes(4), "a message of kind 2"),
     "a long frame": (
-        tcp.control_header(limits.REDUCER_CONTROL_BYTES_MAX + 1),
+        tcp.control_header(bytes(limits.REDUCER_CONTROL_BYTES_MAX + 1)),
         f"a frame of {limits.REDUCER_CONTROL_BYTES_MAX + 1} bytes",
     ),
     "a long result": (
         tcp.pack_header(tcp.RESULT, 0, 0, 0, limits.CHUNK_BYTES_MAX + 1, *[0] * 7),
         f"length of Result.payload is {limits.CHUNK_BYTES_MAX + 1}, allowed are 0 to {limits.CHUNK_BYTES_MAX}",
     ),
-    "no frame": (tcp.control_header(2) + b"\xff\xff", "2 bytes are not a ReducerFrame"),
-    "an empty frame": (tcp.control_header(0), "a reducer frame of 0 bytes has no body"),
+    "no frame": (tcp.control_header(b"\xff\xff") + b"\xff\xff", "2 bytes are not a ReducerFrame"),
+    "a damaged frame": (tcp.control_header(b"ab") + b"ac", "a frame of 2 bytes arrived damaged"),
+    "an empty frame": (tcp.control_header(b""), "a reducer frame of 0 bytes has no body"),
 }
 
 
@@ -119,7 +120,7 @@ async def test_a_bad_message_ends_the_stream_with_a_typed_error(name):
         # The worker has ended its half of the call; the reducer, as ours does, ends the rest.
         reducer.end_call()
         error = await sink.closed
-        assert type(error) is MalformedFrame
+        assert type(error) is (DataCorrupted if name == "a damaged frame" else MalformedFrame)
         assert str(error).startswith(text)
         assert sink.frames.empty()
 

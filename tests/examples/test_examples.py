@@ -34,6 +34,7 @@ def test_ddp():
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.full
 def test_hsdp_is_as_on_gloo():
     losses = [hsdp_losses("reduction"), hsdp_losses("gloo")]
     assert losses[0] == losses[1]
@@ -50,6 +51,7 @@ def hsdp_losses(backend):
 
 
 @pytest.mark.timeout(400)  # two trainings, and torch loads slowly
+@pytest.mark.full
 def test_local_sgd_leaves_all_ranks_with_the_same_weights():
     texts = {options: local_sgd(*options) for options in ((), ("--wire-dtype", "none"))}
     digests = {

@@ -9,6 +9,7 @@ A history is a list of records, dictionaries with `what`, `t` (seconds) and more
     over     job, life, rank                         the rank is through with everything
     killed   job, life, rank                         its process was ended from outside
     strayed  job, life, rank                         it has issued something else than the others
+    quit     job, life, rank                         it has closed before the others, which have more to reduce
     fault    kind, hosts, seconds                    something happened to these hosts, for so long
     listens  reducer                                 a process of a reducer begins to listen
     drains   reducer                                 it has asked all jobs to leave
@@ -189,18 +190,16 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
         if int(named[1]) in dead or ("(stranger)" in text and "impostor" in kinds):
             return True
     if error == "PeerLeft":
-        return bool(kinds & SEVERE) and any(one["what"] in ("killed", "failed", "over") for one in own)
+        is_severe = bool(kinds & SEVERE) and any(one["what"] in ("killed", "failed", "over") for one in own)
+        return is_severe or any(one["what"] == "quit" for one in own)
     if error == "ReducerUnavailable" and own[0]["on_reducer_loss"] != "reshard":
         # All that are named must be there; one that ended is soon back.
         ended = any(one["what"] == "ended" and now <= one["t"] + memory_s for one in before)
         return ended or bool(kinds & SEVERE)
     if error in ("WorkerLost", "ReducerUnavailable", "WorkersMissing", "CollectiveTimeout"):
-        crowds = (
-            third
-            for first, third in zip(faults, faults[2:], strict=False)
-            if third["t"] < first["t"] + CROWD_S
-        )
-        return bool(kinds & SEVERE) or any(crowds)
+        times = [fault["t"] for fault in faults]
+        is_crowd = any(third < first + CROWD_S for first, third in zip(times, times[2:], strict=False))
+        return is_crowd or bool(kinds & SEVERE)
     return False
 
 

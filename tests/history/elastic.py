@@ -4,7 +4,9 @@ Workers are known by their rank and a word of their own, as in "2/3fa0". Records
 
     began    job, worker                             a process begins
     joined   job, worker, number, id, members, newcomers   it joins a generation of these workers
-    state    job, worker, step, digest, ranks        a step begins: of all its state, and who takes part
+    state    job, worker, step, digest, ranks, told  a step begins: of all its state, and who takes part; `told`, if it
+                                                     is there: the changes of ranks that it was told since the last
+                                                     one, as pairs
     issued   job, worker, step, part, op, dtype, contribution
     result   job, worker, step, part, result
     failed   job, worker, error, text                it ends with this error
@@ -16,8 +18,10 @@ What is proved:
 
 - All members of a generation say the same of it: its number, and its members in the order of their ranks.
 - A result is the fold over just the members of one generation, in this order. All get the same bits, and only they.
-- In each step all have the same state and see the same ranks, newcomers too. Nobody repeats or leaves out a step.
+- In each step all have the same state and see the same ranks, newcomers too. Nobody repeats or leaves out a step, and
+  who sees other ranks than before was told so.
 - An error names a real cause; once faults stop nobody waits for long, and nothing is left at the end.
+- While nothing has happened for a while nobody waits for long either, newcomers soon take part, and somebody trains.
 """
 
 from __future__ import annotations
@@ -31,8 +35,14 @@ from history.checker import SEVERE, fold
 Record = dict[str, Any]
 
 #: How long before an error its cause may have been over, in seconds; and how long one may see no progress once faults
-#: stop. Nobody sees the end of a worker while no reducer is there, so after a fault of reducers this may be timeout_s.
+#: stop. Nobody sees the end of a worker while no reducer is there, so after a fault of reducers this may be timeout_s,
+#: unless another process takes its place.
 MEMORY_S, PROGRESS_S, UNSEEN_S = 75.0, 75.0, 200.0
+#: How long after the last fault a job counts as undisturbed, and how long a worker may then wait while others train,
+#: in seconds.
+RECOVERY_S, QUIET_S = 10.0, 12.0
+#: How long after the last event of any kind nobody may have trained, in seconds.
+STANDSTILL_S = 20.0
 OF_REDUCERS = frozenset({"kill reducer", "silent reducer", "drain", "isolate", "freeze"})
 
 
@@ -47,7 +57,7 @@ def violations(history: Iterable[Record]) -> list[str]:
         lives = _lives(generations)
         found += [*_wrong_results(own, generations, lives), *_wrong_states(own, generations, lives)]
         found += _wrong_errors(own, [record for record in history if record["what"] == "fault"])
-        found += _late(own, history)
+        found += [*_late(own, history), *_idle(own, history), *_standstills(job, history)]
     return found
 
 
@@ -119,6 +129,7 @@ def _wrong_results(own: list[Record], joined: list[Record], lives: dict[str, str
 def _wrong_states(own: list[Record], joined: list[Record], lives: dict[str, str]) -> Iterable[str]:
     seen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     last: dict[str, int] = {}
+    ranks: dict[str, list[int]] = {}
     known = {(record["worker"], tuple(_ranks(record["members"]))) for record in joined}
     for record in (record for record in own if record["what"] == "state"):
         worker, step, what = record["worker"], record["step"], (record["digest"], record["ranks"])
@@ -129,6 +140,14 @@ def _wrong_states(own: list[Record], joined: list[Record], lives: dict[str, str]
         if (worker, tuple(record["ranks"])) not in known:
             yield f"{worker} sees ranks {record['ranks']} at step {step}, and was in no such generation"
         last[worker] = step
+        told = [ranks.get(worker, record["ranks"])]
+        for before, after in record.get("told", []):
+            if before != told[-1] and worker in ranks:
+                yield f"{worker} was told of ranks {before} at step {step}, and had {told[-1]}"
+            told.append(after)
+        if "told" in record and told[-1] != record["ranks"]:
+            yield f"{worker} has ranks {record['ranks']} at step {step}, and was told of {told[-1]}"
+        ranks[worker] = record["ranks"]
 
 
 def _ranks(members: list[str]) -> list[int]:
@@ -149,7 +168,8 @@ def _wrong_errors(own: list[Record], faults: list[Record]) -> Iterable[str]:
             recent = {
                 one["kind"] for one in faults if one["t"] <= now <= one["t"] + one["seconds"] + MEMORY_S
             }
-            gone = [one for one in ended.values() if now <= one["t"] + MEMORY_S]
+            unseen_s = UNSEEN_S if record["error"] == "WorkersMissing" else MEMORY_S
+            gone = [one for one in ended.values() if now <= one["t"] + unseen_s]
             if not _has_cause(record, joined.get(record["worker"], {}), recent, gone):
                 yield f"{record['worker']} at {now:.2f} has no cause for {record['error']}: {record['text']}"
         if record["what"] in ("failed", "over", "killed"):
@@ -180,11 +200,67 @@ def _has_cause(failure: Record, last: Record, recent: set[str], gone: list[Recor
 def _late(own: list[Record], history: list[Record]) -> Iterable[str]:
     calm = next((record["t"] for record in history if record["what"] == "calm"), float("inf"))
     kinds = {record["kind"] for record in history if record["what"] == "fault"}
-    # Of two processes that begin a job as one rank, one may wait in a generation of its own.
-    limit_s = UNSEEN_S if kinds & (OF_REDUCERS | {"twin"}) else PROGRESS_S
     last: dict[str, float] = {}
     for record in own:
         worker, now = record["worker"], record["t"]
-        if now > max(calm, last.get(worker, now)) + limit_s:
+        waited_s = now - max(calm, last.get(worker, now))
+        # Of two processes that begin a job as one rank, one may wait in a generation of its own.
+        if waited_s > UNSEEN_S or (
+            waited_s > PROGRESS_S
+            and "twin" not in kinds
+            and not (kinds & OF_REDUCERS and _have_left(own, now))
+        ):
             yield f"{worker} had nothing from {last[worker]:.2f} to {now:.2f}, and then {record['what']}"
         last[worker] = now
+
+
+def _have_left(own: list[Record], now: float) -> bool:
+    """Whether a worker has ended before, and no other process has taken its place."""
+    ended = {"over", "killed", "failed"}
+    there = {
+        record["worker"].partition("/")[0]: record["what"] not in ended for record in own if record["t"] < now
+    }
+    return not all(there.values())
+
+
+def _idle(own: list[Record], history: list[Record]) -> Iterable[str]:
+    """Say who had to wait although nothing had happened and others trained."""
+    troubles = [
+        (one["t"], one["t"] + one.get("seconds", 0.0) + RECOVERY_S)
+        for one in history
+        if one["what"] in ("killed", "failed") or (one["what"] == "fault" and one["kind"] != "newcomers")
+    ]
+    steps = [(one["t"], one["worker"]) for one in own if one["what"] == "state"]
+    admitted = [(one["t"], one["number"]) for one in own if one["what"] == "joined" and one["newcomers"]]
+    last: dict[str, float] = {}
+    for record in own:
+        worker, now = record["worker"], record["t"]
+        since, last[worker] = last.get(worker, now), now
+        if now <= since + QUIET_S:
+            continue
+        # One transfer at a time: those who come later wait for the newcomers before them.
+        number = record.get("number", float("inf"))
+        until = max([since, *(at for at, other in admitted if at < now and other < number)]) + QUIET_S
+        if now > until and not any(begun <= until and since <= over for begun, over in troubles):
+            trained = [step for step, other in steps if since < step < now and other != worker]
+            if trained and trained[0] < until < trained[-1]:
+                yield f"{worker} waited from {since:.2f} to {now:.2f} for {record['what']}, while others trained"
+
+
+def _standstills(job: str, history: list[Record]) -> Iterable[str]:
+    """Say when nobody trained although nothing had happened for long."""
+    quiet_from = 0.0
+    for record in history:
+        now = record["t"]
+        if record.get("job", job) != job or record["what"] not in (
+            "began",
+            "failed",
+            "fault",
+            "killed",
+            "over",
+            "state",
+        ):
+            continue
+        if record["what"] == "state" and now > quiet_from + STANDSTILL_S:
+            yield f"nobody trained from {quiet_from:.2f} to {now:.2f}"
+        quiet_from = max(quiet_from, now + record.get("seconds", 0.0))

@@ -85,3 +85,11 @@ def test_a_sum_of_others_than_a_generation():
 def test_a_wait_after_all_faults():
     records = [{"what": "calm", "t": 0.0}, *changed("over", "2/c", t=400.0)]
     assert any("had nothing from 3.00 to 400.00" in line for line in violations(records))
+
+
+def test_nobody_trains_although_nothing_happens():
+    late = [record | {"t": record["t"] + 30.0 * (record.get("step", 0) > 0)} for record in history()]
+    assert any("nobody trained from" in line for line in violations(late))
+    fault = {"what": "fault", "kind": "cut", "hosts": [], "t": 3.0, "seconds": 25.0}
+    index = next(number for number, record in enumerate(late) if record["t"] > 3.0)
+    assert not any("nobody trained" in line for line in violations([*late[:index], fault, *late[index:]]))

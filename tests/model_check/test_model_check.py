@@ -35,6 +35,7 @@ def test_one_chunk_of_credit() -> None:
     check(World(reducers=1, collectives=2, credit_bytes=1024))
 
 
+@pytest.mark.full
 def test_stream_cut_while_joining() -> None:
     check(World(reducers=1, collectives=1, is_hasty=False), is_settled=False, cuts=1)
 
@@ -52,6 +53,7 @@ def test_crash_of_one_of_two_reducers() -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.full
 def test_a_reducer_is_added() -> None:
     """Some of the ways lead through an epoch in which it takes part."""
     world = World(reducers=2, named=1, collectives=1, numel=1)
@@ -173,6 +175,7 @@ def test_two_collectives_with_unequal_shares() -> None:
 
 
 @pytest.mark.usefixtures("unequal")
+@pytest.mark.full
 def test_a_crash_with_unequal_shares() -> None:
     check(World(reducers=2, collectives=1), crashes=1)
 

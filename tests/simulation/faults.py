@@ -68,6 +68,11 @@ def _stray(world: World, fault: Fault) -> None:
     job.stray(fault.second % job.shape.ranks)
 
 
+def _quit(world: World, fault: Fault) -> None:
+    job = world.jobs[fault.first % len(world.jobs)]
+    job.quit(fault.second % job.shape.ranks)
+
+
 def _impostor(world: World, fault: Fault) -> None:
     """Another process joins as a rank of a job."""
     job = world.jobs[fault.first % len(world.jobs)]
@@ -219,6 +224,7 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
     "kill rank": _kill_rank,
     "kill half": _kill_half,
     "stray": _stray,
+    "quit": _quit,
     "impostor": _impostor,
     "dial twice": _twice,
     "freeze": _freeze,

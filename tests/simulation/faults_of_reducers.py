@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -43,10 +44,14 @@ def _drain(world: World, fault: Fault) -> None:
 
 
 def _move(world: World, fault: Fault) -> None:
-    """It stops, and another one at another address takes its place in the name's answer."""
-    server = world.server(fault.first)
+    """It stops, and another one at another address takes its place in the name's answer, or behind its other name."""
+    server, aliases = world.server(fault.first), world.network.aliases
     world.note("kill reducer", [server.host], 0.0)
+    following = [alias for alias, host in aliases.items() if host == server.host and fault.second % 2]
     world.stop_server(server, restart_s=fault.much, moves=True)
+    aliases.update(dict.fromkeys(following, server.host))
+    if not following:
+        world.unnamed_until.pop(server, None)
 
 
 def _refuse(world: World, fault: Fault) -> None:
@@ -65,10 +70,15 @@ def _unnamed(world: World, fault: Fault) -> None:
 
 
 def _alias(world: World, fault: Fault) -> None:
-    """From now on the name service has two addresses for one server, or one of a server that was there once."""
+    """From now on the name service has another address for a server, or one of a server that was there once.
+
+    In every other fault the address that it had so far is gone.
+    """
     server = world.server(fault.first)
     world.note("alias", [server.host], 0.0)
     world.network.aliases[f"alias-{server.host}"] = server.host
+    if fault.second % 2 and all(job.shape.on_reducer_loss == "reshard" for job in world.jobs):
+        world.unnamed_until[server] = math.inf
 
 
 def _snap(world: World, fault: Fault) -> None:

@@ -81,6 +81,8 @@ class Job:
         self._first = 0
         #: Ranks of this life that issue another size at their next collective.
         self._strays: set[int] = set()
+        #: Ranks of this life that close before the others, as soon as they have all results of what they have issued.
+        self._quitters: set[int] = set()
         self._has_failed = False
         #: Whether the launcher has ended this life, and not begun the next one.
         self._is_ended = False
@@ -101,6 +103,7 @@ class Job:
         self._has_failed = self._is_ended = False
         self._told = self._names()
         self._strays.clear()
+        self._quitters.clear()
         size = self.shape.ranks
         self.ranks = []
         self._issued, self._held = [0] * size, [0] * size
@@ -133,6 +136,10 @@ class Job:
     def stray(self, rank: int) -> None:
         """Have a rank issue another size next, which is an error of the script."""
         self._strays.add(rank)
+
+    def quit(self, rank: int) -> None:
+        """Have a rank close too early, which is an error of the script."""
+        self._quitters.add(rank)
 
     def _start_rank(self, rank: int, life: int) -> None:
         if life != self.life or self._is_ended:
@@ -174,7 +181,10 @@ class Job:
         if rank.is_over or rank not in self.ranks:
             return
         left = self.shape.collectives - self._first
-        if self._issued[number] < left:
+        if number in self._quitters and 0 < self._held[number] == self._issued[number] < left:
+            self._record("quit", job=self.shape.name, life=self.life, rank=number)
+            rank.handle(events.Close())
+        elif self._issued[number] < left:
             if self._issued[number] - self._held[number] < self.shape.depth:
                 self._issue(rank, self._issued[number])
             self._think(rank)

@@ -2,7 +2,8 @@
 
 Each mutant is a module of a core with one small change: a condition negated, a comparison off by one, a number off by
 one, or a statement dropped (a reset, an action). It lives in a process of its own and never in the product. A mutant is
-killed when a run goes wrong that is right without it. Prints each survivor as a line of a diff.
+killed when a run goes wrong that is right without it; one that no run kills is given to the unit tests of its room.
+Prints each of these as a line of a diff.
 
 Left out is what no run can show to be wrong: words (in f-strings, in lines of the log), statistics, `<` for `<=` of two
 times, and how fast something goes (paces and shares, which `paces` and the tests of their modules look at).
@@ -15,6 +16,7 @@ import ast
 import importlib
 import importlib.abc
 import importlib.machinery
+import itertools
 import logging
 import os
 import re
@@ -27,6 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
@@ -68,6 +72,9 @@ _NO_MATTER = re.compile(r"\bLog\(|\b_?log\b|totals|stragglers|_WARNING|is_paced|
 #: A time on either side of a comparison.
 _TIMES = re.compile(r"\bnow\b.* [<>]=? |[<>]=? .*\bnow\b")
 KILLED, ALIVE = 10, 0
+KILLERS = ("simulation", "tests", "nothing")
+#: Seconds of the clock for the unit tests of a room.
+TESTS_S = 300.0
 
 
 class Mutation(NamedTuple):
@@ -152,18 +159,29 @@ class _Loader(importlib.abc.Loader, importlib.abc.MetaPathFinder):
 
 
 def judge(mutation: Mutation, seconds: float) -> int:
-    """Simulate with a mutant in this process; return whether it was killed."""
-    sys.meta_path.insert(0, _Loader(mutation))
+    """Simulate with a mutant in this process; return whether it was killed.
+
+    Each seed is run with faults of many kinds, and with those of one kind, which nothing else hides.
+    """
     logging.disable(logging.CRITICAL)
-    world = "simulation.elastic.world" if mutation.module in ELASTIC else "simulation.world"
-    simulate = importlib.import_module(world).simulate
-    begun, seed = time.monotonic(), 1
-    while time.monotonic() < begun + seconds:
-        if simulate(seed).violations:
-            print(f"seed {seed}, {time.monotonic() - begun:.1f} s", flush=True)
+    package = "simulation.elastic" if mutation.module in ELASTIC else "simulation"
+    simulate = importlib.import_module(f"{package}.world").simulate
+    kinds = list(importlib.import_module(f"{package}.faults").KINDS)
+    runs = ((seed, chosen) for seed in itertools.count(1) for chosen in ([], [kinds[seed % len(kinds)]]))
+    begun = time.process_time()  # others may use the machine too
+    while time.process_time() < begun + seconds:
+        seed, chosen = next(runs)
+        if simulate(seed, kinds=chosen).violations:
+            print(f"seed {seed} {chosen}, {time.process_time() - begun:.1f} s", flush=True)
             return KILLED
-        seed += 1
     return ALIVE
+
+
+def judge_by_tests(mutation: Mutation) -> int:
+    """Run the unit tests of a mutant's room in this process; return whether one of them fails."""
+    room = Path(*mutation.module.split(".")[:2])
+    code = pytest.main(["-qx", "-p", "no:cacheprovider", str(ROOT / "tests" / "unit" / room)])
+    return {pytest.ExitCode.OK: ALIVE, pytest.ExitCode.TESTS_FAILED: KILLED}.get(code, 1)
 
 
 def main() -> int:
@@ -173,56 +191,53 @@ def main() -> int:
     )
     parser.add_argument("--count", type=int, default=80)
     parser.add_argument("--seed", type=int, default=1, help="chooses the mutants")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for each")
     parser.add_argument("--elastic", action="store_true", help="change modules of elastic jobs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time")
     parser.add_argument(
         "--one", nargs=3, metavar=("MODULE", "NODE", "KIND"), help="judge one mutant in this process"
     )
+    parser.add_argument("--by-tests", action="store_true", help="judge it by the unit tests")
     arguments = parser.parse_args()
     if arguments.one:
         module, node, kind = arguments.one
-        return judge(Mutation(module, int(node), kind), arguments.seconds)
+        mutation = Mutation(module, int(node), kind)
+        sys.meta_path.insert(0, _Loader(mutation))
+        return judge_by_tests(mutation) if arguments.by_tests else judge(mutation, arguments.seconds)
     modules = ELASTIC if arguments.elastic else MODULES
     known = [mutation for module in modules for mutation in mutations(module)]
     chosen = Random(arguments.seed).sample(known, min(arguments.count, len(known)))
     print(f"{len(chosen)} of {len(known)} mutants", flush=True)
 
-    def one(mutation: Mutation) -> tuple[Mutation, bool]:
-        what = [
-            sys.executable,
-            "-P",
-            __file__,
-            "--seconds",
-            f"{arguments.seconds:g}",
-            "--one",
-            *map(str, mutation),
-        ]
+    def is_killed(mutation: Mutation, limit_s: float, *options: str) -> bool:
+        what = [sys.executable, "-P", __file__, *options, "--one", *map(str, mutation)]
         paths = os.pathsep.join(
             [str(ROOT), str(ROOT / "proto"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
         )
         environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": paths}
         try:
-            done = subprocess.run(
-                what, env=environment, capture_output=True, timeout=2 * arguments.seconds + 60
-            )
+            done = subprocess.run(what, env=environment, capture_output=True, timeout=limit_s, cwd=ROOT)
         except subprocess.TimeoutExpired:  # it does not come to an end, which is noticed too
-            return mutation, True
+            return True
         if done.returncode not in (ALIVE, KILLED):
-            raise RuntimeError(f"{mutation}: {done.stderr.decode()[-2000:]}")
-        return mutation, done.returncode == KILLED
+            raise RuntimeError(f"{mutation}: {(done.stdout + done.stderr).decode()[-2000:]}")
+        return done.returncode == KILLED
 
-    killed: Counter[str] = Counter()
-    all_of: Counter[str] = Counter()
+    def killer_of(mutation: Mutation) -> str:
+        if is_killed(mutation, 5 * arguments.seconds + 60, "--seconds", f"{arguments.seconds:g}"):
+            return "simulation"
+        return "tests" if is_killed(mutation, TESTS_S, "--by-tests") else "nothing"
+
+    killed: Counter[tuple[str, str]] = Counter()
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for mutation, is_killed in pool.map(one, chosen):
-            all_of[mutation.module] += 1
-            killed[mutation.module] += is_killed
-            if not is_killed:
-                print(f"alive: {mutated(mutation)[1]}", flush=True)
+        for mutation, killer in zip(chosen, pool.map(killer_of, chosen), strict=True):
+            killed[mutation.module, killer] += 1
+            if killer != "simulation":
+                print(f"killed by {killer}: {mutated(mutation)[1]}", flush=True)
     for module in modules:
-        print(f"{module}: {killed[module]} of {all_of[module]}")
-    print(f"killed {killed.total()} of {all_of.total()}: {killed.total() / all_of.total():.0%}")
+        print(module, *(f"{killer} {killed[module, killer]}" for killer in KILLERS))
+    for killer in KILLERS:
+        print(f"killed by {killer}: {sum(killed[module, killer] for module in modules)} of {len(chosen)}")
     return 0
 
 

@@ -86,6 +86,8 @@ class End:
         self.is_open = True
         #: Whether the process knows of it: frames may arrive before that.
         self.is_accepted = True
+        #: What the process that dialled does once the other one has taken the connection.
+        self.on_open: Callable[[], None] | None = None
         self.on_frame: Callable[[Any], None] = lambda frame: None
         self.on_lost: Callable[[ReductionError | None], None] = lambda error: None
         #: What is on its way to this end.
@@ -288,5 +290,8 @@ class Network(Paths):
             accept(far)
             far.is_accepted = True
             far.pump()
+            if near.on_open is not None and near.is_open:
+                on_open, back_at = near.on_open, self.arrival(*hosts[::-1])
+                self.clock.at(back_at, lambda: near.process.take(on_open))
 
         listener.take(accepted)

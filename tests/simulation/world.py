@@ -223,7 +223,9 @@ class World:
             found.append("".join(traceback.format_exception(error)[-3:]))
         found += self.judge(self.history)
         happened = Counter(record["kind"] for record in self.history if record["what"] == "fault")
-        happened.update(record["what"] for record in self.history if record["what"] in ("killed", "strayed"))
+        happened.update(
+            record["what"] for record in self.history if record["what"] in ("killed", "strayed", "quit")
+        )
         return Outcome(self.seed, self.plan, found, self.history, self.network.clock.now, happened)
 
     def _run(self) -> None:

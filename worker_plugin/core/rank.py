@@ -207,7 +207,7 @@ class RankCore:
         self.close_due: float | None = None
         #: How many collectives were issued, if no more can be; None as long as more can be.
         self.last_issued: int | None = None
-        self.has_fallen_back = False
+        self.has_fallen_back = self.awaits_fallback = False
         #: Whether the latest epoch began without reducers that the job was given or has had.
         self.lacks_some = False
         #: How many members there were before some were lacking.
@@ -267,8 +267,9 @@ class RankCore:
                 self._on_broke(error, now)
             case FellBack(address):
                 self.roster.add_fallback(address)
-                self._restart_clocks(now)
+                self._fallback_answered(now)
             case NoFallback(error):
+                self._fallback_answered(now)
                 if self.roster.up:  # one came back, perhaps before rank 0 looked: there may be a next time
                     self.has_fallen_back = False
                 elif not self.window.is_idle:
@@ -618,6 +619,7 @@ class RankCore:
             on_reducer_loss=self.identity.on_reducer_loss,
             may_fall_back=self.identity.may_fall_back and not self.has_fallen_back,
             has_fallen_back=self.has_fallen_back,
+            awaits_fallback=self.awaits_fallback,
             goes_on=self.identity.goes_on,
         )
 
@@ -632,8 +634,7 @@ class RankCore:
             case GiveUp(error) if self.state is not State.CLOSING:
                 raise error
             case FallBack(reason) if self.state is not State.CLOSING:
-                self.has_fallen_back = True
-                self._restart_clocks(now)
+                self.has_fallen_back = self.awaits_fallback = True
                 text = f"{reason}; rank 0 starts a reducer on its own host for this job (fallback='embedded')"
                 self._actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
 
@@ -682,9 +683,12 @@ class RankCore:
         least = min(link.credit_bytes for link in links)
         return min(self.grid.chunk_bytes, max(least // CHUNK_BYTES_MULTIPLE, 1) * CHUNK_BYTES_MULTIPLE)
 
-    def _restart_clocks(self, now: float) -> None:
-        """Wait for reducers as if the wait began now."""
-        self.started_at = self.roster.alone_since = now
+    def _fallback_answered(self, now: float) -> None:
+        """Wait for the fallback, or for what has come back meanwhile, as if the wait for reducers began now."""
+        self.awaits_fallback = False
+        self.started_at = now
+        if self.roster.alone_since is not None:  # otherwise one has come back meanwhile
+            self.roster.alone_since = now
         if self.epochs.broken_since is not None:
             self.epochs.broken_since = now
 

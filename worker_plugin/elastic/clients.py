@@ -24,7 +24,6 @@ from worker_plugin.discovery.rank_group import RankGroup, ranks_text
 from worker_plugin.elastic.membership.entries import Offer
 from worker_plugin.elastic.membership.lineage import Generation, Worker
 from worker_plugin.elastic.newcomers.transfer import Submit
-from worker_plugin.elastic.recovery import Sum
 from worker_plugin.tensors.encoding import ParameterSlice
 
 #: What ends a generation and not the job: its other workers can go on.
@@ -42,16 +41,6 @@ def request_for(tensor: torch.Tensor) -> Request:
 def submit_to(client: Client) -> Submit:
     """Return a function that begins to sum a tensor over a communicator's workers."""
     return lambda tensor: client.submit(request_for(tensor))
-
-
-def sum_of(client: Client) -> Sum:
-    """Return a function that sums a tensor over a communicator's workers, and blocks."""
-    submit = submit_to(client)
-
-    def add(tensor: torch.Tensor) -> None:
-        submit(tensor).wait()
-
-    return add
 
 
 def client_of(config: PluginConfig, own: Worker, generation: Generation, local_size: int) -> Client:

@@ -27,7 +27,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from reduction.errors import ClosedError, ConfigError, LocalProtocolError, PeerLeft, ReductionError
+from reduction.errors import (
+    ClosedError,
+    ConfigError,
+    LocalProtocolError,
+    PeerLeft,
+    ReductionError,
+    WorkerLost,
+)
 from reduction.repeats import LINES
 
 from worker_plugin.client import Client
@@ -37,7 +44,6 @@ from worker_plugin.discovery import meeting_point
 from worker_plugin.elastic.clients import (
     LOSSES,
     request_for,
-    sum_of,
 )
 from worker_plugin.elastic.forming import PAUSE_S, Forming
 from worker_plugin.elastic.ledger import Entry, Ledger, bytes_of
@@ -283,8 +289,10 @@ class Elastic:
             tensor = inner.value()
         except Exception:  # the elastic thread sees that the client has failed
             with self._changed:
-                entry.is_under_way = False
+                entry.is_under_way, final = False, self._final
                 self._changed.notify_all()
+            if final is not None:  # `_end` has left this future to us
+                fail(entry.future, final)
             return
         result = bytes_of(tensor).clone()
         with self._changed:
@@ -300,8 +308,8 @@ class Elastic:
                 client, generation = self._forming.form()
                 with self._changed:
                     self._client, self.generation = client, generation
-                if self._recover(client):
-                    self._watch(client)
+                if self._recover(client, generation):
+                    self._watch(client, generation)
         except ReductionError as error:
             self._end(error)
         except Exception as error:
@@ -310,45 +318,41 @@ class Elastic:
         finally:
             self._forming.end(in_order=isinstance(self._final, ClosedError))
 
-    def _recover(self, client: Client) -> bool:
+    def _recover(self, client: Client, generation: Generation) -> bool:
         """Agree with the generation's workers about results, and go on; return whether it still runs."""
-        generation = self.generation
-        assert generation is not None  # `_form` has set it
-        index = generation.workers.index(self.own)
-
+        index, add = generation.workers.index(self.own), partial(self._add, client, generation)
         try:
             with self._changed:
                 # Nothing of an earlier generation may still write to a tensor.
                 self._changed.wait_for(lambda: not any(one.is_under_way for one in self._ledger.open_entries))
                 entries = dict(self._ledger.entries)
                 bounds = self._ledger.missing, self._ledger.end
-            found = agree_on_results(entries, bounds, index, len(generation.workers), sum_of(client))
+            found = agree_on_results(entries, bounds, index, len(generation.workers), add)
         except LOSSES:
             return False
-        done: list[Entry] = []
-        for seq, result in found.items():
-            entry = entries[seq]
-            tensor = entry.request.tensor
-            with torch.inference_mode(tensor.is_inference()):
-                bytes_of(tensor).copy_(result)
-            done.append(entry)
         with self._changed:
-            for entry in done:
-                entry.result = found[entry.seq]
+            self._raise_if_over()  # users already have the error, and may use their tensors again
+            for seq, result in found.items():
+                entry = entries[seq]
+                tensor = entry.request.tensor
+                with torch.inference_mode(tensor.is_inference()):
+                    bytes_of(tensor).copy_(result)
+                entry.result = result
             for entry in self._ledger.open_entries:
                 self._client = client
                 self._hand_over(entry)
             self._is_running = True
             self._changed.notify_all()
-        for entry in done:
-            entry.future.set_result(entry.request.tensor)
+        for seq in found:
+            entries[seq].future.set_result(entries[seq].request.tensor)
         return True
 
-    def _watch(self, client: Client) -> None:
+    def _watch(self, client: Client, generation: Generation) -> None:
         """Return when the generation has ended, and its workers look for another one."""
         with self._changed:
             while client.error is None and not self._forming.has_plan:
                 self._raise_if_over()
+                self._look_for_replaced(client, generation)
                 self._changed.wait(PAUSE_S)
             self._is_running = False
             error = None if self._forming.has_plan else client.error
@@ -363,6 +367,24 @@ class Elastic:
             level, why = logging.INFO, "a worker has left"
         LINES.log(log, level, "generation", "", text, self._job, self.own.rank, why)
         client.begin_close()
+
+    def _add(self, client: Client, generation: Generation, tensor: torch.Tensor) -> None:
+        """Sum a tensor over a generation's workers, in place; blocks."""
+        future = client.submit(request_for(tensor))
+        future.add_done_callback(lambda _: self._wake())
+        with self._changed:
+            while not future.done():
+                self._look_for_replaced(client, generation)
+                self._changed.wait(PAUSE_S)
+        future.wait()
+
+    def _look_for_replaced(self, client: Client, generation: Generation) -> None:
+        """Abandon a generation of which a worker has ended unseen, as the process says that was started in its place.
+
+        Reducers tell of lost workers, but none may have been there at that moment.
+        """
+        if client.error is None and (lost := self._forming.replaced(generation)) is not None:
+            client.abandon(WorkerLost(f"rank {lost.rank} has ended, and was started again"))
 
     def _wake(self) -> None:
         with self._changed:
@@ -380,7 +402,8 @@ class Elastic:
             self._is_running = False
             if not isinstance(error, ClosedError):
                 self.error = error
-            left = self._ledger.open_entries
+            # The generation may still write to the tensors of those that it works on: those fail once it is done.
+            left = [entry for entry in self._ledger.open_entries if not entry.is_under_way]
             donation, client = self._donation, self._client
             self._changed.notify_all()
         if donation is not None:

@@ -78,6 +78,9 @@ class Forming:
         #: Whether this worker has begun to take a training, and the offers with which it has.
         self._has_taken = False
         self._accepted: set[str] = set()
+        #: Those of the job's workers that were alive when any of them was last heard, by nonce; and when that was.
+        self._last_heard: set[str] = set()
+        self._heard_at = 0.0
         self._voice = Voice(config, Said(self.own, socket.gethostname(), settings), self._wake)
 
     @property
@@ -100,6 +103,14 @@ class Forming:
         """Whether some other worker is in a generation."""
         return any(said.number for said in self._voice.others().values() if not said.is_gone)
 
+    def replaced(self, generation: Generation) -> Worker | None:
+        """Return a worker of a generation in whose place another process has been started, if there is one.
+
+        No reducer may have seen the end of that worker: perhaps none was there.
+        """
+        replaced = {said.replaced for said in self._voice.others().values()}
+        return next((worker for worker in generation.workers if worker in replaced), None)
+
     def may_join(self, generation: Generation) -> bool:
         """See `Lineage.may_join`."""
         return self._lineage.may_join(generation)
@@ -116,7 +127,8 @@ class Forming:
 
     def say(self, **changes: Any) -> None:
         """Tell all others; see `Voice.say`."""
-        self._voice.say(number=self._lineage.number, **changes)
+        last = self._lineage.last
+        self._voice.say(number=self._lineage.number, generation="" if last is None else last.id, **changes)
 
     def leave(self) -> None:
         """Leave the lobby in order, without waiting for that. It takes no lock."""
@@ -183,6 +195,9 @@ class Forming:
         others = self._voice.others()
         for said in others.values():
             self._lineage.ended.update(said.ended)
+        if living := {nonce for nonce, said in others.items() if said.number and not said.is_gone}:
+            self._last_heard, self._heard_at = living, now
+        is_silent = not self._last_heard <= others.keys()
         return Hearing(
             now,
             self._voice.own,
@@ -192,6 +207,7 @@ class Forming:
             self._config.join_timeout_s,
             secrets.token_hex(8),
             self._has_taken,
+            self._heard_at if is_silent else None,
         )
 
     def _join(self, generation: Generation) -> Client | None:
@@ -214,7 +230,8 @@ class Forming:
         """
 
         def does_not_come(said: Said) -> bool:
-            return said.is_gone or said.number > generation.number or said.missed == generation.id
+            has_another = said.number >= generation.number and said.generation != generation.id
+            return said.is_gone or has_another or said.missed == generation.id
 
         def comes_last(said: Said) -> bool:
             return said.worker == generation.donor and said.number >= generation.number

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import torch
+from reduction.errors import LocalProtocolError
 
 from worker_plugin.elastic.ledger import Entry, bytes_of
 
@@ -40,6 +41,7 @@ def agree_on_results(
 
     Raises:
         ReductionError: the generation has failed.
+        LocalProtocolError: a result that somebody needs is forgotten everywhere, which cannot be.
     """
     table = torch.zeros(count, 2, dtype=torch.int64)
     table[index] = torch.tensor(bounds)
@@ -56,6 +58,11 @@ def agree_on_results(
     found: dict[int, torch.Tensor] = {}
     for seq in range(start, stop):
         holders = held[:, seq - start]
+        if not holders.any() and bool((table[:, 0] > seq).any()):
+            # They would go on with the next one, and the others with this one.
+            raise LocalProtocolError(
+                f"collective {seq}: some workers lack its result, and the others have forgotten it: {table.tolist()}"
+            )
         if not 0 < int(holders.sum()) < count:
             continue
         entry = entries[seq]

@@ -185,6 +185,8 @@ class LobbyClient:
     async def _write(self, call: Any, address: str) -> None:
         changed = self._changed[address]
         changed.set()
+        # What nobody could hear was not said, and costs nothing: a reducer may be away for minutes.
+        await call.wait_for_connection()
         while True:
             await changed.wait()
             await self._wait_to_say(address)

@@ -138,7 +138,7 @@ class TcpStream:
                 self._connection.send(tcp.push_header(frame, len(place)), place)
         else:
             data = wire.worker_frame_to_wire(frame)
-            self._connection.send(tcp.control_header(len(data)), data)
+            self._connection.send(tcp.control_header(data), data)
 
     def close(self) -> None:
         """End the stream after what was sent; the sink is asked for no destination any more."""
@@ -380,7 +380,7 @@ class TcpStream:
         elif self._sharing is not None and header.kind in (tcp.SHOW, tcp.HIDE):
             self._sharing.on_message(header)
         else:
-            self._sink.on_frame(wire.reducer_frame_from_wire(bytes(payload)))
+            self._sink.on_frame(wire.reducer_frame_from_wire(tcp.control_frame(header, payload)))
 
     def _copy(self, header: tcp.Header, lent: memoryview) -> memoryview:
         """Return a result in memory of this process, and count it: the reducer may then write there again."""

@@ -7,7 +7,8 @@ import time
 import pytest
 import torch
 from reduction.errors import ReductionError
-from support.network.faulty_relay import OVER_A_NETWORK, Fault
+from support.network.faulty_relay import Fault
+from support.planes import OVER_A_NETWORK
 from support.processes.ranks import Ranks
 
 CHUNK = 4096

@@ -44,8 +44,7 @@ class Scene:
             worker.wait_for(lambda line: line["step"] == 5)
 
     def start(self, rank: int) -> Worker:
-        with self.network.workers[rank].entered():
-            self.workers.append(Worker(self._folder, rank, **self._shared))
+        self.workers.append(Worker(self._folder, rank, host=self.network.workers[rank], **self._shared))
         return self.workers[-1]
 
     def stop(self) -> None:
@@ -122,6 +121,7 @@ def test_the_others_go_on_without_one_that_is_cut_off(scene: Scene, victim: int)
     assert steps_of(said[0]) == list(range(1, len(said[0]) + 1))
 
 
+@pytest.mark.full
 def test_of_two_parts_only_one_goes_on(scene: Scene) -> None:
     """The first worker keeps all reducers but one, and must stop; the others go on with that one."""
     scene.divide(*scene.network.workers[1:], scene.network.reducers[2])

@@ -69,8 +69,7 @@ def wires(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wires]:
         ranks = Ranks(directory)
         try:
             for host in network.workers:
-                with host.entered():
-                    ranks.processes.append(RankProcess(directory))
+                ranks.processes.append(RankProcess(directory, host))
             yield Wires(network, ranks)
             ranks.check()
         finally:

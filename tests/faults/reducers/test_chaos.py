@@ -24,7 +24,7 @@ FULL = pytest.mark.full
     ("number", "reducers", "more"),
     [
         ("KILL", 2, []),
-        ("KILL", 1, ["--colocated"]),
+        pytest.param("KILL", 1, ["--colocated"], marks=FULL),
         pytest.param("KILL", 1, [], marks=FULL),
         pytest.param("TERM", 2, ["--transport", "grpc"], marks=FULL),
         pytest.param("STOP", 2, ["--stop-for", "7"], marks=FULL),

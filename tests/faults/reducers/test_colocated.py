@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 from support.network.certificates import Authority
+from support.planes import ANY_PLANE
 from support.training.checked import Trainer
 
 from worker_plugin.core import rank as rank_core
@@ -56,11 +57,13 @@ def sums(rank, reducers, job, colocated, chosen, **settings):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_without_any_other_reducer_the_ranks_hosts_have_one_each(ranks, job):
     assert ranks.run(3, sums, None, job, None, None) == [[1, 1, 1]] * 3
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 @pytest.mark.parametrize("chosen", [(2, 1, 1, 1), (14, 4, 4, 4), (1, 1000, 377, 3)])
 def test_the_bits_are_the_same_with_any_weights(ranks, reducers, job, chosen):
     assert ranks.run(3, sums, reducers(1), job, "always", chosen) == [list(chosen)] * 3

@@ -7,7 +7,8 @@ import signal
 import pytest
 import torch
 from faults.reducers.strike import Strike
-from support.network.faulty_relay import OVER_A_NETWORK, Fault
+from support.network.faulty_relay import Fault
+from support.planes import OVER_A_NETWORK
 from support.training.checked import Trainer
 
 #: Of the training: the step and the bucket in which the reducer is killed, and how far that bucket is then.

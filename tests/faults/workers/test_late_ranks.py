@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 from reduction.errors import WorkersMissing
+from support.planes import ANY_PLANE
 
 from worker_plugin.core.membership import verdict
 
@@ -102,6 +103,7 @@ def busy_while_the_reducer_restarts(rank, reducers, job):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 @pytest.mark.parametrize("others", [1, 2])
 def test_the_only_reducer_restarts_while_a_rank_is_busy(serve, fresh_ranks, free_port, job, others):
     ranks, reducer = fresh_ranks(), serve(bind=f"127.0.0.1:{free_port()}")

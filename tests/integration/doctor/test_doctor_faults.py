@@ -266,6 +266,7 @@ def test_a_rank_that_is_stopped_is_named(serve):
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.full
 def test_a_rank_that_stops_while_it_is_measured_is_named(serve, until):
     reducer = serve()
     doctors = Doctors([LOOPBACK] * 2, [reducer.address])

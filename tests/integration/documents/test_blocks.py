@@ -226,7 +226,10 @@ def test_command(
     assert words[0] == "reducer", f"{command!r} of {block} is neither run nor in ELSEWHERE"
     if any(command.startswith(beginning) for beginning in ONLY_READ):
         # The options are there and their values are understood.
-        with main.commands[words[1]].make_context(words[1], words[2:], parent=click.Context(main)) as context:
+        group = click.Context(main)
+        meant = main.get_command(group, words[1])
+        assert meant is not None
+        with meant.make_context(words[1], words[2:], parent=group) as context:
             assert context.params
         return
     if words[1] == "serve":

@@ -43,7 +43,7 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) -> None:
     workers = [start(rank, 3) for rank in range(3)]
     workers[victim].wait_for(lambda line: line["step"] == 5)
@@ -88,6 +88,7 @@ def test_one_of_two_leaves_in_order(start: Any, victim: int) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_a_worker_and_a_reducer_die_at_once(start: Any, serve: Callable[..., Reducer]) -> None:
     first, second = serve(), serve()
     # Nobody waits for a reducer that is not there.
@@ -103,6 +104,7 @@ def test_a_worker_and_a_reducer_die_at_once(start: Any, serve: Callable[..., Red
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_a_stopped_worker_is_waited_for(start: Any) -> None:
     workers = [start(rank, 2, 20) for rank in range(2)]
     workers[1].wait_for(lambda line: line["step"] == 5)
@@ -115,6 +117,7 @@ def test_a_stopped_worker_is_waited_for(start: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_a_worker_that_stays_stopped_is_left_after_the_timeout(start: Any) -> None:
     workers = [start(rank, 3, REDUCTION_TIMEOUT_S="8") for rank in range(3)]
     workers[1].wait_for(lambda line: line["step"] == 5)
@@ -131,7 +134,7 @@ def test_a_worker_that_stays_stopped_is_left_after_the_timeout(start: Any) -> No
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.full)])
 def test_a_newcomer_that_dies_or_stops_half_way_costs_the_others_nothing(start: Any, signum: int) -> None:
     workers = [start(rank, 2) for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 3)
@@ -153,6 +156,7 @@ def test_a_newcomer_that_dies_or_stops_half_way_costs_the_others_nothing(start: 
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_a_newcomer_that_stops_at_the_worst_moment(start: Any) -> None:
     """The others wait for it already, and go on without it."""
     workers = [start(rank, 2) for rank in range(2)]
@@ -221,6 +225,7 @@ def test_too_few_workers_wait_for_another_one(start: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_no_other_worker_comes(start: Any) -> None:
     settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "15"}
     workers = [start(rank, 2, **settings) for rank in range(2)]
@@ -230,6 +235,7 @@ def test_no_other_worker_comes(start: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_half_of_the_workers_without_the_first_cannot_go_on(start: Any) -> None:
     workers = [start(rank, 2, REDUCTION_JOIN_TIMEOUT_S="15") for rank in range(2)]
     workers[1].wait_for(lambda line: line["step"] == 5)
@@ -332,6 +338,7 @@ def test_reducers_that_cannot_be_reached_are_named(start: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_of_two_processes_with_one_identity_the_later_gets_an_error(start: Any) -> None:
     workers = [start(rank, 2) for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 3)

@@ -65,7 +65,7 @@ def by_rank(*workers: Worker) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_rank_that_dies_takes_its_node_out_and_it_comes_back(start: Any, victim: int) -> None:
     workers = [start(rank, 3) for rank in range(3)]
     lost = workers[1]
@@ -99,6 +99,7 @@ def test_ranks_that_cannot_be_a_worker(start: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_an_error_of_the_first_rank_is_the_end_of_its_node(start: Any) -> None:
     settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "15"}
     workers = [start(rank, 2, **settings) for rank in range(2)]

@@ -74,7 +74,7 @@ def torchruns(tmp_path: Path, free_port) -> Iterator:
     ("nodes", "local_group", "size"),
     [
         pytest.param(2, "auto", 2, id="two torchruns"),
-        pytest.param(1, "auto", 1, id="one torchrun, so nothing to gain"),
+        pytest.param(1, "auto", 1, id="one torchrun, so nothing to gain", marks=pytest.mark.full),
         pytest.param(1, "2", 2, id="one torchrun, told", marks=pytest.mark.full),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from reduction.errors import JobBusy, RankTaken, StaleInstance, WorkerLost
-from support.network.faulty_relay import OVER_A_NETWORK
+from support.planes import ANY_PLANE, OVER_A_NETWORK
 from support.processes.ranks import Died
 from support.processes.reducers import status_of
 
@@ -117,6 +117,7 @@ def claim(rank, reducers, job, claimed):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_rank_that_is_killed_is_named_to_all_others(ranks, fresh_ranks, reducers, job, victim):
     call = fresh_ranks().begin(3, sum_until_one_is_killed, reducers(2), job, victim, group=False)
@@ -152,6 +153,7 @@ def test_name_again_after_a_clean_close(ranks, reducers, job):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_name_again_after_a_crash(ranks, fresh_ranks, reducers, job):
     crashing = fresh_ranks()
     call = crashing.begin(2, run_until_killed, reducers(2), job, group=False)

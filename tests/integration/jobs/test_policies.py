@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from reduction.errors import ConfigError, ReducerUnavailable
+from support.planes import ANY_PLANE
 from support.processes.reducers import status_of
 from support.training.checked import train_until_told
 
@@ -27,6 +28,7 @@ def end(call):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_wait_goes_on_when_the_same_reducers_are_there_again(ranks, serve, free_port, job):
     stays, goes = serve(), serve(bind=f"127.0.0.1:{free_port()}")
     settings = {"on_reducer_loss": "wait", "chunk_bytes": 4096}
@@ -54,6 +56,7 @@ def fail_of_a_lost_reducer(rank, reducers, job, settings):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_raise_fails_on_all_ranks_and_names_the_reducer(ranks, serve, job):
     stays, goes = serve(), serve()
     call = ranks.begin(
@@ -68,6 +71,7 @@ def test_raise_fails_on_all_ranks_and_names_the_reducer(ranks, serve, job):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_the_fallback_takes_over_and_gives_back(ranks, serve, free_port, job, until):
     """Every gradient is checked: the same bits before, on the fallback, and after."""
     only = serve(bind=f"127.0.0.1:{free_port()}")

@@ -101,7 +101,9 @@ def lists(host: str, port: int) -> tuple[list[str], dict[str, str]]:
     return options, {"REDUCER_RUN_REDUCER_HOSTS": ",".join(REDUCERS)}
 
 
-@pytest.mark.parametrize("platform", [vertex, sagemaker, lists])
+@pytest.mark.parametrize(
+    "platform", [vertex, *(pytest.param(one, marks=pytest.mark.full) for one in (sagemaker, lists))]
+)
 def test_a_training_on_four_hosts(
     start: Start,
     free_port: Callable[[], int],

@@ -44,6 +44,7 @@ def over_gloo() -> dict[str, Ended]:
     return shapes
 
 
+@pytest.mark.timeout(400)  # with what all tests here need: twice a dozen scripts that import torch
 def test_modules_go_through_reducers_and_nothing_else_does(over_gloo: dict[str, Ended]) -> None:
     names = over_gloo.keys() - WITH_HOOK
     shapes, said = ended([*RUN, "--", *TORCHRUN, *sorted(names)])

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from support.planes import ANY_PLANE
 from support.processes.children import children_of, is_gone
 from support.processes.reducers import status_of
 from support.training.checked import train_until_told
@@ -87,6 +88,7 @@ def test_it_says_what_a_reducer_waits_for(ranks, serve, job, processes):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_training_goes_on_without_the_reducer_that_drains(ranks, serve, job):
     stays, goes = serve(), serve("--processes", "2")
     call = ranks.begin(2, train_until_told, [stays.address, goes.address], job, {"chunk_bytes": 4096})

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from reduction import __version__
 from support.network.channels import NO_PROXY
+from support.planes import ANY_PLANE
 from support.processes.children import children_of, state_of
 from support.processes.reducers import reducer_command, status_of
 from support.processes.torchrun import Torchrun
@@ -90,6 +91,7 @@ def hold(rank, reducers, job):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_the_hook_returns_while_a_reducer_is_stopped(ranks, serve, job):
     reducers = [serve(), serve()]
     addresses = [reducer.address for reducer in reducers]
@@ -100,6 +102,7 @@ def test_the_hook_returns_while_a_reducer_is_stopped(ranks, serve, job):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 @pytest.mark.parametrize("end", ["kill", "stop and kill", "drain"])
 def test_a_reducer_of_two_goes_and_comes_back(ranks, serve, free_port, job, until, end):
     """Training goes on with the same bits, over one reducer and then over two again."""
@@ -127,6 +130,7 @@ def test_a_reducer_of_two_goes_and_comes_back(ranks, serve, free_port, job, unti
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_the_only_reducer_is_killed_and_restarted(ranks, serve, free_port, job):
     reducer = serve(bind=f"127.0.0.1:{free_port()}")
     call = ranks.begin(2, train_until_told, [reducer.address], job, {"join_timeout_s": 30})
@@ -231,6 +235,7 @@ def test_a_hangup_that_nohup_ignores(serve):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_sigterm_waits_for_a_job_that_has_no_other_reducer(ranks, serve, job):
     reducer = serve()
     call = ranks.begin(2, hold, [reducer.address], job, group=False)
@@ -250,6 +255,7 @@ def test_sigterm_waits_for_a_job_that_has_no_other_reducer(ranks, serve, job):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_drain_timeout_bounds_the_wait(ranks, serve, job):
     reducer = serve("--drain-timeout", "0.5")
     call = ranks.begin(2, hold, [reducer.address], job, group=False)

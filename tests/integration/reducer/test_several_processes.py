@@ -12,6 +12,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from reduction.process.ready import wait_until_ready
+from support.planes import ANY_PLANE
 from support.processes.children import children_of, environment
 from support.processes.reducers import looked_at, reducer_command, status_of
 from support.training.checked import train_until_told
@@ -46,6 +47,7 @@ def three(serve):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 def test_one_address_is_enough_to_use_all_processes(ranks, three, job, until):
     call = ranks.begin(3, train_until_told, [three.address], job, {"chunk_bytes": 4096})
     addresses = addresses_of(three)

@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 from reduction.process.ready import wait_until_ready
+from support.planes import ANY_PLANE
 from support.processes.children import START_S, environment
 
 
@@ -49,6 +50,7 @@ def test_probes(ranks, serve, free_port, job, until):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_reducer_ends_with_its_job(ranks, serve, job, processes):
     reducer = serve("--exit-after-job", "1", "--processes", processes, leash=False)

@@ -143,7 +143,7 @@ STRANGERS = {
     "TLS": (bytes.fromhex("16030100f8010000f40303") + bytes(300), "it does not begin as a data connection"),
     "a wrong key": (tcp.PREAMBLE + some_bytes(limits.DATA_KEY_BYTES), "its key is of no offer that is open"),
     "a wrong key and frames": (
-        tcp.PREAMBLE + some_bytes(limits.DATA_KEY_BYTES) + tcp.PREAMBLE + tcp.control_header(1 << 20),
+        tcp.PREAMBLE + some_bytes(limits.DATA_KEY_BYTES) + tcp.PREAMBLE + tcp.control_header(bytes(1 << 20)),
         "its key is of no offer that is open",
     ),
 }
@@ -257,10 +257,10 @@ LIES = {
     "an op of the future": (header(tcp.PUSH, 4, op=99) + bytes(4), MalformedFrame, "op is 99"),
     "too many elements": (header(tcp.PUSH, numel=1 << 60), MalformedFrame, f"numel is {1 << 60}"),
     "another epoch": (header(tcp.PUSH, CHUNK, epoch=9) + bytes(CHUNK), OutOfOrder, "epoch 9"),
-    "no frame": (tcp.control_header(30) + some_bytes(30), MalformedFrame, "30 bytes"),
-    "an empty frame": (tcp.control_header(0), MalformedFrame, "0 bytes"),
+    "no frame": (tcp.control_header(some_bytes(30)) + some_bytes(30), MalformedFrame, "30 bytes"),
+    "an empty frame": (tcp.control_header(b""), MalformedFrame, "0 bytes"),
     "a second Join": (
-        (lambda data: tcp.control_header(len(data)) + data)(wire.worker_frame_to_wire(join("x"))),
+        (lambda data: tcp.control_header(data) + data)(wire.worker_frame_to_wire(join("x"))),
         OutOfOrder,
         "second Join",
     ),

@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 from support.expected.hierarchical import be_launched, of_nodes
+from support.planes import ANY_PLANE
 
 from worker_plugin import ReductionState
 
@@ -158,6 +159,7 @@ def collect_where_they_are_taken(rank, reducers, job, size):
 
 
 @pytest.mark.usefixtures("plane")
+@ANY_PLANE
 @pytest.mark.parametrize("is_met", [False, True], ids=["before the ranks have met", "afterwards"])
 def test_what_a_dropped_state_has_issued_is_done(ranks, reducers, job, is_met):
     """It used to fail with ClosedError: `ReductionState().all_reduce(tensor).wait()` drops the state at once."""

@@ -55,14 +55,26 @@ def _twin(world: ElasticWorld, fault: Fault) -> None:
 def _ambush(world: ElasticWorld, fault: Fault) -> None:
     """A worker dies, or loses a connection, in the moment in which newcomers are taken in."""
     kind = "kill worker" if fault.first % 3 else "reset"
+    world.note("ambush", [], 0.0)
+    world.ambushes["newcomers"].append(_striking(world, fault, kind, 0.05))
+    _newcomers(world, fault)
+
+
+def _half_summed(world: ElasticWorld, fault: Fault) -> None:
+    """One worker dies, or half of them, when somebody has a result that others may not have yet."""
+    kind = "kill worker" if fault.first % 4 else "kill many"
+    world.note("half summed", [], 0.0)
+    world.ambushes["result"].append(_striking(world, fault, kind, 0.004))
+
+
+def _striking(world: ElasticWorld, fault: Fault, kind: str, within_s: float) -> Callable[[], None]:
+    """Return what makes a fault of another kind happen a moment later."""
 
     def strike() -> None:
-        at = world.network.clock.now + 0.05 * fault.much**2
+        at = world.network.clock.now + within_s * fault.much**2
         world.network.clock.at(at, lambda: world.strike(Fault(at, kind, 0, fault.second, fault.much)))
 
-    world.note("ambush", [], 0.0)
-    world.ambushes.append(strike)
-    _newcomers(world, fault)
+    return strike
 
 
 def _stranger(world: ElasticWorld, fault: Fault) -> None:
@@ -94,4 +106,5 @@ KINDS: dict[str, Callable[..., None]] = {
     "twin": _twin,
     "other model": _stranger,
     "ambush": _ambush,
+    "half summed": _half_summed,
 }

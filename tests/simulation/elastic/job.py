@@ -42,7 +42,12 @@ class ElasticJob:
     ) -> None:
         self.network, self.shape, self._record = network, shape, record
         self._config = random_config(
-            random, job=shape.name, world_size=shape.ranks, rank=0, reducers=reducers
+            random,
+            job=shape.name,
+            world_size=shape.ranks,
+            rank=0,
+            reducers=reducers,
+            min_workers=min(shape.ranks, random.choice([1, 1, 2])),
         )
         self.ranks: list[SimWorker] = []
         #: Whether somebody has done all steps.

@@ -41,7 +41,12 @@ _TIME = SimpleNamespace(monotonic=threads.now, sleep=threads.sleep)
 
 
 class _Future(torch.futures.Future):
-    """A future of torch for which a simulated thread may wait."""
+    """A future of torch for which a simulated thread may wait. It is completed once."""
+
+    def set_result(self, result: Any) -> None:  # `set_exception` calls it too
+        if self.done():
+            here.process.failures.append(f"a future was completed twice, the second time with {result!r:.80}")
+        super().set_result(result)
 
     def wait(self) -> Any:
         if not self.done():

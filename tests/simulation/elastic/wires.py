@@ -131,6 +131,11 @@ class _Call(_Messages):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(here.process.network.connect(here.process, endpoint.address))
         self._endpoint = endpoint
+        self._connected = asyncio.Event()
+        self.end.on_open = self._connected.set
+
+    async def wait_for_connection(self) -> None:
+        await self._connected.wait()
 
     def cancel(self) -> None:
         self.end.close()

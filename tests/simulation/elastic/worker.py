@@ -99,15 +99,26 @@ class SimWorker(Program):
 
     def _train(self, worker: Elastic, model: torch.nn.Module) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        steps = Steps(worker, self.config.min_workers, self.config.join_timeout_s)
+        told: list[tuple[list[int], list[int]]] = []
+        steps = Steps(
+            worker,
+            self.config.min_workers,
+            self.config.join_timeout_s,
+            [lambda before, after: told.append((list(before), list(after)))],
+        )
         extra = {"step": 0, "note": "x"}
         done = 0
         while True:
             extra = steps.sync(Training(model, optimizer, extra))
             self.step = extra["step"]
             self.record(
-                "state", step=self.step, digest=_digest(model, optimizer, extra), ranks=list(steps.ranks)
+                "state",
+                step=self.step,
+                digest=_digest(model, optimizer, extra),
+                ranks=list(steps.ranks),
+                told=list(told),
             )
+            told.clear()
             if self.step >= self._steps or done >= self._leaves_after:
                 return
             sleep(self.network.random.expovariate(1 / self._think_s))

@@ -20,6 +20,8 @@ from simulation.world import FAULTS_S, Outcome, Record, World
 
 #: Of each reducer: generations that end are there for some seconds beside the next ones, with up to 30 workers each.
 MEMORY_BYTES = 1 << 30
+#: How long after the last change a reducer may know of more than the generation that trains, in seconds.
+CHANGE_S = 20.0
 
 
 class ElasticWorld(World):
@@ -35,6 +37,8 @@ class ElasticWorld(World):
         self.seed = seed
         self.network = Network(Random(f"{seed}/network"))
         self.history: list[Record] = []
+        #: What happens as soon as workers change to a generation with newcomers, or one has a result.
+        self.ambushes: dict[str, list[Callable[[], None]]] = {"newcomers": [], "result": []}
         self._is_colocated = False
         self._mbits = ()
         self.servers = [
@@ -42,9 +46,7 @@ class ElasticWorld(World):
             for index in range(random.choice([1, 2, 2, 3]))
         ]
         self.unnamed_until = {}
-        self._faulty_until = self.clogged_until = 0.0
-        #: What happens as soon as workers change to a generation with newcomers.
-        self.ambushes: list[Callable[[], None]] = []
+        self._faulty_until = self.clogged_until = self._changed_at = 0.0
         self.is_calm = False
         self.stranger = Process(self.network, "stranger")
         self.jobs = [self._elastic_job(random, "a")]
@@ -53,11 +55,14 @@ class ElasticWorld(World):
         self.plan = list(plan) if plan is not None else shared.plan(random, count, FAULTS_S, drawn)
         for fault in self.plan:
             self.network.clock.at(fault.at, lambda fault=fault: self.strike(fault))
+        self.network.clock.at(0.0, self._check_settled)
         for job in self.jobs:
             job.start([random.choice([0.0, 0.2, 8.0]) * random.random() for _ in range(job.shape.ranks)])
 
     def _elastic_job(self, random: Random, name: str) -> ElasticJob:
-        steps, think_s = random.choice([(3, 1.0), (20, 0.3), (60, 0.3), (60, 0.8), (200, 0.05), (200, 0.1)])
+        steps, think_s = random.choice(
+            [(3, 1.0), (20, 0.3), (60, 0.3), (60, 0.8), (90, 0.5), (200, 0.05), (200, 0.1)]
+        )
         shape = Shape(name, random.choice([1, 2, 3, 3, 4, 5]), steps, think_s)
         return ElasticJob(self.network, random, shape, self.named(), self.record)
 
@@ -68,8 +73,22 @@ class ElasticWorld(World):
 
     def record(self, what: str, **fields: Any) -> None:
         super().record(what, **fields)
-        if what == "joined" and fields["newcomers"] and self.ambushes:
-            self.ambushes.pop()()
+        if what not in ("issued", "result", "state"):  # all else but progress of the training
+            self._changed_at = self.network.clock.now
+        moment = "newcomers" if what == "joined" and fields["newcomers"] else what
+        if self.ambushes.get(moment):
+            self.ambushes[moment].pop()()
+
+    def _check_settled(self) -> None:
+        """Record what generations and transfers have left at reducers, once nothing has changed for a while."""
+        now = self.network.clock.now
+        self.network.clock.at(now + 0.5, self._check_settled)
+        is_quiet = now > max(self._changed_at, self._faulty_until) + CHANGE_S
+        if not is_quiet or any(fault.kind == "twin" for fault in self.plan):
+            return
+        for reducer in self.reducers:
+            if reducer.is_alive and len(names := list(reducer.engine.jobs.by_name)) > len(self.jobs):
+                self.record("left", text=f"{reducer.address} still knows of {names} at {now:.1f}")
 
     def run(self) -> Outcome:
         outcome = super().run()

@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-import pytest
 from support.network.relays import Way, reset
 
 #: Bytes that are read at once. Faults at a certain byte are exact for any value.
 _PIECE_BYTES = 1 << 16
 #: How often a trickle drips, in seconds.
 _DRIP_S = 0.05
-#: For tests with the fixture `plane`: memory that ranks and reducers share leads past every relay.
-OVER_A_NETWORK = pytest.mark.parametrize("plane", ["tcp", "grpc"], indirect=True)
 
 
 @dataclass(frozen=True, slots=True)

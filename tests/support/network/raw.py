@@ -144,7 +144,7 @@ class MovedRank:
             self.data.send(tcp.push_header(frame) + bytes(frame.payload))
         else:
             data = wire.worker_frame_to_wire(frame)
-            self.data.send(tcp.control_header(len(data)) + data)
+            self.data.send(tcp.control_header(data) + data)
 
     def read(self) -> ReducerFrame:
         """Return the next frame of the data connection."""

@@ -167,7 +167,7 @@ def push(seq, payload=b""):
 
 def control(payload):
     """Return another frame as bytes."""
-    return control_header(len(payload)) + payload
+    return control_header(payload) + payload
 
 
 assert len(result(0)) == HEADER_BYTES

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import runpy
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from support.processes.children import environment
+from support.processes.forks import Fork
 
 from benchmarks.lab.hosts import Host
 
@@ -31,7 +35,9 @@ class Doctors:
         *options: str,
         **more: str,
     ) -> None:
-        self.processes = []
+        self.processes: list[Fork] = []
+        self._folder = tempfile.TemporaryDirectory()
+        self._log = Path(self._folder.name, "log")
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         for rank, host in enumerate(hosts):
@@ -45,29 +51,24 @@ class Doctors:
             }
             env = environment(**variables, **more)
             del env["GLOO_SOCKET_IFNAME"]  # the doctor finds it
-            command = [*host.prefix, sys.executable, "-m", "worker_plugin.doctor", *options]
             self.processes.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env=env,
-                )
+                Fork(_examine, options, out=self._out(rank), log=self._log, variables=env, host=host)
             )
 
     def answer(self) -> tuple[int, str, str]:
         """Return rank 0's exit code and output, and everybody's stderr."""
         first, *others = self.processes
         try:
-            output, errors = first.communicate(timeout=LIMIT_S)
+            code = first.wait(LIMIT_S)
             for process in others:
                 with contextlib.suppress(subprocess.TimeoutExpired):  # it may be stopped
-                    errors += process.communicate(timeout=10)[1]
+                    process.wait(10)
+            return code, self._out(0).read_text(), self._log.read_text()
         finally:
             self.kill()
-        return first.returncode, output, errors
+
+    def _out(self, rank: int) -> Path:
+        return Path(self._folder.name, f"{rank}.out")
 
     def document(self) -> dict[str, Any]:
         """Return what rank 0 says with --json."""
@@ -82,6 +83,9 @@ class Doctors:
         for process in self.processes:
             process.kill()
             process.wait(10)
-            for pipe in (process.stdout, process.stderr):
-                assert pipe is not None
-                pipe.close()
+        self._folder.cleanup()
+
+
+def _examine(options: Sequence[str]) -> None:
+    sys.argv[1:] = options
+    runpy.run_module("worker_plugin.doctor", run_name="__main__", alter_sys=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import runpy
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 from support.processes.children import Log, environment
+from support.processes.forks import Fork
+
+from benchmarks.lab.hosts import LOOPBACK, Host
 
 SCRIPT = Path(__file__).parents[1] / "training/elastic_script.py"
 #: The longest time that anything here may take, in seconds.
@@ -23,20 +27,30 @@ class Worker:
     """One process of an elastic job, or with `command` all that this starts: it is followed by the script."""
 
     def __init__(
-        self, folder: Path, rank: int, command: Sequence[str] = (sys.executable,), **variables: str
+        self,
+        folder: Path,
+        rank: int,
+        command: Sequence[str] = (),
+        host: Host = LOOPBACK,
+        **variables: str,
     ) -> None:
         self.rank = rank
         name = f"worker-{rank}-{uuid.uuid4().hex[:4]}"
         self.log = Log(folder / f"{name}.log")
         self._out = folder / f"{name}.out"
+        variables = environment(REDUCTION_RANK=str(rank), **variables)
+        self.process: Fork | subprocess.Popen[bytes]
         with self.log.path.open("a") as log, self._out.open("a") as out:  # several processes may write
-            self.process = subprocess.Popen(
-                [*command, str(SCRIPT)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log,
-                env=environment(REDUCTION_RANK=str(rank), **variables),
-            )
+            if command:
+                self.process = subprocess.Popen(
+                    [*host.prefix, *command, str(SCRIPT)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=log,
+                    env=variables,
+                )
+            else:
+                self.process = Fork(_train, out=self._out, log=self.log.path, variables=variables, host=host)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -61,6 +75,10 @@ class Worker:
         """Wait until it ends, which must be with an error; return the last line of its log."""
         assert self.process.wait(PATIENCE_S) != 0
         return self.log.text.rstrip().splitlines()[-1]
+
+
+def _train() -> None:
+    runpy.run_path(os.fspath(SCRIPT), run_name="__main__")
 
 
 def assert_alike(*workers: list[dict[str, Any]]) -> None:

@@ -1,7 +1,5 @@
 """Program of one rank process of the integration tests: runs functions of the test modules, one call at a time.
 
-    python rank_main.py FD      (started by the `Ranks` of conftest.py, which holds the other end of FD)
-
 Each function gets a `Rank` first, and returns something that can be pickled.
 """
 
@@ -152,13 +150,10 @@ class Rank:
         return None
 
 
-def main() -> None:
-    """Serve calls until the test process is gone."""
+def main(connection: Connection) -> None:
+    """Serve calls until the test process, at the other end of the connection, is gone."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
-    # Test modules import their helpers from the folder `tests`.
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-    connection = Connection(int(sys.argv[1]))
     modules: dict[str, Any] = {}
     kept: dict[str, Any] = {}
     while True:
@@ -181,6 +176,8 @@ def main() -> None:
                         world_size=world_size,
                         timeout=timedelta(seconds=WAIT_S),
                     )
+                    # A rank that is done at once must not leave while others still connect to it.
+                    dist.barrier()
                 answer = ("result", getattr(modules[path], name)(rank, *arguments))
         except BaseException:
             answer = ("error", traceback.format_exc())
@@ -200,7 +197,3 @@ def _load(path: str) -> Any:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-if __name__ == "__main__":
-    main()

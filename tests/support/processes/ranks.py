@@ -1,18 +1,17 @@
-"""Rank processes: they run functions of the test modules, and stay for the next call, because torch loads slowly.
+"""Rank processes: they run functions of the test modules, and stay for the next call.
 
-The program that runs in them is rank_main.py.
+What runs in them is rank_main.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import itertools
-import os
 import pickle
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -22,6 +21,9 @@ from typing import Any
 
 import pytest
 from support.processes.children import START_S, Log, environment
+from support.processes.forks import Fork
+
+from benchmarks.lab.hosts import LOOPBACK, Host
 
 #: After one rank has failed, the others have this long to answer, in seconds.
 GRACE_S = 15.0
@@ -80,7 +82,7 @@ class Call:
             source: index
             for index, process in enumerate(self._processes)
             if index not in self._answers
-            for source in (process.connection, process.pidfd)
+            for source in (process.connection, process.process.sentinel)
         }
         ready = connection.wait(list(open_ones), max(0.0, self._deadline - time.monotonic()))
         for index in sorted({open_ones[source] for source in ready}):  # type: ignore[index]
@@ -118,20 +120,12 @@ class Call:
 class RankProcess:
     """One process that runs rank_main.py."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, host: Host = LOOPBACK) -> None:
         self.log = Log(directory / f"rank-{uuid.uuid4().hex[:6]}.log")
         self.connection, theirs = connection.Pipe()
-        command = [sys.executable, str(Path(__file__).with_name("rank_main.py")), str(theirs.fileno())]
-        with self.log.path.open("w") as log, theirs:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                env=environment(),
-            )
-        self.pidfd = os.pidfd_open(self.process.pid)
+        with theirs:
+            log = self.log.path
+            self.process = Fork(_main, theirs, out=log, log=log, variables=environment(), host=host)
 
     def dump_stacks(self) -> None:
         """Have the process write the stacks of all its threads to its log."""
@@ -148,9 +142,11 @@ class RankProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+
+
+def _main(connection: connection.Connection) -> None:
+    # Not imported above: this process need not load torch.
+    importlib.import_module("support.processes.rank_main").main(connection)
 
 
 class Ranks:

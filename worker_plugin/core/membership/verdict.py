@@ -21,7 +21,8 @@ This module is one table of decisions, so it is longer than others.
     all, after the grace       a rank is gone at every live reducer   -> WorkerLost
                                a rank has left, and we wait for more  -> PeerLeft
     all, after join_timeout_s  no reducer is there                    -> ReducerUnavailable
-        with a fallback        the same                               -> FallBack, once, idle or not
+        with a fallback        the same                               -> FallBack, once, idle or not;
+                                                                         until rank 0's is there, no time counts
                                all ranks, but none that all reach     -> ReducerUnavailable
     all, after timeout_s       ranks are missing                      -> WorkersMissing
                                the epoch has not started              -> CollectiveTimeout
@@ -91,6 +92,8 @@ class View:
     may_fall_back: bool = False
     #: Whether it has.
     has_fallen_back: bool = False
+    #: Whether rank 0 has yet to say where its reducer is, or why there is none.
+    awaits_fallback: bool = False
     #: See `Identity.goes_on`.
     goes_on: bool = False
 
@@ -119,7 +122,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class FallBack:
-    """Have rank 0 start a reducer for this job; the clocks begin anew."""
+    """Have rank 0 start a reducer for this job; the clocks begin anew with its answer."""
 
     reason: str
 
@@ -139,6 +142,8 @@ def judge(view: View) -> Verdict:
 
 
 def _judge(view: View) -> Verdict:
+    if view.awaits_fallback and not any(link.is_up for link in view.links):
+        return _KEEP
     if view.configuration is None:
         return _first_epoch(view)
     if view.rank == 0:

@@ -60,6 +60,8 @@ def texts(view: View, since: float) -> list[Action]:
     down = [link for link in view.links if link.phase is not LinkPhase.RETIRED and not link.is_up]
     is_alone = not any(link.is_up for link in view.links)
     logs: list[Action] = []
+    if is_alone and view.awaits_fallback:
+        return [Log(_WARNING, "waiting for the reducer that rank 0 starts on its own host")]
     if down and (is_alone or view.configuration is None or view.broken_since is not None):
         starts = (view.alone_since, view.broken_since, view.started_at)
         start = next(start for start in starts if start is not None)

@@ -9,6 +9,8 @@
                   some have one                                        wait until they take it in, as long as that
                                                                        takes (donation.py); until then they know
                                                                        whether one before it has ended (memory.py)
+                  nothing is heard of them any more, not even that     wait, at most `join_timeout_s`: perhaps no
+                  they have gone                                       reducer could be reached
                   all that have one go while it takes the training     WorkersMissing
                   another living process has its rank                  RankTaken, after TAKEN_S
                   the others have other settings, or another run, or   ConfigError
@@ -61,6 +63,9 @@ class Hearing:
     new_id: str
     #: Whether this worker has begun to take the training of others.
     has_taken: bool = False
+    #: Since when a new worker hears neither that the job's workers live, of which it knew, nor that they
+    #: have gone; None: it hears of all of them, or never knew of any.
+    silent_since: float | None = None
 
     @property
     def living(self) -> tuple[Said, ...]:
@@ -102,14 +107,18 @@ Advice: TypeAlias = Wait | Propose | Join | Refuse
 
 def deliberate(hearing: Hearing) -> Advice:
     """Return what a worker without a generation should do. Same input, same output."""
-    if hearing.has_taken and hearing.lineage.number == 0 and not any(said.number for said in hearing.living):
-        # Its model is in no state from which a new job could begin.
-        return Refuse(
-            WorkersMissing(
-                f"all workers of the job have gone while rank {hearing.own.worker.rank} took their training: start it "
-                f"again"
+    if hearing.lineage.number == 0 and not any(said.number for said in hearing.living):
+        silent_since = hearing.silent_since
+        if silent_since is not None and hearing.now < silent_since + hearing.join_timeout_s:
+            return Wait("the job's workers, of which nothing is heard any more")
+        if hearing.has_taken:
+            # Its model is in no state from which a new job could begin.
+            return Refuse(
+                WorkersMissing(
+                    f"all workers of the job have gone while rank {hearing.own.worker.rank} took their training: "
+                    f"start it again"
+                )
             )
-        )
     own, settings = hearing.own.worker, hearing.own.settings
     proposals = [
         one.proposal for one in hearing.living if one.proposal is not None and one.settings == settings
@@ -129,7 +138,7 @@ def must_tell(generation: Generation, own: Worker, others: Iterable[Said]) -> bo
     living = [said for said in others if not said.is_gone and said.worker != own]
     workers = frozenset(generation.workers)
     is_first = not any(
-        said.number == generation.number and said.worker < own for said in living if said.worker in workers
+        said.generation == generation.id and said.worker < own for said in living if said.worker in workers
     )
     return is_first and any(
         said.number < generation.number and (said.is_waiting or not said.number)
@@ -190,7 +199,7 @@ def _as_new(hearing: Hearing) -> Advice:
 
 def _after_a_loss(hearing: Hearing) -> Advice:
     lineage, own = hearing.lineage, hearing.own
-    last = lineage.joined[-1] if lineage.joined else lineage.started
+    last = lineage.last
     assert last is not None  # it has joined one
     if lineage.started is None and any(own.worker in one.newcomers for one in lineage.joined):
         # The others do not wait for it as for one of them, and it may soon lack what they have done since.
@@ -220,7 +229,11 @@ def _after_a_loss(hearing: Hearing) -> Advice:
     may_join = lineage.may_join(wanted)
     if own.worker == wanted.workers[0] and may_join:
         return Propose(wanted)
-    ahead = [said for said in hearing.living if said.number > lineage.number and not said.is_waiting]
+    ahead = [
+        said
+        for said in hearing.living
+        if said.number >= lineage.number and said.generation != last.id and not said.is_waiting
+    ]
     if ahead and hearing.now >= hearing.since + STOPPED_S:
         return Refuse(
             WorkerLost(

@@ -39,8 +39,9 @@ class Said:
     host: str
     #: What must be the same on all workers, as a text.
     settings: str
-    #: The highest number of a generation that it has joined; 0: none.
+    #: The highest number of a generation that it has joined, and the id of that one; 0: none.
     number: int = 0
+    generation: str = ""
     #: Whether it looks for the next generation, because its last one has ended.
     is_waiting: bool = False
     #: What it proposes to the others.
@@ -63,10 +64,17 @@ class Said:
     has_ended: bool = False
 
     @property
+    def replaced(self) -> Worker | None:
+        """Whose place it has taken, if it knows that this one has ended."""
+        return None if self.former is None else Worker(self.worker.rank, self.former[0])
+
+    @property
     def ended(self) -> dict[Worker, int]:
         """Who has ended, as it knows; see `Lineage.ended`."""
-        ended = {} if self.former is None else {Worker(self.worker.rank, self.former[0]): self.former[1]}
-        return ended | ({self.worker: self.number} if self.has_ended else {})
+        ended = {self.worker: self.number} if self.has_ended else {}
+        if self.former is not None and self.replaced is not None:
+            ended[self.replaced] = self.former[1]
+        return ended
 
     def to_entry(self) -> bytes:
         """Return the entry for the lobby."""
@@ -76,6 +84,7 @@ class Said:
             "host": self.host,
             "settings": self.settings,
             "number": self.number,
+            "generation": self.generation,
             "waiting": self.is_waiting,
             "count": self.count,
         }
@@ -149,6 +158,7 @@ def said_from_entry(data: bytes) -> Said:
             str(fields["host"]),
             str(fields["settings"]),
             int(fields["number"]),
+            str(fields["generation"]),
             bool(fields["waiting"]),
             None if proposal is None else generation_from_fields(proposal),
             int(fields["count"]),

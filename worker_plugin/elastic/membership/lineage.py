@@ -22,6 +22,9 @@ for one, or more, is more than half of those who count for both, if these are fe
 many, both are counted alike. That a worker has ended is not enough: before it did, it may have joined
 a generation with workers that go on.
 
+Besides, all but the newcomers of a generation must have been in those that this worker knows: one
+that was left out of a generation that has started lacks what the others have done in it.
+
 It is enough to look at the last generation that has started, and not at all earlier ones, only
 because a generation starts when *all* of its workers have joined it. And a generation that a
 worker has joined counts although it may never start, because the worker cannot know whether it has.
@@ -29,7 +32,7 @@ worker has joined counts although it may never start, because the worker cannot 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -92,10 +95,14 @@ class Lineage:
         self.ended: dict[Worker, int] = {}
 
     @property
+    def last(self) -> Generation | None:
+        """The generation that this worker has joined last, which has the highest number; None if it has joined none."""
+        return self.joined[-1] if self.joined else self.started
+
+    @property
     def number(self) -> int:
-        """The highest number of a generation that this worker has joined; 0 if it has joined none."""
-        known = (*([self.started] if self.started else []), *self.joined)
-        return max((generation.number for generation in known), default=0)
+        """That generation's number; 0 if there is none."""
+        return 0 if self.last is None else self.last.number
 
     def may_join(self, generation: Generation) -> bool:
         """Whether this worker may join a generation without risking that two of them go on."""
@@ -103,7 +110,10 @@ class Lineage:
             return False
         if self.started is None and generation.number == 1:
             return [worker.rank for worker in generation.workers] == list(range(self.size))
-        before: Iterable[Generation] = self.joined if self.started is None else (self.started, *self.joined)
+        before = self.joined if self.started is None else (self.started, *self.joined)
+        known = {worker for one in before for worker in one.workers}
+        if before and not known.union(generation.newcomers).issuperset(generation.workers):
+            return False
         return all(generation.is_majority_of(one, self.ended) for one in before)
 
     def inherit(self, before: Generation) -> None:

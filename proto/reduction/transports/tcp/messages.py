@@ -3,9 +3,10 @@
 The header has HEADER_BYTES, little-endian. A Push or Result has its payload after it and everything
 else in it; all other frames are the payload, as in the schema (`reduction.wire`). The header ends
 with a checksum of itself, so that damage on the way is found before anything in it is believed, the
-length of what follows above all. A connection begins with PREAMBLE and the key of the offer; the
-other side answers PREAMBLE, and with another PREAMBLE the stream moves (proto/README.md, "Data
-planes").
+length of what follows above all. It also has the checksum of a frame that is the payload; that of a
+Push or Result only if the configuration asks for it. A connection begins with PREAMBLE and the key of
+the offer; the other side answers PREAMBLE, and with another PREAMBLE the stream moves
+(proto/README.md, "Data planes").
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ def result_header(result: Result, place_bytes: int = 0) -> bytes:
     )
 
 
-def control_header(length: int) -> bytes:
-    """Return the header of a frame other than Push and Result, which takes `length` bytes."""
-    return pack_header(CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
+def control_header(frame: bytes | memoryview) -> bytes:
+    """Return the header of a frame other than Push and Result, which follows as in the schema."""
+    return pack_header(CONTROL, 0, 0, HAS_CRC, len(frame), 0, crc32c(frame, 0, 0), 0, 0, 0, 0, 0)
 
 
 def region_header(kind: int, number: int) -> bytes:
@@ -150,3 +151,16 @@ def control_payload(header: Header) -> memoryview:
     if header.length > REDUCER_CONTROL_BYTES_MAX:
         raise MalformedFrame(f"a frame of {header.length} bytes, allowed are {REDUCER_CONTROL_BYTES_MAX}")
     return memoryview(bytearray(header.length))
+
+
+def control_frame(header: Header, payload: memoryview) -> bytes:
+    """Return a frame that is neither Push nor Result, as in the schema; a peer may send it without a checksum.
+
+    Raises:
+        DataCorrupted: it is not what the peer sent.
+    """
+    if header.checksum is not None and crc32c(payload, 0, 0) != header.checksum:
+        raise DataCorrupted(
+            f"a frame of {len(payload)} bytes arrived damaged: its checksum is of other bytes"
+        )
+    return bytes(payload)

@@ -213,6 +213,7 @@ def test_a_script_that_fails_is_shown(network: Network, tmp_path: Path) -> None:
     assert last.endswith("no data here\n\n")
 
 
+@pytest.mark.full
 def test_a_script_of_ddp_is_compared(network: Network, tmp_path: Path) -> None:
     network.close()
     script = tmp_path / "script.py"

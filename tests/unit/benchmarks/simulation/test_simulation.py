@@ -182,6 +182,7 @@ def lab(name):
 
 
 @pytest.mark.parametrize("one", [*lab("few-reducers"), lab("paced")[0]])
+@pytest.mark.full
 def test_it_agrees_with_what_the_lab_has_measured(one):
     row = compare(one)
     assert not row["not_simulated"]

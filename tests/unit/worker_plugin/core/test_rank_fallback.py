@@ -43,21 +43,30 @@ def test_the_collective_is_pushed_there_again():
     assert [type(action) for action in pushes] == [PushChunk]
 
 
-def test_it_waits_for_the_fallback_as_long_again_and_asks_only_once():
-    scene = alone()
-    scene.tick(60.0)
-    assert Embed() not in scene.tick(119.9)
-    assert failure(scene.tick(120.0))[0] is ReducerUnavailable
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_while_it_starts_no_time_counts_and_then_all_of_it_again(has_begun):
+    # The start of a reducer may take longer than `join_timeout_s`.
+    scene = alone() if has_begun else Scene(0, "a", may_fall_back=True)
+    scene.tick(0.0)
+    if not has_begun:
+        scene.lose("a", now=0.0)
+    assert Embed() in scene.tick(60.0)
+    assert scene.tick(500.0) == [Log(30, "waiting for the reducer that rank 0 starts on its own host")]
+    scene.handle(FellBack("f:1"), 500.0)
+    assert Embed() not in scene.tick(559.9)
+    assert scene.core.error is None
+    assert failure(scene.tick(560.0))[0] is ReducerUnavailable
 
 
-def test_the_wait_begins_anew_when_it_is_there():
+def test_a_reducer_that_came_back_meanwhile_makes_up_for_one_that_never_serves():
     scene = alone()
     scene.tick(60.0)
-    scene.handle(FellBack("f:1"), 100.0)
+    scene.welcome("a", now=61.0)
+    scene.handle(FellBack("f:1"), 62.0)
+    scene.handle(Received(0, peers("PP")), 63.0)
+    scene.start("a", 2)
+    scene.tick(125.0)
     assert scene.core.error is None
-    scene.tick(159.9)
-    assert scene.core.error is None
-    assert failure(scene.tick(160.0))[0] is ReducerUnavailable
 
 
 def test_before_the_first_epoch():
@@ -110,4 +119,5 @@ def test_an_idle_rank_takes_part_too():
     scene.handle(NoFallback(NOBODY), 61.0)
     assert scene.core.error is None
     scene.issue(now=62.0)
-    assert failure(scene.tick(120.0))[0] is ReducerUnavailable
+    assert scene.tick(120.9) == []
+    assert failure(scene.tick(121.0))[0] is ReducerUnavailable

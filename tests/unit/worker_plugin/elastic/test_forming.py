@@ -1,6 +1,7 @@
 """A worker's part in forming generations, without a lobby."""
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +31,30 @@ def test_a_newcomer_of_another_run_is_not_taken_in(monkeypatch):
     config = PluginConfig(job="job", rank=0, world_size=2)
     ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
     assert ours.newcomers == [Worker(2, "nonce2")]
+
+
+def test_a_new_worker_knows_when_it_hears_nothing_of_the_job(monkeypatch):
+    heard_now = {}
+    voice = SimpleNamespace(own=None, others=lambda: heard_now)
+    monkeypatch.setattr(forming, "Voice", lambda config, own, on_news: voice)
+    config = PluginConfig(job="job", rank=0, world_size=2)
+    ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
+
+    def silent_since(now, *others):
+        heard_now.clear()
+        heard_now.update({one.worker.nonce: one for one in others})
+        return ours._hearing(now, 0.0).silent_since
+
+    new = heard(3, "run='x'")
+    one, two = (heard(rank, "run='x'", number=4) for rank in (1, 2))
+    assert silent_since(1.0, new) is None  # it knows of no job
+    assert silent_since(2.0, new, one, two) is None
+    assert silent_since(3.0, new) == 2.0
+    assert silent_since(4.0, replace(one, is_gone=True)) == 2.0
+    assert silent_since(5.0, replace(one, is_gone=True), replace(two, is_gone=True)) is None
+    assert silent_since(6.0) == 2.0
+    assert silent_since(7.0, one) is None
+    assert silent_since(8.0, replace(one, is_gone=True)) is None
 
 
 class Waiting:
@@ -76,3 +101,51 @@ def test_a_worker_that_the_lobby_has_forgotten_is_not_waited_for(monkeypatch, ot
     generation = Generation(2, "id", (ours.own, Worker(1, "nonce1"), Worker(2, "nonce2")))
     error = ours._wait_for_start(Waiting(), generation.workers, lambda said: said.is_gone, None, generation)
     assert str(error) == ("nothing was heard of ranks [2] for 15 s" if others else "the test is over")
+
+
+@pytest.mark.parametrize(
+    ("changes", "comes"),
+    [
+        ({"number": 2, "generation": "id"}, True),
+        ({"number": 1, "generation": "before"}, True),
+        ({"number": 2, "generation": "another"}, False),
+        ({"number": 3, "generation": "next"}, False),
+        ({"number": 1, "generation": "before", "missed": "id"}, False),
+        ({"number": 1, "generation": "before", "is_gone": True}, False),
+    ],
+)
+def test_a_worker_of_another_generation_is_not_waited_for(monkeypatch, changes, comes):
+    """It may have proposed one of the same number at the same time."""
+    other = heard(1, "run='x'", **changes)
+
+    def voice(config, own, on_news):
+        return SimpleNamespace(own=own, others=lambda: {"nonce1": other}, say=lambda **changes: None)
+
+    monkeypatch.setattr(forming, "Voice", voice)
+    looks = iter(range(3))
+
+    def check():
+        if next(looks, None) is None:
+            raise WorkerLost("the test is over")
+
+    ours = forming.Forming(
+        PluginConfig(job="job", rank=0, world_size=2), "run='x'", 1, threading.Condition(), check
+    )
+    assert not ours._has_started(Waiting(), Generation(2, "id", (ours.own, other.worker)))
+    assert (next(looks, None) is None) == comes
+
+
+def test_a_worker_that_was_started_again_has_been_lost(monkeypatch):
+    others = {}
+    monkeypatch.setattr(
+        forming, "Voice", lambda config, own, on_news: SimpleNamespace(own=own, others=lambda: others)
+    )
+    config = PluginConfig(job="job", rank=0, world_size=2)
+    ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
+    first, second = Worker(1, "aa"), Worker(1, "bb")
+    others["bb"] = Said(second, "host1", "run='x'")
+    generation = Generation(3, "id", (ours.own, first))
+    assert ours.replaced(generation) is None
+    others["bb"] = Said(second, "host1", "run='x'", former=("aa", 3))
+    assert ours.replaced(generation) == first
+    assert ours.replaced(Generation(4, "next", (ours.own, second))) is None

@@ -3,6 +3,7 @@
 import threading
 
 import torch
+from reduction.errors import LocalProtocolError
 from reduction.model import DType, ReduceOp
 from support.fakes.fake_sums import FakeSums
 
@@ -78,6 +79,29 @@ def test_every_worker_may_lack_another_one():
 def test_a_worker_that_came_later_knows_nothing_of_what_was_before():
     old, new = ledger_of(9, {7: 1.0}, first=7), ledger_of(8, {}, first=7)
     assert recover(new, old) == [{7: 1.0}, {}]
+
+
+def test_a_result_that_one_worker_lacks_and_the_others_have_forgotten_ends_all():
+    """Or it would go on with this collective, and they with the next one."""
+    ledgers = ledger_of(8, {}, first=7), ledger_of(9, {8: 1.0}, first=8)
+    sums, errors = FakeSums(2), []
+
+    def work(index: int) -> None:
+        submit, ledger = sums.member(), ledgers[index]
+        try:
+            agree_on_results(
+                ledger.entries, (ledger.missing, ledger.end), index, 2, lambda tensor: submit(tensor).wait()
+            )
+        except LocalProtocolError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    text = "collective 7: some workers lack its result, and the others have forgotten it: [[7, 7], [9, 9]]"
+    assert errors == [text] * 2
 
 
 def test_the_ledger_forgets_what_all_hold():

@@ -77,3 +77,19 @@ def test_a_worker_never_says_more_than_a_reducer_takes(monkeypatch):
     asyncio.run(say())
     assert slept[: LOBBY_SAYS_MAX // 2] == [0.0] * (LOBBY_SAYS_MAX // 2), "at first it says all at once"
     assert slept[-1] == pytest.approx(1 / LOBBY_SAYS_PER_S)
+
+
+def test_what_nobody_could_hear_costs_nothing():
+    """Or a worker that dials reducers which are away, five times a second, could say nothing once they are back."""
+
+    class Refused:
+        async def wait_for_connection(self):
+            raise ConnectionRefusedError
+
+    async def dial():
+        client = SimpleNamespace(_changed={"reducer": asyncio.Event()}, _paid_until={"reducer": 0.0})
+        with pytest.raises(ConnectionRefusedError):
+            await LobbyClient._write(client, Refused(), "reducer")
+        return client._paid_until
+
+    assert asyncio.run(dial()) == {"reducer": 0.0}

@@ -124,7 +124,7 @@ def test_a_place_is_checked():
                     parsed = parsed._replace(length=1)
                 with pytest.raises(MalformedFrame, match="bytes follow where"):
                     one.sharing.memory_for(parsed)
-            assert one.sharing.memory_for(tcp.parse_header(tcp.control_header(5))) is None
+            assert one.sharing.memory_for(tcp.parse_header(tcp.control_header(bytes(5)))) is None
             with pytest.raises(MalformedFrame, match="without the descriptor"):
                 one.sharing.on_message(tcp.parse_header(tcp.region_header(tcp.SHOW, 1)))
 
@@ -137,7 +137,7 @@ def test_descriptors_wait_for_room_in_the_socket_and_keep_their_order():
             for side in (one, other):
                 side.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             filler = memoryview(bytes(300_000))
-            one.connection.send(tcp.control_header(len(filler)), filler)
+            one.connection.send(tcp.control_header(filler), filler)
             assert one.connection.queued_bytes > 0, "the socket is full"
             buffers = [one.own.allocate(SLAB_BYTES) for _ in range(5)]
             for number, buffer in enumerate(buffers):
@@ -156,7 +156,7 @@ def test_a_connection_that_is_over_takes_and_keeps_no_descriptor():
             buffer = one.own.allocate(SLAB_BYTES)
             region, _ = one.own.find(address_of(buffer.data))
             before = descriptors()
-            one.connection.send_descriptor(tcp.control_header(0), region)
+            one.connection.send_descriptor(tcp.control_header(b""), region)
             await other.until(lambda side: side.messages)
             assert descriptors() == before + 1, "it came, and nobody took it"
             other.connection.close()
@@ -176,7 +176,7 @@ def test_too_many_descriptors_end_the_connection():
             for count in (DESCRIPTORS_WAITING_MAX, 1):
                 files = [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
                 rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
-                bare.sendmsg([tcp.control_header(0)], [rights])
+                bare.sendmsg([tcp.control_header(b"")], [rights])
                 for file in files:
                     os.close(file)
             error = await side.end()
@@ -357,7 +357,7 @@ def test_a_descriptor_waits_behind_more_buffers_than_one_call_sends():
             one.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             filler = memoryview(bytes(1000))
             for _ in range(200):
-                one.connection.send(tcp.control_header(len(filler)), filler)
+                one.connection.send(tcp.control_header(filler), filler)
             buffer = one.own.allocate(SLAB_BYTES)
             buffer[:10] = 7
             one.push(buffer[:10])

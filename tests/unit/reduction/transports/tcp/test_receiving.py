@@ -5,6 +5,7 @@ import contextlib
 import socket
 
 import pytest
+from crc32c import crc32c
 from reduction import limits
 from reduction.errors import DataCorrupted, MalformedFrame, OutOfOrder, ResourceExhausted
 from reduction.model import Collective, DType, Push, ReduceOp, Result
@@ -54,10 +55,10 @@ def test_headers_come_as_they_were_sent(edge):
         with connected() as (_, handler, peer):
             peer.send(tcp.push_header(Push(epoch, seq, chunk, what, mark, payload, crc)) + payload)
             peer.send(tcp.result_header(Result(epoch, seq, chunk, mark, payload, crc)) + payload)
-            peer.send(tcp.control_header(7) + payload)
+            peer.send(tcp.control_header(payload) + payload)
             await handler.count(3)
             assert [bytes(taken) for _, taken in handler.messages] == [b"payload"] * 3
-            assert [header.checksum for header in handler.placed] == [crc, crc, None]
+            assert [header.checksum for header in handler.placed] == [crc, crc, crc32c(payload)]
             assert (
                 [header for header, _ in handler.messages]
                 == handler.placed
@@ -77,7 +78,7 @@ def test_headers_come_as_they_were_sent(edge):
                         what.fingerprint,
                     ),
                     tcp.Header(tcp.RESULT, 0, 0, flags, 7, chunk, crc or 0, epoch, seq, mark, 0, 0),
-                    tcp.Header(tcp.CONTROL, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0),
+                    tcp.Header(tcp.CONTROL, 0, 0, tcp.HAS_CRC, 7, 0, crc32c(payload), 0, 0, 0, 0, 0),
                 ]
             )
 
@@ -114,7 +115,9 @@ def test_the_bytes_of_a_header_are_fixed():
     )
     with_crc = tcp.result_header(Result(5, 6, 7, 8, memoryview(bytes(258)), 0xAABBCCDD))
     assert with_crc.hex()[:32] == "030000010201000007000000ddccbbaa"
-    assert tcp.control_header(258).hex() == "0100000002010000" + "00" * 48 + "45b214ff"
+    assert tcp.control_header(b"123456789").hex() == (
+        "010000010900000000000000839206e3" + "00" * 40 + "07618a65"
+    )
     assert tcp.PREAMBLE == b"RDSTCP2\n"
 
 
@@ -598,6 +601,22 @@ def test_no_memory_for_a_frame_that_is_too_long(length):
     text = f"a frame of {length} bytes, allowed are {limits.REDUCER_CONTROL_BYTES_MAX}"
     with pytest.raises(MalformedFrame, match=text):
         tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("at", range(tcp.HEADER_BYTES + 5))
+def test_any_bit_of_another_frame_that_flips_is_found(at):
+    frame = control(pattern(5))
+    for bit in range(8):
+        data = bytearray(frame)
+        data[at] ^= 1 << bit
+        payload = memoryview(data)[tcp.HEADER_BYTES :]
+        with pytest.raises(DataCorrupted):
+            tcp.control_frame(tcp.parse_header(data[: tcp.HEADER_BYTES]), payload)
+
+
+def test_another_frame_may_come_without_a_checksum():
+    header = tcp.Header(tcp.CONTROL, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0)
+    assert tcp.control_frame(header, memoryview(b"ab")) == b"ab"
 
 
 def test_a_bug_of_the_handler_costs_one_connection():

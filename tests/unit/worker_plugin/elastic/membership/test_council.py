@@ -28,6 +28,7 @@ def worker(rank: int, life: str = "a") -> Worker:
 
 
 def said(rank: int, life: str = "a", **changes: object) -> Said:
+    changes.setdefault("generation", {1: "first", 2: "second"}.get(changes.get("number", 0), ""))
     return replace(Said(worker(rank, life), f"host{rank}", SETTINGS), **changes)
 
 
@@ -133,6 +134,17 @@ def test_a_newcomer_that_has_begun_to_take_the_training_does_not_begin_a_new_job
     assert "have gone while rank 2 took their training" in str(advice.error)
     live = said(0, number=3)
     assert isinstance(deliberate(replace(hearing(said(2, "b"), live), has_taken=True)), Wait)
+
+
+@pytest.mark.parametrize("has_taken", [False, True])
+def test_of_a_job_that_is_not_heard_any_more_nobody_says_that_it_has_gone(has_taken):
+    """Reducers that were started again know only those who have dialled them again."""
+    heard = replace(hearing(said(0, "b"), said(1, "b"), said(2, "b")), has_taken=has_taken, silent_since=99.0)
+    advice = deliberate(heard)
+    assert isinstance(advice, Wait)
+    assert "of which nothing is heard any more" in advice.why
+    late = deliberate(replace(heard, now=99.0 + heard.join_timeout_s))
+    assert isinstance(late, Refuse if has_taken else Propose)
 
 
 def test_a_newcomer_is_told_why_it_gets_nothing():
@@ -274,6 +286,16 @@ def test_a_worker_without_which_the_others_have_gone_on():
     assert isinstance(late, Refuse)
     assert isinstance(late.error, WorkerLost)
     assert "gone on without rank 1, in generation 2" in str(late.error)
+
+
+def test_others_in_another_generation_of_the_same_number_have_gone_on_as_well():
+    lineage = after_first(1)
+    lineage.join(Generation(2, "own", (worker(0), worker(1), worker(2))))
+    own = said(1, number=2, generation="own", is_waiting=True)
+    others = said(0, number=2), said(2, number=2)
+    late = deliberate(hearing(own, *others, lineage=lineage, now=100.0 + STOPPED_S))
+    assert isinstance(late, Refuse)
+    assert isinstance(late.error, WorkerLost)
 
 
 def test_new_workers_do_not_count_after_a_loss():

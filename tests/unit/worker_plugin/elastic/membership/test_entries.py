@@ -12,7 +12,7 @@ from worker_plugin.elastic.membership.entries import Offer, Said, merge, said_fr
 from worker_plugin.elastic.membership.lineage import Generation, Worker
 
 A, B, C = Worker(0, "aa"), Worker(1, "bb"), Worker(2, "cc")
-SAID = Said(A, "host", "settings", 3, True, Generation(4, "id", (A, B, C), (B,)), 7)
+SAID = Said(A, "host", "settings", 3, "before", True, Generation(4, "id", (A, B, C), (B,)), 7)
 
 
 def entry(said: Said, *, is_gone: bool = False) -> LobbyEntry:

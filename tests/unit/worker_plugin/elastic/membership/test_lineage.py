@@ -75,3 +75,18 @@ def test_newcomers_alone_are_no_majority():
 
 def test_the_donor_is_the_first_that_has_the_state():
     assert Generation(2, "x", (A, B, C), (A,)).donor == B
+
+
+def test_who_was_left_out_of_a_generation_is_in_no_later_one():
+    lineage, first = Lineage(B, 4), Generation(1, "first", (A, B, C, D))
+    lineage.join(first)
+    lineage.start(first)
+    without_a = Generation(2, "x", (B, C, D))
+    lineage.join(without_a)
+    assert lineage.may_join(Generation(3, "y", (A, B, C)))  # for all that B knows, the second has not started
+    lineage.start(without_a)
+    assert not lineage.may_join(Generation(3, "y", (A, B, C)))
+    assert lineage.may_join(Generation(3, "y", (A, B, C), (A,)))
+    with_new = Generation(3, "y", (B, C, NEW), (NEW,))
+    lineage.join(with_new)
+    assert lineage.may_join(Generation(4, "z", (B, C, NEW)))

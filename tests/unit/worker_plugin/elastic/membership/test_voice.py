@@ -50,5 +50,5 @@ def test_a_worker_that_says_other_nonsense_each_time_is_a_few_lines(heard, caplo
 
 def test_a_host_moves_no_cursor(heard):
     fields = {"rank": 1, "nonce": "11" * 16, "host": "h\x1b[2J\u202e", "settings": "s", "number": 0}
-    said = json.dumps(fields | {"waiting": False, "count": 1}).encode()
+    said = json.dumps(fields | {"generation": "", "waiting": False, "count": 1}).encode()
     assert heard(iter([said]))["11" * 16].host == r"h\x1b[2J\u202e"

@@ -1,0 +1,103 @@
+"""Processes that begin as forks of a server that has loaded torch, since that takes two seconds.
+
+They are as if started by a command: own variables, own descriptors 0 to 2, nothing of ours loaded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.hosts import LOOPBACK, Host
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["pytest", "torch.distributed"])
+
+
+class Fork:
+    """A process that calls a function; used like a `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *arguments: Any,
+        out: Path,
+        log: Path,
+        variables: dict[str, str],
+        host: Host = LOOPBACK,
+    ) -> None:
+        """Start it.
+
+        Args:
+            function: of a module.
+            *arguments: its arguments; of a connection it gets a copy.
+            out: file to which its stdout is appended.
+            log: the same for stderr.
+            variables: its environment.
+            host: where it runs.
+        """
+        for path in (out, log):
+            path.touch()
+        call = (out, log, variables, host, function, arguments)
+        self._process = _CONTEXT.Process(target=_main, args=call)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        #: Readable when it has ended.
+        self.sentinel: int = self._process.sentinel
+
+    def poll(self) -> int | None:
+        """Return its exit code; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait until it has ended; return its exit code."""
+        self._process.join(timeout_s)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(repr(self._process), timeout_s or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _main(
+    out: Path,
+    log: Path,
+    variables: dict[str, str],
+    host: Host,
+    function: Callable[..., object],
+    arguments: tuple[Any, ...],
+) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+    appended = os.O_WRONLY | os.O_APPEND
+    for descriptor, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, appended), (2, log, appended)):
+        opened = os.open(path, flags)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    try:
+        with host.entered():
+            function(*arguments)
+    except SystemExit:
+        raise
+    except BaseException:
+        # As the interpreter does, which multiprocessing takes the place of.
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()

@@ -199,7 +199,9 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
     if error in ("WorkerLost", "ReducerUnavailable", "WorkersMissing", "CollectiveTimeout"):
         times = [fault["t"] for fault in faults]
         is_crowd = any(third < first + CROWD_S for first, third in zip(times, times[2:], strict=False))
-        return is_crowd or bool(kinds & SEVERE)
+        # Who quits while no reducer is there is waited for as long as somebody who is late.
+        has_quit = memory_s == TIMEOUT_MEMORY_S and any(one["what"] == "quit" for one in own)
+        return is_crowd or has_quit or bool(kinds & SEVERE)
     return False
 
 

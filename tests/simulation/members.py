@@ -19,7 +19,8 @@ def check(job: Job, reducers: Iterable[SimReducer]) -> None:
     """
     leader = job.member(0)
     configuration = None if leader is None else leader.core.epochs.configuration
-    if leader is None or leader.is_over or configuration is None:
+    # A new reducer only takes part when all ranks are there.
+    if leader is None or configuration is None or any(rank.is_over for rank in job.ranks):
         return
     there = [link for link in leader.core.roster.links if link.is_up]
     stands_by = {link.incarnation for link in there} - {link.incarnation for link in with_share(there)}

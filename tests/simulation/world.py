@@ -20,7 +20,7 @@ from simulation.reducer import SimReducer
 from simulation.servers import PORT, Server
 
 #: Faults come in this time, in seconds, and after that all must come to its end in that time.
-FAULTS_S, CALM_S = 60.0, 240.0
+FAULTS_S, CALM_S = 60.0, 400.0
 #: How many faults a run has in the mean, and a dense run, whose jobs are long ones.
 FAULTS_MEAN, DENSE_MEAN = 12.0, 300.0
 #: How long after a fault paces may still differ, in seconds.

@@ -482,9 +482,9 @@ class RankCore:
         self._was_busy = not self.window.is_idle
         self._begin(now)
         self.roster.dial(now, self._join())
-        if self.roster.wants_look_up(
-            now, may_miss_rank_0=self.identity.rank != 0 and not self.epochs.is_calm
-        ):
+        is_first, waits = self.identity.rank == 0, not self.epochs.is_calm
+        lacks_some = is_first and waits and self.has_begun and self.identity.on_reducer_loss == "wait"
+        if self.roster.wants_look_up(now, may_miss_rank_0=waits and not is_first, lacks_some=lacks_some):
             self._actions.append(LookUp())
         # Before the first epoch rank 0 would wait for a reducer of which nobody else knows.
         if self.identity.rank == 0 and self.has_begun and self.roster.wants_refresh(now):

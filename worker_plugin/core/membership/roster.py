@@ -183,7 +183,7 @@ class Roster:
         if self.alone_since is None and not self.up:
             self.alone_since = now
 
-    def wants_look_up(self, now: float, *, may_miss_rank_0: bool) -> bool:
+    def wants_look_up(self, now: float, *, may_miss_rank_0: bool, lacks_some: bool) -> bool:
         """Whether to look the DNS names up now: one of their reducers has been away for a while, or all are away.
 
         If all are away, those that rank 0 has found may have taken the places of all that this rank had looked up. If
@@ -192,9 +192,10 @@ class Roster:
         Args:
             now: in seconds.
             may_miss_rank_0: whether this rank waits for rank 0 to begin an epoch.
+            lacks_some: whether this is rank 0 and waits for reducers.
         """
-        is_apart = self._may_change and (not self.up or (may_miss_rank_0 and self.met_since is None))
-        if not is_apart and not any(
+        is_apart = not self.up or lacks_some or (may_miss_rank_0 and self.met_since is None)
+        if not (is_apart and self._may_change) and not any(
             link.is_looked_up and link.phase in (LinkPhase.DOWN, LinkPhase.OPENING) for link in self.links
         ):
             self.look_up_at = None

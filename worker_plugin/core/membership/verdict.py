@@ -15,8 +15,9 @@ This module is one table of decisions, so it is longer than others.
         "reshard"              after grace_s, some reducers see all   -> those with a share
                                no grace for a member whose process is known to be gone: its address has another
                                one now, or the dial found nobody there
-        "wait"                 all members' addresses see all         -> those, in their new lives too; the second and
-                               further processes behind an address may have other ports then
+        "wait"                 as many reducers as before see all,
+                               and none of them is still dialled      -> those with a share; the address of a member may
+                               lead nowhere by now: its name stands for another one, its process has another port
         "raise"                after the same grace                   -> ReducerUnavailable
     all, after the grace       a rank is gone at every live reducer   -> WorkerLost
                                a rank has left, and we wait for more  -> PeerLeft
@@ -253,8 +254,14 @@ def _membership(view: View) -> Verdict | None:
         for link, member in zip(members, view.configuration.members, strict=True)
         if link not in whole
     ]
+    left = [*whole, *others]
+    left = [link for link in left if not link.is_fallback] or left
+    again = {link.address for link in left}
     if view.on_reducer_loss == "wait":
-        return _in_new_lives(view, [*others, *whole])
+        dialled = {link.address for link in view.links if link.phase is not LinkPhase.RETIRED} - again
+        if len(left) < len(members) or any(address in dialled for _, address in lost):
+            return None
+        return Reconfigure(with_share(left), "all reducers are there again")
     # A member whose process is gone never comes back, so it is not waited for.
     gone = {link.address for link in view.links if link.is_up or link.is_absent}
     may_return = any(link is not None or address not in gone for link, address in lost)
@@ -268,36 +275,9 @@ def _membership(view: View) -> Verdict | None:
             f"lost {names}, and on_reducer_loss is 'raise': start again from a checkpoint, or choose 'reshard'"
         )
         return GiveUp(error) if is_sure and _lost_rank(view) is None else None
-    left = [*whole, *others]
-    left = [link for link in left if not link.is_fallback] or left
-    again = {link.address for link in left}
     if all(address in again for _, address in lost):
         return Reconfigure(with_share(left), f"{names} started again")
     return Reconfigure(with_share(left), f"lost {names}", lacks_some=True) if left else None
-
-
-def _in_new_lives(view: View, left: Sequence[Link]) -> Verdict | None:
-    """Return links to all members, once all of them are there again, restarted or not.
-
-    The first process of a reducer listens at the address that was listed. The others behind that address choose their
-    ports anew at every start: any on the same host takes the place of one that is not there.
-    """
-    assert view.configuration is not None
-    addresses = [member.address for member in view.configuration.members]
-    listed = {link.address for link in view.links if link.parent is None}
-    by_address = {link.address: link for link in left}
-    spare = [link for link in left if link.parent is not None and link.address not in addresses]
-    again = []
-    for address in addresses:
-        link = by_address.get(address)
-        if link is None and address not in listed:
-            host = address.rpartition(":")[0]
-            link = next((other for other in spare if other.address.rpartition(":")[0] == host), None)
-            spare = [other for other in spare if other is not link]
-        if link is None:
-            return None
-        again.append(link)
-    return Reconfigure(tuple(again), "all reducers are there again")
 
 
 def _lost_rank(view: View) -> ReductionError | None:
@@ -358,14 +338,17 @@ def _why_unavailable(view: View) -> tuple[str, str]:
     tried = [link for link in view.links if link.phase is not LinkPhase.RETIRED]
     down = [link for link in tried if not link.is_up]
     within = f"within {view.join_timeout_s:g} s (join_timeout_s)"
+    start_it = "see whether `reducer serve` runs there, and the addresses are right"
     if down:
-        cause = f"{len(down)} of {len(tried)} reducers could not be reached {within}: {down_text(down)}"
-        return cause, "see whether `reducer serve` runs there, and the addresses are right"
+        return f"{len(down)} of {len(tried)} reducers could not be reached {within}: {down_text(down)}", start_it
     absent = {
         link.address: [rank for rank in range(view.world_size) if not link.sees(rank)] for link in tried
     }
-    who = "; ".join(f"{address} misses ranks {ranks}" for address, ranks in absent.items() if ranks)
-    return f"no reducer was reached by all ranks {within}: {who}", "see whether their hosts may connect to it"
+    if who := "; ".join(f"{address} misses ranks {ranks}" for address, ranks in absent.items() if ranks):
+        return f"no reducer was reached by all ranks {within}: {who}", "see whether their hosts may connect to it"
+    assert view.configuration is not None
+    names = {member.address for member in view.configuration.members} - set(absent)
+    return f"no reducer has taken the place of {', '.join(sorted(names))} {within}", start_it
 
 
 def _missing(view: View) -> ReductionError:

@@ -152,8 +152,11 @@ class Stalls:
         elif where:
             who = f"{at} {_verb(where, 'has', 'have')} sent no result for {still:.0f} s"
         else:
-            left = "" if any(link.lane is not None for link in self._roster) else "no reducer is left, and "
-            who = f"{left}no result has come for {still:.0f} s"
+            who = f"no result has come for {still:.0f} s"
+            if not any(link.lane is not None for link in self._roster):
+                are_up = any(link.is_up for link in self._roster)
+                why = "the ranks have not met again at a reducer" if are_up else "no reducer is left"
+                who = f"{why}, and {who}"
         missing = f"{oldest.missing} of {len(oldest.here)} chunks are missing"
         if names and where:
             missing += f" at {at}"

@@ -62,6 +62,15 @@ def test_names_are_looked_up_by_a_rank_that_is_where_rank_0_is_not():
     assert not any(LookUp() in scene.tick(float(now)) for now in range(8, 14))
 
 
+def test_rank_0_looks_up_names_while_it_waits_for_as_many_reducers_as_before():
+    """The name had no other address when it was looked up first, and does not stand for the lost one any more."""
+    for policy, times in {"reshard": [], "wait": [5, 7, 9]}.items():
+        scene = named(on_reducer_loss=policy).run()
+        scene.lose("b", UNAVAILABLE, 1.0)
+        found(scene, "a:1", now=4.0)
+        assert [now for now in range(5, 10) if LookUp() in scene.tick(float(now))] == times
+
+
 def test_addresses_that_the_user_wrote_are_not_looked_up():
     scene = named("a", fixed="a").run()
     scene.lose("a", UNAVAILABLE, 0.0)

@@ -462,8 +462,8 @@ def test_wait_for_a_reducer_that_is_lost():
     a = link("a")
     assert judge(broken(a, down("b"), link("c"), **waiting)) == Keep()
     assert judge(broken(a, reborn("b", "P-"), **waiting)) == Keep()
-    b = reborn("b")
-    assert judge(broken(b, a, link("c"), **waiting)) == Reconfigure((a, b), "all reducers are there again")
+    b, c = reborn("b"), link("c")
+    assert judge(broken(b, a, c, **waiting)) == Reconfigure((a, b, c), "all reducers are there again")
     both = reborn("a"), b
     assert judge(broken(*both, **waiting)) == Reconfigure(both, "all reducers are there again")
 
@@ -471,9 +471,8 @@ def test_wait_for_a_reducer_that_is_lost():
 def test_wait_for_processes_that_come_back_at_other_ports():
     """A reducer's further processes choose their ports anew at each start; its first one does not."""
     a, b = reborn("a"), link("b")
-    one, two, elsewhere = (
-        replace(link(name), address=address, parent=ord(parent))
-        for name, address, parent in [("x", "a:71", "a"), ("y", "a:72", "a"), ("z", "b:73", "b")]
+    one, two = (
+        replace(link(name), address=address, parent=ord("a")) for name, address in [("x", "a:71"), ("y", "a:72")]
     )
     members = tuple(Member(address, address.encode().ljust(16)) for address in ("a:1", "a:51", "a:52", "b:1"))
     waiting = {
@@ -481,10 +480,25 @@ def test_wait_for_processes_that_come_back_at_other_ports():
         "on_reducer_loss": "wait",
         "configuration": Configuration(bytes(16), 4, 1024, members),
     }
-    assert judge(broken(a, b, elsewhere, one, **waiting)) == Keep()
-    assert judge(broken(down("a"), b, elsewhere, one, two, **waiting)) == Keep()
-    there = (a, b, elsewhere, one, two)
-    assert judge(broken(*there, **waiting)) == Reconfigure((a, one, two, b), "all reducers are there again")
+    assert judge(broken(b, a, one, **waiting)) == Keep()
+    assert judge(broken(b, down("a"), one, two, **waiting)) == Keep()
+    there = (b, a, one, two)
+    assert judge(broken(*there, **waiting)) == Reconfigure(there, "all reducers are there again")
+
+
+def test_wait_for_as_many_reducers_as_before_where_their_names_stand_for_others():
+    """A pod that was started again has another address."""
+    waiting = {"on_reducer_loss": "wait", "met_since": 0.0}
+    b, given_up_a = link("b"), link("a", phase=LinkPhase.RETIRED)
+    assert judge(broken(given_up_a, b, ago=59.0, **waiting)) == Keep()
+    assert judge(broken(given_up_a, b, link("c", "P-"), ago=59.0, **waiting)) == Keep()
+    c = link("c")
+    found = Reconfigure((b, c), "all reducers are there again")
+    assert judge(broken(given_up_a, b, c, ago=59.0, **waiting)) == found
+    assert given_up(judge(broken(given_up_a, b, ago=60.0, **waiting))) == (
+        ReducerUnavailable,
+        "no reducer has taken the place of a:1 within 60 s (join_timeout_s)" + START_THEM,
+    )
 
 
 def test_wait_no_longer_than_the_join_timeout():

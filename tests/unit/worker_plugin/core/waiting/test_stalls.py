@@ -147,6 +147,18 @@ def test_with_no_reducer_left_there_is_nobody_to_blame():
     assert text.startswith("no reducer is left, and no result has come for 5 s: ")
 
 
+def test_ranks_that_have_not_met_again_do_not_blame_reducers():
+    scene = stalled(1, timeout_s=5.0)
+    for reducer in "ab":
+        scene.lose(reducer)
+    scene.tick(0.1)
+    for reducer in "ab":
+        scene.welcome(reducer, now=0.1)
+    kind, text = failure(scene.tick(5.0))
+    assert kind is CollectiveTimeout
+    assert text.startswith("the ranks have not met again at a reducer, and no result has come for 5 s: ")
+
+
 def test_a_reducer_that_is_not_waited_for_is_not_blamed():
     scene = Scene(1, world_size=4, timeout_s=5.0).run()
     scene.issue(now=0.0)  # its chunk is at "a"

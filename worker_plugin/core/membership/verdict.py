@@ -340,12 +340,18 @@ def _why_unavailable(view: View) -> tuple[str, str]:
     within = f"within {view.join_timeout_s:g} s (join_timeout_s)"
     start_it = "see whether `reducer serve` runs there, and the addresses are right"
     if down:
-        return f"{len(down)} of {len(tried)} reducers could not be reached {within}: {down_text(down)}", start_it
+        return (
+            f"{len(down)} of {len(tried)} reducers could not be reached {within}: {down_text(down)}",
+            start_it,
+        )
     absent = {
         link.address: [rank for rank in range(view.world_size) if not link.sees(rank)] for link in tried
     }
     if who := "; ".join(f"{address} misses ranks {ranks}" for address, ranks in absent.items() if ranks):
-        return f"no reducer was reached by all ranks {within}: {who}", "see whether their hosts may connect to it"
+        return (
+            f"no reducer was reached by all ranks {within}: {who}",
+            "see whether their hosts may connect to it",
+        )
     assert view.configuration is not None
     names = {member.address for member in view.configuration.members} - set(absent)
     return f"no reducer has taken the place of {', '.join(sorted(names))} {within}", start_it

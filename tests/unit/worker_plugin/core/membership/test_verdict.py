@@ -472,7 +472,8 @@ def test_wait_for_processes_that_come_back_at_other_ports():
     """A reducer's further processes choose their ports anew at each start; its first one does not."""
     a, b = reborn("a"), link("b")
     one, two = (
-        replace(link(name), address=address, parent=ord("a")) for name, address in [("x", "a:71"), ("y", "a:72")]
+        replace(link(name), address=address, parent=ord("a"))
+        for name, address in [("x", "a:71"), ("y", "a:72")]
     )
     members = tuple(Member(address, address.encode().ljust(16)) for address in ("a:1", "a:51", "a:52", "b:1"))
     waiting = {

@@ -2,9 +2,8 @@
 
     python -m benchmarks.many_cores results/
 
-Runs one benchmark after the other as commands of their own, each within its limit of time, and keeps
-what they print and write in the folder. Nothing of this has been run on such a machine yet. Needs root and
-iproute2.
+Writes many_cores.json and many_cores.txt there after each part. Nothing of this has been run on such a machine yet.
+Links need root and iproute2; where there are none, `reducer` and `rank` run on loopback.
 
 - `links`: all-reduces at 5, 10 and 25 Gbit/s beside Gloo's ring, and what iperf3 says of the links.
 - `processes`: the same with as many processes per reducer as `reducer serve` starts.
@@ -18,39 +17,61 @@ iproute2.
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-_SHAPED = "benchmarks.shaped --size 64MiB --warmup 2 --burst 512KiB"
-_UNLIMITED = f"{_SHAPED} --rate 100000 --no-iperf --rounds 5"
-#: Module and arguments of each command, and the seconds that it may take.
-STEPS = {
-    "links": (f"{_SHAPED} --rate 5000,10000,25000 --rounds 5 --contenders tcp,grpc,ring", 200),
-    "processes": (
-        f"{_SHAPED} --rate 10000,25000 --rounds 5 --processes 0 --no-iperf --contenders tcp,ring",
-        120,
-    ),
-    "reducer": (f"{_UNLIMITED} --workers 8 --reducers 1 --processes 0 --contenders tcp,bf16,fp16,ring", 120),
-    "rank": (f"{_UNLIMITED} --workers 2 --reducers 4 --contenders tcp,tcp-io-process,ring", 90),
-    "kernels": ("benchmarks.micro.kernels", 60),
-}
+from benchmarks.lab.network import NetworkUnavailable, check_network
+from benchmarks.method.parts import Part, Parts, chosen
+
+LINKS = frozenset({"links"})
 
 
-def run(name: str, folder: Path) -> str:
-    """Run a step; return how it went."""
-    command, limit_s = STEPS[name]
-    words = [sys.executable, "-m", *command.split()]
-    if command.startswith("benchmarks.shaped"):
-        words += ["--json", str(folder / f"{name}.json")]
-    begin = time.monotonic()
-    with open(folder / f"{name}.txt", "w", encoding="utf-8") as output:
-        try:
-            code = subprocess.run(words, stdout=output, stderr=subprocess.STDOUT, timeout=limit_s).returncode
-        except subprocess.TimeoutExpired:
-            return f"{name}: not done within {limit_s} s"
-    return f"{name}: exit code {code} after {time.monotonic() - begin:.0f} s"
+def parts(*, is_tiny: bool = False) -> list[Part]:
+    """Return the parts; tiny ones try the commands themselves, and say nothing about speed."""
+    size, rounds = ("64KiB", "--rounds 1 --warmup 1") if is_tiny else ("64MiB", "--rounds 5 --warmup 2")
+    of_links, fast, fastest = (
+        ("500", "500", "500") if is_tiny else ("5000,10000,25000", "10000,25000", "100000")
+    )
+    shaped = f"benchmarks.shaped --size {size} {rounds} --burst 512KiB --json {{out}}/shaped.json"
+    loopback = (
+        f"benchmarks.gpu.nccl --device cpu --unshaped --size {size} {rounds} --json {{out}}/loopback.json"
+    )
+    eight_on_one, two_on_four = "--workers 8 --reducers 1", "--workers 2 --reducers 4"
+    few = ""
+    if is_tiny:
+        eight_on_one = two_on_four = few = "--workers 2 --reducers 1"
+    return [
+        Part("links", f"{shaped} --rate {of_links} --contenders tcp,grpc,ring {few}", 200, LINKS),
+        Part(
+            "processes",
+            f"{shaped} --rate {fast} --processes 0 --contenders tcp,ring {few} --no-iperf",
+            120,
+            LINKS,
+        ),
+        Part(
+            "reducer",
+            f"{shaped} --rate {fastest} --no-iperf --processes 0 --contenders tcp,bf16,fp16,ring {eight_on_one}",
+            120,
+            LINKS,
+            f"{loopback} {eight_on_one}",
+        ),
+        Part(
+            "rank",
+            f"{shaped} --rate {fastest} --no-iperf --contenders tcp,tcp-io-process,ring {two_on_four}",
+            90,
+            LINKS,
+            f"{loopback} {two_on_four}",
+        ),
+        Part("kernels", f"benchmarks.micro.kernels {'--chunk 4KiB --rounds 1' if is_tiny else ''}", 60),
+    ]
+
+
+def lacks() -> dict[str, str]:
+    """Return what this machine lacks of what the parts need, and why."""
+    try:
+        check_network()
+    except NetworkUnavailable as error:
+        return {"links": str(error)}
+    return {}
 
 
 def main() -> None:
@@ -60,11 +81,14 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", type=Path, help="for results; made if it is not there")
-    parser.add_argument("--steps", default=",".join(STEPS), help="comma-separated")
+    parser.add_argument("--parts", help="comma-separated; all")
+    parser.add_argument("--tiny", action="store_true", help="try the commands themselves, with tiny tensors")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    for name in arguments.steps.split(","):
-        print(run(name, arguments.folder), flush=True)
+    wanted = chosen(parts(is_tiny=arguments.tiny), arguments.parts, parser)
+    run = Parts("many_cores", arguments.folder)
+    run.missing = lacks()
+    for part in wanted:
+        run.run(part)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ same comparison runs on loopback first, where no link limits it. A time on shape
 something about the network only if the time on loopback was at most half as long
 (`row.CLEARLY_FASTER`); otherwise it is marked, too. Both contenders take turns on the same
 processes, and every result is compared as a whole with the exact sum. Needs a GPU, root and
-iproute2, and exits with 2 without them.
+iproute2, and exits with 2 without them. With `--device cpu` the ring is Gloo's, which tries the tool itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from benchmarks.method.table import markdown
 from benchmarks.shaped.__main__ import size
 
 CONTENDERS = ("tcp", "ring")
-HEAD = ["", "ms", "ms unshaped", "times as fast unshaped", "Mbit/s", "x NCCL (quartiles)", "worker CPU s/GB"]
+HEAD = ["", "ms", "ms unshaped", "times as fast unshaped", "Mbit/s", "worker CPU s/GB"]
 
 
 def compare(shape: Shape, effort: Effort, size_bytes: int) -> Row:
@@ -47,7 +47,8 @@ def compare(shape: Shape, effort: Effort, size_bytes: int) -> Row:
         GpuMissing: there is no GPU, or no NCCL.
         NetworkUnavailable: this machine cannot shape links.
     """
-    check_gpus(1)
+    if shape.device == "cuda":
+        check_gpus(1)
     if shape.link is not None:
         check_network()  # fails now, not after minutes on loopback
     unshaped = _row(replace(shape, link=None, sockets=True), effort, size_bytes, {})
@@ -65,18 +66,18 @@ def _row(shape: Shape, effort: Effort, size_bytes: int, unshaped_s: Mapping[str,
     with running(shape) as cluster:
         cluster.ranks.load(AllReduce, size_bytes // 4, 1)
         measured = in_turn(cluster, CONTENDERS, effort)
-        log = nccl_log.read(cluster.ranks.nccl_logs())
+        log = nccl_log.read(cluster.ranks.nccl_logs()) if shape.device == "cuda" else None
         return Row.of(cluster, "all-reduce", size_bytes, 1, measured, unshaped_s=unshaped_s, nccl=log)
 
 
 def lines(row: Row) -> list[str]:
     """Return the table, the notes and rank 0's log of NCCL."""
-    cells = []
+    ring, cells = "Gloo ring" if row.device == "cpu" else "NCCL ring", []
     for name, measurement in row.measured.items():
         quartiles, factor = row.quartiles(name), row.times_as_fast_unshaped(name)
         cells.append(
             [
-                ("NCCL ring" if name == "ring" else "ours, TCP") + (" (*)" if row.doubts(name) else ""),
+                (ring if name == "ring" else "ours, TCP") + (" (*)" if row.doubts(name) else ""),
                 f"{1e3 * measurement.turn_s:.0f}",
                 "" if factor is None else f"{1e3 * row.unshaped_s[name]:.0f}",
                 "" if factor is None else f"{factor:.2f}",
@@ -85,8 +86,10 @@ def lines(row: Row) -> list[str]:
                 f"{row.worker_cpu_s_per_gb(name):.2f}",
             ]
         )
-    log = [] if row.nccl is None else row.nccl.lines
-    return [*markdown(HEAD, cells), "", *nccl_notes(row), "", "rank 0's NCCL:", *log]
+    table = markdown([*HEAD[:5], f"x {ring.split()[0]} (quartiles)", HEAD[5]], cells)
+    return (
+        table if row.nccl is None else [*table, "", *nccl_notes(row), "", "rank 0's NCCL:", *row.nccl.lines]
+    )
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -100,6 +103,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=500, help="Mbit/s of every link, each way")
     parser.add_argument("--unshaped", action="store_true", help="only on loopback, where no root is needed")
     parser.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
     parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
@@ -113,7 +117,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     given = parse()
     link = None if given.unshaped else link_of(given.rate)
-    shape = Shape(workers=given.workers, reducers=given.reducers, device="cuda", link=link)
+    shape = Shape(workers=given.workers, reducers=given.reducers, device=given.device, link=link)
     effort = Effort(rounds=given.rounds, budget_s=float("inf"), warmup_rounds=given.warmup)
     with ending_well("nccl"):
         row = compare(shape, effort, given.size)

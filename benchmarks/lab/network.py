@@ -57,6 +57,8 @@ from benchmarks.lab.traffic import Link, Traffic
 COMMAND_TIMEOUT_S = 30.0
 
 _PREFIX = "reduction-bench"
+#: A rate of which it is only asked whether the kernel takes it.
+_TRIED = ("rate", "100mbit", "burst", "64kb", "limit", "64kb")
 #: All hosts, and the switch where it routes.
 _SUBNET, _SWITCH = "10.77.0.0/16", "10.77.255.254/16"
 _CONGESTION = ("cubic", "reno")
@@ -231,6 +233,13 @@ def check_network() -> None:
         missing.insert(0, "root")
     if missing:
         raise NetworkUnavailable(f"shaped links need {', '.join(missing)}")
+    # Root of a container may lack the rights, and another kernel than Linux (gVisor) the calls.
+    namespace = f"{_PREFIX}-{os.getpid()}-{next(_counter)}"
+    _run("ip", "netns", "add", namespace)
+    try:
+        _run("tc", "-n", namespace, "qdisc", "add", "dev", "lo", "root", "tbf", *_TRIED)
+    finally:
+        _run("ip", "netns", "del", namespace)
 
 
 def _remove_stale() -> None:

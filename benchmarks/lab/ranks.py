@@ -12,11 +12,10 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -140,10 +139,9 @@ class Ranks:
             raise
 
     def _start(self, reducers: Sequence[str], device: str, hosts: Sequence[Host], sockets: bool) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads can hang
-        # `spawn` would start the resource tracker with the first child, inside that child's
-        # namespace.
-        resource_tracker.ensure_running()
+        # A fork of this process, with torch's threads, can hang, and a new process takes two seconds to load torch.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
         for rank, host in enumerate(hosts):
             ours, theirs = context.Pipe()
             local = (hosts[:rank].count(host), hosts.count(host)) if host.namespace else (0, 1)
@@ -151,9 +149,9 @@ class Ranks:
             network = device, host.interface, directory
             setup = Setup(rank, len(hosts), *network, tuple(reducers), *local, sockets, host.link_mbit)
             self._setups.append(setup)
-            process = context.Process(target=_main, args=(theirs, setup), name=f"rank-{rank}", daemon=True)
-            with host.entered(), _interrupts_ignored():
-                process.start()
+            arguments = theirs, setup, host, dict(os.environ)
+            process = context.Process(target=_main, args=arguments, name=f"rank-{rank}", daemon=True)
+            process.start()
             theirs.close()
             self._connections.append(ours)
             self._processes.append(process)
@@ -248,27 +246,20 @@ class Ranks:
         self.close()
 
 
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Let processes that are started in the body ignore Ctrl-C, which reaches all processes of the terminal.
-
-    The parent handles it, and ends the ranks.
-    """
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _main(connection: Connection, setup: Setup, host: Host, variables: dict[str, str]) -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # all of a terminal get it; who has started the ranks ends them
+    os.environ.clear()  # those of the server
+    os.environ.update(variables)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _main(connection: Connection, setup: Setup) -> None:
-    try:
-        rank = _join(setup)
-        connection.send((True, None))
-        _obey(connection, rank)
-        for state in rank.states.values():
-            state.close()
-        dist.destroy_process_group()
+        with host.entered():
+            rank = _join(setup)
+            connection.send((True, None))
+            _obey(connection, rank)
+            for state in rank.states.values():
+                state.close()
+            dist.destroy_process_group()
     except Exception:
         with suppress(OSError):  # the test process was interrupted and no longer reads
             connection.send((False, traceback.format_exc()))

@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 
+import numpy as np
 import pytest
 import torch
 from reduction.errors import ConfigError, WorkerLost
@@ -145,6 +146,43 @@ def dies_or_sees(rank, reducers, job):
         return [type(error).__name__ for error in errors]
 
 
+def sees_another_die(rank, reducers, job):
+    """Rank 1 is killed in a step. Return rank 0's error, how many seconds it took, and the bytes that are freed."""
+    device, held = device_of(rank), 1 << 30
+    with rank.state(reducers, job) as state:
+        rank.wait(state.all_reduce(torch.ones(1000, device=device)))
+        if rank.number == 1:
+            memory = torch.zeros(held, dtype=torch.uint8, device=device)
+            torch.cuda.synchronize()
+            rank.tell(memory.nbytes)
+            time.sleep(60)
+        rank.hear()
+        free = torch.cuda.mem_get_info(device)[0]
+        future = state.all_reduce(torch.ones(2 << 20, device=device))
+        rank.tell("in a step")
+        began = time.monotonic()
+        error = rank.error_of(lambda: rank.wait(future))
+        seconds = time.monotonic() - began
+        while torch.cuda.mem_get_info(device)[0] < free + held and time.monotonic() < began + 20:
+            time.sleep(0.1)
+        return f"{type(error).__name__}: {error}", seconds, torch.cuda.mem_get_info(device)[0] - free
+
+
+def casts(rank, lower_halves):
+    """Compare float32 rounded by the GPU and by the CPU: all upper halves, the NaNs as NaNs."""
+    uppers = np.arange(1 << 16, dtype=np.uint32) << 16
+    for lower in lower_halves:
+        values = torch.from_numpy((uppers | np.uint32(lower)).view(np.float32))
+        for dtype in (torch.bfloat16, torch.float16):
+            ours, theirs = values.to(device_of(rank)).to(dtype).cpu(), values.to(dtype)
+            is_nan = theirs.isnan()
+            assert torch.equal(ours.isnan(), is_nan), (dtype, lower)
+            assert torch.equal(ours.view(torch.int16)[~is_nan], theirs.view(torch.int16)[~is_nan]), (
+                dtype,
+                lower,
+            )
+
+
 def one_gpu_fails(rank, reducers, job):
     """After a kernel of the user's that fails, nothing works on rank 1's GPU any more."""
     device = device_of(rank)
@@ -241,6 +279,24 @@ def test_no_late_data(fresh_ranks, reducers, job):
     survivor, dead = call.answers()
     assert isinstance(dead, Died)
     assert survivor[-1] in ("WorkerLost", "NoneType")
+
+
+def test_a_killed_worker_is_named_and_its_memory_is_free_again(fresh_ranks, reducers, job):
+    doomed = fresh_ranks()
+    call = doomed.begin(2, sees_another_die, reducers(1), job)
+    held = call.hear(1)
+    call.tell(0, "go on")
+    assert call.hear(0) == "in a step"
+    doomed.processes[1].log.spare()
+    doomed.processes[1].process.kill()
+    (error, seconds, freed), _ = call.answers()
+    assert error.startswith("WorkerLost: rank 1 (")
+    assert seconds < 10
+    assert freed >= held
+
+
+def test_the_gpu_rounds_as_the_cpu_does(ranks):
+    ranks.run(1, casts, (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF))
 
 
 def test_a_gpu_that_fails_ends_the_job_on_all_ranks(fresh_ranks, reducers, job):

@@ -21,12 +21,16 @@ from benchmarks.lab.hosts import LOOPBACK, Host
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 #: The last one keeps garbage collections away from what the others have made.
-_CONTEXT.set_forkserver_preload(["pytest", "worker_plugin.state", "support.processes.frozen"])
+PRELOADED = ["pytest", "worker_plugin.state", "support.processes.frozen"]
 TESTS = Path(__file__).resolve().parents[2]
 
 
 def _start_server() -> None:
-    """See that the server runs, and finds what it is to load: it knows of no other paths than its variables."""
+    """See that the server runs, and finds what it is to load: it knows of no other paths than its variables.
+
+    Ranks of benchmarks begin in the same way. Whoever needs it first in a process says what it loads.
+    """
+    _CONTEXT.set_forkserver_preload(PRELOADED)
     paths = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS), paths)))
     try:

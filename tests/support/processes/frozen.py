@@ -1,4 +1,4 @@
-"""Loaded last by the server of forks.py: whoever is forked then shares its objects, and collects only its own garbage."""
+"""Loaded last by the server of forks.py: forks share all objects so far, and garbage collections leave them alone."""
 
 from __future__ import annotations
 

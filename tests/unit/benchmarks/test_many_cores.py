@@ -1,35 +1,41 @@
-"""The command for machines with many cores: what it runs exists, and a step that fails or hangs stops no other."""
+"""The command for machines with many cores: what it runs exists. `gpu/test_proof.py` runs all of it, tiny."""
+
+from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks import many_cores
+from benchmarks.gpu import nccl
+from benchmarks.lab import network
+from benchmarks.method.parts import Part
 from benchmarks.micro import kernels
 from benchmarks.shaped import __main__ as shaped
 
 
-@pytest.mark.parametrize("name", many_cores.STEPS)
-def test_each_step_is_a_command_that_there_is(name, monkeypatch, tmp_path):
-    module, *options = many_cores.STEPS[name][0].split()
-    if module == "benchmarks.micro.kernels":
-        assert not options
-        assert callable(kernels.main)
-        return
-    assert module == "benchmarks.shaped"
-    monkeypatch.setattr(sys, "argv", [module, *options, "--json", str(tmp_path / "x.json")])
-    assert isinstance(shaped.parse(), argparse.Namespace)
+@pytest.mark.parametrize("part", many_cores.parts(), ids=lambda part: part.name)
+def test_each_part_is_a_command_that_there_is(
+    part: Part, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for command in filter(None, (part.command, part.otherwise)):
+        module, *options = [word.format(out=tmp_path) for word in shlex.split(command)]
+        if module == "benchmarks.micro.kernels":
+            assert not options
+            assert callable(kernels.main)
+            continue
+        monkeypatch.setattr(sys, "argv", [module, *options])
+        parse = {"benchmarks.shaped": shaped.parse, "benchmarks.gpu.nccl": nccl.parse}[module]
+        assert isinstance(parse(), argparse.Namespace)
 
 
-def test_it_takes_ten_minutes_at_most():
-    assert sum(limit_s for _, limit_s in many_cores.STEPS.values()) <= 600
+def test_it_takes_ten_minutes_at_most() -> None:
+    assert sum(part.limit_s for part in many_cores.parts()) <= 600
 
 
-def test_a_step_that_takes_too_long_is_ended_and_one_that_fails_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        many_cores, "STEPS", {"slow": ("http.server 0", 1), "failing": ("no.such.module", 30)}
-    )
-    assert many_cores.run("slow", tmp_path) == "slow: not done within 1 s"
-    assert many_cores.run("failing", tmp_path).startswith("failing: exit code 1 ")
-    assert "No module named" in (tmp_path / "failing.txt").read_text()
+def test_it_says_why_links_cannot_be_shaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network.shutil, "which", lambda _name: None)
+    assert "the command tc (iproute2)" in many_cores.lacks()["links"]

@@ -52,8 +52,9 @@ from worker_plugin.process.io_loop import io_loop
 from worker_plugin.reporting import Reporter
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.encoding import OwnEncoding, encoding_of
+from worker_plugin.tensors.encoding import OwnEncoding
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
+from worker_plugin.tensors.sent_as import encoding_of
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline import on_demand

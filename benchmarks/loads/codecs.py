@@ -11,7 +11,7 @@ from reduction.codecs import CODECS
 from reduction.codecs.average import scale
 from reduction.model import DType, ReduceOp
 
-from worker_plugin.tensors import encoding as plugin
+from worker_plugin.tensors import sent_as
 from worker_plugin.tensors.encoding import Encoding, ParameterSlice
 from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
@@ -70,4 +70,4 @@ def encoding_of(tensor: torch.Tensor, wire: WireFormat | None, sizes: Sequence[i
     sizes = sizes or (tensor.numel(),)
     offsets = accumulate(sizes[:-1], initial=0)
     slices = [ParameterSlice(at, size) for at, size in zip(offsets, sizes, strict=True)]
-    return plugin.encoding_of(tensor, DType.FLOAT32, ReduceOp.SUM, wire, slices)[2]
+    return sent_as.encoding_of(tensor, DType.FLOAT32, ReduceOp.SUM, wire, slices)[2]

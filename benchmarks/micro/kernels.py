@@ -69,7 +69,7 @@ def steps(name: str | None, layout_bytes: int) -> tuple[int, dict[str, Callable[
         "deliver": lambda: delivered(target, layout_bytes, result),
     }
     if wire is not None and dtype in BLOCK_CODECS:
-        residual = Residual(np.zeros(numel, np.float32), np.zeros(numel, np.float32))
+        residual = Residual(torch.zeros(numel), torch.zeros(numel))
         todo["encode+EF"] = lambda: contribution(_with_feedback(tensors[0], wire, residual), layout_bytes)
     return numel, todo
 

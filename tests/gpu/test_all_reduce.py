@@ -9,11 +9,14 @@ import time
 import numpy as np
 import pytest
 import torch
+from reduction.codecs import BLOCK_CODECS
 from reduction.errors import ConfigError, WorkerLost
 from support.expected.lossy import AVG, SUM, WIRES, assert_same, fold
 from support.processes.ranks import Died
 
 from worker_plugin.tensors import gpu
+from worker_plugin.tensors.gpu_codecs import codec_of
+from worker_plugin.tensors.wire_dtype import parse
 
 KIB = 1024
 SIZES = ((), (0,), (1,), (33, 5), (70_001,), (3 << 20,))
@@ -183,6 +186,25 @@ def casts(rank, lower_halves):
             )
 
 
+def block_codecs(rank, name):
+    """Compare the GPU's contributions, and what is read in them, with those of the CPU: any bits, and ties."""
+    wire, random, count = parse(name), np.random.default_rng(1), 1 << 20
+    codec, ours = BLOCK_CODECS[wire.dtype], codec_of(wire, device_of(rank))
+    for values in (
+        random.standard_normal(count).astype(np.float32),
+        random.integers(0, 1 << 32, count, dtype=np.uint32).view(np.float32),
+        (random.integers(-254, 255, count) / 2).astype(np.float32),
+        (random.standard_normal(count) * 2.0**-112).astype(np.float32),
+    ):
+        rows = values.reshape(-1, wire.block)
+        expected, read = np.empty(len(rows) * wire.push_block_bytes, np.uint8), np.empty_like(rows)
+        codec.encode(rows.copy(), expected)
+        codec.start(read, expected)
+        contribution = ours.encode(torch.from_numpy(rows).to(device_of(rank)))
+        assert torch.equal(contribution.view(-1).cpu(), torch.from_numpy(expected)), name
+        np.testing.assert_array_equal(ours.sent(contribution).cpu().numpy(), read)
+
+
 def one_gpu_fails(rank, reducers, job):
     """After a kernel of the user's that fails, nothing works on rank 1's GPU any more."""
     device = device_of(rank)
@@ -297,6 +319,11 @@ def test_a_killed_worker_is_named_and_its_memory_is_free_again(fresh_ranks, redu
 
 def test_the_gpu_rounds_as_the_cpu_does(ranks):
     ranks.run(1, casts, (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF))
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8", "topk", "topk:0.1"])
+def test_the_gpu_encodes_as_the_cpu_does(ranks, name):
+    ranks.run(1, block_codecs, name)
 
 
 def test_a_gpu_that_fails_ends_the_job_on_all_ranks(fresh_ranks, reducers, job):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from reduction.codecs import BLOCK_CODECS
-from reduction.model import DType, ReduceOp
+from reduction.model import DType
 
 from worker_plugin.tensors.wire_dtype import WireFormat
 
@@ -26,7 +26,7 @@ BATCH_ELEMENTS = 1 << 15
 #: A GPU converts this many elements at a time. They take only some MiB of its memory, and are enough
 #: for long copies.
 GPU_BATCH_ELEMENTS = 1 << 22
-_TORCH = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
+FLOATS_OF_16_BITS = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
 
 
 class Encoding:
@@ -39,18 +39,14 @@ class Encoding:
         tensor: its elements, see `flat_of`.
     """
 
-    #: Whether a tensor on a GPU is encoded from its elements in host memory; if not, the GPU does
-    #: it.
-    reads_host = False
-
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = flat_of(tensor)
         self.contribution_bytes = self.result_bytes = tensor.nbytes
         self._bytes = memoryview(b"")
 
-    def open(self, source: torch.Tensor | None = None) -> None:
-        """Prepare for `encode`, from the tensor or a copy of its elements on the CPU."""
-        self._bytes = bytes_of((self.tensor if source is None else source).view(torch.uint8))
+    def open(self) -> None:
+        """Prepare for `encode`; not called for a tensor on a GPU, whose contribution `fetch` makes."""
+        self._bytes = bytes_of(self.tensor.view(torch.uint8))
 
     def close(self) -> None:
         """Forget the tensor's memory: everything was pushed."""
@@ -70,7 +66,7 @@ class Encoding:
         return -(-stop // self.tensor.element_size())
 
     def fetch(self, host: torch.Tensor, first: int, stop: int) -> None:
-        """Have the GPU copy elements to the contribution, or, if that is made of them, to memory like the tensor's."""
+        """Have the GPU put elements into the contribution; called for all of them, in order."""
         elements = self.tensor[first:stop]
         host.view(elements.dtype)[first:stop].copy_(elements, non_blocking=True)
 
@@ -83,15 +79,15 @@ class Encoding:
         # numpy gives the GIL away for this copy, a memoryview would not.
         out[start:stop] = np.frombuffer(payload, np.uint8)
 
-    def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
-        """Write the result into the tensor, perhaps by way of the memory that was its source."""
+    def decode(self, result: torch.Tensor) -> None:
+        """Write the result into the tensor."""
         self.tensor.copy_(result.view(self.tensor.dtype), non_blocking=True)
 
 
 class OwnEncoding(Encoding):
     """For a rank that is alone: its tensor is the result already, not rounded and with the bits of its NaNs."""
 
-    def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
+    def decode(self, result: torch.Tensor) -> None:
         """Leave the tensor as it is."""
 
 
@@ -100,13 +96,13 @@ class CastEncoding(Encoding):
 
     def __init__(self, tensor: torch.Tensor, dtype: DType) -> None:
         super().__init__(tensor)
-        self._dtype = _TORCH[dtype]
+        self._dtype = FLOATS_OF_16_BITS[dtype]
         self._flat: torch.Tensor | None = None
         self.contribution_bytes = self.result_bytes = tensor.numel() * 2
 
-    def open(self, source: torch.Tensor | None = None) -> None:
+    def open(self) -> None:
         """See `Encoding.open`."""
-        self._flat = self.tensor if source is None else source
+        self._flat = self.tensor
 
     def close(self) -> None:
         """See `Encoding.close`."""
@@ -126,7 +122,7 @@ class CastEncoding(Encoding):
         elements = self.tensor[first:stop].to(self._dtype)
         host.view(self._dtype)[first:stop].copy_(elements, non_blocking=True)
 
-    def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
+    def decode(self, result: torch.Tensor) -> None:
         """See `Encoding.decode`; on a GPU torch copies first, to memory as large, and then converts: so in parts."""
         flat, values = self.tensor, result.view(self._dtype)
         for first in range(0, flat.numel(), GPU_BATCH_ELEMENTS):
@@ -136,12 +132,12 @@ class CastEncoding(Encoding):
 
 @dataclass(slots=True)
 class Residual:
-    """What contributions leave out of a parameter, flat, divided by the loss scale."""
+    """What contributions leave out of a parameter: float32, flat, on its device, divided by the loss scale."""
 
     #: By earlier contributions, up to the last step that counted. `encode` adds it.
-    kept: NDArray[np.float32]
+    kept: torch.Tensor
     #: By this contribution: `encode` writes it.
-    pending: NDArray[np.float32]
+    pending: torch.Tensor
     loss_scale: float = 1.0
 
     def part(self, start: int, stop: int) -> Residual:
@@ -168,8 +164,6 @@ class BlockEncoding(Encoding):
         slices: of the tensor, by offset; each is filled up to whole blocks with zeros.
     """
 
-    reads_host = True
-
     def __init__(self, tensor: torch.Tensor, wire: WireFormat, slices: Sequence[ParameterSlice]) -> None:
         super().__init__(tensor)
         self._codec = BLOCK_CODECS[wire.dtype]
@@ -193,9 +187,9 @@ class BlockEncoding(Encoding):
         """Elements, with what fills up the blocks."""
         return self._count * self._block
 
-    def open(self, source: torch.Tensor | None = None) -> None:
+    def open(self) -> None:
         """See `Encoding.open`."""
-        self._flat = self.tensor if source is None else source
+        self._flat = self.tensor
         self._scratch = np.empty(
             (2, min(self._count, BATCH_ELEMENTS // self._block), self._block), np.float32
         )
@@ -242,13 +236,14 @@ class BlockEncoding(Encoding):
             flat[: stop - start] = source
             self._codec.encode(values, out)
             return
+        kept, pending = residual.kept.numpy()[start:stop], residual.pending.numpy()[start:stop]
         with np.errstate(over="ignore", invalid="ignore"):  # Inf and NaN are data
-            np.multiply(residual.kept[start:stop], np.float32(residual.loss_scale), out=flat[: stop - start])
+            np.multiply(kept, np.float32(residual.loss_scale), out=flat[: stop - start])
             flat[: stop - start] += source
             self._codec.encode(values, out)
             self._codec.start(sent, out)
             np.subtract(values, sent, out=values)
-            np.divide(flat[: stop - start], np.float32(residual.loss_scale), out=residual.pending[start:stop])
+            np.divide(flat[: stop - start], np.float32(residual.loss_scale), out=pending)
 
     def elements(self, stop: int) -> int:
         """See `Encoding.elements`."""
@@ -264,23 +259,12 @@ class BlockEncoding(Encoding):
         begin, end = (self._codec.dtype.format.result_bytes(border) for border in (start, stop))
         self._codec.expand(payload, out[begin:end])
 
-    def decode(self, result: torch.Tensor, source: torch.Tensor | None = None) -> None:
+    def decode(self, result: torch.Tensor) -> None:
         """See `Encoding.decode`."""
-        flat = self.tensor
-        if source is None:
-            self._decode_blocks(result.numpy(), flat)
-        else:
-            decoded = source.view(flat.dtype)
-            self._decode_blocks(result.numpy(), decoded)
-            flat.copy_(decoded, non_blocking=True)
-
-    def _decode_blocks(self, encoded: NDArray[np.uint8], flat: torch.Tensor) -> None:
-        size, scratch = (
-            self.result_bytes // max(1, self._count),
-            torch.empty(BATCH_ELEMENTS, dtype=torch.float32),
-        )
+        encoded, size = result.numpy(), self.result_bytes // max(1, self._count)
+        scratch = torch.empty(BATCH_ELEMENTS, dtype=torch.float32)
         for slice_, first, stop in zip(self._slices, self._borders[:-1], self._borders[1:], strict=True):
-            elements = flat[slice_.offset : slice_.offset + slice_.numel]
+            elements = self.tensor[slice_.offset : slice_.offset + slice_.numel]
             step = BATCH_ELEMENTS // self._block
             for begin in range(first, stop, step):
                 end = min(begin + step, stop)
@@ -288,32 +272,6 @@ class BlockEncoding(Encoding):
                 self._codec.decode(encoded[begin * size : end * size], values.numpy())
                 part = elements[(begin - first) * self._block : (end - first) * self._block]
                 part.copy_(values[: part.numel()])
-
-
-def encoding_of(
-    tensor: torch.Tensor,
-    dtype: DType,
-    op: ReduceOp,
-    wire: WireFormat | None,
-    slices: Sequence[ParameterSlice],
-) -> tuple[DType, int, Encoding]:
-    """Return as what, with how many elements and how a tensor is sent.
-
-    Args:
-        tensor: contiguous; of `dtype`, or float32 if that has 16 bits.
-        dtype: of the user's tensor.
-        op: what reducers do with it.
-        wire: the setting.
-        slices: that begin blocks of their own, if the format has blocks.
-    """
-    if wire is not None and wire.applies_to(dtype, op):
-        if wire.dtype in BLOCK_CODECS:
-            blocks = BlockEncoding(tensor, wire, slices)
-            return wire.dtype, blocks.numel, blocks
-        return wire.dtype, tensor.numel(), CastEncoding(tensor, wire.dtype)
-    if dtype in _TORCH and tensor.dtype is torch.float32:
-        return dtype, tensor.numel(), CastEncoding(tensor, dtype)
-    return dtype, tensor.numel(), Encoding(tensor)
 
 
 def flat_of(tensor: torch.Tensor) -> torch.Tensor:

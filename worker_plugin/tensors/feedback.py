@@ -20,7 +20,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from reduction.errors import ConfigError
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -82,9 +81,8 @@ class Step:
 class _Entry:
     """The residual of one parameter."""
 
-    def __init__(self, kept: NDArray[np.float32]) -> None:
-        # Not zeros_like, which writes all of it: in hierarchical mode a rank uses only its shard.
-        self.residual = Residual(kept, np.zeros(kept.size, np.float32))
+    def __init__(self, kept: torch.Tensor) -> None:
+        self.residual = Residual(kept, _zeros(kept.numel(), kept.device))
         #: Left out what is pending; None if nothing is.
         self.step: Step | None = None
 
@@ -109,7 +107,7 @@ class ErrorFeedback:
         #: The latest of each module.
         self._steps: WeakKeyDictionary[torch.nn.Module, Step] = WeakKeyDictionary()
         #: Loaded, of parameters that DDP has not shown yet.
-        self._loaded: deque[NDArray[np.float32]] = deque()
+        self._loaded: deque[torch.Tensor] = deque()
         self._is_used = False
         #: Whether there are residuals of a loss scale that is not known.
         self._has_unknown = False
@@ -153,7 +151,7 @@ class ErrorFeedback:
         slices, offset = [], 0
         for parameter in parameters:
             numel = parameter.numel()
-            entry = self._entry(parameter, numel)
+            entry = self._entry(parameter)
             step.add(entry)
             slices.append(ParameterSlice(offset, numel, entry.residual))
             offset += numel
@@ -176,25 +174,26 @@ class ErrorFeedback:
             if (step := self._steps.get(module)) is not None:
                 step.counts = False
 
-    def _entry(self, parameter: torch.Tensor, numel: int) -> _Entry:
+    def _entry(self, parameter: torch.Tensor) -> _Entry:
         entry: _Entry | None = self._entries.get(parameter)
         if entry is None:
-            kept = self._loaded[0] if self._loaded else np.zeros(numel, np.float32)
-            if kept.size != numel:
+            numel, device = parameter.numel(), parameter.device
+            kept = self._loaded[0] if self._loaded else _zeros(numel, device)
+            if kept.numel() != numel:
                 raise ConfigError(
-                    f"the residual of parameter {len(self._entries)} has {kept.size} elements, the parameter "
+                    f"the residual of parameter {len(self._entries)} has {kept.numel()} elements, the parameter "
                     f"{numel}: load the state_dict of the same rank and model, or none"
                 )
             if self._loaded:
                 self._loaded.popleft()
-            entry = self._entries[parameter] = _Entry(kept)
+            entry = self._entries[parameter] = _Entry(kept.to(device))
         return entry
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all residuals as the next step will have them, in the order of their parameters."""
         residuals = [*(entry.settled.kept for entry in self._entries.values()), *self._loaded]
         return {
-            "residuals": [torch.from_numpy(residual.copy()) for residual in residuals],
+            "residuals": [residual.cpu().clone() for residual in residuals],
             "has_loss_scale": not self._has_unknown,
         }
 
@@ -210,6 +209,12 @@ class ErrorFeedback:
         if self._is_used:
             raise ConfigError("load_state_dict comes too late: call it before the first backward pass")
         self._loaded = deque(
-            one.detach().cpu().to(torch.float32).reshape(-1).numpy().copy() for one in residuals
+            one.detach().to("cpu", torch.float32, copy=True).reshape(-1) for one in residuals
         )
         self._has_unknown = bool(residuals) and not state.get("has_loss_scale", False)
+
+
+def _zeros(numel: int, device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":  # not written, unlike torch's: in hierarchical mode a rank uses only its shard
+        return torch.from_numpy(np.zeros(numel, np.float32))
+    return torch.zeros(numel, device=device)

@@ -62,15 +62,10 @@ class Downloads:
         # thread has streams to serve.
         contribution = source.pool.take(encoding.contribution_bytes)
         transfer.take_result(source.pool.take(encoding.result_bytes))
-        host = contribution
-        if encoding.reads_host:
-            host = transfer.source = source.pool.take(transfer.tensor.nbytes)
         copy, numel = gpu.PendingCopy(), transfer.tensor.numel()
         step = max(1, BATCH_BYTES // transfer.tensor.element_size())
         for first in range(0, numel, step):
-            copy.add(first, source.fetch(encoding, host, first, min(first + step, numel)))
+            copy.add(first, source.fetch(encoding, contribution, first, min(first + step, numel)))
         copy.wait(1)
-        if encoding.reads_host:
-            encoding.open(host.view(transfer.tensor.dtype))
         transfer.copy = copy
         transfer.own(contribution)

@@ -53,9 +53,14 @@ class CudaEvent(Protocol):
         """See `StreamMark.delay`."""
 
 
+def holds(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is on a GPU."""
+    return tensor.is_cuda
+
+
 def written(tensor: torch.Tensor) -> CudaEvent | None:
     """Return the event after which the tensor may be read; None if it is on the CPU. The user's thread."""
-    if not tensor.is_cuda:
+    if not holds(tensor):
         return None
     return StreamMark(torch.cuda.current_stream(tensor.device))
 

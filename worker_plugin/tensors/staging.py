@@ -129,8 +129,7 @@ class Staging:
                 fail(transfer.future, error)
             raise
         finally:
-            for buffer in (transfer.result, transfer.source):
-                if buffer is not None:
-                    self._pool_of(transfer).give(buffer)
-            transfer.result = transfer.source = None
+            if transfer.result is not None:
+                self._pool_of(transfer).give(transfer.result)
+            transfer.result = None
             transfer.result_bytes = NOTHING

@@ -32,11 +32,9 @@ class Transfer:
     #: prepared it.
     contribution: torch.Tensor | None = None
     result: torch.Tensor | None = None
-    #: Of a tensor on a GPU: that GPU, the copy to host memory, and where its elements are if the
-    #: CPU encodes them.
+    #: Of a tensor on a GPU: that GPU, and the copy to host memory.
     gpu: Gpu | None = None
     copy: PendingCopy | None = None
-    source: torch.Tensor | None = None
     #: The bytes of contribution and result. They are made once, because Tensor.numpy() takes longer
     #: than everything else that a chunk needs.
     contribution_bytes: memoryview = NOTHING
@@ -89,4 +87,4 @@ class Transfer:
         """Write the result into the tensor."""
         assert self.result is not None
         with torch.inference_mode(self.tensor.is_inference()):
-            self.encoding.decode(self.result, self.source)
+            self.encoding.decode(self.result)

@@ -22,7 +22,7 @@ from reduction.model.wire_sizes import SCALED_BLOCK
 #: Blocks that are worked on at a time, so that they stay in the cache.
 BATCH_BLOCKS = 128
 #: A block whose largest magnitude is not above this becomes 0.
-_SMALLEST = 2.0**-110
+SMALLEST = 2.0**-110
 #: Starting points in the table of noise; a hash of 16 bits chooses one.
 _NOISES = 1 << 16
 #: Width of the noise in steps of an element. It is less than a whole step by what rounding can add
@@ -62,8 +62,8 @@ class _ScaledCodec(BlockCodec):
             np.abs(rows, out=scaled)
             most = np.maximum.reduce(scaled, axis=1)
             scale = most * np.float32(1 / largest)
-            factor = np.divide(largest, most, out=np.zeros(len(rows), np.float32), where=most > _SMALLEST)
-            scale[most <= _SMALLEST] = 0
+            factor = np.divide(largest, most, out=np.zeros(len(rows), np.float32), where=most > SMALLEST)
+            scale[most <= SMALLEST] = 0
             scale[~np.isfinite(most)] = np.nan
             scales[first : first + BATCH_BLOCKS] = scale
             np.multiply(rows, factor[:, None], out=scaled)
@@ -134,7 +134,7 @@ class Fp8Codec(_ScaledCodec):
         odd += np.uint32(0xFFFF)  # carries into the last bit of the upper half if any lower bit is set
         np.bitwise_or(bits, odd, out=odd)
         odd >>= np.uint32(16)
-        np.take(_codes(), odd, out=out, mode="clip")
+        np.take(e4m3_codes(), odd, out=out, mode="clip")
 
     def _values(self, elements: Array, scales: Array, out: NDArray[np.float32]) -> None:
         np.take(e4m3_values(), elements, out=out, mode="clip")
@@ -171,7 +171,7 @@ def e4m3_values() -> NDArray[np.float32]:
 
 
 @cache
-def _codes() -> NDArray[np.uint8]:
+def e4m3_codes() -> NDArray[np.uint8]:
     """Return the nearest e4m3 pattern of every upper half of a float32.
 
     Ties go to even. Inf and NaN become one NaN.

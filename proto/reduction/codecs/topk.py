@@ -113,7 +113,7 @@ class TopkCodec(BlockCodec):
 
 
 def _largest(values: Array, k: int) -> Array:
-    """Return the indices of the k largest magnitudes of each block.
+    """Return the indices of the k largest magnitudes of each block; of equal ones, those of the lowest indices.
 
     NaN counts as larger than all, because every rank must see it.
     """
@@ -121,7 +121,12 @@ def _largest(values: Array, k: int) -> Array:
         0x7FFFFFFF
     )  # as integers, these bits have the order of the magnitudes
     if k > _MOST_PASSES:
-        return np.argpartition(keys, TOPK_BLOCK - k, axis=1)[:, TOPK_BLOCK - k :]
+        least = np.partition(keys, TOPK_BLOCK - k, axis=1)[:, TOPK_BLOCK - k, None]
+        chosen = keys >= least
+        if np.count_nonzero(chosen) > k * len(keys):
+            level = keys == least
+            chosen[level] = (level.cumsum(axis=1) <= k - (chosen ^ level).sum(axis=1, keepdims=True))[level]
+        return np.nonzero(chosen)[1].reshape(-1, k)
     best, rows = np.empty((len(keys), k), np.intp), np.arange(len(keys))
     for nth in range(k):
         best[:, nth] = at = keys.argmax(axis=1)

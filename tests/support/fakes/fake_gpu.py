@@ -105,4 +105,5 @@ def pretend(delay_s: float, batch_bytes: int) -> None:
 
     gpu.Gpu = SlowGpu  # type: ignore[misc, assignment]
     gpu.written = written  # type: ignore[assignment]
+    gpu.holds = lambda _tensor: True
     from_gpu.BATCH_BYTES = batch_bytes

@@ -25,8 +25,8 @@ from benchmarks.loads.models import RECIPES, TINY, gradient_bytes
 from benchmarks.method.paired import Measurement, Sample
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.encoding import encoding_of
 from worker_plugin.tensors.futures import make_future
+from worker_plugin.tensors.sent_as import encoding_of
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Progress

@@ -69,7 +69,7 @@ def test_which_rank_has_a_block_does_not_depend_on_the_bucket():
 
 
 def test_a_residual_is_a_part_of_the_parameters():
-    residual = Residual(np.arange(10, dtype=np.float32), np.zeros(10, np.float32), 8.0)
+    residual = Residual(torch.arange(10.0), torch.zeros(10), 8.0)
     shards = Shards([ParameterSlice(0, 3), ParameterSlice(3, 10, residual)], 4, 2)
     none, part = shards.slices_of(1)
     assert none.residual is None

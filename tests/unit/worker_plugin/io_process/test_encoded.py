@@ -11,7 +11,8 @@ from reduction.limits import CHUNK_BYTES_MULTIPLE
 from reduction.model import Collective, DType, ReduceOp
 
 from worker_plugin.io_process.child import Encoded
-from worker_plugin.tensors.encoding import ParameterSlice, encoding_of
+from worker_plugin.tensors.encoding import ParameterSlice
+from worker_plugin.tensors.sent_as import encoding_of
 from worker_plugin.tensors.wire_dtype import parse
 
 NUMEL = 20_000

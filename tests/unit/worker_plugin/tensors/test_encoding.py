@@ -184,7 +184,7 @@ def split(flat, sizes):
 
 def some_residuals(sizes, seed=5, loss_scale=1.0):
     kept = split(values_of(sum(sizes), seed).numpy() * 0.1, sizes)
-    return [Residual(one, np.full_like(one, NAN), loss_scale) for one in kept]
+    return [Residual(torch.from_numpy(one), torch.full((one.size,), NAN), loss_scale) for one in kept]
 
 
 def expected_contribution(tensor, name, sizes, residuals=None):
@@ -195,7 +195,10 @@ def expected_contribution(tensor, name, sizes, residuals=None):
     contribution, left_out = b"", []
     for number, part in enumerate(split(tensor.reshape(-1).float().numpy(), sizes)):
         values = padded(
-            part if residuals is None else part + residuals[number].kept * residuals[number].loss_scale, codec
+            part
+            if residuals is None
+            else part + residuals[number].kept.numpy() * residuals[number].loss_scale,
+            codec,
         )
         for row in values:  # block by block: bytes do not depend on what is encoded together
             out = np.empty(nbytes, np.uint8)
@@ -309,7 +312,7 @@ def test_decoding_knows_no_default_dtype(name):
 @pytest.mark.parametrize("name", LOSSY)
 def test_what_is_left_out_is_sent_later(name):
     steps, sizes = 50, (700,)
-    residual = Residual(np.zeros(700, np.float32), np.zeros(700, np.float32))
+    residual = Residual(torch.zeros(700), torch.zeros(700))
     tensor, codec = values_of(700), BLOCK_CODECS[parse(name).dtype]
     total = np.zeros(2 * 512 if codec.dtype is DType.TOPK else 3 * 256)
     for _ in range(steps):
@@ -317,8 +320,10 @@ def test_what_is_left_out_is_sent_later(name):
         codec.start(values, contribution_of(blocks_encoding(tensor, name, sizes, [residual])))
         total += values
         residual = Residual(residual.pending, residual.kept)
-    np.testing.assert_allclose(total[:700] + residual.kept, tensor.numpy() * steps, rtol=1e-3, atol=1e-3)
-    assert np.abs(residual.kept).max() < 12 * tensor.abs().max(), "bounded, however many steps there are"
+    np.testing.assert_allclose(
+        total[:700] + residual.kept.numpy(), tensor.numpy() * steps, rtol=1e-3, atol=1e-3
+    )
+    assert residual.kept.abs().max() < 12 * tensor.abs().max(), "bounded, however many steps there are"
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -326,9 +331,9 @@ def test_what_is_encoded_once_more_is_the_same(name):
     """By another communicator: what the first one left out is not added to what it left out."""
     tensor, residuals = values_of(sum(SIZES)), some_residuals(SIZES)
     first = contribution_of(blocks_encoding(tensor, name, SIZES, residuals))
-    left_out = [one.pending.copy() for one in residuals]
+    left_out = [one.pending.clone() for one in residuals]
     assert contribution_of(blocks_encoding(tensor, name, SIZES, residuals)) == first
-    assert all(np.array_equal(one.pending, was) for one, was in zip(residuals, left_out, strict=True))
+    assert all(torch.equal(one.pending, was) for one, was in zip(residuals, left_out, strict=True))
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -342,7 +347,7 @@ def test_a_residual_follows_the_loss_scale(name, loss_scale):
     )
     contribution_of(blocks_encoding(tensor, name, (1300,), residuals))
     contribution_of(blocks_encoding(tensor * loss_scale, name, (1300,), scaled))
-    assert np.array_equal(scaled[0].pending, residuals[0].pending)
+    assert torch.equal(scaled[0].pending, residuals[0].pending)
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -365,7 +370,7 @@ def test_a_result_shows_more_infinities_than_top_k_takes(name, special):
 @pytest.mark.parametrize("name", LOSSY)
 def test_a_result_shows_what_overflows_with_its_residual(name):
     largest = float(np.finfo(np.float32).max)
-    residuals = [Residual(np.full(512, largest, np.float32), np.zeros(512, np.float32))]
+    residuals = [Residual(torch.full((512,), largest), torch.zeros(512))]
     assert not result_of([torch.full((512,), largest), torch.zeros(512)], name, residuals).isfinite().all()
 
 

@@ -20,9 +20,7 @@ def encoded(wire):
     values = torch.arange(1, sum(SIZES) + 1, dtype=torch.float32)
     slices, offset = [], 0
     for size in SIZES:
-        slices.append(
-            ParameterSlice(offset, size, Residual(np.zeros(size, np.float32), np.zeros(size, np.float32)))
-        )
+        slices.append(ParameterSlice(offset, size, Residual(torch.zeros(size), torch.zeros(size))))
         offset += size
     encoding = BlockEncoding(values, parse(wire), slices)
     payload = np.zeros(encoding.contribution_bytes, np.uint8)
@@ -40,7 +38,10 @@ def test_all_pieces_of_a_chunk_arrive(wire):
     codec.start(arrived, payload.data)
     offset = 0
     for slice_ in slices:
-        sent = encoding.tensor[slice_.offset : slice_.offset + slice_.numel].numpy() - slice_.residual.pending
+        sent = (
+            encoding.tensor[slice_.offset : slice_.offset + slice_.numel].numpy()
+            - slice_.residual.pending.numpy()
+        )
         np.testing.assert_allclose(arrived[offset : offset + slice_.numel], sent, rtol=1e-5, atol=1e-3)
         assert sent.any()
         offset += -(-slice_.numel // codec.block) * codec.block

@@ -4,7 +4,6 @@ import gc
 import io
 import weakref
 
-import numpy as np
 import pytest
 import torch
 from reduction.errors import ClosedError, ConfigError
@@ -56,7 +55,7 @@ def test_pieces_lie_one_after_the_other():
 
 def test_the_first_residual_is_zero():
     (slice_,) = slices_of(ErrorFeedback(), parameters((2, 3)))
-    assert slice_.residual.kept.dtype == slice_.residual.pending.dtype == np.float32
+    assert slice_.residual.kept.dtype == slice_.residual.pending.dtype == torch.float32
     assert slice_.residual.kept.tolist() == [0.0] * 6
 
 

@@ -23,6 +23,7 @@ from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding
 from worker_plugin.tensors.from_gpu import Downloads
 from worker_plugin.tensors.futures import make_future
 from worker_plugin.tensors.gpu import PendingCopy
+from worker_plugin.tensors.gpu_blocks import GpuBlockEncoding
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.tensors.wire_dtype import parse
@@ -31,25 +32,29 @@ from worker_plugin.timeline.totals import Totals
 
 KIB = 1024
 SIZES = (0, 1, 700, 256, 513)
+#: On the CPU, and on a GPU.
 ENCODINGS = {
-    "plain": Encoding,
-    "bf16": lambda tensor: CastEncoding(tensor, DType.BFLOAT16),
-    "fp16": lambda tensor: CastEncoding(tensor, DType.FLOAT16),
-    "int8": lambda tensor: blocks(tensor, "int8"),
-    "fp8": lambda tensor: blocks(tensor, "fp8"),
-    "topk": lambda tensor: blocks(tensor, "topk:0.1"),
+    "plain": (Encoding, Encoding),
+    "bf16": (lambda tensor: CastEncoding(tensor, DType.BFLOAT16),) * 2,
+    "fp16": (lambda tensor: CastEncoding(tensor, DType.FLOAT16),) * 2,
+    "int8": (lambda tensor: blocks(tensor, "int8"), lambda tensor: blocks(tensor, "int8", GpuBlockEncoding)),
+    "fp8": (lambda tensor: blocks(tensor, "fp8"), lambda tensor: blocks(tensor, "fp8", GpuBlockEncoding)),
+    "topk": (
+        lambda tensor: blocks(tensor, "topk:0.1"),
+        lambda tensor: blocks(tensor, "topk:0.1", GpuBlockEncoding),
+    ),
 }
 
 
-def blocks(tensor, wire):
+def blocks(tensor, wire, kind=BlockEncoding):
     """In slices of which one is empty, one small, and none a whole number of blocks; the last takes what is left."""
     sizes = [*SIZES, max(0, tensor.numel() - sum(SIZES))] if tensor.numel() > sum(SIZES) else [tensor.numel()]
     offsets = np.cumsum([0, *sizes[:-1]]).tolist()
     slices = [
-        ParameterSlice(offset, size, Residual(np.zeros(size, np.float32), np.zeros(size, np.float32)))
+        ParameterSlice(offset, size, Residual(torch.zeros(size), torch.zeros(size)))
         for offset, size in zip(offsets, sizes, strict=True)
     ]
-    return BlockEncoding(tensor, parse(wire), slices)
+    return kind(tensor, parse(wire), slices)
 
 
 def work_of(tensor, encoding=None, ready=None):
@@ -102,10 +107,11 @@ def staging(monkeypatch):
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 700), (9999,)])
 def test_a_contribution_is_that_of_the_same_tensor_on_the_cpu(staging, name, shape):
     tensor = values_of(int(np.prod(shape))).reshape(shape)
-    expected = work_of(tensor, ENCODINGS[name](tensor))
+    on_cpu, on_gpu = ENCODINGS[name]
+    expected = work_of(tensor, on_cpu(tensor))
     Staging(ArenaPool(garbage), lambda _: None).begin(expected)
     expected_bytes = bytes(expected.payload(0, total_of(expected.encoding)))
-    work = work_of(tensor.clone(), ENCODINGS[name](tensor.clone()), happened())
+    work = work_of(tensor.clone(), on_gpu(tensor.clone()), happened())
     assert staging.download(work)
     assert staging.next() is work
     total = total_of(work.encoding)
@@ -118,21 +124,21 @@ def test_a_contribution_is_that_of_the_same_tensor_on_the_cpu(staging, name, sha
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_span_needs_no_element_behind_those_it_names(name):
     """Otherwise a chunk could be pushed before its elements are there."""
-    tensor = values_of(9999)
-    whole = ENCODINGS[name](tensor)
+    tensor, make = values_of(9999), ENCODINGS[name][0]
+    whole = make(tensor)
     whole.open()
     for stop in {*range(KIB, total_of(whole), KIB), total_of(whole)}:
         count = whole.elements(stop)
         assert 0 < count <= 9999
         partial = torch.full_like(tensor, float("nan"))
         partial[:count] = tensor[:count]
-        some = ENCODINGS[name](partial)
+        some = make(partial)
         some.open()
         begin, end = whole.where(stop - KIB if stop % KIB == 0 else stop - stop % KIB, stop)
         ours, theirs = bytearray(end - begin), bytearray(end - begin)
         start = stop - KIB if stop % KIB == 0 else stop - stop % KIB
         some.encode(start, stop, memoryview(ours))
-        fresh = ENCODINGS[name](tensor)
+        fresh = make(tensor)
         fresh.open()
         fresh.encode(start, stop, memoryview(theirs))
         assert ours == theirs, (name, stop)
@@ -233,19 +239,17 @@ def test_a_pending_copy_waits_for_what_is_asked_for_only():
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_results_come_back_through_the_gpu(staging, name):
-    tensor = values_of(9999)
-    work = work_of(tensor, ENCODINGS[name](tensor), happened())
+    tensor, (on_cpu, on_gpu) = values_of(9999), ENCODINGS[name]
+    work = work_of(tensor, on_gpu(tensor), happened())
     staging.download(work)
     assert staging.next() is work
-    assert (work.source is not None) == (name in ("int8", "fp8", "topk"))
     work.payload(0, total_of(work.encoding))
     used = staging.gpu.pool.used_bytes
-    assert used == sum(
-        buffer.numel() for buffer in (work.contribution, work.result, work.source) if buffer is not None
-    )
+    assert used == work.contribution.numel() + work.result.numel()
     assert used <= 2 * tensor.nbytes, "page-locked: at most two times the gradients"
-    plain = ENCODINGS[name](tensor.clone())
-    work.result.zero_()
+    plain = on_cpu(tensor.clone())
+    received = values_of(work.result.numel() // 2).bfloat16() if name == "topk" else work.contribution
+    work.result.copy_(received.view(torch.uint8))
     plain.decode(work.result.clone())
     staging.deliver(work)
     assert work.future.wait() is tensor

@@ -6,7 +6,8 @@
 
 Writes proof.json and proof.txt after each part (`benchmarks.method.parts`), and traces of training beside them. Where
 something is missing it chooses by itself, and says so. Without namespaces and `tc` all is on loopback, which shows
-correctness and overlap but no ratio to NCCL on a network. Without CUDA's MPS, ranks take turns on the GPU.
+correctness and overlap but no ratio to NCCL on a network. Without CUDA's MPS, ranks take turns on the GPU. Where NCCL
+refuses two ranks on a GPU, the rest runs without it.
 
 part         what it shows                                                               passes if
 inventory    GPU, PCIe, versions, what is missing, page-locked copies                    -
@@ -36,42 +37,48 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks import many_cores
+from benchmarks.gpu.load import GLOO, NOOP, OURS
 from benchmarks.many_cores import LINKS
 from benchmarks.method.parts import Part, Parts, chosen
 
-MPS = frozenset({"mps"})
+MPS, RING = frozenset({"mps"}), frozenset({"nccl"})
 CONTROL = "nvidia-cuda-mps-control"
+#: It shows whether NCCL takes two ranks on a GPU.
+FIRST_RING = "nccl-2"
 #: The parts after this one use MPS where there is MPS.
 LAST_WITHOUT_MPS = "pipeline"
 #: How long the daemon of MPS may take to start or to end, in seconds.
 MPS_S = 15.0
 
 
-def parts(traces: Path, *, device: str, is_tiny: bool) -> list[Part]:
+def parts(traces: Path, *, device: str, is_tiny: bool, has_nccl: bool = True) -> list[Part]:
     """Return all parts, the most important first.
 
     Args:
         traces: the folder for traces.
         device: of the tensors; on "cpu" Gloo's ring stands for NCCL's.
         is_tiny: to try the commands themselves.
+        has_nccl: whether NCCL takes several ranks on a GPU, as far as that is known.
     """
     size, rounds = ("64KiB", "--rounds 1 --warmup 1") if is_tiny else ("64MiB", "--rounds 5 --warmup 2")
     tiny = "--tiny" if is_tiny else ""
     nccl = f"benchmarks.gpu.nccl --device {device} --size {size} {rounds} --json {{out}}/nccl.json"
     training = f"benchmarks.gpu.training --device {device} --model bert {tiny} --out {{out}}"
-    steps = "--rounds 1 --warmup 1 --profiled 1" if is_tiny else "--rounds 5"
+    if not has_nccl:
+        training += f" --contenders {OURS},{GLOO},{NOOP}"
+    steps = "--rounds 1 --warmup 1 --profiled 1" if is_tiny else "--rounds 3 --warmup 1 --profiled 1"
     tests = "pytest tests/gpu -q -p no:cacheprovider"
     stages = "--size 256KiB --bucket 64KiB --rounds 1" if is_tiny else "--size 1024MiB --bucket 25MiB"
 
     def of(workers: int) -> str:
         return "--workers 2 --reducers 1" if is_tiny else f"--workers {workers}"
 
-    def ring(name: str, workers: int, rate: int, limit_s: float, needs: frozenset[str] = LINKS) -> Part:
-        alone = f"{nccl} {of(workers)} --unshaped"
-        return Part(name, f"{nccl} {of(workers)} --rate {rate}", limit_s, needs, alone)
+    def ring(name: str, workers: int, rate: int, limit_s: float, needs: frozenset[str]) -> Part:
+        return Part(name, f"{nccl} {of(workers)} --rate {rate}", limit_s, needs)
 
     return [
         Part(
@@ -80,19 +87,19 @@ def parts(traces: Path, *, device: str, is_tiny: bool) -> list[Part]:
             60,
         ),
         Part("tests", tests, 150),
-        ring("nccl-2", 2, 500, 60),
-        ring("nccl-4", 4, 500, 90),
+        replace(ring(FIRST_RING, 2, 500, 60, LINKS), otherwise=f"{nccl} {of(2)} --unshaped"),
+        ring("nccl-4", 4, 500, 90, LINKS | RING),
         Part(
             "training",
             f"{training} {of(4)} --rate 1000 {steps} --trace {traces}",
-            120,
+            150,
             LINKS,
             f"{training} {of(4)} --unshaped {steps} --trace {traces}",
         ),
         Part("pipeline", f"benchmarks.gpu.pipeline --device {device} {stages}", 60),
         Part("mps-tests", tests, 150, MPS),
-        replace(ring("nccl-10g", 4, 10_000, 60, LINKS | MPS), otherwise=None),
-        replace(ring("nccl-8", 8, 200, 120), otherwise=None),
+        ring("nccl-10g", 4, 10_000, 60, LINKS | RING | MPS),
+        ring("nccl-8", 8, 200, 120, LINKS | RING),
         Part("alone", f"{training} {of(4)} --unshaped {steps}", 60),
         *(
             replace(part, name=f"cores-{part.name}", limit_s=min(part.limit_s, 90))
@@ -154,16 +161,26 @@ def main() -> None:
         wanted = chosen(parts(Path(folder), device=given.device, is_tiny=given.tiny), given.parts, parser)
         run = Parts("proof", given.folder, given.limit_s)
         run.missing |= many_cores.lacks()
-        names = [part.name for part in parts(Path(folder), device=given.device, is_tiny=given.tiny)]
-        plain = [part for part in wanted if names.index(part.name) <= names.index(LAST_WITHOUT_MPS)]
-        for part in plain:
-            run.run(part)
+        every = partial(parts, Path(folder), device=given.device, is_tiny=given.tiny)
+        names = [part.name for part in every()]
+
+        def run_one(name: str) -> None:
+            part = next(part for part in every(has_nccl="nccl" not in run.missing) if part.name == name)
+            outcome = run.run(part)
+            if name == FIRST_RING and outcome.exit_code != 0:
+                run.missing["nccl"] = f"{name}: {outcome.text}"
+
+        last = names.index(LAST_WITHOUT_MPS)
+        plain = [part.name for part in wanted if names.index(part.name) <= last]
+        for name in plain:
+            run_one(name)
         for trace in sorted(Path(folder).glob("*.json")):
             with gzip.open(given.folder / f"trace-{trace.name}.gz", "wb") as packed:
                 packed.write(trace.read_bytes())
         with mps(run):
-            for part in wanted[len(plain) :]:
-                run.run(part)
+            for part in wanted:
+                if part.name not in plain:
+                    run_one(part.name)
 
 
 if __name__ == "__main__":

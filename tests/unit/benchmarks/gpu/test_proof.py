@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import subprocess
@@ -15,35 +14,60 @@ from benchmarks.gpu import proof
 from benchmarks.method.parts import Parts
 
 ROOT = Path(proof.__file__).parents[2]
+OPTIONS = ("--device", "cpu", "--tiny")
 
 
-def test_every_part(tmp_path: Path) -> None:
-    """In two halves, since a test has two minutes; the second one as on a machine that cannot shape links."""
-    names = [part.name for part in proof.parts(tmp_path, device="cpu", is_tiny=True)]
-    halves = names[: len(names) // 2], names[len(names) // 2 :]
-    for number, half in enumerate(halves):
-        folder = tmp_path / str(number)
-        options = ["--device", "cpu", "--tiny", "--parts", ",".join(half)]
-        path = "/nowhere" if number else os.environ["PATH"]
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.gpu.proof", str(folder), *options],
-            cwd=ROOT,
-            env=os.environ | {"PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=110,
-        )
-        assert done.returncode == 0, done.stderr
-        parts = json.loads((folder / "proof.json").read_text())["parts"]
-        assert list(parts) == half
-        codes = {name: part["exit_code"] for name, part in parts.items() if part["command"] is not None}
-        assert set(codes.values()) == {0}, (folder / "proof.txt").read_text()
-    first = json.loads((tmp_path / "0" / "proof.json").read_text())["parts"]
-    assert first["inventory"]["results"]["inventory"]["copies"]
-    assert first["nccl-4"]["results"]["nccl"]
-    traces = sorted((tmp_path / "0").glob("trace-*.json.gz"))
-    assert traces
-    assert json.loads(gzip.open(traces[0]).read())["traceEvents"]
+#: Parts that run together, and what they must leave; the last ones as on a machine that cannot shape links.
+GROUPS = {
+    "inventory,tests,nccl-2": "inventory",
+    "nccl-4,training": "trace-gpu-training-bert-n2-cpu-tiny-1000mbit-ours.json.gz",
+    "pipeline,mps-tests,nccl-10g,nccl-8,alone": "nccl",
+    "cores-links,cores-processes,cores-kernels": "shaped",
+    "cores-reducer,cores-rank": "loopback",
+}
+
+
+def test_all_parts_are_tried() -> None:
+    names = [part.name for part in proof.parts(Path(), device="cpu", is_tiny=True)]
+    assert sorted(",".join(GROUPS).split(",")) == sorted(names)
+
+
+@pytest.mark.parametrize("names", GROUPS)
+def test_every_part(names: str, tmp_path: Path) -> None:
+    has_links = names != list(GROUPS)[-1]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu.proof", str(tmp_path), *OPTIONS, "--parts", names],
+        cwd=ROOT,
+        env=os.environ | ({} if has_links else {"PATH": "/nowhere"}),
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "proof.txt").read_text()
+    document = json.loads((tmp_path / "proof.json").read_text())
+    parts = document["parts"]
+    assert ",".join(parts) == names
+    assert {part["exit_code"] for part in parts.values() if part["command"] is not None} == {0}, text
+    kept = {path.name for path in tmp_path.iterdir()} | {
+        name for part in parts.values() for name in part["results"]
+    }
+    if not has_links or "links" not in document["missing"]:
+        assert GROUPS[names] in kept
+
+
+def test_what_is_left_without_nccl() -> None:
+    """It may refuse two ranks on a GPU."""
+    with_nccl = {part.name: part for part in proof.parts(Path(), device="cuda", is_tiny=False)}
+    without = {part.name: part for part in proof.parts(Path(), device="cuda", is_tiny=False, has_nccl=False)}
+    changed = {name for name, part in without.items() if part != with_nccl[name]}
+    assert changed == {"training", "alone"}
+    assert "--contenders ours,gloo,noop " in without["training"].command
+    assert [name for name, part in without.items() if "nccl" in part.needs] == [
+        "nccl-4",
+        "nccl-10g",
+        "nccl-8",
+    ]
 
 
 def test_without_mps_its_parts_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,13 +148,13 @@ class Client:
                 f"io_process is for tensors on the CPU, and this one is on {tensor.device}: leave the setting out"
             )
         future = make_future(tensor)
-        ready = gpu.written(tensor)
         if self._world_size * self.local_size > 1:
             dtype, numel, encoding = encoding_of(
                 tensor, request.dtype, request.op, self._config.wire, request.slices
             )
         else:
             dtype, numel, encoding = request.dtype, tensor.numel(), OwnEncoding(tensor)
+        ready = gpu.written(tensor)  # also what the encoding has put there
         collective = Collective(request.op, dtype, numel, request.fingerprint)
         with self._lock:
             if self._final is not None:

@@ -217,4 +217,4 @@ class ErrorFeedback:
 def _zeros(numel: int, device: torch.device) -> torch.Tensor:
     if device.type == "cpu":  # not written, unlike torch's: in hierarchical mode a rank uses only its shard
         return torch.from_numpy(np.zeros(numel, np.float32))
-    return torch.zeros(numel, device=device)
+    return torch.zeros(numel, dtype=torch.float32, device=device)

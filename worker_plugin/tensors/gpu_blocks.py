@@ -28,7 +28,7 @@ class GpuBlockEncoding(BlockEncoding):
         begin, end = self._whole_blocks(first), self._whole_blocks(stop)
         if begin == end:
             return
-        values = torch.zeros(end - begin, self._block, device=self.tensor.device)
+        values = torch.zeros(end - begin, self._block, dtype=torch.float32, device=self.tensor.device)
         parts = list(self._parts(values, begin, end))
         for slice_, start, last, part in parts:
             source = self.tensor[slice_.offset + start : slice_.offset + last].to(torch.float32)
@@ -43,7 +43,7 @@ class GpuBlockEncoding(BlockEncoding):
             values.sub_(self._on_gpu.sent(contribution))
         for slice_, start, last, part in parts:
             if (residual := slice_.residual) is not None:
-                loss_scale = torch.full((1,), residual.loss_scale, device=values.device)
+                loss_scale = torch.full((1,), residual.loss_scale, dtype=torch.float32, device=values.device)
                 torch.div(part, loss_scale, out=residual.pending[start:last])
 
     def decode(self, result: torch.Tensor) -> None:

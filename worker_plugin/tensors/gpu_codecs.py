@@ -119,7 +119,7 @@ class _TopkCodec(GpuCodec):
     def sent(self, contribution: torch.Tensor) -> torch.Tensor:
         """See `GpuCodec.sent`."""
         entries = contribution.view(torch.int16).view(-1, self._k, 2)
-        values = torch.zeros(len(entries), TOPK_BLOCK, device=contribution.device)
+        values = torch.zeros(len(entries), TOPK_BLOCK, dtype=torch.float32, device=contribution.device)
         chosen = entries[:, :, 1].contiguous().view(torch.bfloat16).to(torch.float32)
         return values.scatter_(1, entries[:, :, 0].to(torch.int64), chosen)
 

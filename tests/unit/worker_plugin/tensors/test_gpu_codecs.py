@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -18,6 +18,15 @@ from worker_plugin.tensors.gpu_codecs import codec_of
 from worker_plugin.tensors.wire_dtype import parse
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def another_default_dtype() -> Iterator[None]:
+    """The user's default is not that of these tensors."""
+    torch.set_default_dtype(torch.bfloat16)
+    yield
+    torch.set_default_dtype(torch.float32)
+
 
 CPU = torch.device("cpu")
 #: Half of the elements is the most that top-k takes. From 17 on the CPU's codec takes another way.
@@ -102,11 +111,11 @@ def test_residuals_have_the_bits_of_the_cpus(name: str, dtype: torch.dtype, batc
     generator = torch.Generator().manual_seed(3)
     kinds = BlockEncoding, GpuBlockEncoding
     residuals = {
-        kind: [Residual(torch.zeros(size), torch.zeros(size), 3.0) for size in sizes] for kind in kinds
+        kind: [Residual(*torch.zeros(2, size, dtype=torch.float32), 3.0) for size in sizes] for kind in kinds
     }
     offsets = np.cumsum([0, *sizes[:-1]]).tolist()
     for _ in range(3):
-        tensor, sent = torch.randn(sum(sizes), generator=generator).to(dtype), []
+        tensor, sent = torch.randn(sum(sizes), generator=generator, dtype=torch.float32).to(dtype), []
         for kind in kinds:
             slices = [
                 ParameterSlice(offset, size, residual if size != 256 else None)
@@ -134,10 +143,10 @@ def test_long_results_are_decoded_in_parts(name: str, monkeypatch: pytest.Monkey
     wire, numel = parse(name), 9999
     assert wire is not None
     slices = [ParameterSlice(0, 5000), ParameterSlice(5000, numel - 5000)]
-    values = torch.randn(numel, generator=torch.Generator().manual_seed(1))
+    values = torch.randn(numel, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
     decoded = []
     for kind in (BlockEncoding, GpuBlockEncoding):
-        encoding = kind(torch.zeros(numel), wire, slices)
+        encoding = kind(torch.zeros(numel, dtype=torch.float32), wire, slices)
         result = torch.zeros(encoding.result_bytes, dtype=torch.uint8)
         if wire.dtype is DType.TOPK:
             result.view(torch.bfloat16)[:numel] = values.to(torch.bfloat16)

@@ -3,7 +3,7 @@
 event                      what follows
 dial is due                Open with a Join
 Welcome                    up, and links to its siblings; another link to the same reducer is retired
-refused: busy              the last life of this job may be ending: dial again for BUSY_S, then fail
+refused: busy, or no room  the last life of this job may be ending: dial again for BUSY_S, then fail
 refused: draining          dial again
 refused, while running     no memory or busy: dial again; the reducer is no member
 refused: unauthenticated   the same while running and another link is up; otherwise fail
@@ -34,7 +34,7 @@ from reduction.model import Join, Peer, Welcome
 from worker_plugin.core.actions import Action, Log, Open, Shut
 from worker_plugin.core.link import Link, LinkPhase
 
-#: How long a Join is repeated if an earlier run of this job still has its name or rank, in seconds.
+#: How long a Join is repeated if an earlier run of this job still has its name, rank or memory, in seconds.
 BUSY_S = 3.0
 #: How long a reducer of a DNS name must be away before the name is looked up; also the pause
 #: between two look-ups. In seconds.
@@ -171,7 +171,7 @@ class Roster:
                 return
             case Unauthenticated() if is_running and self.up:
                 return
-            case JobBusy() | StaleInstance() if not is_running:
+            case JobBusy() | StaleInstance() | ResourceExhausted() if not is_running:
                 link.busy_since = now if link.busy_since is None else link.busy_since
                 if now < link.busy_since + BUSY_S:
                     return

@@ -143,7 +143,9 @@ def refused(scene, error, now=0.0):
     return scene.abort("a", error, now) + scene.lose("a", None, now)
 
 
-@pytest.mark.parametrize("error", [JobBusy("live"), RankTaken("taken"), StaleInstance("stale")])
+@pytest.mark.parametrize(
+    "error", [JobBusy("live"), RankTaken("taken"), StaleInstance("stale"), ResourceExhausted("no memory")]
+)
 def test_a_busy_name_is_tried_again_for_a_while(error):
     scene = Scene(reducers="a", stall_warn_s=1e6)
     scene.tick(0.0)
@@ -182,7 +184,6 @@ def test_a_draining_reducer_is_tried_again_until_the_join_timeout():
 @pytest.mark.parametrize(
     "error",
     [
-        ResourceExhausted("no memory"),
         Unauthenticated("a wrong token"),
         UnsupportedVersion("version 2"),
         CollectiveMismatch("world size"),

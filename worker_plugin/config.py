@@ -87,8 +87,8 @@ class PluginConfig:
         "reshard",
         Choice("reshard", "wait", "raise"),
         'What follows when a reducer is lost. "reshard": the others take over at once, and take the '
-        'lost one in again when it is back. "wait": all reducers are waited for, up to `join_timeout_s`, or those '
-        'for which their names stand by then. "raise": the job fails. Rank 0\'s value counts.',
+        'lost one in again when it is back. "wait": all reducers are waited for, or those that '
+        'their names stand for by then, up to `join_timeout_s`. "raise": the job fails. Rank 0\'s value counts.',
     )
     fallback: str | None = setting(
         None,

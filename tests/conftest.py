@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -11,6 +12,9 @@ from reduction.repeats import LINES
 # A busy machine is no failure; what hangs is ended by pytest-timeout.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+# Benchmarks are only tried here: see TRIED in benchmarks/lab/ranks.py, which takes a second to import.
+os.environ["BENCHMARK_IS_TRIED"] = "1"
 
 # A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and children inherit that: in
 # tests they would reach nobody.

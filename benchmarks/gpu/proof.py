@@ -42,6 +42,7 @@ from pathlib import Path
 
 from benchmarks import many_cores
 from benchmarks.gpu.load import GLOO, NOOP, OURS
+from benchmarks.lab.ranks import TRIED
 from benchmarks.many_cores import LINKS
 from benchmarks.method.parts import Part, Parts, chosen
 
@@ -161,6 +162,8 @@ def main() -> None:
         wanted = chosen(parts(Path(folder), device=given.device, is_tiny=given.tiny), given.parts, parser)
         run = Parts("proof", given.folder, given.limit_s)
         run.missing |= many_cores.lacks()
+        if given.tiny:
+            run.variables[TRIED] = "1"
         every = partial(parts, Path(folder), device=given.device, is_tiny=given.tiny)
         names = [part.name for part in every()]
 

@@ -1,11 +1,11 @@
 """Entering epochs, starting them, and what makes new ones; one rank, through the communicator."""
 
 import pytest
-from reduction.errors import OutOfOrder, ReducerDraining, ReducerUnavailable, StaleInstance
+from reduction.errors import CollectiveTimeout, OutOfOrder, ReducerDraining, ReducerUnavailable, StaleInstance
 from reduction.model import Configure, Hello, Minimum, Welcome
 from support.scenes.rank_scene import CREDIT, Scene, data, epoch, failure, of_kib, push, send, store
 
-from worker_plugin.core.actions import Deliver, Log, Open, PushChunk, Release, Shut
+from worker_plugin.core.actions import Deliver, Fail, Log, Open, PushChunk, Release, Shut
 
 CAUSE = "a stream broke, and all are there again"
 
@@ -349,3 +349,21 @@ def test_a_reducer_that_was_left_is_dialled_again():
     scene.abort("a", ReducerDraining("stopping"), now=1.1)
     scene.lose("a", now=1.1)
     assert [type(action) for action in scene.tick(1.2)] == [Open]
+
+
+@pytest.mark.parametrize("reducers", ["a", "ab"])
+def test_an_epoch_that_has_started_is_not_waited_for(reducers):
+    """However long ago that was, when a reducer is lost next."""
+    scene = Scene(1, reducers).run()
+    actions = scene.lose("a", now=1e6) + scene.tick(1e6 + 0.1)
+    assert not any(isinstance(action, Fail) for action in actions)
+
+
+def test_an_epoch_has_started_once_all_reducers_have_said_so():
+    scene = Scene(1)
+    scene.meet()
+    scene.enter()
+    scene.start("a", now=1.0)
+    kind, text = failure(scene.tick(601.0))
+    assert kind is CollectiveTimeout
+    assert "did not answer to membership epoch 1 within 600 s (timeout_s)" in text

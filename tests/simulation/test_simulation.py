@@ -33,6 +33,18 @@ def test_a_seed_is_one_run() -> None:
     assert simulate(3).history == simulate(3).history
 
 
+@pytest.mark.parametrize(("seed", "at"), [(9, 3.0), (18, 5.0)])
+def test_who_quits_while_no_reducer_is_there_is_waited_for_as_one_that_is_late(seed: int, at: float) -> None:
+    gone = [Fault(at + number / 1000, "kill server", number, 0, 0.5) for number in range(4)]
+    outcome = simulate(seed, [Fault(at - 0.2, "quit", 0, 1, 0.5), *gone])
+    assert_right(outcome)
+    [quit_at] = [record["t"] for record in outcome.history if record["what"] == "quit"]
+    assert quit_at > at
+    failures = [record for record in outcome.history if record["what"] == "failed"]
+    assert {record["error"] for record in failures} == {"CollectiveTimeout"}
+    assert all(record["t"] > quit_at + 110 for record in failures)  # timeout_s is 120
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_happens(kind: str) -> None:
     plan = [Fault(1.0 + number, kind, 7 * number, 5 * number, 0.5) for number in range(6)]

@@ -45,8 +45,6 @@ def main() -> None:
         optimizer.zero_grad()
         ddp_model(torch.randn(16, 64, generator=generator)).square().mean().backward()
         optimizer.step()
-        if step == first:
-            print(f"rank {rank} trains from step {step} on", flush=True)
         if state.should_stop():
             if rank == 0:
                 saved = {
@@ -57,6 +55,8 @@ def main() -> None:
                 torch.save(saved, options.checkpoint)
             print(f"rank {rank} stops after step {step}", flush=True)
             break
+        if step == first:
+            print(f"rank {rank} trains from step {step} on", flush=True)
     state.close()
     dist.destroy_process_group()
 

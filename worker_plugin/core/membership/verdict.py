@@ -352,9 +352,13 @@ def _why_unavailable(view: View) -> tuple[str, str]:
             f"no reducer was reached by all ranks {within}: {who}",
             "see whether their hosts may connect to it",
         )
-    assert view.configuration is not None
-    names = {member.address for member in view.configuration.members} - set(absent)
-    return f"no reducer has taken the place of {', '.join(sorted(names))} {within}", start_it
+    before = {member.address for member in view.configuration.members} if view.configuration else set()
+    if missing := ", ".join(sorted(before - set(absent))):
+        return f"no reducer has taken the place of {missing} {within}", start_it
+    return (
+        f"there was no address of a reducer any more {within}",
+        "see what the names of the reducers stand for",
+    )
 
 
 def _missing(view: View) -> ReductionError:

@@ -193,6 +193,15 @@ def test_where_all_reducers_are_wanted_it_is_an_error(policy):
     )
 
 
+def test_names_that_stand_for_nothing_any_more_are_an_error_too():
+    gone = link("a", phase=LinkPhase.RETIRED)
+    assert given_up(judge(forming(gone, now=60.0))) == (
+        ReducerUnavailable,
+        "there was no address of a reducer any more within 60 s (join_timeout_s); see what the names of the reducers "
+        "stand for",
+    )
+
+
 def test_a_reducer_that_nobody_else_reaches_is_no_reducer():
     links = link("a", "P-P"), link("b", "PP-")
     assert judge(forming(*links, now=59.9, world_size=3, met_since=1.0)) == Keep()

@@ -13,7 +13,7 @@ from reduction.repeats import LINES
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-# Benchmarks are only tried here: see TRIED in benchmarks/lab/ranks.py, which takes a second to import.
+# Benchmarks are only tried here: TRIED in benchmarks/lab/ranks.py, a module that takes a second to import.
 os.environ["BENCHMARK_IS_TRIED"] = "1"
 
 # A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and children inherit that: in

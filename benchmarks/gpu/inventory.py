@@ -25,7 +25,7 @@ import torch.distributed as dist
 from benchmarks.gpu.nccl_ranks import check_gpus
 from benchmarks.lab import environment
 from benchmarks.lab.ending import ending_well
-from benchmarks.lab.network import NetworkUnavailable, check_network
+from benchmarks.many_cores import lacks
 from benchmarks.method.table import markdown
 
 MIB = 1 << 20
@@ -104,15 +104,6 @@ def said(command: tuple[str, ...]) -> str:
     return (done.stdout + done.stderr).strip()
 
 
-def has_links() -> str:
-    """Return "yes" if this machine can shape links, or what is missing."""
-    try:
-        check_network()
-    except NetworkUnavailable as error:
-        return str(error)
-    return "yes"
-
-
 def machine() -> dict[str, Any]:
     """Return what there is to say without a copy."""
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
@@ -120,7 +111,7 @@ def machine() -> dict[str, Any]:
         "environment": environment.describe(),
         "cuda": torch.version.cuda,
         "nccl": list(torch.cuda.nccl.version()) if has_nccl else None,
-        "shaped links": has_links(),
+        "shaped links": lacks().get("links", "yes"),
         "mps": shutil.which("nvidia-cuda-mps-control"),
         "cores": os.cpu_count(),
         "commands": {" ".join(command): said(command) for command in _COMMANDS},

@@ -62,7 +62,7 @@ OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
 }
 
 #: This variable says that a benchmark is only tried. Then ranks are forks of a server that has loaded torch, for which
-#: a new process takes two seconds. Not for figures: 16 MiB at n=k=4 and 1 Gbit/s took 0.92 of the time, and
+#: a new process takes two seconds. It is not for figures: 16 MiB at n=k=4 and 1 Gbit/s took 0.92 of the time, and
 #: nobody knows why.
 TRIED = "BENCHMARK_IS_TRIED"
 #: Most seconds from the start of the processes until their process group exists.

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,7 @@ def _read(path: Path) -> Any:
 
 def chosen(parts: Sequence[Part], names: str | None, parser: argparse.ArgumentParser) -> list[Part]:
     """Return the parts of a comma-separated option, or all; an unknown name is an error of the command line."""
-    known: Mapping[str, Part] = {part.name: part for part in parts}
+    known = {part.name: part for part in parts}
     wanted = list(known) if names is None else names.split(",")
     if unknown := [name for name in wanted if name not in known]:
         parser.error(f"--parts: {', '.join(unknown)} not among {', '.join(known)}")

@@ -176,7 +176,8 @@ def _wrong_errors(history: list[Record]) -> Iterable[str]:
 def _has_cause(failure: Record, before: list[Record]) -> bool:
     error, text, now = failure["error"], failure["text"], failure["t"]
     own = [one for one in before if (one.get("job"), one.get("life")) == (failure["job"], failure["life"])]
-    memory_s = TIMEOUT_MEMORY_S if error in ("CollectiveTimeout", "WorkersMissing") else MEMORY_S
+    is_timeout = error in ("CollectiveTimeout", "WorkersMissing")
+    memory_s = TIMEOUT_MEMORY_S if is_timeout else MEMORY_S
     faults = [one for one in before if one["what"] == "fault" and now <= one["t"] + one["seconds"] + memory_s]
     kinds = {fault["kind"] for fault in faults}
     if error == "CollectiveMismatch":
@@ -200,7 +201,7 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
         times = [fault["t"] for fault in faults]
         is_crowd = any(third < first + CROWD_S for first, third in zip(times, times[2:], strict=False))
         # Who quits while no reducer is there is waited for as long as somebody who is late.
-        has_quit = memory_s == TIMEOUT_MEMORY_S and any(one["what"] == "quit" for one in own)
+        has_quit = is_timeout and any(one["what"] == "quit" for one in own)
         return is_crowd or has_quit or bool(kinds & SEVERE)
     return False
 

@@ -193,7 +193,7 @@ class ErrorFeedback:
         """Return a copy of all residuals as the next step will have them, in the order of their parameters."""
         residuals = [*(entry.settled.kept for entry in self._entries.values()), *self._loaded]
         return {
-            "residuals": [residual.cpu().clone() for residual in residuals],
+            "residuals": [residual.to("cpu", copy=True) for residual in residuals],
             "has_loss_scale": not self._has_unknown,
         }
 

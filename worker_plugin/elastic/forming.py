@@ -81,6 +81,8 @@ class Forming:
         #: Those of the job's workers that were alive when any of them was last heard, by nonce; and when that was.
         self._last_heard: set[str] = set()
         self._heard_at = 0.0
+        #: Since when reducers are heard, without a break.
+        self._heard_since: float | None = None
         self._voice = Voice(config, Said(self.own, socket.gethostname(), settings), self._wake)
 
     @property
@@ -198,6 +200,10 @@ class Forming:
         if living := {nonce for nonce, said in others.items() if said.number and not said.is_gone}:
             self._last_heard, self._heard_at = living, now
         is_silent = not self._last_heard <= others.keys()
+        if not self._voice.hears:
+            self._heard_since = None
+        elif self._heard_since is None:
+            self._heard_since = now
         return Hearing(
             now,
             self._voice.own,
@@ -206,6 +212,7 @@ class Forming:
             since,
             self._config.join_timeout_s,
             secrets.token_hex(8),
+            self._heard_since,
             self._has_taken,
             self._heard_at if is_silent else None,
         )

@@ -85,8 +85,11 @@ def aborted(rank: Any, reducers: list[str], how: str) -> tuple[str, float, bool]
         group.abort()
     took_s = time.monotonic() - started_at
     assert took_s < 1.0, took_s
-    dist.barrier()  # so that rank 2 comes after the abort
-    error = rank.error_of(lambda: work.wait() if work else dist.all_reduce(tensor, group=group))
+    dist.barrier()
+    error = rank.error_of(work.wait) if work else None
+    dist.barrier()  # rank 2 comes when the others know of the abort, since before that it would complete the sum
+    if work is None:
+        error = rank.error_of(lambda: dist.all_reduce(tensor, group=group))
     took_s = time.monotonic() - started_at
     for thread in threading.enumerate() if how == "before they meet" else ():
         if thread.name == "reduction-discovery":  # it tells who comes for a while, and gives up

@@ -139,8 +139,10 @@ class Thread:
             return
         before, here.thread = here.thread, self
         self._go.release()
-        self._back.acquire()
-        here.thread = before
+        try:
+            self._back.acquire()
+        finally:  # pytest-timeout may have ended this, and the next world begins with no thread
+            here.thread = before
 
     def waker(self) -> Callable[[], None]:
         """Return what ends the next pause of this thread, for any thread."""

@@ -5,7 +5,7 @@
                   it may join, not as a newcomer, who must get the
                   training first
     new           nobody has a generation; ranks 0 to size - 1 are     Propose the first one, if it is rank 0
-                  there
+                  there, and some reducer has been heard for HEARD_S
                   some have one                                        wait until they take it in, as long as that
                                                                        takes (donation.py); until then they know
                                                                        whether one before it has ended (memory.py)
@@ -33,7 +33,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reduction.errors import ConfigError, RankTaken, ReductionError, WorkerLost, WorkersMissing
+from reduction.errors import (
+    ConfigError,
+    RankTaken,
+    ReducerUnavailable,
+    ReductionError,
+    WorkerLost,
+    WorkersMissing,
+)
 
 from worker_plugin.elastic.membership.entries import Said
 from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
@@ -44,6 +51,9 @@ STOPPED_S = 15.0
 #: How long a process that has the rank of a new one may take to be noticed as gone, in seconds: it may
 #: have run on a host that is silent now.
 TAKEN_S = 15.0
+#: How long a worker listens before it begins a job, in seconds: a reducer that has just begun says who is there before
+#: the others have dialled it again, which takes them REDIAL_S of transports/lobby_client.py.
+HEARD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,8 @@ class Hearing:
     join_timeout_s: float
     #: Random, for what it proposes.
     new_id: str
+    #: Since when reducers say who is there, without a break; None: none does.
+    heard_since: float | None
     #: Whether this worker has begun to take the training of others.
     has_taken: bool = False
     #: Since when a new worker hears neither that the job's workers live, of which it knew, nor that they
@@ -184,9 +196,6 @@ def _as_new(hearing: Hearing) -> Advice:
         return Wait(f"the job's {len(live)} workers to take this one in, between two steps")
     there = {said.worker.rank: said.worker for said in (*hearing.living, own)}
     missing = [rank for rank in range(size) if rank not in there]
-    if not missing and own.worker.rank == 0:
-        workers = tuple(there[rank] for rank in range(size))
-        return Propose(Generation(1, hearing.new_id, workers))
     if missing and hearing.now >= hearing.since + hearing.join_timeout_s:
         return Refuse(
             WorkersMissing(
@@ -194,7 +203,19 @@ def _as_new(hearing: Hearing) -> Advice:
                 f"them, or look why they are late"
             )
         )
-    return Wait(f"ranks {missing} of {size}" if missing else "rank 0 to begin")
+    if missing:
+        return Wait(f"ranks {missing} of {size}")
+    if own.worker.rank:
+        return Wait("rank 0 to begin")
+    if hearing.heard_since is None and hearing.now >= hearing.since + hearing.join_timeout_s:
+        return Refuse(
+            ReducerUnavailable(
+                f"no reducer has said within {hearing.join_timeout_s:g} s (join_timeout_s) who is there"
+            )
+        )
+    if hearing.heard_since is None or hearing.now < hearing.heard_since + HEARD_S:
+        return Wait("reducers to say who is there")
+    return Propose(Generation(1, hearing.new_id, tuple(there[rank] for rank in range(size))))
 
 
 def _after_a_loss(hearing: Hearing) -> Advice:

@@ -53,6 +53,11 @@ class Voice:
             LINES.log(log, logging.WARNING, "lobby entry", "", "rank %d: %s", self.own.worker.rank, fault)
         return {nonce: said for nonce, said in heard.items() if nonce != self.own.worker.nonce}
 
+    @property
+    def hears(self) -> bool:
+        """Whether a reducer that can be reached has said who is there."""
+        return bool(self._lobby.heard())
+
     def why_unheard(self) -> ReductionError | None:
         """See `LobbyClient.why_unheard`."""
         return self._lobby.why_unheard()

@@ -35,7 +35,7 @@ def test_a_newcomer_of_another_run_is_not_taken_in(monkeypatch):
 
 def test_a_new_worker_knows_when_it_hears_nothing_of_the_job(monkeypatch):
     heard_now = {}
-    voice = SimpleNamespace(own=None, others=lambda: heard_now)
+    voice = SimpleNamespace(own=None, others=lambda: heard_now, hears=True)
     monkeypatch.setattr(forming, "Voice", lambda config, own, on_news: voice)
     config = PluginConfig(job="job", rank=0, world_size=2)
     ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
@@ -55,6 +55,17 @@ def test_a_new_worker_knows_when_it_hears_nothing_of_the_job(monkeypatch):
     assert silent_since(6.0) == 2.0
     assert silent_since(7.0, one) is None
     assert silent_since(8.0, replace(one, is_gone=True)) is None
+
+
+def test_a_worker_knows_since_when_it_hears_a_reducer(monkeypatch):
+    voice = SimpleNamespace(own=None, others=dict, hears=False)
+    monkeypatch.setattr(forming, "Voice", lambda config, own, on_news: voice)
+    config = PluginConfig(job="job", rank=0, world_size=1)
+    ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
+    since = []
+    for now, voice.hears in enumerate([False, True, True, False, True]):
+        since.append(ours._hearing(now, 0.0).heard_since)
+    assert since == [None, 1, 1, None, 4]
 
 
 class Waiting:

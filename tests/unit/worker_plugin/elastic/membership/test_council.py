@@ -4,9 +4,10 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from reduction.errors import ConfigError, RankTaken, WorkerLost, WorkersMissing
+from reduction.errors import ConfigError, RankTaken, ReducerUnavailable, WorkerLost, WorkersMissing
 
 from worker_plugin.elastic.membership.council import (
+    HEARD_S,
     STOPPED_S,
     TAKEN_S,
     Hearing,
@@ -35,7 +36,7 @@ def said(rank: int, life: str = "a", **changes: object) -> Said:
 def hearing(own: Said, *others: Said, lineage: Lineage | None = None, now: float = 100.0) -> Hearing:
     lineage = Lineage(own.worker, 3) if lineage is None else lineage
     by_nonce = {one.worker.nonce: one for one in others}
-    return Hearing(now, own, by_nonce, lineage, 100.0, 60.0, "new")
+    return Hearing(now, own, by_nonce, lineage, 100.0, 60.0, "new", 0.0)
 
 
 FIRST = Generation(1, "first", (worker(0), worker(1), worker(2)))
@@ -56,6 +57,22 @@ def test_rank_0_proposes_the_first_generation_when_all_are_there():
     assert deliberate(hearing(said(0), said(1), said(2))) == Propose(replace(FIRST, id="new"))
     assert deliberate(hearing(said(1), said(0), said(2))) == Wait("rank 0 to begin")
     assert deliberate(hearing(said(1), said(0, proposal=FIRST), said(2))) == Join(FIRST)
+
+
+def test_who_has_heard_no_reducer_for_a_second_begins_no_job():
+    """Alone it is all of the ranks that a job of one begins with, and others may train already."""
+    alone = hearing(said(0), lineage=Lineage(worker(0), 1))
+    assert deliberate(alone) == Propose(Generation(1, "new", (worker(0),)))
+    assert deliberate(replace(alone, heard_since=100.0 - HEARD_S)) == deliberate(alone)
+    for since in (None, 100.1 - HEARD_S):
+        assert deliberate(replace(alone, heard_since=since)) == Wait("reducers to say who is there")
+    late = replace(alone, now=160.0, heard_since=None)
+    assert isinstance(deliberate(replace(late, now=159.9)), Wait)
+    advice = deliberate(late)
+    assert isinstance(advice, Refuse)
+    assert isinstance(advice.error, ReducerUnavailable)
+    assert str(advice.error) == "no reducer has said within 60 s (join_timeout_s) who is there"
+    assert isinstance(deliberate(replace(late, heard_since=159.9)), Wait)
 
 
 def test_who_has_gone_is_not_there():

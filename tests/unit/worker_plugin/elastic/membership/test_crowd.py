@@ -8,7 +8,7 @@ from reduction.model import LobbyRequest
 
 from reducer.core.accounts import Account
 from reducer.core.lobby import Lobby
-from worker_plugin.elastic.membership.council import Hearing, Join, Propose, deliberate, must_tell
+from worker_plugin.elastic.membership.council import HEARD_S, Hearing, Join, Propose, deliberate, must_tell
 from worker_plugin.elastic.membership.entries import Offer, Said, said_from_entry
 from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
 
@@ -50,7 +50,7 @@ class Member:
 
     def act(self) -> None:
         if self.joined is None:
-            advice = deliberate(Hearing(0.0, self.said, self.others, self.lineage, 0.0, 60.0, "new"))
+            advice = deliberate(Hearing(0.0, self.said, self.others, self.lineage, 0.0, 60.0, "new", -HEARD_S))
             if isinstance(advice, Join | Propose):
                 self.joined = advice.generation
                 self.lineage.join(self.joined)

@@ -52,3 +52,11 @@ def test_a_host_moves_no_cursor(heard):
     fields = {"rank": 1, "nonce": "11" * 16, "host": "h\x1b[2J\u202e", "settings": "s", "number": 0}
     said = json.dumps(fields | {"generation": "", "waiting": False, "count": 1}).encode()
     assert heard(iter([said]))["11" * 16].host == r"h\x1b[2J\u202e"
+
+
+def test_it_knows_whether_a_reducer_is_heard(monkeypatch):
+    monkeypatch.setattr(voice, "LobbyClient", Lobby)
+    own = Voice(PluginConfig(reducers=("127.0.0.1:1",), job="j"), OWN, lambda: None)
+    for answers in ((), ((),)):
+        monkeypatch.setattr(Lobby, "heard", lambda _, answers=answers: answers)
+        assert own.hears == bool(answers)

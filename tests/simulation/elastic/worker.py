@@ -76,13 +76,15 @@ class SimWorker(Program):
         )
 
     def _run(self) -> None:
-        model = _Model(self.variant)
+        # Each process begins with other values, so that it shows who has kept its own.
+        first = f"{self.host} at {self.network.clock.now}"
+        model = _Model(self.variant, first)
         worker = Elastic(self.config, describe(model))
         self.name = _name(worker.own)
         self.record("began")
         error: ReductionError | None = None
         try:
-            self._train(worker, model)
+            self._train(worker, model, first)
         except ReductionError as failure:
             error = failure
             self.record("failed", error=type(error).__name__, text=str(error))
@@ -97,7 +99,7 @@ class SimWorker(Program):
             self.kill()
             self._on_end(self, is_error)
 
-    def _train(self, worker: Elastic, model: torch.nn.Module) -> None:
+    def _train(self, worker: Elastic, model: torch.nn.Module, first: str) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         told: list[tuple[list[int], list[int]]] = []
         steps = Steps(
@@ -106,7 +108,7 @@ class SimWorker(Program):
             self.config.join_timeout_s,
             [lambda before, after: told.append((list(before), list(after)))],
         )
-        extra = {"step": 0, "note": "x"}
+        extra = {"step": 0, "note": first}
         done = 0
         while True:
             extra = steps.sync(Training(model, optimizer, extra))
@@ -155,9 +157,12 @@ class SimWorker(Program):
 
 
 class _Model(torch.nn.Module):
-    def __init__(self, variant: int) -> None:
+    def __init__(self, variant: int, first: str) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(40, 10 + variant))
+        width = 10 + variant
+        self.weight = torch.nn.Parameter(
+            _contribution(first, 40 * width, torch.float32).view(40, width)
+        )
         self.bias = torch.nn.Parameter(torch.zeros(7))
         self.register_buffer("count", torch.zeros(3, dtype=torch.int64))
 

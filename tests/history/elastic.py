@@ -17,7 +17,8 @@ Generations that have a worker in common are of one **life** of the job; one who
 What is proved:
 
 - All members of a generation say the same of it: its number, and its members in the order of their ranks.
-- A result is the fold over just the members of one generation, in this order. All get the same bits, and only they.
+- A result is the fold over just the members of one generation, in this order. All that go on have the same bits; who
+  was lost with results that it alone had got has not gone on with them to another step.
 - In each step all have the same state and see the same ranks, newcomers too. Nobody repeats or leaves out a step, and
   who sees other ranks than before was told so.
 - An error names a real cause; once faults stop nobody waits for long, and nothing is left at the end.
@@ -110,17 +111,19 @@ def _wrong_results(own: list[Record], joined: list[Record], lives: dict[str, str
     has_joined: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for record in joined:
         has_joined[tuple(record["members"])].add(record["worker"])
+    last_steps = {record["worker"]: record["step"] for record in own if record["what"] in ("state", "over")}
     for key, got in results.items():
-        if len(set(got.values())) > 1:
+        if len({result for worker, result in got.items() if last_steps.get(worker, -1) > key[1]}) > 1:
             yield f"{sorted(got)} have different results of {key}"
-            continue
-        parts, result = issued[key], next(iter(got.values()))
-        for members, there in has_joined.items():
-            is_possible = got.keys() <= there == set(members) <= parts.keys()
-            if is_possible and fold([parts[one] for one in members], local_size=1) == result:
-                break
-        else:
-            yield f"{sorted(got)} have a result of {key} that is the sum of no generation"
+        parts = issued[key]
+        for result in sorted(set(got.values())):
+            those = {worker for worker, its in got.items() if its == result}
+            for members, there in has_joined.items():
+                is_possible = those <= there == set(members) <= parts.keys()
+                if is_possible and fold([parts[one] for one in members], local_size=1) == result:
+                    break
+            else:
+                yield f"{sorted(those)} have a result of {key} that is the sum of no generation"
 
 
 # ---- states ----

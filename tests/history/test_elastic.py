@@ -93,3 +93,29 @@ def test_nobody_trains_although_nothing_happens():
     fault = {"what": "fault", "kind": "cut", "hosts": [], "t": 3.0, "seconds": 25.0}
     index = next(number for number, record in enumerate(late) if record["t"] > 3.0)
     assert not any("nobody trained" in line for line in violations([*late[:index], fault, *late[index:]]))
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_who_is_lost_may_have_a_result_that_the_others_do_not_get(goes_on):
+    """They sum again without it, in a generation of their own; so it must not go on to another step."""
+    records = []
+    for record in history():
+        if record["t"] < 4.0 and record.get("worker") != "2/c" and record.get("step") != 1:
+            records.append(record)
+        elif record.get("step") == 1 and record["worker"] != "2/c":
+            ranks = {"ranks": [0, 1]} if record["what"] == "state" else {}
+            result = (
+                {"result": part("0/a")} if (record["what"], record["worker"]) == ("result", "0/a") else {}
+            )
+            if result:
+                joined = {"number": 3, "id": "g3", "members": ["0/a"], "newcomers": []}
+                records.append({"what": "joined", "job": "a", "worker": "0/a", "t": 3.0} | joined)
+            if result or record["what"] == "result":
+                result = result or {"result": total(ALL[:2])}
+            records.append(record | ranks | result)
+    records = [record for record in records if record.get("number") != 2]
+    records.append({"what": "over", "job": "a", "worker": "0/a", "t": 4.0, "step": 2})
+    last = {"what": "over", "step": 2} if goes_on else {"what": "killed"}
+    records.append({"job": "a", "worker": "1/b", "t": 4.0} | last)
+    found = violations(records)
+    assert found == (["['0/a', '1/b'] have different results of ('g1', 1, 0)"] if goes_on else [])

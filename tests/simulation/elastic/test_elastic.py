@@ -31,7 +31,13 @@ def assert_right(outcome: Outcome) -> None:
 
 
 #: Runs that were wrong once; docs/decisions/simulation.md tells what they have found.
-FOUND = [(504, ""), (9001, "kill reducer,kill worker,silent reducer,drain"), (500003, ""), (8000048, "")]
+FOUND = [
+    (504, ""),
+    (9001, "kill reducer,kill worker,silent reducer,drain"),
+    (500003, ""),
+    (8000048, ""),
+    (7000212, ""),
+]
 
 
 @pytest.mark.parametrize(("seed", "kinds"), [*((seed, "") for seed in range(12)), *FOUND])

@@ -160,9 +160,7 @@ class _Model(torch.nn.Module):
     def __init__(self, variant: int, first: str) -> None:
         super().__init__()
         width = 10 + variant
-        self.weight = torch.nn.Parameter(
-            _contribution(first, 40 * width, torch.float32).view(40, width)
-        )
+        self.weight = torch.nn.Parameter(_contribution(first, 40 * width, torch.float32).view(40, width))
         self.bias = torch.nn.Parameter(torch.zeros(7))
         self.register_buffer("count", torch.zeros(3, dtype=torch.int64))
 

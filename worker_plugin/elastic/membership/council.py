@@ -178,15 +178,19 @@ def _as_new(hearing: Hearing) -> Advice:
                     f"{said.refusal}"
                 )
             )
-    for said in hearing.living:
-        # Of two new processes with one rank one goes on, and it does not matter which.
-        is_first = bool(said.number) or said.worker.nonce < own.worker.nonce
-        if said.worker.rank == own.worker.rank and is_first and hearing.now >= hearing.since + TAKEN_S:
-            return Refuse(
-                RankTaken(
-                    f"rank {own.worker.rank} is a live process on {said.host}: give each worker a rank of its own"
-                )
+    # Of new processes with one rank the one with the lowest nonce goes on. If each of several as rank 0 began the job,
+    # the other ranks might join one each, and again one each of those that they propose then.
+    before = [
+        said
+        for said in hearing.living
+        if said.worker.rank == own.worker.rank and (said.number or said.worker.nonce < own.worker.nonce)
+    ]
+    if before and hearing.now >= hearing.since + TAKEN_S:
+        return Refuse(
+            RankTaken(
+                f"rank {own.worker.rank} is a live process on {before[0].host}: give each worker a rank of its own"
             )
+        )
     if live and all(said.is_waiting for said in live):
         ranks = sorted(said.worker.rank for said in live)
         return Wait(
@@ -194,7 +198,12 @@ def _as_new(hearing: Hearing) -> Advice:
         )
     if live:
         return Wait(f"the job's {len(live)} workers to take this one in, between two steps")
-    there = {said.worker.rank: said.worker for said in (*hearing.living, own)}
+    if before:
+        return Wait(f"another process with rank {own.worker.rank}, on {before[0].host}, to go")
+    everybody = sorted(
+        (said.worker for said in (*hearing.living, own)), key=lambda one: one.nonce, reverse=True
+    )
+    there = {worker.rank: worker for worker in everybody}
     missing = [rank for rank in range(size) if rank not in there]
     if missing and hearing.now >= hearing.since + hearing.join_timeout_s:
         return Refuse(

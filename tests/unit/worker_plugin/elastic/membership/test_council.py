@@ -97,6 +97,20 @@ def test_two_processes_with_one_rank():
     assert isinstance(deliberate(hearing(twins[0], said(0), twins[1], now=late)), Wait)
 
 
+def test_of_several_processes_with_rank_0_one_begins_the_job_with_one_of_each_rank():
+    firsts, seconds = [said(0, life) for life in "abc"], [said(1, life) for life in "xab"]
+    others = [*seconds, said(2)]
+    expected = Propose(Generation(1, "new", (worker(0), worker(1), worker(2))))
+    for order in (others, others[::-1]):
+        assert deliberate(hearing(firsts[0], *firsts[1:], *order)) == expected
+    for twin in firsts[1:]:
+        heard = [one for one in firsts if one != twin]
+        assert deliberate(hearing(twin, *heard, *others)) == Wait(
+            "another process with rank 0, on host0, to go"
+        )
+        assert isinstance(deliberate(hearing(twin, *heard, *others, now=100.0 + TAKEN_S)), Refuse)
+
+
 def test_other_settings_are_an_error_of_the_new_worker():
     other = said(0, settings="world_size=4, wire_dtype=None")
     advice = deliberate(hearing(said(1), other))

@@ -50,7 +50,9 @@ class Member:
 
     def act(self) -> None:
         if self.joined is None:
-            advice = deliberate(Hearing(0.0, self.said, self.others, self.lineage, 0.0, 60.0, "new", -HEARD_S))
+            advice = deliberate(
+                Hearing(0.0, self.said, self.others, self.lineage, 0.0, 60.0, "new", -HEARD_S)
+            )
             if isinstance(advice, Join | Propose):
                 self.joined = advice.generation
                 self.lineage.join(self.joined)

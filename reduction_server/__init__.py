@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from reduction import __version__, errors
 
 if TYPE_CHECKING:
-    from worker_plugin import ReductionState, attach, reduction_hook
+    from worker_plugin import ReductionState, attach, digest, reduction_hook, watch
 
-__all__ = ["ReductionState", "__version__", "attach", "errors", "reduction_hook"]
+__all__ = ["ReductionState", "__version__", "attach", "digest", "errors", "reduction_hook", "watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,9 @@ from worker_plugin.process.torch_version import require_torch  # noqa: E402
 
 require_torch()  # before whatever imports torch
 
+from worker_plugin.drift import watch  # noqa: E402
 from worker_plugin.hook import attach, reduction_hook  # noqa: E402
 from worker_plugin.state import ReductionState  # noqa: E402
+from worker_plugin.tensors.digest import digest  # noqa: E402
 
-__all__ = ["ReductionState", "__version__", "attach", "errors", "reduction_hook"]
+__all__ = ["ReductionState", "__version__", "attach", "digest", "errors", "reduction_hook", "watch"]

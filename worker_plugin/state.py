@@ -32,6 +32,7 @@ from worker_plugin.config import AllSettings, PluginConfig, Settings, build, che
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
+from worker_plugin.drift import Watch
 from worker_plugin.elastic.ddp import UsedParameters, check_alone
 from worker_plugin.elastic.making import make_communicator, make_steps
 from worker_plugin.elastic.newcomers.training import Training, describe
@@ -116,6 +117,9 @@ class ReductionState:
         state._given = ranks
         return state
 
+    #: Models of which all ranks are to have the same weights.
+    _watches: tuple[Watch, ...] = ()
+
     #: What happens when this state is dropped; until then it keeps the communicator.
     _dropping: weakref.finalize[..., Any] | None = None
 
@@ -140,6 +144,8 @@ class ReductionState:
         self._on_change: list[OnChange] = []
         # Workers of an elastic job that have just come have no answer of the step before.
         self._stopping = Stopping(is_at_once=self.config.elastic)
+        for watch in self._watches:
+            watch.forget()
 
     # ---- collectives ----
 
@@ -204,6 +210,10 @@ class ReductionState:
                 self.check_module(module)
             owner = modules[-1]
         check_dense(bucket.buffer())
+        if self._watches and bucket.index() == 0 and not owner._join_config.enable:
+            for watch in self._watches:
+                if self._modules.owner(watch.first) is owner:
+                    watch.step()
         future = self._submit(
             bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), (owner, bucket)
         )
@@ -402,6 +412,42 @@ class ReductionState:
             ReductionError: what has ended the communicator.
         """
         return self._stopping.ask(self.all_reduce)
+
+    def watch(
+        self, model: torch.nn.Module, every: int = 100, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        """Compare the weights of all ranks after every so many steps; a step is what DDP averages in a backward pass.
+
+        All ranks call it once, with the same arguments, before the first backward pass or after the same one. Digests
+        of 64 bits per parameter go into a sum in the next backward pass, before the weights change, and are looked at
+        in the one after. While DDP's `join` is on nothing is compared. It costs that the weights are read once.
+
+        Args:
+            model: the DDP module, or the one inside; see `Watch` in worker_plugin/drift.py.
+            every: how many steps lie between two comparisons.
+            optimizer: its tensors are compared as well, such as momentum.
+
+        Raises:
+            ConfigError: an argument is wrong. Later, in a backward pass on all ranks: ReplicasDiffer, which ends the
+                communicator and names the ranks that differ from most, and the first tensor.
+        """
+        watch = Watch(model, every, optimizer, self.all_reduce, self._places)
+        self._watches = (*self._watches, watch)
+        if self.config.elastic:
+            # Newcomers count from the step in which they come.
+            self.on_change(lambda before, after: watch.count_again())
+
+    def _places(self) -> tuple[list[str], int]:
+        """Return what the ranks of this moment are called, and which of them this one is."""
+        if not self.config.elastic:
+            ranks = self._ranks()
+            return [str(rank) for rank in ranks.global_ranks or range(ranks.size)], ranks.rank
+        local = local_ranks(self.config)
+        workers, own = self.members, self.members.index(self.config.rank or 0)
+        if local is None:
+            return [str(worker) for worker in workers], own
+        names = [f"{worker} (its {number})" for worker in workers for number in range(local.size)]
+        return names, own * local.size + local.rank
 
     # ---- elastic jobs ----
 

@@ -25,6 +25,7 @@
         |-- StaleInstance                 the job was started again; this is its old life
         |-- WorkerLost                    a rank died or was cut off
         |-- WorkerFailed                  a rank met an error of its own and cannot take part any more
+        |-- ReplicasDiffer                the ranks do not have the same weights any more
         `-- PeerLeft                      a rank closed while others still had collectives
 
 Errors that cross the wire carry a `code` of the schema's ErrorCode; `from_code` is the way back.
@@ -171,6 +172,12 @@ class WorkerFailed(JobAborted):
     code = 17
 
 
+class ReplicasDiffer(JobAborted):
+    """The ranks do not have the same weights any more; the message names ranks and the first tensor that differs."""
+
+    code = 19
+
+
 class PeerLeft(JobAborted):
     """A rank said goodbye while others still had collectives; the message names it."""
 
@@ -197,6 +204,7 @@ _BY_CODE: dict[int, type[ReductionError]] = {
         DataCorrupted,
         WorkerFailed,
         WorkersMissing,
+        ReplicasDiffer,
     )
 }
 

@@ -167,3 +167,22 @@ def test_ranks_stop_together_and_go_on(tmp_path, serve):  # noqa: F811
     assert f"rank 1 trains from step {step + 1} on" in done.stdout
     assert "stops" not in done.stdout
     assert [one["outcome"] for one in looked_at(reducer.address)["ended"]] == ["ended", "ended"]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("flip_in", [25, 0])
+def test_ranks_whose_weights_differ_find_out(serve, flip_in):  # noqa: F811
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    command += [str(EXAMPLES / "drift.py"), "--flip-in", str(flip_in), "--steps", "35"]
+    variables = environment(REDUCTION_REDUCERS=serve().address)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=variables)
+    assert done.returncode == 0, done.stderr
+    if flip_in:
+        ended = re.findall(
+            r"rank \d ends in step 31: .*ranks 2 do not have the weights of ranks 0, 1: 2.weight", done.stdout
+        )
+        assert len(ended) == 3, done.stdout
+    else:
+        weights = re.findall(r"rank \d has weights (\w{32})", done.stdout)
+        assert len(weights) == 3, done.stdout
+        assert len(set(weights)) == 1

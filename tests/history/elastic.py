@@ -42,8 +42,9 @@ MEMORY_S, PROGRESS_S, UNSEEN_S = 75.0, 75.0, 200.0
 #: How long after the last fault a job counts as undisturbed, and how long a worker may then wait while others train,
 #: in seconds.
 RECOVERY_S, QUIET_S = 10.0, 12.0
-#: How long after the last event of any kind nobody may have trained, in seconds.
-STANDSTILL_S = 20.0
+#: How long after the last event of any kind nobody may have trained, in seconds: new workers wait join_timeout_s, 30 s
+#: in the simulation, for those of whom they have heard, if nobody says that these have gone.
+STANDSTILL_S = 32.0
 OF_REDUCERS = frozenset({"kill reducer", "silent reducer", "drain", "isolate", "freeze"})
 
 

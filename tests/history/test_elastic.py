@@ -88,9 +88,9 @@ def test_a_wait_after_all_faults():
 
 
 def test_nobody_trains_although_nothing_happens():
-    late = [record | {"t": record["t"] + 30.0 * (record.get("step", 0) > 0)} for record in history()]
+    late = [record | {"t": record["t"] + 40.0 * (record.get("step", 0) > 0)} for record in history()]
     assert any("nobody trained from" in line for line in violations(late))
-    fault = {"what": "fault", "kind": "cut", "hosts": [], "t": 3.0, "seconds": 25.0}
+    fault = {"what": "fault", "kind": "cut", "hosts": [], "t": 3.0, "seconds": 30.0}
     index = next(number for number, record in enumerate(late) if record["t"] > 3.0)
     assert not any("nobody trained" in line for line in violations([*late[:index], fault, *late[index:]]))
 

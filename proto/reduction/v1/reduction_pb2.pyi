@@ -35,6 +35,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_DATA_CORRUPTED: _ClassVar[ErrorCode]
     ERROR_CODE_WORKER_FAILED: _ClassVar[ErrorCode]
     ERROR_CODE_WORKERS_MISSING: _ClassVar[ErrorCode]
+    ERROR_CODE_REPLICAS_DIFFER: _ClassVar[ErrorCode]
 
 class ReduceOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -100,6 +101,7 @@ ERROR_CODE_UNAUTHENTICATED: ErrorCode
 ERROR_CODE_DATA_CORRUPTED: ErrorCode
 ERROR_CODE_WORKER_FAILED: ErrorCode
 ERROR_CODE_WORKERS_MISSING: ErrorCode
+ERROR_CODE_REPLICAS_DIFFER: ErrorCode
 REDUCE_OP_UNSPECIFIED: ReduceOp
 REDUCE_OP_SUM: ReduceOp
 REDUCE_OP_AVG: ReduceOp

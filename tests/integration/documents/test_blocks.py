@@ -36,6 +36,7 @@ PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
 PYTHON_ELSEWHERE = {
     ("docs/elastic.md", "while step < steps:"): "examples/elastic.py",
     ("docs/failures.md", "for step in range(first, steps):"): "examples/stop_together.py",
+    ("docs/failures.md", "state = rs.attach(ddp_model)"): "examples/drift.py",
     ("docs/fewer-bytes.md", "class Steps(lightning.Callback):"): "tests/frameworks",
     ("docs/integrations.md", "import lightning"): "tests/frameworks",
     ("docs/operating.md", "from torch.distributed.debug import start_debug_server"): "tests/frameworks",

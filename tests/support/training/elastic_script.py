@@ -62,6 +62,7 @@ net.register_buffer("cache", torch.zeros(4), persistent=False)
 groups = [{"params": [one]} for one in net.parameters()] if "GROUPS" in os.environ else net.parameters()
 optimizer = torch.optim.Adam(groups, 0.01)
 attach(model, state)
+state.watch(model, every=2, optimizer=optimizer)
 if os.environ.get("HOOK") == "step":
     optimizer.register_step_pre_hook(sum_something)
 if os.environ.get("HOOK") == "load":

@@ -76,6 +76,7 @@ def test_callers_can_catch_by_what_to_do():
         errors.StaleInstance,
         errors.WorkerLost,
         errors.WorkerFailed,
+        errors.ReplicasDiffer,
         errors.PeerLeft,
     }
 

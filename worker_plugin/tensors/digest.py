@@ -1,0 +1,74 @@
+"""Digests of tensors: numbers of 64 bits that tell whether two of them have the same bits.
+
+The memory is read as words of 8 bytes, in rows. A word counts times an odd number that depends on its place in the row,
+a row's sum times one that depends on the row's place, all modulo 2**64. So a change within one word always changes the
+digest, since odd numbers have an inverse modulo 2**64; any other change goes unnoticed with a probability of about
+2**-64, unless somebody has computed it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+#: Words in a row.
+ROW = 4096
+#: Rows that are multiplied at a time: 1 MiB, which caches hold.
+BLOCK = 32
+
+
+def digest(model: torch.nn.Module | Mapping[str, torch.Tensor]) -> str:
+    """Return a digest of a model's state_dict, or of named tensors: 32 hexadecimal digits.
+
+    It depends on names, shapes, dtypes and bits, and on nothing else: not on devices, ranks or versions. So it tells
+    whether two processes have the same weights, a trainer and whoever serves its model for one.
+
+    Raises:
+        TypeError: something is no dense tensor.
+    """
+    tensors = model.state_dict() if isinstance(model, torch.nn.Module) else model
+    names = sorted(tensors)
+    found = hashlib.sha256()
+    for name, number in zip(names, digests([tensors[name] for name in names]).tolist(), strict=True):
+        found.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)} {number}\n".encode())
+    return found.hexdigest()[:32]
+
+
+def digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the digests of tensors, int64 on the CPU. It waits for GPUs.
+
+    Raises:
+        TypeError: one of them is no dense tensor.
+    """
+    found = [_digest(tensor) for tensor in tensors]  # GPUs begin with all of them before one is waited for
+    return torch.tensor([int(one) for one in found], dtype=torch.int64)
+
+
+@torch.no_grad()
+def _digest(tensor: torch.Tensor) -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        raise TypeError(
+            f"a digest is of dense tensors, this is {getattr(tensor, 'layout', type(tensor).__name__)}"
+        )
+    octets = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+    if octets.storage_offset() % 8:
+        octets = octets.clone()
+    rest = octets.numel() % (8 * ROW)
+    whole, last = octets[: octets.numel() - rest].view(torch.int64), octets[octets.numel() - rest :]
+    last = torch.nn.functional.pad(last, (0, 8 * ROW - rest)).view(torch.int64)
+    factors = _factors(ROW).to(tensor.device)
+    sums = [(block.view(-1, ROW) * factors).sum(1) for block in (*torch.split(whole, BLOCK * ROW), last)]
+    rows = torch.cat(sums)
+    return (rows * _factors(len(rows)).to(tensor.device)).sum()
+
+
+def _factors(count: int) -> torch.Tensor:
+    """Return odd numbers in no order: those of the generator SplitMix64 (Steele et al., OOPSLA 2014)."""
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed = (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
+    return torch.from_numpy(mixed.view(np.int64))

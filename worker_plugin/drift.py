@@ -1,4 +1,4 @@
-"""Whether the ranks still have the same weights: digests of all of them meet in one sum, every so many steps."""
+"""Whether all ranks still have the same weights: every N steps digests of them meet in one sum."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ class Waitable(Protocol):
 
 
 class Watch:
-    """Compares what all ranks have, every so many steps.
+    """Compares the weights of all ranks every N steps.
 
-    Each rank puts digests of its tensors into a row of its own of a tensor of int64 that is zero elsewhere, and the sum
-    of those has all rows on every rank. It is looked at in the step after, when it is there already. So all ranks raise
-    the same error in the same step.
+    Each rank has a row of a table of int64, [ranks, 1 + tensors]: a 1, which says that it was there, and the digests of
+    its tensors. It fills in its own row and leaves the others at zero, so the sum over all ranks is the whole table.
+    Each rank looks at it in the next step, when it has arrived. So all raise the same error in the same step.
 
     Args:
         model: its parameters are compared, frozen ones too, but not its buffers, which DDP lets differ within a step.
-        every: after so many steps.
+        every: N.
         optimizer: its tensors are compared as well; None: none.
         all_reduce: begins a sum over all ranks, in place.
-        places: returns what the ranks of this moment are called, and which of them this one is.
+        places: returns the names of the ranks that take part at present, and the index of this one among them.
     """
+
+    #: Where the table is.
+    device = torch.device("cpu")
 
     def __init__(
         self,
@@ -54,19 +57,19 @@ class Watch:
             raise ConfigError(f"the optimizer is a {type(optimizer).__name__}: pass one of torch.optim")
         self._model, self._every, self._optimizer = model, every, optimizer
         self._all_reduce, self._places = all_reduce, places
-        #: Steps of this process; and since when those are counted of which each `every`-th compares.
+        #: Steps of this process so far, and how many of them had been done when `count_again` was called.
         self._steps = self._counted_from = 0
         self._alike_at: int | None = None
         self._asked: _Asked | None = None
 
     @property
     def first(self) -> torch.Tensor:
-        """A parameter, by which DDP modules are told apart: one that DDP knows, if there is one."""
-        parameters = list(self._model.parameters())
-        return next((one for one in parameters if one.requires_grad), parameters[0])
+        """A parameter that tells which DDP module this is about: one with a gradient, if there is one."""
+        trained = (one for one in self._model.parameters() if one.requires_grad)
+        return next(trained, next(self._model.parameters()))
 
     def count_again(self) -> None:
-        """Begin to count steps again, as all ranks do in the same step."""
+        """Count steps from here on; all ranks do so in the same step."""
         self._counted_from, self._alike_at = self._steps, None
 
     def forget(self) -> None:
@@ -75,7 +78,7 @@ class Watch:
         self._asked = None
 
     def step(self) -> None:
-        """Do what is to do in a step; all ranks call it in each, when their tensors are to be alike.
+        """Compare, if it is time; all ranks call it once per step, at a point where their weights should be the same.
 
         Raises:
             ReplicasDiffer: they were not, at the last comparison; on all ranks.
@@ -91,6 +94,7 @@ class Watch:
             places, own = self._places()
             table = torch.zeros(len(places), 1 + len(names), dtype=torch.int64)
             table[own, 0], table[own, 1:] = 1, digests(tensors)
+            table = table.to(self.device)
             self._asked = _Asked(self._steps, table, self._all_reduce(table), names, places)
 
 
@@ -111,9 +115,9 @@ class _Asked:
             return
         rows: dict[tuple[int, ...], list[str]] = defaultdict(list)
         for place, (is_there, *row) in zip(self._places, self._table.tolist(), strict=True):
-            if is_there:  # a worker of an elastic job may have been lost meanwhile
+            if is_there:  # of a worker of an elastic job that was lost meanwhile there is no row
                 rows[tuple(row)].append(place)
-        most = max(rows, key=lambda row: len(rows[row]))  # the first of those that are as large
+        most = max(rows, key=lambda row: len(rows[row]))  # of two that are equal in number the first
         others = [place for row, places in rows.items() if row != most for place in places]
         different = [name for name, *values in zip(self._names, *rows, strict=True) if len(set(values)) > 1]
         rest = f" and {len(different) - 1} more of {len(self._names)} tensors" if len(different) > 1 else ""
@@ -127,7 +131,7 @@ class _Asked:
 def _tensors(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Iterate over what is compared, with names; of a tensor that is in pieces this rank's piece."""
+    """Iterate over what is compared, with names. Of a DTensor it is this rank's shard."""
     names: dict[torch.Tensor, str] = {}
     for name, parameter in model.named_parameters():
         names[parameter] = name.removeprefix("module.")
@@ -151,15 +155,15 @@ def watch(
     group: ProcessGroup | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Watch:
-    """Return what compares a model over a process group, of any backend: call its `step` once per step on every rank.
+    """Return a `Watch` over a process group of any backend; call its `step` once per step on every rank.
 
-    For what no `ReductionState` averages; with one there is `state.watch`.
+    For models whose gradients no `ReductionState` averages; where one does, use `state.watch`.
 
     Args:
-        model: as for `Watch`. Of one that is sharded each rank compares its own pieces.
-        every: after so many steps.
-        group: ranks that are to have the same; None: all. Of a model that is sharded and replicated, those that
-            have the same pieces.
+        model: as for `Watch`. Each rank compares its own shards of a sharded model.
+        every: N.
+        group: ranks that should have the same weights; None: all. For a model that is sharded and replicated
+            (HSDP), the ranks that hold the same shards.
         optimizer: as for `Watch`.
 
     Raises:
@@ -175,4 +179,6 @@ def watch(
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         return [str(rank) for rank in ranks], ranks.index(dist.get_rank())
 
-    return Watch(model, every, optimizer, all_reduce, places)
+    found = Watch(model, every, optimizer, all_reduce, places)
+    found.device = found.first.device  # NCCL sums nothing that is on the CPU
+    return found

@@ -416,20 +416,22 @@ class ReductionState:
     def watch(
         self, model: torch.nn.Module, every: int = 100, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
-        """Compare the weights of all ranks after every so many steps; a step is what DDP averages in a backward pass.
+        """Compare the weights of all ranks every N steps, where a step is a backward pass in which DDP averages.
 
-        All ranks call it once, with the same arguments, before the first backward pass or after the same one. Digests
-        of 64 bits per parameter go into a sum in the next backward pass, before the weights change, and are looked at
-        in the one after. While DDP's `join` is on nothing is compared. It costs that the weights are read once.
+        Call it once on all ranks, with the same arguments, before the first backward pass or after the same one. In
+        every N-th backward pass a digest of 64 bits per parameter goes into a sum; the next pass looks at it. A
+        comparison reads all weights once. Within DDP's `join` nothing is compared.
 
         Args:
             model: the DDP module, or the one inside; see `Watch` in worker_plugin/drift.py.
-            every: how many steps lie between two comparisons.
-            optimizer: its tensors are compared as well, such as momentum.
+            every: N.
+            optimizer: its tensors, such as momentum, are compared as well.
 
         Raises:
-            ConfigError: an argument is wrong. Later, in a backward pass on all ranks: ReplicasDiffer, which ends the
-                communicator and names the ranks that differ from most, and the first tensor.
+            ConfigError: an argument is wrong.
+
+        Where weights differ, a backward pass ends with ReplicasDiffer, in the same step on all ranks. It names the
+        ranks that differ from most others, and the first tensor. The communicator has failed then.
         """
         watch = Watch(model, every, optimizer, self.all_reduce, self._places)
         self._watches = (*self._watches, watch)
@@ -438,7 +440,7 @@ class ReductionState:
             self.on_change(lambda before, after: watch.count_again())
 
     def _places(self) -> tuple[list[str], int]:
-        """Return what the ranks of this moment are called, and which of them this one is."""
+        """Return the names of the ranks that take part at present, and the index of this one among them."""
         if not self.config.elastic:
             ranks = self._ranks()
             return [str(rank) for rank in ranks.global_ranks or range(ranks.size)], ranks.rank

@@ -15,6 +15,7 @@ from support.expected.lossy import AVG, SUM, WIRES, assert_same, fold
 from support.processes.ranks import Died
 
 from worker_plugin.tensors import gpu
+from worker_plugin.tensors.digest import digest
 from worker_plugin.tensors.gpu_codecs import codec_of
 from worker_plugin.tensors.wire_dtype import parse
 
@@ -35,7 +36,7 @@ def device_of(rank, on_cpu=()):
 
 def sums(rank, reducers, job, on_cpu):
     """Return a digest of all results."""
-    device, digest = device_of(rank, on_cpu), hashlib.sha256()
+    device, results = device_of(rank, on_cpu), hashlib.sha256()
     with rank.state(reducers, job) as state:
         for op, dtypes in ((SUM, FLOATS + INTEGERS), (AVG, FLOATS)):
             for dtype in dtypes:
@@ -45,8 +46,8 @@ def sums(rank, reducers, job, on_cpu):
                     assert result.data_ptr() == tensor.data_ptr()
                     expected = rank.expected(shape, dtype, step, op)
                     assert torch.equal(tensor.cpu(), expected), (op, dtype, shape)
-                    digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+                    results.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return results.hexdigest()
 
 
 def wires(rank, reducers, job, on_cpu):
@@ -315,6 +316,13 @@ def test_a_killed_worker_is_named_and_its_memory_is_free_again(fresh_ranks, redu
     assert error.startswith("WorkerLost: rank 1 (")
     assert seconds < 10
     assert freed >= held
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+def test_digests_are_those_of_the_cpu(dtype):
+    for numel in (0, 1, 4095, 70_001, 3 << 20):
+        tensor = torch.randint(0, 1 << 14, (numel,)).to(dtype)
+        assert digest({"": tensor.cuda()}) == digest({"": tensor})
 
 
 def test_the_gpu_rounds_as_the_cpu_does(ranks):

@@ -49,6 +49,7 @@ from worker_plugin.tensors.feedback import ErrorFeedback
 from worker_plugin.tensors.futures import Future, outcome_after
 from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import Numbers
+from worker_plugin.weighing import Weighing
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +145,7 @@ class ReductionState:
         self._on_change: list[OnChange] = []
         # Workers of an elastic job that have just come have no answer of the step before.
         self._stopping = Stopping(is_at_once=self.config.elastic)
+        self._weighing = Weighing()
         for watch in self._watches:
             watch.forget()
 
@@ -210,10 +212,15 @@ class ReductionState:
                 self.check_module(module)
             owner = modules[-1]
         check_dense(bucket.buffer())
-        if self._watches and bucket.index() == 0 and not owner._join_config.enable:
+        is_joining = owner._join_config.enable
+        if bucket.index() == 0 and not is_joining:
             for watch in self._watches:
                 if self._modules.owner(watch.first) is owner:
                     watch.step()
+        if self._weighing.is_on:
+            if bucket.index() == 0:
+                self._weighing.begin(self.all_reduce, is_joining=is_joining)
+            self._weighing.apply(bucket.buffer(), len(self._places()[0]))
         future = self._submit(
             bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), (owner, bucket)
         )
@@ -433,11 +440,33 @@ class ReductionState:
         Where weights differ, a backward pass ends with ReplicasDiffer, in the same step on all ranks. It names the
         ranks that differ from most others, and the first tensor. The communicator has failed then.
         """
-        watch = Watch(model, every, optimizer, self.all_reduce, self._places)
+        own = weakref.proxy(self)  # a state that nobody else keeps is dropped at once
+        watch = Watch(model, every, optimizer, lambda table: own.all_reduce(table), lambda: own._places())
         self._watches = (*self._watches, watch)
         if self.config.elastic:
             # Newcomers count from the step in which they come.
             self.on_change(lambda before, after: watch.count_again())
+
+    def weigh(self, samples: float) -> None:
+        """Let gradients count by samples: each rank's by its own, instead of all alike.
+
+        Call it once per step on every rank, before the backward pass that DDP averages; best before the forward pass,
+        which then hides the round trip. DDP's average becomes the sum of gradient times samples over all ranks, divided
+        by the samples of all. That is the gradient of the mean loss over all samples, if each rank's loss is the mean
+        over its own. It stays so until the next call. A rank with an empty batch passes 0, and a loss such as
+        `0.0 * model(...).sum()`. Within DDP's `join` ranks without data weigh nothing by themselves.
+
+        In an elastic job, the step in which a worker is lost has a gradient that is off by one factor for all: that of
+        the mean samples of those who are left to those of all.
+
+        Args:
+            samples: of this rank: their number, or that of tokens, or any other weight from 0 to 2**53.
+
+        Raises:
+            ConfigError: it is no such number. Where it is 0 on all ranks, the backward pass ends with ConfigError.
+            ReductionError: what has ended the communicator.
+        """
+        self._weighing.weigh(samples, self.all_reduce)
 
     def _places(self) -> tuple[list[str], int]:
         """Return the names of the ranks that take part at present, and the index of this one among them."""

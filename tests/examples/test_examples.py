@@ -186,3 +186,14 @@ def test_ranks_whose_weights_differ_find_out(serve, flip_in):  # noqa: F811
         weights = re.findall(r"rank \d has weights (\w{32})", done.stdout)
         assert len(weights) == 3, done.stdout
         assert len(set(weights)) == 1
+
+
+@pytest.mark.timeout(200)
+def test_unequal_batches(serve):  # noqa: F811
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    variables = environment(REDUCTION_REDUCERS=serve().address)
+    command += [str(EXAMPLES / "unequal_batches.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=variables)
+    assert done.returncode == 0, done.stderr
+    [difference] = re.findall(r"gradients differ by at most (\S+) from", done.stdout)
+    assert float(difference) < 1e-5

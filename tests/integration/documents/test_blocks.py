@@ -36,7 +36,6 @@ PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
 PYTHON_ELSEWHERE = {
     ("docs/elastic.md", "while step < steps:"): "examples/elastic.py",
     ("docs/failures.md", "for step in range(first, steps):"): "examples/stop_together.py",
-    ("docs/failures.md", "state = rs.attach(ddp_model)"): "examples/drift.py",
     ("docs/fewer-bytes.md", "class Steps(lightning.Callback):"): "tests/frameworks",
     ("docs/integrations.md", "import lightning"): "tests/frameworks",
     ("docs/operating.md", "from torch.distributed.debug import start_debug_server"): "tests/frameworks",
@@ -49,6 +48,8 @@ PYTHON_ELSEWHERE = {
     ("docs/logging.md", 'writer = SummaryWriter("runs/first")'): "tests/frameworks",
     ("docs/logging.md", 'mlflow.set_tracking_uri("sqlite:///mlflow.db")'): "tests/frameworks",
     ("docs/logging.md", "class Stats(lightning.Callback):"): "tests/frameworks",
+    ("docs/on-the-sums.md", "for batch in loader:"): "examples/unequal_batches.py",
+    ("docs/on-the-sums.md", "state = rs.attach(ddp_model)"): "examples/drift.py",
     (
         "docs/process-group.md",
         "from torch.distributed.device_mesh import init_device_mesh",

@@ -79,6 +79,7 @@ while step < steps and not stops:
     sampler.load_state_dict(extra["sampler"])
     buffers = digest(list(net.buffers()))
     batch = sampler.take(state.members, rank)[local::local_size]
+    state.weigh(len(batch))
     optimizer.zero_grad()
     model(data[batch]).pow(2).mean().backward()
     # A sum and an average beside DDP's: whose contributions are in them?

@@ -1,0 +1,72 @@
+"""Averages in which each rank counts by its samples, and not as much as any other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from reduction.errors import ConfigError
+
+from worker_plugin.tensors.futures import Future
+
+#: Begins a sum over all ranks, in place.
+AllReduce: TypeAlias = Callable[[torch.Tensor, dist.ReduceOp.RedOpType], Future]
+#: Up to here float64, which no `wire_dtype` rounds, has all whole numbers.
+SAMPLES_MAX = 1 << 53
+
+
+class Weighing:
+    """What this rank's gradients count, of one communicator.
+
+    An average of n ranks is (g_1 + ... + g_n) / n. Where rank r has s_r samples, and all have S, its gradient is
+    multiplied by n * s_r / S first; so the average is (s_1 * g_1 + ... + s_n * g_n) / S.
+    """
+
+    def __init__(self) -> None:
+        self._own = 0.0
+        self._sum: Future | None = None
+        #: Whether `weigh` was called since the last backward pass.
+        self._is_new = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether `weigh` was ever called."""
+        return self._sum is not None
+
+    def weigh(self, samples: float, all_reduce: AllReduce) -> None:
+        """Begin to add up the samples of all ranks; see `ReductionState.weigh`."""
+        if (
+            isinstance(samples, bool)
+            or not isinstance(samples, (int, float))
+            or not (math.isfinite(samples) and 0 <= samples <= SAMPLES_MAX)
+        ):
+            raise ConfigError(
+                f"the samples are {samples!r}: pass how many this rank has in this step, from 0 to {SAMPLES_MAX}"
+            )
+        self._own = float(samples)
+        self._sum = all_reduce(torch.tensor([self._own], dtype=torch.float64), dist.ReduceOp.SUM)
+        self._is_new = True
+
+    def begin(self, all_reduce: AllReduce, *, is_joining: bool) -> None:
+        """Begin a backward pass; while DDP's `join` is on, a rank that has no more data weighs nothing."""
+        if is_joining and not self._is_new:
+            self.weigh(0, all_reduce)
+        self._is_new = False
+
+    def apply(self, gradients: torch.Tensor, ranks: int) -> None:
+        """Multiply this rank's gradients by what they count in an average over this number of ranks, in place.
+
+        Raises:
+            ConfigError: no rank has any samples; on all ranks.
+            ReductionError: what has ended the communicator.
+        """
+        assert self._sum is not None  # it is on
+        total = float(self._sum.wait())
+        if not total:
+            raise ConfigError(
+                "state.weigh(0) was called on all ranks: skip the backward pass there where no rank has samples"
+            )
+        gradients.mul_(ranks * self._own / total)

@@ -203,23 +203,27 @@ def _has_cause(failure: Record, last: Record, recent: set[str], gone: list[Recor
 
 def _late(own: list[Record], history: list[Record]) -> Iterable[str]:
     calm = next((record["t"] for record in history if record["what"] == "calm"), float("inf"))
-    kinds = {record["kind"] for record in history if record["what"] == "fault"}
+    kinds = _kinds(history)
     last: dict[str, float] = {}
     for record in own:
         worker, now = record["worker"], record["t"]
         waited_s = now - max(calm, last.get(worker, now))
         # Of two processes that begin a job as one rank, one may wait in a generation of its own.
         if waited_s > UNSEEN_S or (
-            waited_s > PROGRESS_S
-            and "twin" not in kinds
-            and not (kinds & OF_REDUCERS and _have_left(own, now))
+            waited_s > PROGRESS_S and "twin" not in kinds and not _may_be_unseen(own, kinds, now)
         ):
             yield f"{worker} had nothing from {last[worker]:.2f} to {now:.2f}, and then {record['what']}"
         last[worker] = now
 
 
-def _have_left(own: list[Record], now: float) -> bool:
-    """Whether a worker has ended before, and no other process has taken its place."""
+def _kinds(history: list[Record]) -> set[str]:
+    return {record["kind"] for record in history if record["what"] == "fault"}
+
+
+def _may_be_unseen(own: list[Record], kinds: set[str], now: float) -> bool:
+    """Whether a worker has ended before, no other process has taken its place, and no reducer may have seen it."""
+    if not kinds & OF_REDUCERS:
+        return False
     ended = {"over", "killed", "failed"}
     there = {
         record["worker"].partition("/")[0]: record["what"] not in ended for record in own if record["t"] < now
@@ -253,6 +257,7 @@ def _idle(own: list[Record], history: list[Record]) -> Iterable[str]:
 
 def _standstills(job: str, history: list[Record]) -> Iterable[str]:
     """Say when nobody trained although nothing had happened for long."""
+    kinds, own = _kinds(history), [record for record in history if record.get("job") == job]
     quiet_from = 0.0
     for record in history:
         now = record["t"]
@@ -265,6 +270,9 @@ def _standstills(job: str, history: list[Record]) -> Iterable[str]:
             "state",
         ):
             continue
-        if record["what"] == "state" and now > quiet_from + STANDSTILL_S:
+        waited_s = now - quiet_from
+        if record["what"] == "state" and (
+            waited_s > UNSEEN_S or (waited_s > STANDSTILL_S and not _may_be_unseen(own, kinds, now))
+        ):
             yield f"nobody trained from {quiet_from:.2f} to {now:.2f}"
         quiet_from = max(quiet_from, now + record.get("seconds", 0.0))

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from worker_plugin.tensors.encoding import flat_of
+
 #: Words in a row.
 ROW = 4096
 #: Rows that are multiplied at a time: 1 MiB, which caches hold.
@@ -53,7 +55,7 @@ def _digest(tensor: torch.Tensor) -> torch.Tensor:
         raise TypeError(
             f"a digest is of dense tensors, this is {getattr(tensor, 'layout', type(tensor).__name__)}"
         )
-    octets = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+    octets = flat_of(tensor.detach().resolve_conj().resolve_neg().contiguous()).view(torch.uint8)
     if octets.storage_offset() % 8:
         octets = octets.clone()
     rest = octets.numel() % (8 * ROW)

@@ -28,6 +28,8 @@ def check(job: Job) -> None:
     """
     rates: list[float] = []
     for rank in job.ranks:
+        if not rank.is_alive:
+            continue
         configuration = rank.core.epochs.configuration
         running = sum(link.lane is not None for link in rank.core.roster)
         if configuration is None or running < len(configuration.members):

@@ -11,8 +11,8 @@ from worker_plugin.process.torch_version import require_torch  # noqa: E402
 
 require_torch()  # before whatever imports torch
 
-from worker_plugin.drift import watch  # noqa: E402
 from worker_plugin.hook import attach, reduction_hook  # noqa: E402
+from worker_plugin.riders.drift import watch  # noqa: E402
 from worker_plugin.state import ReductionState  # noqa: E402
 from worker_plugin.tensors.digest import digest  # noqa: E402
 

@@ -59,6 +59,11 @@ class Modules:
         self._checked |= {id(parameter): (weakref.ref(parameter), owner) for parameter in module.parameters()}
         self._modules.add(module)
 
+    def parameters(self) -> list[torch.Tensor]:
+        """Return the parameters of all modules, in the order in which they were checked."""
+        found = (ref() for ref, _ in self._checked.values())
+        return [parameter for parameter in found if parameter is not None]
+
     def exposed_s(self) -> float | None:
         """Return how long the latest step that DDP has measured waited for collectives, of all modules in seconds.
 

@@ -32,7 +32,6 @@ from worker_plugin.config import AllSettings, PluginConfig, Settings, build, che
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
-from worker_plugin.drift import Watch
 from worker_plugin.elastic.ddp import UsedParameters, check_alone
 from worker_plugin.elastic.making import make_communicator, make_steps
 from worker_plugin.elastic.newcomers.training import Training, describe
@@ -41,15 +40,15 @@ from worker_plugin.elastic.node.steps import NodeSteps
 from worker_plugin.elastic.steps import OnChange, Steps
 from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.process import log_setup
+from worker_plugin.riders.methods import Riders
+from worker_plugin.riders.stopping import is_asked
 from worker_plugin.settings import table
-from worker_plugin.stopping import Stopping, is_asked
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback
 from worker_plugin.tensors.futures import Future, outcome_after
 from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import Numbers
-from worker_plugin.weighing import Weighing
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ LOSS_SCALE_MIN, LOSS_SCALE_MAX = 2.0**-64, 2.0**64
 PROFILED_AS = "reduction:all_reduce"
 
 
-class ReductionState:
+class ReductionState(Riders):
     """One communicator of one rank. Constructing it opens nothing; the first collective connects.
 
     Args:
@@ -108,6 +107,7 @@ class ReductionState:
         if self.config.elastic and (process_group is not None or store is not None):
             raise ConfigError("an elastic job needs no process group and no store: leave them out")
         self._process_group = process_group
+        self._on_change: list[OnChange] = []
         self._reset()
 
     @classmethod
@@ -117,9 +117,6 @@ class ReductionState:
         state = cls(store=ranks.store, **settings)
         state._given = ranks
         return state
-
-    #: Models of which all ranks are to have the same weights.
-    _watches: tuple[Watch, ...] = ()
 
     #: What happens when this state is dropped; until then it keeps the communicator.
     _dropping: weakref.finalize[..., Any] | None = None
@@ -142,12 +139,7 @@ class ReductionState:
         #: Of an elastic job: what happens between two steps, and which parameters got gradients.
         self._steps: Steps | NodeSteps | None = None
         self._used = UsedParameters()
-        self._on_change: list[OnChange] = []
-        # Workers of an elastic job that have just come have no answer of the step before.
-        self._stopping = Stopping(is_at_once=self.config.elastic)
-        self._weighing = Weighing()
-        for watch in self._watches:
-            watch.forget()
+        self._reset_riders()
 
     # ---- collectives ----
 
@@ -212,18 +204,11 @@ class ReductionState:
                 self.check_module(module)
             owner = modules[-1]
         check_dense(bucket.buffer())
-        is_joining = owner._join_config.enable
-        if bucket.index() == 0 and not is_joining:
-            for watch in self._watches:
-                if self._modules.owner(watch.first) is owner:
-                    watch.step()
-        if self._weighing.is_on:
-            if bucket.index() == 0:
-                self._weighing.begin(self.all_reduce, is_joining=is_joining)
-            self._weighing.apply(bucket.buffer(), len(self._places()[0]))
+        self._before_bucket(owner, bucket)
         future = self._submit(
             bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), (owner, bucket)
         )
+        self._after_bucket(owner, bucket, future)
         if (kept := self._recorder) is not None:
             kept.exposed = self._modules.exposed_s
             kept.totals.steps += bucket.is_last()
@@ -406,80 +391,6 @@ class ReductionState:
         error = communicator.error
         return communicator.recorder.record("" if error is None else str(error))
 
-    def should_stop(self) -> bool:
-        """Return whether all ranks are to stop after this step, because one of them got SIGTERM.
-
-        Call it once per step on every rank. It becomes true on all ranks in the same step, in an elastic job in
-        the step of the signal and otherwise in the next one, so that they write the same checkpoint. The first call
-        takes SIGTERM over, so that it no longer ends the process; a Python handler that was there is called as well.
-        It costs a sum of one number, which is not waited for unless the job is elastic.
-
-        Raises:
-            ConfigError: the first call is not on the main thread.
-            ReductionError: what has ended the communicator.
-        """
-        return self._stopping.ask(self.all_reduce)
-
-    def watch(
-        self, model: torch.nn.Module, every: int = 100, optimizer: torch.optim.Optimizer | None = None
-    ) -> None:
-        """Compare the weights of all ranks every N steps, where a step is a backward pass in which DDP averages.
-
-        Call it once on all ranks, with the same arguments, before the first backward pass or after the same one. In
-        every N-th backward pass a digest of 64 bits per parameter goes into a sum; the next pass looks at it. A
-        comparison reads all weights once. Within DDP's `join` nothing is compared.
-
-        Args:
-            model: the DDP module, or the one inside; see `Watch` in worker_plugin/drift.py.
-            every: N.
-            optimizer: its tensors, such as momentum, are compared as well.
-
-        Raises:
-            ConfigError: an argument is wrong.
-
-        Where weights differ, a backward pass ends with ReplicasDiffer, in the same step on all ranks. It names the
-        ranks that differ from most others, and the first tensor. The communicator has failed then.
-        """
-        own = weakref.proxy(self)  # a state that nobody else keeps is dropped at once
-        watch = Watch(model, every, optimizer, lambda table: own.all_reduce(table), lambda: own._places())
-        self._watches = (*self._watches, watch)
-        if self.config.elastic:
-            # Newcomers count from the step in which they come.
-            self.on_change(lambda before, after: watch.count_again())
-
-    def weigh(self, samples: float) -> None:
-        """Let gradients count by samples: each rank's by its own, instead of all alike.
-
-        Call it once per step on every rank, before the backward pass that DDP averages; best before the forward pass,
-        which then hides the round trip. DDP's average becomes the sum of gradient times samples over all ranks, divided
-        by the samples of all. That is the gradient of the mean loss over all samples, if each rank's loss is the mean
-        over its own. It stays so until the next call. A rank with an empty batch passes 0, and a loss such as
-        `0.0 * model(...).sum()`. Within DDP's `join` ranks without data weigh nothing by themselves.
-
-        In an elastic job, the step in which a worker is lost has a gradient that is off by one factor for all: that of
-        the mean samples of those who are left to those of all.
-
-        Args:
-            samples: of this rank: their number, or that of tokens, or any other weight from 0 to 2**53.
-
-        Raises:
-            ConfigError: it is no such number. Where it is 0 on all ranks, the backward pass ends with ConfigError.
-            ReductionError: what has ended the communicator.
-        """
-        self._weighing.weigh(samples, self.all_reduce)
-
-    def _places(self) -> tuple[list[str], int]:
-        """Return the names of the ranks that take part at present, and the index of this one among them."""
-        if not self.config.elastic:
-            ranks = self._ranks()
-            return [str(rank) for rank in ranks.global_ranks or range(ranks.size)], ranks.rank
-        local = local_ranks(self.config)
-        workers, own = self.members, self.members.index(self.config.rank or 0)
-        if local is None:
-            return [str(worker) for worker in workers], own
-        names = [f"{worker} (its {number})" for worker in workers for number in range(local.size)]
-        return names, own * local.size + local.rank
-
     # ---- elastic jobs ----
 
     def sync(
@@ -584,6 +495,7 @@ class ReductionState:
 
         - `rank`, `world_size`: this rank's number, -1 if it is not known yet; ranks, 0 likewise.
         - `local_size`: ranks of a node that reduce among themselves first, 1 without `local_group`.
+        - `skipped_steps`, `non_finite_steps`: of those of which `report_steps` tells, since it was called.
         - `steps`: backward passes of DDP. `collectives`: those whose result is there.
           `in_flight`: those that are on their way.
         - `bytes_pushed`, `bytes_pulled`: payload sent and received. `bytes_repushed`: of those sent,
@@ -614,6 +526,7 @@ class ReductionState:
             "world_size": size or 0,
             "local_size": 1 if communicator is None else communicator.local_size,
             **self._numbers.read(kept or recorder.Recorder(None), config.link_mbit),
+            **self._reported(),
         }
         if (exposed := self._modules.exposed_s()) is not None:
             found["exposed_s"] = exposed
@@ -678,7 +591,7 @@ class ReductionState:
         DDP takes its hook once and for all, so this is how the same DDP object goes on. All ranks
         must call it, and restore model, optimizer and `load_state_dict` from one checkpoint: after
         an error they may differ by the last collective. Not while another thread uses the state.
-        What is still open is closed first.
+        What is still open is closed first. What `watch`, `report_steps` and `on_change` were told stays.
         """
         self.close()
         self._reset()
@@ -728,6 +641,7 @@ class ReductionState:
         self.config = state["config"]
         self._process_group = None
         self._given = None
+        self._on_change = []
         self._reset()
 
     def _connected(self, model: str = "") -> Communicator:

@@ -72,3 +72,7 @@ class UsedParameters:
                 f"what is never used, and use the rest in every step"
             )
         self._used.clear()
+
+    def forget(self) -> None:
+        """Begin anew without a check: this worker has broken off a backward pass."""
+        self._used.clear()

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import ReductionState, attach
-from worker_plugin.drift import watch
+from worker_plugin.riders.drift import watch
 
 
 def model() -> nn.Module:

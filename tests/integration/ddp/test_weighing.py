@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import attach
-from worker_plugin.weighing import SAMPLES_MAX
+from worker_plugin.riders.weighing import SAMPLES_MAX
 
 #: Samples of each rank, by step.
 BATCHES = [(3, 1, 8, 4), (0, 7, 1, 1), (2, 0, 0, 0), (5, 5, 5, 5)]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from reduction.errors import ConfigError, PeerLeft
 
-from worker_plugin import stopping
-from worker_plugin.stopping import Stopping
+from worker_plugin.riders import stopping
+from worker_plugin.riders.stopping import Stopping
 
 
 class Ranks:

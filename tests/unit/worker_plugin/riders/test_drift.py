@@ -5,7 +5,7 @@ import torch
 from reduction.errors import ConfigError, ReplicasDiffer
 from torch import nn
 
-from worker_plugin.drift import Watch
+from worker_plugin.riders.drift import Watch
 
 
 class Ranks:

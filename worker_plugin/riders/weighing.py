@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
 from reduction.errors import ConfigError
 
+from worker_plugin.riders.table import AllReduce
 from worker_plugin.tensors.futures import Future
 
-#: Begins a sum over all ranks, in place.
-AllReduce: TypeAlias = Callable[[torch.Tensor, dist.ReduceOp.RedOpType], Future]
 #: Up to here float64, which no `wire_dtype` rounds, has all whole numbers.
 SAMPLES_MAX = 1 << 53
 
@@ -27,6 +24,8 @@ class Weighing:
 
     def __init__(self) -> None:
         self._own = 0.0
+        #: Ranks in the present backward pass.
+        self._ranks = 0
         self._sum: Future | None = None
         #: Whether `weigh` was called since the last backward pass.
         self._is_new = False
@@ -50,14 +49,14 @@ class Weighing:
         self._sum = all_reduce(torch.tensor([self._own], dtype=torch.float64), dist.ReduceOp.SUM)
         self._is_new = True
 
-    def begin(self, all_reduce: AllReduce, *, is_joining: bool) -> None:
+    def begin(self, all_reduce: AllReduce, ranks: int, *, is_joining: bool) -> None:
         """Begin a backward pass; while DDP's `join` is on, a rank that has no more data weighs nothing."""
         if is_joining and not self._is_new:
             self.weigh(0, all_reduce)
-        self._is_new = False
+        self._is_new, self._ranks = False, ranks
 
-    def apply(self, gradients: torch.Tensor, ranks: int) -> None:
-        """Multiply this rank's gradients by what they count in an average over this number of ranks, in place.
+    def apply(self, gradients: torch.Tensor) -> None:
+        """Multiply this rank's gradients by what they count in an average over all ranks, in place.
 
         Raises:
             ConfigError: no rank has any samples; on all ranks.
@@ -69,4 +68,4 @@ class Weighing:
             raise ConfigError(
                 "state.weigh(0) was called on all ranks: skip the backward pass there where no rank has samples"
             )
-        gradients.mul_(ranks * self._own / total)
+        gradients.mul_(self._ranks * self._own / total)

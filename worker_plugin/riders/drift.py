@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from reduction.errors import ConfigError, ReplicasDiffer
 from torch.distributed.distributed_c10d import ProcessGroup
 
+from worker_plugin.riders.table import Table, Waitable
 from worker_plugin.tensors.digest import digests
-
-
-class Waitable(Protocol):
-    """A collective that is under way."""
-
-    def wait(self) -> object:
-        """Return when its tensor has the result."""
 
 
 class Watch:
     """Compares the weights of all ranks every N steps.
 
-    Each rank has a row of a table of int64, [ranks, 1 + tensors]: a 1, which says that it was there, and the digests of
-    its tensors. It fills in its own row and leaves the others at zero, so the sum over all ranks is the whole table.
-    Each rank looks at it in the next step, when it has arrived. So all raise the same error in the same step.
+    The digests of each rank's tensors are its row of a `Table`. Each rank looks at that in the next step, when it has
+    arrived. So all raise the same error in the same step.
 
     Args:
         model: its parameters are compared, frozen ones too, but not its buffers, which DDP lets differ within a step.
@@ -56,17 +48,14 @@ class Watch:
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(f"the optimizer is a {type(optimizer).__name__}: pass one of torch.optim")
         self._model, self._every, self._optimizer = model, every, optimizer
+        trained = (one for one in model.parameters() if one.requires_grad)
+        #: A parameter that tells which DDP module this is about: one with a gradient, if there is one.
+        self.first = next(trained, next(model.parameters()))
         self._all_reduce, self._places = all_reduce, places
         #: Steps of this process so far, and how many of them had been done when `count_again` was called.
         self._steps = self._counted_from = 0
         self._alike_at: int | None = None
         self._asked: _Asked | None = None
-
-    @property
-    def first(self) -> torch.Tensor:
-        """A parameter that tells which DDP module this is about: one with a gradient, if there is one."""
-        trained = (one for one in self._model.parameters() if one.requires_grad)
-        return next(trained, next(self._model.parameters()))
 
     def count_again(self) -> None:
         """Count steps from here on; all ranks do so in the same step."""
@@ -91,32 +80,24 @@ class Watch:
         self._steps += 1
         if (self._steps - self._counted_from) % self._every == 0:
             names, tensors = zip(*_tensors(self._model, self._optimizer), strict=True)
-            places, own = self._places()
-            table = torch.zeros(len(places), 1 + len(names), dtype=torch.int64)
-            table[own, 0], table[own, 1:] = 1, digests(tensors)
-            table = table.to(self.device)
-            self._asked = _Asked(self._steps, table, self._all_reduce(table), names, places)
+            table = Table(self._places(), digests(tensors).to(self.device), self._all_reduce)
+            self._asked = _Asked(self._steps, table, names)
 
 
 class _Asked:
     """A comparison that is under way."""
 
-    def __init__(
-        self, step: int, table: torch.Tensor, sum_of_all: Waitable, names: tuple[str, ...], places: list[str]
-    ) -> None:
+    def __init__(self, step: int, table: Table, names: tuple[str, ...]) -> None:
         self.step = step
-        self._table, self._sum, self._names, self._places = table, sum_of_all, names, places
+        self._table, self._names = table, names
 
     def check(self, alike_at: int | None) -> None:
         """Raise ReplicasDiffer if not all ranks have said the same."""
-        self._sum.wait()
-        there = self._table[self._table[:, 0] != 0, 1:]
-        if bool((there == there[0]).all()):
-            return
         rows: dict[tuple[int, ...], list[str]] = defaultdict(list)
-        for place, (is_there, *row) in zip(self._places, self._table.tolist(), strict=True):
-            if is_there:  # of a worker of an elastic job that was lost meanwhile there is no row
-                rows[tuple(row)].append(place)
+        for place, row in self._table.rows():
+            rows[tuple(row)].append(place)
+        if len(rows) == 1:
+            return
         most = max(rows, key=lambda row: len(rows[row]))  # of two that are equal in number the first
         others = [place for row, places in rows.items() if row != most for place in places]
         different = [name for name, *values in zip(self._names, *rows, strict=True) if len(set(values)) > 1]

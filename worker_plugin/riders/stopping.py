@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
 
 import torch
 import torch.distributed as dist
 from reduction.errors import ConfigError, ReductionError
 
+from worker_plugin.riders.table import AllReduce
 from worker_plugin.tensors.futures import Future
 
 #: Set once this process got SIGTERM.
@@ -66,7 +66,7 @@ class Stopping:
         self._before: Future | None = None
         self._stops = False
 
-    def ask(self, all_reduce: Callable[[torch.Tensor, dist.ReduceOp.RedOpType], Future]) -> bool:
+    def ask(self, all_reduce: AllReduce) -> bool:
         """Return whether any rank was asked to stop; the same on all ranks, and true for ever once it was."""
         asked = is_asked()
         if self._stops:

@@ -1,0 +1,175 @@
+"""What ranks tell of each backward pass: who skipped it, and in which parameter the first Inf or NaN was."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from reduction.errors import ConfigError
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from worker_plugin.process import log_setup
+from worker_plugin.riders.table import AllReduce, Table
+from worker_plugin.tensors.futures import Future
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What all ranks have told of one backward pass; the same on all of them."""
+
+    #: Its number, among those of this process that DDP averaged since `report_steps`; the first one has 1.
+    step: int
+    #: The ranks that called `skip_step`. The gradients of all ranks are NaN then.
+    skipped: tuple[str, ...]
+    #: The ranks whose own gradient was not finite, and their first parameter of which that is so, in the order of the
+    #: backward pass. A gradient whose norm overflows float32 counts as not finite.
+    non_finite: Mapping[str, str]
+
+    @property
+    def counts(self) -> bool:
+        """Whether nobody skipped it, and all ranks had finite gradients."""
+        return not (self.skipped or self.non_finite)
+
+
+class Reports:
+    """The reports of one DDP module.
+
+    Args:
+        module: whose backward passes they are about.
+        all_reduce: begins a reduction over all ranks, in place.
+        places: returns the names of the ranks that take part at present, and the index of this one among them.
+    """
+
+    def __init__(
+        self,
+        module: DistributedDataParallel,
+        all_reduce: AllReduce,
+        places: Callable[[], tuple[list[str], int]],
+    ) -> None:
+        self._names = {parameter: name for name, parameter in module.module.named_parameters()}
+        self._all_reduce, self._places = all_reduce, places
+        #: Of the latest pass; None before the first one.
+        self.last: StepReport | None = None
+        self.steps = self.skipped = self.non_finite = 0
+        self._asked: tuple[Table, list[torch.Tensor]] | None = None
+        self._is_skipping = False
+        self.forget()
+        module.register_forward_pre_hook(self._on_forward)
+
+    def forget(self) -> None:
+        """Begin again with another communicator."""
+        self._asked = None
+        #: Whether a forward pass has begun since the last backward pass ended.
+        self._has_begun = False
+        self._begin()
+
+    def _begin(self) -> None:
+        #: Of the buckets of this backward pass so far: their futures, parameters, and which of these are not finite.
+        self._futures: list[Future] = []
+        self._parameters: list[torch.Tensor] = []
+        self._bad: list[torch.Tensor] = []
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _on_forward(self, module: DistributedDataParallel, _: object) -> None:
+        if not torch.is_grad_enabled():
+            return
+        self.look()
+        if self.last is not None and self.last.skipped and not self._has_begun:
+            # A backward pass that was broken off leaves DDP in the middle. This is how its own elastic groups go on;
+            # DDP orders its buckets again after it, which it has to do on all ranks.
+            module.reducer._reset_state()
+        self._has_begun = True
+
+    # ---- one backward pass ----
+
+    def before_bucket(self, bucket: GradBucket) -> None:
+        """Look at this rank's gradients; waits for no GPU."""
+        self._parameters += bucket.parameters()
+        gradients = bucket.gradients()
+        dtype = torch.float32 if bucket.buffer().itemsize < 4 else None
+        norms = torch._foreach_norm(gradients, 2, dtype=dtype)
+        self._bad.append(torch.stack(norms).isfinite().logical_not_())
+
+    def after_bucket(self, bucket: GradBucket, future: Future) -> None:
+        """After the last bucket tell the others."""
+        self._futures.append(future)
+        if not bucket.is_last():
+            return
+        device = bucket.buffer().device
+        bad = torch.cat([one.to(device) for one in self._bad]).to(torch.int64)
+        values = torch.zeros(2, dtype=torch.int64, device=device)
+        values[0] = int(self._is_skipping)
+        if not self._is_skipping:
+            values[1] = (
+                bad.argmax() + 1
+            ) * bad.any()  # of several that are largest, argmax returns the first
+        table = Table(self._places(), values, lambda tensor: self._all_reduce(tensor, dist.ReduceOp.SUM))
+        self._asked = table, self._parameters
+        self._has_begun = False
+        self._begin()
+
+    def look(self) -> StepReport | None:
+        """Return the report of the latest backward pass, which all ranks have ended or are in; waits for it.
+
+        Raises:
+            ReductionError: what has ended the communicator.
+        """
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            table, parameters = asked
+            rows = table.rows()
+            self.steps += 1
+            before = self.last
+            self.last = StepReport(
+                self.steps,
+                tuple(name for name, (is_skipped, _) in rows if is_skipped),
+                {name: self._names[parameters[place - 1]] for name, (_, place) in rows if place},
+            )
+            self.skipped += bool(self.last.skipped)
+            self.non_finite += bool(self.last.non_finite)
+            # Loss scaling has Infs now and then, and training that has come to NaN stays there.
+            if self.last.non_finite and not (before and before.non_finite) and not self._places()[1]:
+                text = ", ".join(f"rank {rank} in {name}" for rank, name in self.last.non_finite.items())
+                log.warning("step %d: gradients are not finite: %s", self.steps, text)
+        return self.last
+
+    # ---- skipping ----
+
+    def skip(self, module: DistributedDataParallel) -> None:
+        """Take part in a backward pass that this rank cannot do, with NaN for all gradients; return when it is done.
+
+        Raises:
+            ConfigError: no pass is under way.
+            RuntimeError: what has ended the communicator.
+        """
+        if not self._has_begun:
+            raise ConfigError(
+                "skip_step() was called after a whole backward pass, or before a forward pass: call it where "
+                "ddp_model(...) or backward() has failed, and outside of no_sync()"
+            )
+        log_setup.announce(log, f"step {self.steps + 1}: skipping it on this rank, and so on all ranks")
+        is_sent, futures = len(self._futures), list(self._futures)
+        ddp: Any = module
+        reducer: Any = module.reducer
+        self._is_skipping = True
+        try:
+            for bucket in reducer._get_zeros_like_grad_buckets()[is_sent:]:
+                bucket.buffer().fill_(math.nan)
+                futures.append(reducer._run_comm_hook(bucket))
+            if module.find_unused_parameters:
+                ddp._match_unused_params_allreduce()
+            for future in futures:
+                future.wait()
+        finally:
+            self._is_skipping = False
+        for parameter in self._names:
+            if parameter.requires_grad:
+                parameter.grad = torch.full_like(parameter, math.nan)

@@ -45,13 +45,13 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) -> None:
-    workers = [start(rank, 3) for rank in range(3)]
+    workers = [start(rank, 3, SKIPS="1") for rank in range(3)]
     workers[victim].wait_for(lambda line: line["step"] == 5)
     workers[victim].process.kill()
     left = [worker for worker in workers if worker.rank != victim]
     others = [worker.rank for worker in left]
     left[0].wait_for(lambda line: line["members"] == others)
-    new = start(victim, 3)
+    new = start(victim, 3, SKIPS="1")
     new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
     start.stop()
     said = [worker.end() for worker in (*left, new)]
@@ -59,6 +59,8 @@ def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) 
     for lines in said[:2]:
         assert steps_of(lines) == list(range(1, len(lines) + 1))  # none was lost, and none done twice
         assert lines[-1]["members"] == [0, 1, 2]
+        skipped = [line["step"] for line in lines if line["skipped"] == [str(line["members"][0])]]
+        assert skipped == [line["step"] for line in lines if line["step"] % 5 == 0]
         assert lines[-1]["changes"] == [[[0, 1, 2], others], [others, [0, 1, 2]]]
     first = said[2][0]["step"]
     assert steps_of(said[2]) == list(range(first, len(said[0]) + 1))

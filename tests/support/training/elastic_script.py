@@ -4,8 +4,8 @@ Variables: STEPS; STOP, a file: when there is one, all end after the same step; 
 model; UNUSED=1 leaves a parameter without a gradient; CLIP=1 clips weights after the optimizer's step; HOOK=step or
 HOOK=load sums something in a hook of the optimizer's step, or of the model when it loads a state; GROUPS=1 gives each
 parameter a group of its own in the optimizer; SECRET=1 gives the optimizer something that cannot be sent, after three
-steps; LEAVES=1 leaves after a SIGTERM; HOST, a folder in place of /dev/shm; FREEZE, the name of one of Training's
-methods by which it takes the others' state, stops there forever, having said so.
+steps; SKIPS=1 skips each fifth step; LEAVES=1 leaves after a SIGTERM; HOST, a folder in place of /dev/shm; FREEZE, the
+name of one of Training's methods by which it takes the others' state, stops there forever, having said so.
 """
 
 from __future__ import annotations
@@ -37,6 +37,17 @@ def freeze(*_: object) -> None:
     time.sleep(1e6)
 
 
+def backward_pass(batch: list[int]) -> None:
+    """Do one; perhaps the first worker runs out of memory in it, so that all skip the step."""
+    try:
+        loss = model(data[batch]).pow(2).mean()
+        if "SKIPS" in os.environ and step % 5 == 4 and rank == state.members[0] and local == 0:
+            raise torch.OutOfMemoryError
+        loss.backward()
+    except torch.OutOfMemoryError:
+        state.skip_step()
+
+
 def sum_something(*_: object) -> None:
     state.all_reduce(torch.ones(3)).wait()
 
@@ -63,6 +74,7 @@ groups = [{"params": [one]} for one in net.parameters()] if "GROUPS" in os.envir
 optimizer = torch.optim.Adam(groups, 0.01)
 attach(model, state)
 state.watch(model, every=2, optimizer=optimizer)
+state.report_steps(model)
 if os.environ.get("HOOK") == "step":
     optimizer.register_step_pre_hook(sum_something)
 if os.environ.get("HOOK") == "load":
@@ -81,7 +93,7 @@ while step < steps and not stops:
     batch = sampler.take(state.members, rank)[local::local_size]
     state.weigh(len(batch))
     optimizer.zero_grad()
-    model(data[batch]).pow(2).mean().backward()
+    backward_pass(batch)
     # A sum and an average beside DDP's: whose contributions are in them?
     ranks = torch.zeros(32, dtype=torch.int32)
     ranks[rank] = 1
@@ -89,7 +101,8 @@ while step < steps and not stops:
     mean = torch.tensor([float(rank)])
     futures = [state.all_reduce(ranks), state.all_reduce(mean, dist.ReduceOp.AVG)]
     torch.futures.wait_all(futures)
-    optimizer.step()
+    if state.last_step.counts:
+        optimizer.step()
     if "CLIP" in os.environ:
         with torch.no_grad():
             net[0].weight.clamp_(-0.1, 0.1)
@@ -110,6 +123,7 @@ while step < steps and not stops:
         "mean": mean.item(),
         "batch": batch,
         "changes": changes,
+        "skipped": state.last_step.skipped,
         "at": time.time(),
     }
     sys.stdout.write(json.dumps(line) + "\n")  # at once, for a node's ranks write to one file

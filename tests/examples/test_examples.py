@@ -169,31 +169,45 @@ def test_ranks_stop_together_and_go_on(tmp_path, serve):  # noqa: F811
     assert [one["outcome"] for one in looked_at(reducer.address)["ended"]] == ["ended", "ended"]
 
 
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("flip_in", [25, 0])
-def test_ranks_whose_weights_differ_find_out(serve, flip_in):  # noqa: F811
+def torchrun(serve, name, *arguments):  # noqa: F811
+    """Run an example on three ranks; return what it says."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    command += [str(EXAMPLES / "drift.py"), "--flip-in", str(flip_in), "--steps", "35"]
+    command += [str(EXAMPLES / name), *arguments]
     variables = environment(REDUCTION_REDUCERS=serve().address)
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=variables)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("flip_in", [25, 0])
+def test_ranks_whose_weights_differ_find_out(serve, flip_in):  # noqa: F811
+    said = torchrun(serve, "drift.py", "--flip-in", str(flip_in), "--steps", "35")
     if flip_in:
         ended = re.findall(
-            r"rank \d ends in step 31: .*ranks 2 do not have the weights of ranks 0, 1: 2.weight", done.stdout
+            r"rank \d ends in step 31: .*ranks 2 do not have the weights of ranks 0, 1: 2.weight", said
         )
-        assert len(ended) == 3, done.stdout
+        assert len(ended) == 3, said
     else:
-        weights = re.findall(r"rank \d has weights (\w{32})", done.stdout)
-        assert len(weights) == 3, done.stdout
+        weights = re.findall(r"rank \d has weights (\w{32})", said)
+        assert len(weights) == 3, said
         assert len(set(weights)) == 1
 
 
 @pytest.mark.timeout(200)
 def test_unequal_batches(serve):  # noqa: F811
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    variables = environment(REDUCTION_REDUCERS=serve().address)
-    command += [str(EXAMPLES / "unequal_batches.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=variables)
-    assert done.returncode == 0, done.stderr
-    [difference] = re.findall(r"gradients differ by at most (\S+) from", done.stdout)
+    said = torchrun(serve, "unequal_batches.py")
+    [difference] = re.findall(r"gradients differ by at most (\S+) from", said)
     assert float(difference) < 1e-5
+
+
+@pytest.mark.timeout(200)
+def test_steps_that_do_not_count(serve):  # noqa: F811
+    said = torchrun(serve, "first_nan.py")
+    assert re.findall(r"StepReport\(.*\)", said) == [
+        "StepReport(step=3, skipped=('1',), non_finite={})",
+        "StepReport(step=6, skipped=(), non_finite={'2': '2.bias'})",
+    ]
+    weights = re.findall(r"rank \d has weights (\w{32})", said)
+    assert len(weights) == 3, said
+    assert len(set(weights)) == 1

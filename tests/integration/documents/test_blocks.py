@@ -49,7 +49,8 @@ PYTHON_ELSEWHERE = {
     ("docs/logging.md", 'mlflow.set_tracking_uri("sqlite:///mlflow.db")'): "tests/frameworks",
     ("docs/logging.md", "class Stats(lightning.Callback):"): "tests/frameworks",
     ("docs/on-the-sums.md", "for batch in loader:"): "examples/unequal_batches.py",
-    ("docs/on-the-sums.md", "state = rs.attach(ddp_model)"): "examples/drift.py",
+    ("docs/on-the-sums.md", "optimizer.zero_grad()"): "examples/first_nan.py",
+    ("docs/on-the-sums.md", "state = rs.attach(ddp_model)"): "examples/drift.py and first_nan.py",
     (
         "docs/process-group.md",
         "from torch.distributed.device_mesh import init_device_mesh",

@@ -63,7 +63,7 @@ def main() -> None:
                 f"epoch {sampler.epoch} step {step}: {len(state.members)} workers, loss {loss:.4f}",
                 flush=True,
             )
-        if state.should_leave():  # after SIGTERM, which clouds send before they take a machine away
+        if state.should_leave():  # after SIGTERM; with REDUCTION_NOTICES=auto after a notice of the cloud
             state.leave()
             break
     weights = sum(parameter.double().sum().item() for parameter in model.parameters())

@@ -2,8 +2,9 @@
 
     reducer run -- torchrun --standalone --nproc-per-node 2 examples/stop_together.py
 
-Send SIGTERM to any of the training processes, as clouds and schedulers do before they take a machine away. All ranks
-leave the loop in the same step, and rank 0 has written a checkpoint of it. Run the command again: it goes on there.
+Send SIGTERM to any of the training processes, as schedulers do before they take a machine away; with
+REDUCTION_NOTICES=auto what the cloud announces counts too. All ranks leave the loop in the same step, and rank 0 has
+written a checkpoint of it. Run the command again: it goes on there.
 """
 
 from __future__ import annotations

@@ -161,6 +161,13 @@ class PluginConfig:
         WholeNumber(1, limits.WORLD_SIZE_MAX),
         "With fewer workers than that an elastic job begins no step, and waits `join_timeout_s` for more.",
     )
+    notices: str | None = setting(
+        None,
+        Choice(None, "auto", "gce", "aws", "azure"),
+        "Whose metadata service is asked every 2 s whether this machine will be taken away, from the first call of "
+        '`should_stop` or `should_leave` on; a notice is to them what a SIGTERM is. "auto": that of the cloud in which '
+        "the machine says it is. Without it nobody is asked.",
+    )
     colocated: str | None = setting(
         None,
         Choice(None, "auto", "always"),
@@ -337,6 +344,7 @@ class Settings(TypedDict, total=False):
     local_group: int | str | None
     elastic: bool | None
     min_workers: int | str | None
+    notices: str | None
     colocated: str | None
     colocated_host: str | None
     link: str | None

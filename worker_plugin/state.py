@@ -439,7 +439,8 @@ class ReductionState(Riders):
     def should_leave(self) -> bool:
         """Return whether this worker of an elastic job is to leave, because its process got SIGTERM.
 
-        Call it once per step, with `local_group` on all ranks of a worker, whose first rank it is then about.
+        Or its cloud has said that it takes the machine away, with the setting `notices`. Call it once per step, with
+        `local_group` on all ranks of a worker, whose first rank it is then about.
         SIGTERM is taken over as by `should_stop`, which is the same on all workers.
 
         Raises:
@@ -447,7 +448,7 @@ class ReductionState(Riders):
             WorkerLost: another rank of this worker has ended or failed.
         """
         self._check_elastic("should_leave", _STOP_TOGETHER)
-        asked = is_asked()
+        asked = is_asked(self.config.notices)
         return asked if self._steps is None else self._steps.agree(asked)
 
     def leave(self) -> None:

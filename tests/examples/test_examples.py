@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from integration.conftest import serve  # noqa: F401
+from support.fakes.metadata import Service
 from support.processes.children import environment
 from support.processes.reducers import looked_at
 
@@ -136,11 +137,16 @@ def test_they_are_short():
 
 
 @pytest.mark.timeout(200)
-def test_ranks_stop_together_and_go_on(tmp_path, serve):  # noqa: F811
-    reducer = serve()
+@pytest.mark.parametrize("by", ["SIGTERM", "a notice"])
+def test_ranks_stop_together_and_go_on(tmp_path, serve, by):  # noqa: F811
+    reducer, cloud = serve(), Service()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     command += [str(EXAMPLES / "stop_together.py"), "--checkpoint", str(tmp_path / "checkpoint.pt")]
-    variables = environment(REDUCTION_REDUCERS=reducer.address)
+    cloud.pages = {"/latest/api/token": ({}, "a token")}
+    address = f"http://127.0.0.1:{cloud.server.server_port}"
+    variables = environment(REDUCTION_REDUCERS=reducer.address, AWS_EC2_METADATA_SERVICE_ENDPOINT=address)
+    if by == "a notice":
+        variables["REDUCTION_NOTICES"] = "aws"
     endless = subprocess.Popen(
         [*command, "--steps", "1000000"], stdout=subprocess.PIPE, text=True, env=variables
     )
@@ -151,9 +157,13 @@ def test_ranks_stop_together_and_go_on(tmp_path, serve):  # noqa: F811
             line = endless.stdout.readline()
             assert line
             said += line
-        os.kill(children(endless.pid)[1], signal.SIGTERM)
+        if by == "SIGTERM":
+            os.kill(children(endless.pid)[1], signal.SIGTERM)
+        cloud.pages["/latest/meta-data/spot/instance-action"] = ({}, '{"action": "stop"}')
         said = endless.communicate(timeout=60)[0]
+        cloud.pages = {}
     finally:
+        cloud.close()
         endless.kill()
         endless.wait()
     assert endless.returncode == 0

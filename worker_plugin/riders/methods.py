@@ -65,7 +65,7 @@ class Riders(ABC):
 
     def _reset_riders(self) -> None:
         # Workers of an elastic job that have just come have no answer of the step before.
-        self._stopping = Stopping(is_at_once=self.config.elastic)
+        self._stopping = Stopping(is_at_once=self.config.elastic, notices=self.config.notices)
         self._weighing = Weighing()
         for watch in self._watches:
             watch.forget()
@@ -96,10 +96,11 @@ class Riders(ABC):
     def should_stop(self) -> bool:
         """Return whether all ranks are to stop after this step, because one of them got SIGTERM.
 
-        Call it once per step on every rank. It becomes true on all ranks in the same step, in an elastic job in
-        the step of the signal and otherwise in the next one, so that they write the same checkpoint. The first call
-        takes SIGTERM over, so that it no longer ends the process; a Python handler that was there is called as well.
-        It costs a sum of one number, which is not waited for unless the job is elastic.
+        Or its cloud has said that it takes the machine away, with the setting `notices`. Call it once per step on every
+        rank. It becomes true on all ranks in the same step, in an elastic job in the step of the signal and otherwise
+        in the next one, so that they write the same checkpoint. The first call takes SIGTERM over, so that it no longer
+        ends the process; a Python handler that was there is called as well. It costs a sum of one number, which is not
+        waited for unless the job is elastic.
 
         Raises:
             ConfigError: the first call is not on the main thread.

@@ -11,16 +11,20 @@ import torch
 import torch.distributed as dist
 from reduction.errors import ConfigError, ReductionError
 
+from worker_plugin.riders.notices import watch
 from worker_plugin.riders.table import AllReduce
 from worker_plugin.tensors.futures import Future
 
-#: Set once this process got SIGTERM.
+#: Set once this process got SIGTERM, or its machine a notice.
 _asked = threading.Event()
 _is_armed = False
 
 
-def arm() -> None:
+def arm(notices: str | None = None) -> None:
     """From now on SIGTERM does not end this process but asks it to stop; a handler that was there is called too.
+
+    Args:
+        notices: whose notices ask it as well; see `notices.watch`.
 
     Raises:
         ConfigError: not on the main thread, where Python allows no handler.
@@ -41,15 +45,17 @@ def arm() -> None:
 
     signal.signal(signal.SIGTERM, ask)
     _is_armed = True
+    if notices is not None:
+        watch(notices, _asked.set)
 
 
-def is_asked() -> bool:
+def is_asked(notices: str | None = None) -> bool:
     """Return whether this process was asked to stop; see `arm`.
 
     Raises:
         ConfigError: the first call is not on the main thread.
     """
-    arm()
+    arm(notices)
     return _asked.is_set()
 
 
@@ -59,16 +65,17 @@ class Stopping:
     Args:
         is_at_once: whether an answer counts what was asked in the same step, which costs a round trip. Otherwise it
             is that of the step before, which is there already.
+        notices: see `arm`.
     """
 
-    def __init__(self, *, is_at_once: bool) -> None:
-        self._is_at_once = is_at_once
+    def __init__(self, *, is_at_once: bool, notices: str | None = None) -> None:
+        self._is_at_once, self._notices = is_at_once, notices
         self._before: Future | None = None
         self._stops = False
 
     def ask(self, all_reduce: AllReduce) -> bool:
         """Return whether any rank was asked to stop; the same on all ranks, and true for ever once it was."""
-        asked = is_asked()
+        asked = is_asked(self._notices)
         if self._stops:
             return True
         flag = torch.tensor([asked], dtype=torch.int32)

@@ -38,6 +38,7 @@ def test_defaults_are_the_documented_ones():
         "report_s": 60.0,
         "elastic": False,
         "min_workers": 1,
+        "notices": None,
         "tls_cert": None,
         "tls_key": None,
         "tls_ca": None,

@@ -25,7 +25,7 @@ class Ranks:
     def step(self, monkeypatch):
         """Return what all ranks get in a step; each of them asks on its own main thread."""
         own = threading.local()
-        monkeypatch.setattr(stopping, "is_asked", lambda: own.asked)
+        monkeypatch.setattr(stopping, "is_asked", lambda _: own.asked)
         monkeypatch.setattr(threading, "main_thread", threading.current_thread)
 
         def ask(rank):

@@ -496,7 +496,8 @@ class ReductionState(Riders):
 
         - `rank`, `world_size`: this rank's number, -1 if it is not known yet; ranks, 0 likewise.
         - `local_size`: ranks of a node that reduce among themselves first, 1 without `local_group`.
-        - `skipped_steps`, `non_finite_steps`: of those of which `report_steps` tells, since it was called.
+        - `skipped_steps`, `non_finite_steps`: of those of which `report_steps` tells, since it was called. `late_s`: by
+          how much this rank was later than the first one in the latest of them, at its last bucket.
         - `steps`: backward passes of DDP. `collectives`: those whose result is there.
           `in_flight`: those that are on their way.
         - `bytes_pushed`, `bytes_pulled`: payload sent and received. `bytes_repushed`: of those sent,

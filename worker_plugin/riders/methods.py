@@ -159,7 +159,7 @@ class Riders(ABC):
     # ---- reports of steps ----
 
     def report_steps(self, ddp_model: DistributedDataParallel) -> None:
-        """Have the ranks tell each other, in each backward pass, who skips it and whose gradients are not finite.
+        """Have the ranks tell each other, in each backward pass, who skips it, is late, or has Inf or NaN gradients.
 
         Call it once on all ranks, before the first forward pass. From then on `last_step` has the report of the latest
         pass, and `skip_step` may be called. A rank whose gradients become Inf or NaN is named in the log of rank 0
@@ -229,6 +229,7 @@ class Riders(ABC):
         return {
             "skipped_steps": sum(reports.skipped for _, reports in self._reports),
             "non_finite_steps": sum(reports.non_finite for _, reports in self._reports),
+            "late_s": max((reports.late_s for _, reports in self._reports), default=0.0),
         }
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:

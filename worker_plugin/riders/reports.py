@@ -1,11 +1,17 @@
-"""What ranks tell of each backward pass: who skipped it, and in which parameter the first Inf or NaN was."""
+"""What ranks tell of each backward pass: who skipped it, in which parameter the first Inf or NaN was, and who was late.
+
+Lateness needs no common clock: all ranks get the last result of a step at nearly the same moment, and from then on each
+counts by its own clock until it hands a bucket over. Waiting for others lies before that moment, so who is slow differs
+from those who wait for it.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,6 +38,9 @@ class StepReport:
     #: The ranks whose own gradient was not finite, and their first parameter of which that is so, in the order of the
     #: backward pass. A gradient whose norm overflows float32 counts as not finite.
     non_finite: Mapping[str, str]
+    #: By how many seconds each rank handed each bucket over later than the first rank did, in the order of the backward
+    #: pass. Ranks whose first pass it is are left out. On a GPU it is when work was queued, not when it was done.
+    lateness: Mapping[str, tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def counts(self) -> bool:
@@ -59,6 +68,8 @@ class Reports:
         #: Of the latest pass; None before the first one.
         self.last: StepReport | None = None
         self.steps = self.skipped = self.non_finite = 0
+        #: How much later than the first rank this one handed its last bucket over in the latest pass, in seconds.
+        self.late_s = 0.0
         self._asked: tuple[Table, list[torch.Tensor]] | None = None
         self._is_skipping = False
         self.forget()
@@ -69,6 +80,8 @@ class Reports:
         self._asked = None
         #: Whether a forward pass has begun since the last backward pass ended.
         self._has_begun = False
+        #: When the last result of the latest pass came, on this rank's clock.
+        self._ended_at: float | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -76,6 +89,8 @@ class Reports:
         self._futures: list[Future] = []
         self._parameters: list[torch.Tensor] = []
         self._bad: list[torch.Tensor] = []
+        #: When each was handed over, in microseconds since the last pass ended; -1: not known.
+        self._handed_over: list[int] = []
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _on_forward(self, module: DistributedDataParallel, _: object) -> None:
@@ -92,6 +107,8 @@ class Reports:
 
     def before_bucket(self, bucket: GradBucket) -> None:
         """Look at this rank's gradients; waits for no GPU."""
+        ended_at = self._ended_at
+        self._handed_over.append(-1 if ended_at is None else int(1e6 * (time.monotonic() - ended_at)))
         self._parameters += bucket.parameters()
         gradients = bucket.gradients()
         dtype = torch.float32 if bucket.buffer().itemsize < 4 else None
@@ -105,16 +122,19 @@ class Reports:
             return
         device = bucket.buffer().device
         bad = torch.cat([one.to(device) for one in self._bad]).to(torch.int64)
-        values = torch.zeros(2, dtype=torch.int64, device=device)
-        values[0] = int(self._is_skipping)
+        values = torch.tensor([int(self._is_skipping), 0, *self._handed_over], device=device)
         if not self._is_skipping:
             values[1] = (
                 bad.argmax() + 1
             ) * bad.any()  # of several that are largest, argmax returns the first
         table = Table(self._places(), values, lambda tensor: self._all_reduce(tensor, dist.ReduceOp.SUM))
         self._asked = table, self._parameters
+        future.add_done_callback(self._on_end)
         self._has_begun = False
         self._begin()
+
+    def _on_end(self, _: object) -> None:
+        self._ended_at = time.monotonic()
 
     def look(self) -> StepReport | None:
         """Return the report of the latest backward pass, which all ranks have ended or are in; waits for it.
@@ -130,13 +150,16 @@ class Reports:
             before = self.last
             self.last = StepReport(
                 self.steps,
-                tuple(name for name, (is_skipped, _) in rows if is_skipped),
-                {name: self._names[parameters[place - 1]] for name, (_, place) in rows if place},
+                tuple(name for name, (is_skipped, *_) in rows if is_skipped),
+                {name: self._names[parameters[place - 1]] for name, (_, place, *_) in rows if place},
+                _lateness({name: times for name, (_, _, *times) in rows if min(times) >= 0}),
             )
+            names, own = self._places()
+            self.late_s = self.last.lateness.get(names[own], (0.0,))[-1]
             self.skipped += bool(self.last.skipped)
             self.non_finite += bool(self.last.non_finite)
             # Loss scaling has Infs now and then, and training that has come to NaN stays there.
-            if self.last.non_finite and not (before and before.non_finite) and not self._places()[1]:
+            if self.last.non_finite and not (before and before.non_finite) and not own:
                 text = ", ".join(f"rank {rank} in {name}" for rank, name in self.last.non_finite.items())
                 log.warning("step %d: gradients are not finite: %s", self.steps, text)
         return self.last
@@ -173,3 +196,12 @@ class Reports:
         for parameter in self._names:
             if parameter.requires_grad:
                 parameter.grad = torch.full_like(parameter, math.nan)
+
+
+def _lateness(times: Mapping[str, list[int]]) -> dict[str, tuple[float, ...]]:
+    """Return by how many seconds each is later than the first, from microseconds by bucket."""
+    first = [min(column) for column in zip(*times.values(), strict=True)]
+    return {
+        name: tuple((at - least) / 1e6 for at, least in zip(row, first, strict=True))
+        for name, row in times.items()
+    }

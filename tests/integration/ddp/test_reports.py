@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from worker_plugin import attach
 from worker_plugin.riders.reports import StepReport
 
 STEPS, LEFT_OUT = 6, 3
+SLOW_S = 0.4
 
 
 class Breaks(torch.autograd.Function):
@@ -185,6 +187,39 @@ def test_whose_gradients_are_not_finite(
         assert reports == [StepReport(step + 1, (), names) for step, names in enumerate(wanted)]
         assert lines == ["step 2: gradients are not finite: rank 2 in layers.0.bias"] * (rank == 0)
         assert steps == 2
+
+
+def late(rank: Any, reducers: list[str], job: str) -> tuple[list[StepReport | None], list[float]]:
+    """Rank 1 computes long between two layers, and rank 2 before each step."""
+    model = Model()
+    module = DistributedDataParallel(model, bucket_cap_mb=0.0001)
+    state = attach(module, rank.state(reducers, job))
+    state.report_steps(module)
+    if rank.number == 1:
+        model.layers[2].register_full_backward_hook(lambda *_: time.sleep(SLOW_S))
+    reports, seconds = [], []
+    for step in range(6):
+        if rank.number == 2:
+            time.sleep(SLOW_S / 2)
+        module(batch(rank.number, step)).sum().backward()
+        reports.append(state.last_step)
+        seconds.append(state.stats()["late_s"])
+    return reports, seconds
+
+
+def test_who_is_late_and_at_which_bucket(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
+    found = ranks.run(3, late, reducers(1), job)
+    assert [reports[0].lateness for reports, _ in found] == [{}] * 3
+    late_s = [report.lateness for report in found[0][0][2:]]
+    for rank, (reports, seconds) in enumerate(found):
+        assert [report.lateness for report in reports[2:]] == late_s
+        assert seconds[2:] == [one[str(rank)][-1] for one in late_s]
+    # The least of all steps, because the machine may have other work.
+    least = {rank: [min(one[rank][bucket] for one in late_s) for bucket in range(4)] for rank in "012"}
+    assert max(least["0"]) < SLOW_S / 4, "it only waits for the others"
+    assert max(least["1"][:1]) < SLOW_S / 4
+    assert min(least["1"][2:]) > SLOW_S * 0.9
+    assert min(least["2"]) > SLOW_S / 4
 
 
 def wrong(rank: Any, reducers: list[str], job: str) -> list[str]:

@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -48,7 +49,7 @@ from reduction.wire import checksum
 
 from reducer.core.accounts import NOBODY, Account
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
-from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
+from reducer.core.events import Drain, Ended, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.histogram import Histogram
 from reducer.core.job import Job
 from reducer.core.jobs import Jobs
@@ -292,13 +293,22 @@ class Engine:
         if connection is not None and stream in self._sinks:
             self._paced[stream] = connection
 
-    def lose(self, stream: int, reason: str) -> None:
-        """Record that a stream is over although the reducer has not ended it."""
-        sink = self._forget(stream)
-        if sink is not None:
-            self._journal.on_lost(stream, reason)
-            self._handle(Lost(stream))
-            sink.on_closed(None)
+    def lose(self, stream: int, reason: str) -> Callable[[], None] | None:
+        """Record that a stream is over although the reducer has not ended it.
+
+        Returns:
+            What to call if it turns out that the rank's process has ended; None if there is no such rank.
+        """
+        sink, owner = self._forget(stream), self.jobs.streams.get(stream)
+        if sink is None:
+            return None
+        self._journal.on_lost(stream, reason)
+        self._handle(Lost(stream))
+        sink.on_closed(None)
+        if owner is None:
+            return None
+        job, rank = owner
+        return partial(self._handle, Ended(job.name, job.group, rank, job.ranks[rank].nonce))
 
     # ---- performing ----
 
@@ -457,9 +467,9 @@ class EngineStream:
         """Say over which connection results go from now on; None: over none that can be paced."""
         self._engine.pace(self._number, connection)
 
-    def close(self, reason: str = "its call ended") -> None:
-        """End the stream; see `ReducerStream.close`. `reason` goes into the log."""
-        self._engine.lose(self._number, reason)
+    def close(self, reason: str = "its call ended") -> Callable[[], None] | None:
+        """End the stream; see `ReducerStream.close` and `Engine.lose`. `reason` goes into the log."""
+        return self._engine.lose(self._number, reason)
 
     @property
     def job(self) -> str:

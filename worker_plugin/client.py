@@ -49,6 +49,7 @@ from worker_plugin.io_process.remote import RemoteDriver
 from worker_plugin.process import fork, log_setup
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
+from worker_plugin.process.life import life_port
 from worker_plugin.reporting import Reporter
 from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
@@ -312,6 +313,7 @@ class Client:
             wire_dtype=dtype or 0,
             local_size=self.local_size,
             place=Place(own_host(), config.link_mbit),
+            life_port=life_port(),
             uses_data_ports=transport != "grpc",
             goes_on=self._goes_on,
             named=meeting_point.named,

@@ -35,6 +35,16 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """The process behind a stream that was lost has ended, and will not be back."""
+
+    job: str
+    group: str
+    rank: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed. The engine sends this event every few tens of milliseconds."""
 
@@ -47,4 +57,4 @@ class Drain:
     """The operator wants the process to stop."""
 
 
-ReducerEvent: TypeAlias = Received | Rejected | Lost | Tick | Drain
+ReducerEvent: TypeAlias = Received | Rejected | Lost | Ended | Tick | Drain

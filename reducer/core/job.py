@@ -94,6 +94,8 @@ class RankView:
     #: The rank's stream. None while the rank is lost or has left.
     stream: int | None
     presence: Presence = Presence.PRESENT
+    #: Whether it is lost for certain.
+    has_ended: bool = False
     place: Place = NOWHERE
     #: How many streams the rank has had.
     streams: int = 1
@@ -232,6 +234,14 @@ class Job:
         view.presence = Presence.LOST
         # Its pushes may be lost, so the rank counts again only in the epoch that rank 0 makes next.
         self.hellos.pop(rank, None)
+        return self._tell_of(rank)
+
+    def on_ended(self, rank: int, nonce: bytes) -> list[Action]:
+        """Record that the process of a rank whose stream broke has ended."""
+        view = self.ranks.get(rank)
+        if view is None or view.nonce != nonce or view.presence is not Presence.LOST:
+            return []
+        view.has_ended = True
         return self._tell_of(rank)
 
     # ---- frames ----
@@ -562,7 +572,7 @@ class Job:
 
     def _peer(self, rank: int) -> Peer:
         view = self.ranks[rank]
-        return Peer(rank, view.nonce, view.host, view.presence, view.streams, view.place)
+        return Peer(rank, view.nonce, view.host, view.presence, view.streams, view.place, view.has_ended)
 
     def _concerning(self, rank: int) -> tuple[Peer, ...]:
         """Return the peers that a rank must know of.

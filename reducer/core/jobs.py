@@ -61,7 +61,7 @@ from reduction.model import (
 
 from reducer.core.accounts import SHARE, Shares, account_of
 from reducer.core.actions import Action, Close, Send
-from reducer.core.events import Drain, Lost, Received, ReducerEvent, Rejected, Tick
+from reducer.core.events import Drain, Ended, Lost, Received, ReducerEvent, Rejected, Tick
 from reducer.core.job import Job, JobFailed
 from reducer.core.totals import Totals, job_label
 
@@ -168,6 +168,9 @@ class Jobs:
                 return self._refuse(stream, error)
             case Lost(stream):
                 return self._on_lost(stream)
+            case Ended(name, group, rank, nonce):
+                job = self.by_name.get((name, group))
+                return [] if job is None else job.on_ended(rank, nonce)
             case Tick(sent):
                 return [action for job in self.by_name.values() for action in job.on_tick(sent, now)]
             case Drain():

@@ -7,6 +7,7 @@ event            what follows
 first request    the worker is there; all workers of its job are told, itself too
 later request    it says something else; all are told
 stream ended     it is gone; all are told. It is forgotten after LOBBY_S, when all know
+process ended    it will not be back; all are told
 a second stream  of the same worker: the first one counts no more
 
 A stream is told what has changed since it was told last, in answers of about LOBBY_ANSWER_BYTES. So what one worker
@@ -48,6 +49,8 @@ class _Guest:
     paid_until: float
     #: When its stream ended.
     gone_at: float = 0.0
+    #: Whether it has gone for certain.
+    has_ended: bool = False
 
 
 @dataclass(slots=True)
@@ -136,6 +139,16 @@ class Lobby:
         room.put(nonce, guest)
         return tuple(room.told)
 
+    def on_ended(self, job: str, nonce: bytes) -> tuple[int, ...]:
+        """Take note that the process of a worker that has gone has ended; return the streams that must be told."""
+        room = self._rooms.get(job)
+        guest = None if room is None else room.guests.get(nonce)
+        if room is None or guest is None or guest.stream is not None:
+            return ()
+        guest.has_ended = True
+        room.put(nonce, guest)
+        return tuple(room.told)
+
     def news(self, stream: int) -> LobbyNews:
         """Return what a stream must be told next, and take note that it was told."""
         job, _ = self._streams.get(stream, ("", b""))
@@ -150,7 +163,7 @@ class Lobby:
         nbytes = 0
         while changed and (told < 0 or nbytes < LOBBY_ANSWER_BYTES):
             nonce, guest = changed.pop()
-            entries.append(LobbyEntry(nonce, guest.entry, guest.stream is None))
+            entries.append(LobbyEntry(nonce, guest.entry, guest.stream is None, guest.has_ended))
             nbytes += len(guest.entry)
             if told >= 0:
                 room.told[stream] = guest.version

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from reduction.security.tokens import TokenTable
 from reducer.core.accounts import NOBODY, account_of
 from reducer.engine import Engine
 from reducer.security import check_call, check_lobby, peer_of
+from reducer.transports.lives import Life
 from reducer.transports.turns import Turns
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -64,6 +66,7 @@ class LobbyCalls:
         self._turns_to_hear[number] = asyncio.Event()
         writer: asyncio.Task[None] | None = None
         account = NOBODY
+        life: Life | None = None
         try:
             metadata = tuple(context.invocation_metadata() or ())
             check_call(self._tokens, metadata, peer_of(context))
@@ -75,6 +78,8 @@ class LobbyCalls:
                     )
                 request = wire.lobby_request_from_wire(data)
                 check_lobby(self._tokens, request.job, metadata, peer_of(context))
+                if life is None:
+                    life = Life(peer_of(context), request.life_port)
                 if writer is None:
                     # grpc.aio would send the headers with the first answer and once more at the end
                     # if this call ended while that answer was being sent, and core refuses that.
@@ -92,6 +97,11 @@ class LobbyCalls:
                 writer.cancel()
             del self._turns_to_hear[number]
             self._tell(account.job, self._lobby.on_end(number, time.monotonic()))
+            if life is not None:
+                life.on_lost(partial(self._on_ended, account.job, request.job, request.nonce))
+
+    def _on_ended(self, payer: str, job: str, nonce: bytes) -> None:
+        self._tell(payer, self._lobby.on_ended(job, nonce))
 
     def _tell(self, job: str, numbers: tuple[int, ...]) -> None:
         if numbers:

@@ -20,12 +20,13 @@ from typing import NamedTuple
 from reduction import wire
 from reduction.errors import OutOfOrder, ReductionError
 from reduction.limits import CHUNK_BYTES_MAX, DATA_KEY_S, UNREAD_CONTROL_BYTES_MAX, UNREAD_NEWS_BYTES
-from reduction.model import Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
+from reduction.model import Join, Moved, Peer, Peers, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.transports import tcp
 from reduction.transports.grpc_sockets import GrpcSockets, address_of
 
 from reducer.core.accounts import NOBODY
 from reducer.engine import ON_SHARED_MEMORY, ON_TCP, Engine, Owner
+from reducer.transports.lives import Life
 from reducer.transports.tcp_server import DataPort, DataSession
 
 #: How often the outbox checks whether reports that it held back can be sent, in seconds.
@@ -108,6 +109,9 @@ class Outbox:
         self._news: tuple[dict[int, Peer], bool] | None = None
         self._changed = asyncio.Event()
         self._is_closed = False
+        #: The process at the other end, once it has sent a frame.
+        self._life: Life | None = None
+        self._peer = peer
         self._stream = engine.open(self, peer)
         self._stream.pace(GrpcSockets({address_of(peer)}))
 
@@ -144,6 +148,8 @@ class Outbox:
         if self._has_sent_moved or (isinstance(frame, Moved) and not self._key):
             self.reject(OutOfOrder(f"{type(frame).__name__} on the call, which does not belong there"))
         elif not isinstance(frame, Moved):
+            if self._life is None:
+                self._life = Life(self._peer, frame.life_port if isinstance(frame, Join) else 0)
             self._stream.send(frame)
         else:
             self._has_sent_moved = True
@@ -158,14 +164,19 @@ class Outbox:
 
     def close(self) -> None:
         """End the stream. Queued frames are still sent."""
-        self._stream.close()
+        self._lose("its call ended")
 
     def drop(self, error: ReductionError | None = None) -> None:
         """End the stream. Queued frames are lost."""
-        self._stream.close(*(() if error is None else (str(error),)))
+        self._lose("its call ended" if error is None else str(error))
         self.error = self.error or error
         if self._data is not None:
             self._data.connection.close()
+
+    def _lose(self, reason: str) -> None:
+        on_ended = self._stream.close(reason)
+        if on_ended is not None and self._life is not None:
+            self._life.on_lost(on_ended)
 
     # ---- from the engine ----
 
@@ -287,7 +298,5 @@ class Outbox:
             lost = max(self._packets_lost, self._data.connection.packets_lost)
             if lost:
                 self._owner.totals.add_retransmits(self._owner.host, lost)
-        self._stream.close(
-            "its data connection ended" if error is None else f"a data connection broke: {error}"
-        )
+        self._lose("its data connection ended" if error is None else f"a data connection broke: {error}")
         self.data_ended.set()

@@ -149,6 +149,8 @@ class Identity:
     wire_dtype: int = 0
     #: Where this process runs.
     place: Place = NOWHERE
+    #: See `Join`.
+    life_port: int = 0
     #: Whether streams move to the data ports of reducers that have one.
     uses_data_ports: bool = False
     #: How many processes this rank stands for: each contribution is the sum of theirs.
@@ -596,6 +598,7 @@ class RankCore:
             place=who.place,
             named=who.named,
             run=who.run,
+            life_port=who.life_port,
         )
 
     def _verdict(self, now: float) -> Verdict:

@@ -22,6 +22,7 @@ from reduction.repeats import LINES
 
 from worker_plugin.process import fork
 from worker_plugin.process.io_loop import io_loop
+from worker_plugin.process.life import life_port
 from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
 from worker_plugin.transports.security import Access
 
@@ -31,7 +32,7 @@ LOBBY_METHOD = METHOD.replace("Session", "Lobby")
 #: Pause before a reducer is dialled again, in seconds.
 REDIAL_S = 0.2
 #: So long a worker whose call has ended counts as one that is there, in seconds, because it dials again where only its
-#: connection was lost. The loss of a process is not found sooner from its other streams (core/membership/verdict.py).
+#: connection was lost; but not if a reducer knows that its process has ended (reducer/transports/lives.py).
 GONE_S = 1.0
 #: How long a worker that leaves may take to say its last words, in seconds.
 LEAVE_S = 1.0
@@ -195,7 +196,7 @@ class LobbyClient:
             with self._lock:
                 entry = self._entry
             if entry:
-                request = LobbyRequest(self._job, self._nonce, entry)
+                request = LobbyRequest(self._job, self._nonce, entry, life_port=life_port())
                 await call.write(wire.lobby_request_to_wire(request))
             if is_last:
                 await call.done_writing()
@@ -226,7 +227,7 @@ def _with_news(workers: Mapping[bytes, _Known], news: LobbyNews, now: float) -> 
     for entry in news.entries:
         before = workers.get(entry.nonce)
         gone_at = now
-        if before is not None:
+        if before is not None and not entry.has_ended:
             gone_at = before.gone_at if before.entry.is_gone else now + GONE_S
         after[entry.nonce] = _Known(entry, now, gone_at)
     # The reducer forgets them too, and does not say so.

@@ -45,6 +45,8 @@ class Join:
     named: NamedReducers | None = None
     #: What the ranks of this run share and those of no other run have; empty for a rank that is alone.
     run: str = ""
+    #: A port of the process that is open as long as it lives, at the host from which the stream comes; 0: none.
+    life_port: int = 0
     #: The line of the reducer's token file that has admitted it. The reducer knows it, no frame says it.
     admitted_by: str = ""
 

@@ -117,6 +117,8 @@ class Peer:
     #: How many streams the rank has opened here. If the number rises, the stream before has broken.
     streams: int = 1
     place: Place = NOWHERE
+    #: Whether it is lost for certain: its process has ended.
+    has_ended: bool = False
 
     def __str__(self) -> str:
         presence = "" if self.presence is Presence.PRESENT else f", {self.presence.name.lower()}"

@@ -16,6 +16,8 @@ class LobbyRequest:
     entry: bytes
     #: Whether it understands answers that have only what is new.
     takes_news: bool = True
+    #: As in `Join`.
+    life_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class LobbyEntry:
     entry: bytes
     #: Whether its call has ended.
     is_gone: bool
+    #: Whether it has gone for certain: its process has ended.
+    has_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class WorkerFrame(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., link_rate: _Optional[_Union[LinkRate, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size", "group", "place", "named", "run")
+    __slots__ = ("protocol", "job", "instance", "rank", "world_size", "nonce", "host", "minimum", "credit_bytes", "wire_dtype", "local_size", "group", "place", "named", "run", "life_port")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,7 @@ class Join(_message.Message):
     PLACE_FIELD_NUMBER: _ClassVar[int]
     NAMED_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    LIFE_PORT_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     job: str
     instance: bytes
@@ -185,7 +186,8 @@ class Join(_message.Message):
     place: Place
     named: NamedReducers
     run: str
-    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ..., group: _Optional[str] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., named: _Optional[_Union[NamedReducers, _Mapping]] = ..., run: _Optional[str] = ...) -> None: ...
+    life_port: int
+    def __init__(self, protocol: _Optional[int] = ..., job: _Optional[str] = ..., instance: _Optional[bytes] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., minimum: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., wire_dtype: _Optional[int] = ..., local_size: _Optional[int] = ..., group: _Optional[str] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., named: _Optional[_Union[NamedReducers, _Mapping]] = ..., run: _Optional[str] = ..., life_port: _Optional[int] = ...) -> None: ...
 
 class NamedReducers(_message.Message):
     __slots__ = ("text", "count")
@@ -346,20 +348,22 @@ class Peers(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("rank", "nonce", "host", "presence", "streams", "place")
+    __slots__ = ("rank", "nonce", "host", "presence", "streams", "place", "ended")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     rank: int
     nonce: bytes
     host: str
     presence: Presence
     streams: int
     place: Place
-    def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ..., streams: _Optional[int] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    ended: bool
+    def __init__(self, rank: _Optional[int] = ..., nonce: _Optional[bytes] = ..., host: _Optional[str] = ..., presence: _Optional[_Union[Presence, str]] = ..., streams: _Optional[int] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., ended: _Optional[bool] = ...) -> None: ...
 
 class LinkRate(_message.Message):
     __slots__ = ("bytes_per_s",)
@@ -556,16 +560,18 @@ class Waits(_message.Message):
     def __init__(self, p50_s: _Optional[float] = ..., p90_s: _Optional[float] = ..., p99_s: _Optional[float] = ..., max_s: _Optional[float] = ...) -> None: ...
 
 class LobbyRequest(_message.Message):
-    __slots__ = ("job", "nonce", "entry", "takes_news")
+    __slots__ = ("job", "nonce", "entry", "life_port", "takes_news")
     JOB_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
+    LIFE_PORT_FIELD_NUMBER: _ClassVar[int]
     TAKES_NEWS_FIELD_NUMBER: _ClassVar[int]
     job: str
     nonce: bytes
     entry: bytes
+    life_port: int
     takes_news: bool
-    def __init__(self, job: _Optional[str] = ..., nonce: _Optional[bytes] = ..., entry: _Optional[bytes] = ..., takes_news: _Optional[bool] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., nonce: _Optional[bytes] = ..., entry: _Optional[bytes] = ..., life_port: _Optional[int] = ..., takes_news: _Optional[bool] = ...) -> None: ...
 
 class LobbyResponse(_message.Message):
     __slots__ = ("entries", "adds", "has_more")
@@ -578,14 +584,16 @@ class LobbyResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[LobbyEntry, _Mapping]]] = ..., adds: _Optional[bool] = ..., has_more: _Optional[bool] = ...) -> None: ...
 
 class LobbyEntry(_message.Message):
-    __slots__ = ("nonce", "entry", "gone")
+    __slots__ = ("nonce", "entry", "gone", "ended")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     entry: bytes
     gone: bool
-    def __init__(self, nonce: _Optional[bytes] = ..., entry: _Optional[bytes] = ..., gone: _Optional[bool] = ...) -> None: ...
+    ended: bool
+    def __init__(self, nonce: _Optional[bytes] = ..., entry: _Optional[bytes] = ..., gone: _Optional[bool] = ..., ended: _Optional[bool] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ()

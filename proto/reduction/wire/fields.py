@@ -134,6 +134,7 @@ def peer_to_pb(peer: model.Peer) -> pb.Peer:
         presence=cast(pb.Presence, peer.presence),
         streams=peer.streams,
         place=place_to_pb(peer.place),
+        ended=peer.has_ended,
     )
 
 
@@ -154,6 +155,7 @@ def peer_from_pb(peer: pb.Peer) -> model.Peer:
         presence,
         peer.streams,
         place_from_pb("Peer.place", peer.place),
+        peer.ended,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reduction import model
-from reduction.limits import JOB_NAME_BYTES_MAX, LOBBY_ENTRIES_MAX, LOBBY_ENTRY_BYTES_MAX
+from reduction.limits import JOB_NAME_BYTES_MAX, LOBBY_ENTRIES_MAX, LOBBY_ENTRY_BYTES_MAX, PORT_MAX
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire.fields import parse, require, require_id, require_printable
 
@@ -11,7 +11,11 @@ from reduction.wire.fields import parse, require, require_id, require_printable
 def lobby_request_to_wire(request: model.LobbyRequest) -> bytes:
     """Encode what a worker says of itself."""
     return pb.LobbyRequest(
-        job=request.job, nonce=request.nonce, entry=request.entry, takes_news=request.takes_news
+        job=request.job,
+        nonce=request.nonce,
+        entry=request.entry,
+        takes_news=request.takes_news,
+        life_port=request.life_port,
     ).SerializeToString()
 
 
@@ -26,13 +30,19 @@ def lobby_request_from_wire(data: bytes) -> model.LobbyRequest:
     require_printable("LobbyRequest.job", request.job)
     require_id("LobbyRequest.nonce", request.nonce)
     require("length of LobbyRequest.entry", len(request.entry), 1, LOBBY_ENTRY_BYTES_MAX)
-    return model.LobbyRequest(request.job, request.nonce, request.entry, request.takes_news)
+    require("LobbyRequest.life_port", request.life_port, 0, PORT_MAX)
+    return model.LobbyRequest(
+        request.job, request.nonce, request.entry, request.takes_news, request.life_port
+    )
 
 
 def lobby_response_to_wire(news: model.LobbyNews) -> bytes:
     """Encode what workers of a job have said."""
     return pb.LobbyResponse(
-        entries=[pb.LobbyEntry(nonce=one.nonce, entry=one.entry, gone=one.is_gone) for one in news.entries],
+        entries=[
+            pb.LobbyEntry(nonce=one.nonce, entry=one.entry, gone=one.is_gone, ended=one.has_ended)
+            for one in news.entries
+        ],
         adds=news.adds,
         has_more=news.has_more,
     ).SerializeToString()
@@ -49,5 +59,5 @@ def lobby_response_from_wire(data: bytes) -> model.LobbyNews:
     for one in response.entries:
         require_id("LobbyEntry.nonce", one.nonce)
         require("length of LobbyEntry.entry", len(one.entry), 1, LOBBY_ENTRY_BYTES_MAX)
-    entries = tuple(model.LobbyEntry(one.nonce, one.entry, one.gone) for one in response.entries)
+    entries = tuple(model.LobbyEntry(one.nonce, one.entry, one.gone, one.ended) for one in response.entries)
     return model.LobbyNews(entries, response.adds, response.has_more)

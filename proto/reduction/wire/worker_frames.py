@@ -61,6 +61,7 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
                 place=place_to_pb(frame.place),
                 named=None if frame.named is None else _named_to_pb(frame.named),
                 run=frame.run,
+                life_port=frame.life_port,
             )
             return pb.WorkerFrame(join=join).SerializeToString()
         case model.Hello(configuration, held):
@@ -152,6 +153,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         require_id("Join.nonce", join.nonce)
         if join.instance or join.rank == 0:
             require_id("Join.instance", join.instance)
+        require("Join.life_port", join.life_port, 0, limits.PORT_MAX)
         require("Join.local_size", join.local_size, 0, limits.WORLD_SIZE_MAX)
         require("Join.credit_bytes", join.credit_bytes, limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX)
         place = place_from_pb("Join.place", join.place)
@@ -173,6 +175,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         place,
         named,
         join.run,
+        join.life_port,
     )
 
 

@@ -287,7 +287,9 @@ def _lost_rank(view: View) -> ReductionError | None:
         return None
     suspects = {rank for link in live for rank in link.lost_since}
     for rank in sorted(suspects if view.rank == 0 else suspects & {0}):
-        if all(_is_gone(view, link, rank) for link in live):
+        known = [link.peers[rank] for link in live if rank in link.peers]
+        grace_s = 0.0 if any(peer.has_ended for peer in known) else GRACE_S
+        if all(_is_gone(view, link, rank, grace_s) for link in live):
             host = next(link.peers[rank].host for link in live if rank in link.peers)
             where = ", ".join(link.address for link in live)
             return WorkerLost(
@@ -308,11 +310,11 @@ def _lost_rank(view: View) -> ReductionError | None:
     return None
 
 
-def _is_gone(view: View, link: Link, rank: int) -> bool:
+def _is_gone(view: View, link: Link, rank: int, grace_s: float) -> bool:
     """Whether a rank that another reducer has lost is not to be expected at this one either."""
     if rank not in link.peers:
         return view.configuration is not None and view.now >= link.up_since + ABSENT_S
-    return rank in link.lost_since and view.now >= link.lost_since[rank] + GRACE_S
+    return rank in link.lost_since and view.now >= link.lost_since[rank] + grace_s
 
 
 def _impostor(view: View) -> ReductionError | None:

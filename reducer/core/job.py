@@ -211,6 +211,7 @@ class Job:
                 self.hellos.pop(join.rank, None)
             view.stream = stream
             view.presence = Presence.PRESENT
+            view.has_ended = False
             view.rate = view.told_rate = math.inf
             view.is_paced = False
             # The count tells rank 0 that the former stream is lost, perhaps with pushes on it.

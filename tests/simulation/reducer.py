@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 from reduction.errors import MalformedFrame, ReductionError
 from reduction.model import Place, ReducerFrame, Welcome
 from simulation.network import End, Network, Process, number_of
 
 from reducer.engine import TICK_S, Engine
+
+#: How long it takes to see that a process has ended, in seconds.
+LOOK_S = 0.01
 
 
 class _Sink:
@@ -55,6 +59,7 @@ class SimReducer(Process):
         self.engine = Engine(memory_limit_bytes=memory_bytes, place=place, clock=self._now)
         # The engine's own is random, and a seed must stand for one run.
         self.engine.jobs.incarnation = number_of(self.name)
+        self._sees_ends = Random(f"{self.name}/ends").random() < 0.7
         self._record = record
         network.listeners[address] = self, self._accept
         record("listens", reducer=self.name)
@@ -74,7 +79,21 @@ class SimReducer(Process):
                 stream.send(frame)
 
         end.on_frame = on_frame
-        end.on_lost = lambda error: stream.close(str(error))
+        end.on_lost = lambda error: self.look_after(end, stream.close(str(error)))
+
+    def look_after(self, end: End, on_ended: Callable[[], None] | None) -> None:
+        """Ask the other process's life port, if reducers of this name could reach it."""
+        there = end.peer.process
+        if on_ended is not None and self._sees_ends:
+            self.network.clock.at(self.network.clock.now + LOOK_S, partial(self._look, there, on_ended))
+
+    def _look(self, there: Process, on_ended: Callable[[], None]) -> None:
+        now = self.network.clock.now
+        is_cut = max(
+            self.network.cut_until(there.host, self.host), self.network.cut_until(self.host, there.host)
+        )
+        if not there.is_alive and is_cut < now:
+            self.take(on_ended)
 
     def _tick(self) -> None:
         if self.is_alive:

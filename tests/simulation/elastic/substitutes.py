@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from simulation.elastic import threads
 from simulation.elastic.threads import here
-from simulation.elastic.wires import Endpoint, Links
+from simulation.elastic.wires import Endpoint, Life, Links
 
 from reducer.transports import lobby_calls
 from worker_plugin import client, driver
@@ -120,11 +120,12 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
     silent = SimpleNamespace(announce=_nothing)
     loop = {"io_loop": lambda: here.process.loop}
     return [
-        (lobby_calls, {"time": _TIME}),
+        (lobby_calls, {"time": _TIME, "Life": Life}),
         (
             client,
             blocking
             | loop
+            | {"life_port": lambda: 1}
             | {"secrets": secrets, "socket": socket, "log_setup": silent, "make_future": _make_future}
             | {
                 "Discovery": _Discovery,
@@ -146,6 +147,7 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
             lobby_client,
             loop
             | {"time": _TIME, "GrpcEndpoint": Endpoint, "look_up": _look_up, "wait": _wait}
+            | {"life_port": lambda: 1}
             | {"fork": SimpleNamespace(register=_nothing)},
         ),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -168,6 +169,20 @@ class _Context(_Messages):
         """Nobody looks at it."""
 
 
+#: The reducer and the end of the call that is being served.
+_CALL: ContextVar[tuple[SimReducer, End]] = ContextVar("call")
+
+
+class Life:
+    """Stands for `lives.Life`, for calls of the lobby."""
+
+    def __init__(self, peer: str, port: int) -> None:
+        self._reducer, self._end = _CALL.get()
+
+    def on_lost(self, on_ended: Callable[[], None]) -> None:
+        self._reducer.look_after(self._end, on_ended)
+
+
 class LobbyReducer(SimReducer, Program):
     """A reducer with the real lobby behind its listener."""
 
@@ -201,6 +216,7 @@ class LobbyReducer(SimReducer, Program):
     def _hear(self, end: End) -> None:
         """Serve a call of the lobby; gRPC cancels it when the worker has gone."""
         context = _Context(end)
+        _CALL.set((self, end))
         task = asyncio.get_running_loop().create_task(self._calls.serve(None, context))
         end.on_lost = lambda error: task.cancel()
         task.add_done_callback(lambda _: end.close())

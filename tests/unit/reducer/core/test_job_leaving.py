@@ -24,7 +24,7 @@ from reduction.model import (
 )
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send, SlotKey
-from reducer.core.events import Drain, Lost, Received, Tick
+from reducer.core.events import Drain, Ended, Lost, Received, Tick
 from reducer.core.jobs import Jobs
 
 R = b"reducer-reducer-"
@@ -88,6 +88,21 @@ def aborted(error, *ranks):
 
 def to_all(frame, *ranks):
     return [Send(rank, frame) for rank in ranks]
+
+
+# ---- a process that has ended ----
+
+
+def test_whose_process_has_ended_is_told_to_those_who_decide():
+    scene = Scene(3)
+    assert scene.jobs.handle(Ended("job", "", 1, nonce(1)), 0.0) == [], "it is there"
+    scene.lose(1)
+    news = Peers((Peer(1, nonce(1), "h1", Presence.LOST, has_ended=True),), False)
+    assert scene.jobs.handle(Ended("job", "", 1, nonce(1)), 0.0) == to_all(news, 0)
+    for other in (Ended("job", "", 1, nonce(2)), Ended("job", "", 7, nonce(7)), Ended("?", "", 1, nonce(1))):
+        assert scene.jobs.handle(other, 0.0) == []
+    scene.join(1, stream=9)  # somebody who lied
+    assert scene.job.peers()[1] == Peer(1, nonce(1), "h1", Presence.PRESENT, 2)
 
 
 # ---- the minimum ----

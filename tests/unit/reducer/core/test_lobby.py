@@ -88,6 +88,20 @@ def test_who_has_gone_is_shown_for_a_while_and_then_forgotten():
     assert lobby.shares.taken == 0
 
 
+def test_a_process_that_has_ended_is_told_once_its_call_is_over():
+    lobby = Lobby()
+    say(lobby, 1, A)
+    say(lobby, 2, B)
+    hear(lobby, 2)
+    assert lobby.on_ended("job", A) == (), "it has another call"
+    lobby.on_end(1, 5.0)
+    assert lobby.on_ended("job", A) == (2,)
+    assert hear(lobby, 2) == [LobbyEntry(A, b"hello", True, has_ended=True)]
+    assert lobby.on_ended("job", b"?" * 16) == lobby.on_ended("other", A) == ()
+    say(lobby, 3, A)  # somebody who lies
+    assert hear(lobby, 2) == [LobbyEntry(A, b"hello", False)]
+
+
 def test_who_has_gone_is_not_forgotten_before_all_know():
     lobby = Lobby()
     say(lobby, 1, A)

@@ -79,6 +79,7 @@ JOINS = st.integers(1, limits.WORLD_SIZE_MAX).flatmap(
         wire_dtype=U32,
         local_size=st.integers(1, limits.WORLD_SIZE_MAX),
         group=st.text(VISIBLE, max_size=25),
+        life_port=st.integers(0, limits.PORT_MAX),
     )
 )
 CRCS = st.none() | U32
@@ -94,6 +95,7 @@ PEERS = st.builds(
     presence=st.sampled_from(Presence),
     streams=st.integers(1, 2**32 - 1),
     place=PLACES,
+    has_ended=st.booleans(),
 )
 WORKER_FRAMES = st.one_of(
     JOINS,
@@ -194,9 +196,10 @@ STATUSES = st.builds(
 
 
 def fill(message, value):
-    """Copy a value of the model to the generated message whose fields have the same names."""
+    """Copy a value of the model to the generated message whose fields have the same names, or nearly so."""
     for descriptor in message.DESCRIPTOR.fields:
-        ours = getattr(value, descriptor.name)
+        name = "has_ended" if (type(value), descriptor.name) == (Peer, "ended") else descriptor.name
+        ours = getattr(value, name)
         theirs = getattr(message, descriptor.name)
         if descriptor.is_repeated:
             for item in ours:

@@ -418,6 +418,14 @@ def test_a_rank_gone_at_every_live_reducer_is_dead():
     )
 
 
+def test_nobody_waits_for_a_rank_whose_process_has_ended_once_all_reducers_have_lost_it():
+    a, b = link("a", "PL", since=100.0), link("b", "PP")
+    a.peers[1] = replace(a.peers[1], has_ended=True)
+    assert judge(broken(a, b, ago=0.0)) == Keep()
+    b = link("b", "PL", since=100.0)
+    assert given_up(judge(broken(a, b, ago=0.0)))[0] is WorkerLost
+
+
 def test_other_ranks_only_judge_rank_0():
     gone = link("a", "LL", since=99.0), link("b", "LL", since=99.0)
     assert given_up(judge(view(*gone, rank=1))) == (

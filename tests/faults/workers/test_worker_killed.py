@@ -11,10 +11,12 @@ import time
 
 import pytest
 import torch
-from faults.lateness import PROMISED_S, Lateness
+from faults.lateness import Lateness
 from reduction.errors import WorkerLost
 from support.processes.ranks import Died
 from torch.utils.data import DataLoader, TensorDataset
+
+from worker_plugin.core.membership.verdict import GRACE_S
 
 
 def wait_for_the_victim(rank, reducers, job, victim):
@@ -73,9 +75,8 @@ def test_a_killed_worker_is_named_to_all_others_in_time(ranks, fresh_ranks, redu
         for error, at, late_s in answers:
             assert type(error) is WorkerLost
             assert f"rank {victim} ({socket.gethostname()})" in str(error)
-            assert at - killed_at < PROMISED_S + late_s, (
-                f"{at - killed_at:.2f} s, machine late by {late_s:.2f}"
-            )
+            # Nobody waits whether it comes back: its host refuses connections to its port.
+            assert at - killed_at < GRACE_S + late_s, f"{at - killed_at:.2f} s, machine late by {late_s:.2f}"
         ranks.run(3, some_rounds, reducers(2), job, group=False)  # the name is free at once
     finally:
         for pid in children:  # they ask for their parent every 5 s only

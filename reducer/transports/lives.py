@@ -32,11 +32,6 @@ class Life:
         self._is_reached = False
         self._task = asyncio.create_task(self._reach()) if self._host and port else None
 
-    def stop(self) -> None:
-        """Ask no more."""
-        if self._task is not None:
-            self._task.cancel()
-
     def on_lost(self, on_ended: Callable[[], None]) -> None:
         """Find out whether the process has ended, now that its call has, and call this if so."""
         if self._is_reached:

@@ -48,9 +48,7 @@ def life_port() -> int:
         if _port is None:
             try:
                 _port = _Port()
-            except (
-                OSError
-            ):  # out of descriptors, for one: then the end of this process is seen a second later
+            except OSError:  # as without descriptors; then the end of this process is seen a second later
                 return 0
         return _port.number
 

@@ -71,20 +71,10 @@ def test_a_port_that_closes_a_moment_later():
     assert ended(act) == 1
 
 
-def test_a_call_that_ends_before_the_port_was_reached():
-    async def act(life, port):
-        port.close()
-        life.stop()
-
-    with pytest.raises(asyncio.CancelledError):
-        ended(act)
-
-
 def test_who_has_no_port_is_not_asked():
     async def scene():
         for life in (Life(PEER, 0), Life("unix:", 7), Life("", 7)):
             life.on_lost(pytest.fail)
-            life.stop()
             assert life._task is None
 
     asyncio.run(scene())

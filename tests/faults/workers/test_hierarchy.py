@@ -20,8 +20,8 @@ from support.processes.ranks import Died
 from torch.utils.data import DataLoader, TensorDataset
 
 HOST = socket.gethostname()
-#: What a process keeps open once it has had a state: gRPC's and the loop's.
-KEPT_DESCRIPTORS = 8
+#: What a process keeps open once it has had a state: gRPC's, the loop's, and its life port.
+KEPT_DESCRIPTORS = 9
 
 
 # ---- in the ranks ----

@@ -54,6 +54,8 @@ FIRST_RING = "nccl-2"
 LAST_WITHOUT_MPS = "pipeline"
 #: How long the daemon of MPS may take to start or to end, in seconds.
 MPS_S = 15.0
+#: What each part may take that only tries its command, in seconds: one of five has taken 75 at a load of 8.
+TINY_S = 240.0
 
 
 def parts(traces: Path, *, device: str, is_tiny: bool, has_nccl: bool = True) -> list[Part]:
@@ -62,7 +64,7 @@ def parts(traces: Path, *, device: str, is_tiny: bool, has_nccl: bool = True) ->
     Args:
         traces: the folder for traces.
         device: of the tensors; on "cpu" Gloo's ring stands for NCCL's.
-        is_tiny: to try the commands themselves.
+        is_tiny: to try the commands themselves, for which even a busy machine gets the time.
         has_nccl: whether NCCL takes several ranks on a GPU, as far as that is known.
     """
     size, rounds = ("64KiB", "--rounds 1 --warmup 1") if is_tiny else ("64MiB", "--rounds 5 --warmup 2")
@@ -81,7 +83,7 @@ def parts(traces: Path, *, device: str, is_tiny: bool, has_nccl: bool = True) ->
     def ring(name: str, workers: int, rate: int, limit_s: float, needs: frozenset[str]) -> Part:
         return Part(name, f"{nccl} {of(workers)} --rate {rate}", limit_s, needs)
 
-    return [
+    found = [
         Part(
             "inventory",
             f"benchmarks.gpu.inventory --device {device} {tiny} --json {{out}}/inventory.json",
@@ -107,6 +109,7 @@ def parts(traces: Path, *, device: str, is_tiny: bool, has_nccl: bool = True) ->
             for part in many_cores.parts(is_tiny=is_tiny)
         ),
     ]
+    return [replace(part, limit_s=TINY_S) for part in found] if is_tiny else found
 
 
 @contextmanager

@@ -124,9 +124,8 @@ class Reports:
         bad = torch.cat([one.to(device) for one in self._bad]).to(torch.int64)
         values = torch.tensor([int(self._is_skipping), 0, *self._handed_over], device=device)
         if not self._is_skipping:
-            values[1] = (
-                bad.argmax() + 1
-            ) * bad.any()  # of several that are largest, argmax returns the first
+            # Of several elements that are largest, argmax returns the first.
+            values[1] = (bad.argmax() + 1) * bad.any()
         table = Table(self._places(), values, lambda tensor: self._all_reduce(tensor, dist.ReduceOp.SUM))
         self._asked = table, self._parameters
         future.add_done_callback(self._on_end)
@@ -154,12 +153,11 @@ class Reports:
                 {name: self._names[parameters[place - 1]] for name, (_, place, *_) in rows if place},
                 _lateness({name: times for name, (_, _, *times) in rows if min(times) >= 0}),
             )
-            names, own = self._places()
-            self.late_s = self.last.lateness.get(names[own], (0.0,))[-1]
+            self.late_s = self.last.lateness.get(table.own, (0.0,))[-1]
             self.skipped += bool(self.last.skipped)
             self.non_finite += bool(self.last.non_finite)
             # Loss scaling has Infs now and then, and training that has come to NaN stays there.
-            if self.last.non_finite and not (before and before.non_finite) and not own:
+            if self.last.non_finite and not (before and before.non_finite) and table.is_first:
                 text = ", ".join(f"rank {rank} in {name}" for rank, name in self.last.non_finite.items())
                 log.warning("step %d: gradients are not finite: %s", self.steps, text)
         return self.last
@@ -179,14 +177,13 @@ class Reports:
                 "ddp_model(...) or backward() has failed, and outside of no_sync()"
             )
         log_setup.announce(log, f"step {self.steps + 1}: skipping it on this rank, and so on all ranks")
-        is_sent, futures = len(self._futures), list(self._futures)
+        sent, futures = len(self._futures), list(self._futures)
         ddp: Any = module
-        reducer: Any = module.reducer
         self._is_skipping = True
         try:
-            for bucket in reducer._get_zeros_like_grad_buckets()[is_sent:]:
+            for bucket in ddp.reducer._get_zeros_like_grad_buckets()[sent:]:
                 bucket.buffer().fill_(math.nan)
-                futures.append(reducer._run_comm_hook(bucket))
+                futures.append(ddp.reducer._run_comm_hook(bucket))
             if module.find_unused_parameters:
                 ddp._match_unused_params_allreduce()
             for future in futures:

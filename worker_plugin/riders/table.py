@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 import torch
@@ -40,11 +40,13 @@ class Table:
         all_reduce: Callable[[torch.Tensor], Waitable],
     ) -> None:
         self._names, own = places
+        #: This rank's name, and whether it is the first one of all.
+        self.own, self.is_first = self._names[own], own == 0
         self._table = torch.zeros(len(self._names), 1 + len(values), dtype=torch.int64, device=values.device)
         self._table[own, 0], self._table[own, 1:] = 1, values
         self._sum = all_reduce(self._table)
 
-    def rows(self) -> Iterable[tuple[str, list[int]]]:
+    def rows(self) -> list[tuple[str, list[int]]]:
         """Wait for the sum, and return what each rank that was there has said.
 
         Raises:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from abc import ABC, abstractmethod
 
 import torch
 import torch.distributed as dist
-from reduction.errors import ConfigError, ReductionError
+from reduction.errors import ConfigError, ReductionError, ReplicasDiffer
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
@@ -78,7 +79,7 @@ class Riders(ABC):
         if bucket.index() == 0 and not is_joining:
             for watch in self._watches:
                 if self._modules.owner(watch.first) is owner:
-                    watch.step()
+                    self._compare(watch)
         for module, reports in self._reports:
             if module() is owner:
                 reports.before_bucket(bucket)
@@ -86,6 +87,16 @@ class Riders(ABC):
             if bucket.index() == 0:
                 self._weighing.begin(self.all_reduce, len(self._places()[0]), is_joining=is_joining)
             self._weighing.apply(bucket.buffer())
+
+    def _compare(self, watch: Watch) -> None:
+        try:
+            watch.step()
+        except ReplicasDiffer:
+            # Every rank finds this in its own table. The first one to raise it ends the communicator, so all
+            # must have the results of the step before by then: one more sum, which none has before all are here.
+            with contextlib.suppress(ReductionError):
+                self.all_reduce(torch.zeros(1)).wait()
+            raise
 
     def _after_bucket(self, owner: DistributedDataParallel, bucket: GradBucket, future: Future) -> None:
         """Do what comes after a bucket's sum has begun."""

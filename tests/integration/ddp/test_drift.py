@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import ReductionState, attach
+from worker_plugin.hierarchy.exchange import Exchange
 from worker_plugin.riders.drift import watch
 
 
@@ -39,6 +41,8 @@ def train(rank: Any, ddp: nn.Module, steps: int, *, flip_in: int = 0) -> tuple[i
 def drifted(
     rank: Any, reducers: list[str], job: str, settings: dict[str, Any]
 ) -> tuple[int, str, str, int, Exception | None]:
+    if rank.number == 3:
+        has_results_late(rank)
     ddp = DistributedDataParallel(model())
     state = rank.cleanup.enter_context(ReductionState(reducers, job=job, close_timeout_s=1.0, **settings))
     attach(ddp, state)
@@ -49,6 +53,19 @@ def drifted(
     ddp.load_state_dict(rank_0s(ddp))
     after, none = train(rank, ddp, 9)
     return step, kind, str(error), after, none
+
+
+def has_results_late(rank: Any) -> None:
+    """Let a rank in hierarchical mode get each sum a while after all others."""
+    gather = Exchange.gather
+
+    def late(*arguments: Any) -> torch.Tensor:
+        gathered = gather(*arguments)
+        time.sleep(0.1)
+        return gathered
+
+    rank.cleanup.callback(setattr, Exchange, "gather", gather)
+    Exchange.gather = late  # type: ignore[method-assign]
 
 
 def rank_0s(ddp: nn.Module) -> dict[str, torch.Tensor]:

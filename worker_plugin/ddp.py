@@ -1,4 +1,4 @@
-"""The DDP modules whose gradients a state averages: all of them must average over the state's ranks."""
+"""The modules whose gradients a state averages: those of DDP must average over the state's ranks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Modules:
 
     def __init__(self) -> None:
         #: By id of a parameter: the parameter, which tells whether the id still stands for it, and its module.
-        self._checked: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[DistributedDataParallel]]] = {}
+        self._checked: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.nn.Module]]] = {}
         self._modules: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._asking: threading.Thread | None = None
         self._exposed_s: float | None = None
 
-    def owner(self, parameter: torch.Tensor) -> DistributedDataParallel | None:
+    def owner(self, parameter: torch.Tensor) -> torch.nn.Module | None:
         """Return the module that has the parameter, the one that was checked last if several have it.
 
         None if no module that was checked has it, or the module is gone.
@@ -37,7 +37,7 @@ class Modules:
         return None if found is None or found[0]() is not parameter else found[1]()
 
     def check(self, module: DistributedDataParallel, group: RankGroup) -> RankGroup:
-        """Check a module, and return the state's group, completed from the module's if its ranks were not known.
+        """Check a module of DDP, and return the state's group, completed from the module's if its ranks were not known.
 
         Raises:
             ConfigError: the module averages over other ranks.
@@ -53,11 +53,12 @@ class Modules:
         self.add(module)
         return group
 
-    def add(self, module: DistributedDataParallel) -> None:
+    def add(self, module: torch.nn.Module) -> None:
         """Take note of a module that needs no check of its ranks."""
         owner = weakref.ref(module)
         self._checked |= {id(parameter): (weakref.ref(parameter), owner) for parameter in module.parameters()}
-        self._modules.add(module)
+        if isinstance(module, DistributedDataParallel):
+            self._modules.add(module)
 
     def parameters(self) -> list[torch.Tensor]:
         """Return the parameters of all modules, in the order in which they were checked."""

@@ -45,7 +45,7 @@ from worker_plugin.riders.stopping import is_asked
 from worker_plugin.settings import table
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
-from worker_plugin.tensors.feedback import ErrorFeedback
+from worker_plugin.tensors.feedback import ErrorFeedback, Origin
 from worker_plugin.tensors.futures import Future, outcome_after
 from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import Numbers
@@ -163,10 +163,16 @@ class ReductionState(Riders):
             WorkerFailed: this rank could not issue it, out of memory for one; the communicator has
                 failed on all ranks.
         """
+        return self.all_reduce_of(None, tensor, op)
+
+    def all_reduce_of(
+        self, origin: Origin | None, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp
+    ) -> Future:
+        """Reduce as `all_reduce` does, with error feedback if it is known whose gradients these are."""
         if not isinstance(tensor, torch.Tensor):
             raise ConfigError(f"all_reduce got a {type(tensor).__name__}: pass a tensor")
         try:
-            return self._submit(tensor, op, (_SHAPE, *tensor.shape), None)
+            return self._submit(tensor, op, (_SHAPE, *tensor.shape), origin)
         except ReductionError:
             raise
         except Exception as error:  # the others have issued it
@@ -199,15 +205,14 @@ class ReductionState(Riders):
         parameters = bucket.parameters()
         sizes = (parameter.numel() for parameter in parameters)
         owner = self._modules.owner(parameters[0])
-        if owner is None:
+        if not isinstance(owner, DistributedDataParallel):
             for module in (modules := modules_of(parameters[0], self)):
                 self.check_module(module)
             owner = modules[-1]
         check_dense(bucket.buffer())
         self._before_bucket(owner, bucket)
-        future = self._submit(
-            bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), (owner, bucket)
-        )
+        origin = Origin(owner, bucket.index(), parameters)
+        future = self._submit(bucket.buffer(), dist.ReduceOp.AVG, (_BUCKET, bucket.index(), *sizes), origin)
         self._after_bucket(owner, bucket, future)
         if (kept := self._recorder) is not None:
             kept.exposed = self._modules.exposed_s
@@ -251,12 +256,16 @@ class ReductionState(Riders):
             else:
                 self._group = self._modules.check(module, self._ranks())
 
+    def take_note(self, module: torch.nn.Module) -> None:
+        """Take note of a module whose gradients `all_reduce_of` will get; one inside of another after that one."""
+        self._modules.add(module)
+
     def _submit(
         self,
         tensor: torch.Tensor,
         op: dist.ReduceOp.RedOpType | dist.ReduceOp,
         layout: tuple[int, ...],
-        origin: tuple[DistributedDataParallel, GradBucket] | None,
+        origin: Origin | None,
     ) -> Future:
         if self._failure is not None and self._pid == os.getpid():
             raise self._failure.with_traceback(None)  # or each raise would make it longer
@@ -265,8 +274,8 @@ class ReductionState(Riders):
             raise ConfigError(f"a tensor of {tensor.numel()} elements is too large, {NUMEL_MAX} is the limit")
         communicator, slices, step = self._connected(), [ParameterSlice(0, tensor.numel())], None
         if origin is not None and self._has_residuals(dtype, reduce_op):
-            step = self._feedback.step_of(origin[0], origin[1].index())
-            slices = self._feedback.slices(step, origin[1].parameters())
+            step = self._feedback.step_of(origin.module, origin.index)
+            slices = self._feedback.slices(step, origin.parameters)
         if reduce_op is ReduceOp.AVG:  # as Gloo does, which divides the sum in place
             increment_version(tensor)
         future = self._issue(communicator, Request(tensor, dtype, reduce_op, fingerprint(layout), slices))
@@ -306,17 +315,17 @@ class ReductionState(Riders):
             ConfigError: the state averages for several modules, and none is given; or it does not
                 average for one that is given.
         """
-        owners = []
+        owners: dict[torch.nn.Module, None] = {}
         for model in models:
-            found = (self._modules.owner(parameter) for parameter in model.parameters())
-            owner = next((one for one in found if one is not None), None)
-            if owner is None:
+            found = [self._modules.owner(parameter) for parameter in model.parameters()]
+            known = {owner: None for owner in found if owner is not None}
+            if not known:
                 raise ConfigError(
                     f"this state averages no gradients of the {type(model).__name__}: pass a module whose gradients "
                     f"it does, as in state.discard_step(ddp_model)"
                 )
-            owners.append(owner)
-        self._feedback.discard(owners)
+            owners |= known
+        self._feedback.discard(list(owners))
 
     def set_loss_scale(self, scale: float) -> None:
         """Say what the loss is multiplied with, before the backward pass, such as `scaler.get_scale()`.

@@ -2,11 +2,13 @@
 
     python -m benchmarks.numerics.convergence                             # character transformer, 400 steps, all ways
     python -m benchmarks.numerics.convergence --model digits --wires fp32,int8 --baselines none
+    python -m benchmarks.numerics.convergence --workers 4 --shard 2 --wires int8,fp8   # HSDP
 
 Every way trains from the same weights on the same batches. Over 2 reducers, DDP trains with
 `reduction_hook` in each wire dtype. Over Gloo, DDP trains with its own averaging ("none"),
 `bf16_compress_hook`, `fp16_compress_hook` and PowerSGD of rank 2. The optimizer is SGD with
-momentum 0.9. Everything runs on loopback: bytes are compared here, not seconds.
+momentum 0.9. With --shard it is HSDP over the backend "reduction" instead, in each wire dtype with
+error feedback and without. Everything runs on loopback: bytes are compared here, not seconds.
 
 The final loss is the mean of the last tenth of the steps over all ranks. Bytes are those of the
 gradients that one rank sends and receives. Ours are counted by the reducers' status: received_bytes
@@ -79,8 +81,12 @@ def final_of(losses: Sequence[float]) -> float:
     return sum(last) / len(last)
 
 
-def ways(wires: Sequence[str], baselines: Sequence[str]) -> list[Way]:
+def ways(wires: Sequence[str], baselines: Sequence[str], shard: int = 0) -> list[Way]:
     """Return the ways in order. fp32 is always the first, since all others are compared with it."""
+    if shard:
+        with_it = [Way(f"hsdp, {wire}", wire, shard=shard) for wire in dict.fromkeys(("fp32", *wires))]
+        without = [Way(f"{way.name}, no feedback", way.wire, 0, shard, False) for way in with_it[1:]]
+        return with_it + without
     ours = [Way(f"ours, {wire}", wire) for wire in dict.fromkeys(("fp32", *wires))]
     return ours + [Way(name, None) for name in BASELINES if name in baselines]
 
@@ -93,7 +99,7 @@ def train(
     Raises:
         RanksFailed: a rank raised, or did not answer.
     """
-    job = f"convergence-{way.wire}".replace(":", "-")
+    job = f"convergence-{way.wire}".replace(":", "-") + ("" if way.has_feedback else "-without")
     ranks.call("begin", way, addresses, job)
     losses: list[float] = []
     nbytes: list[float] = []
@@ -122,7 +128,8 @@ def counted(addresses: Sequence[str], job: str) -> int:
         counters.received_bytes + counters.sent_bytes
         for address in addresses
         for counters in fetch(address, _STATUS_S, StatusAccess()).jobs
-        if counters.job == job
+        if counters.job.partition(" ")[0]
+        == job  # each group of a mesh is a job, with its ranks after the name
     )
 
 
@@ -171,7 +178,8 @@ def worse(trained: Sequence[Trained], limit: float) -> list[str]:
     problems = []
     for training in trained:
         above = training.final / reference.final - 1
-        if (training.way.wire or "").partition(":")[0] in CHECKED and not above <= limit:
+        is_checked = training.way.has_feedback and (training.way.wire or "").partition(":")[0] in CHECKED
+        if is_checked and not above <= limit:
             problems.append(f"{training.way.name} ends {above:+.2%} above fp32, the limit is {limit:.2%}")
     return problems
 
@@ -182,11 +190,13 @@ def main() -> None:
 
     given = _arguments()
     try:
-        trained = run(given.model, given.steps, given.workers, ways(given.wires, given.baselines))
+        chosen = ways(given.wires, given.baselines, given.shard)
+        trained = run(given.model, given.steps, given.workers, chosen)
     except RanksFailed as error:
         sys.exit(f"convergence: {error}")
     shapes = [tuple(parameter.shape) for parameter in LEARNERS[given.model]().model().parameters()]
-    full_bytes = torch_bytes("none", shapes, 0, given.workers)
+    shards = given.shard or 1
+    full_bytes = torch_bytes("none", shapes, 0, given.workers // shards) / shards
     described = environment.describe()
     print(environment.summary(described))
     print(f"{given.model}, {given.steps} steps, {given.workers} workers, {REDUCERS} reducers\n")
@@ -202,13 +212,15 @@ def main() -> None:
             "steps": given.steps,
             "workers": given.workers,
             "reducers": REDUCERS,
+            "shard": given.shard,
         },
         "rows": rows,
         "trained": [asdict(training) for training in trained],
         "problems": problems,
     }
-    (given.out / f"convergence-{given.model}.json").write_text(json.dumps(document) + "\n")
-    (given.out / f"convergence-{given.model}.png").write_bytes(png(figure(trained)))
+    name = f"convergence-{'hsdp-' if given.shard else ''}{given.model}"
+    (given.out / f"{name}.json").write_text(json.dumps(document) + "\n")
+    (given.out / f"{name}.png").write_bytes(png(figure(trained)))
     if problems:
         sys.exit("\n".join(["convergence: failed", *problems]))
     print(f"\n{' and '.join(CHECKED)}, where trained, end at most {LIMIT:.0%} above fp32")
@@ -243,11 +255,19 @@ def _arguments() -> argparse.Namespace:
         "--baselines", type=names_of(BASELINES), default=",".join(BASELINES), help="torch's (%(default)s)"
     )
     parser.add_argument(
+        "--shard",
+        type=int,
+        default=0,
+        help="ranks of a node: HSDP over the backend, with and without error feedback; no baselines (DDP)",
+    )
+    parser.add_argument(
         "--out", type=Path, default=RESULTS, help="folder for the JSON and the figure (%(default)s)"
     )
     given = parser.parse_args()
     if given.steps < 1 or given.workers < 2:
         parser.error("--steps must be at least 1, --workers at least 2")
+    if given.shard and (given.shard < 2 or given.workers % given.shard or given.workers == given.shard):
+        parser.error("--workers must be a multiple of --shard, and more; --shard at least 2")
     return given
 
 

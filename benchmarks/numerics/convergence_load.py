@@ -20,11 +20,14 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.demo.digits import TRAINING_IMAGES, cnn
 from benchmarks.lab.ranks import Rank
 from worker_plugin import ReductionState, reduction_hook
+from worker_plugin.process_group import ReductionOptions, add_error_feedback, state_of
 
 #: Rank of PowerSGD's approximation (Vogels et al., 2019), and the first step that is compressed,
 #: which torch wants to be at least 2.
@@ -163,6 +166,10 @@ class Way(NamedTuple):
     #: Steps that each rank trains by itself between two averages of the weights' changes; 0: gradients are
     #: averaged in every step.
     alone: int = 0
+    #: Ranks of a node among which the model is sharded by FSDP2; the nodes' copies are averaged. 0: DDP.
+    shard: int = 0
+    #: Whether sharded gradients get error feedback; those of DDP do.
+    has_feedback: bool = True
 
 
 @wraps(bf16_compress_hook, assigned=(), updated=())  # DDP also looks at the annotations
@@ -213,26 +220,48 @@ class Trainee:
         model = learner.model()
         self.alone = way.alone
         self.outer = Outer(model, state) if way.alone else None
-        self.model = model if way.alone else averaged(model, way, state)
+        self.model = model if way.alone else self.averaged(model, way)
         self.optimizer = torch.optim.SGD(model.parameters(), learner.learning_rate, momentum=0.9)
 
+    def averaged(self, model: nn.Module, way: Way) -> nn.Module:
+        """Return a model whose gradients are averaged in every step."""
+        # PowerSGD gets a single bucket. torch's hook sums the factors of several buckets in the
+        # order in which they are ready, which differs between ranks (over Gloo, torch 2.13:
+        # "Received data size doesn't match expected size").
+        ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB if way.name == "powersgd" else None)
+        if self.state is not None:
+            ddp.register_comm_hook(self.state, reduction_hook)
+        elif way.name == "powersgd":
+            power: Any = partial(PowerSGDState, None, matrix_approximation_rank=POWER_RANK)
+            ddp.register_comm_hook(
+                power(start_powerSGD_iter=POWER_START, min_compression_rate=POWER_RATE), powerSGD_hook
+            )
+        elif way.name != "none":
+            ddp.register_comm_hook(None, HOOKS[way.name])
+        return ddp
 
-def averaged(model: nn.Module, way: Way, state: ReductionState | None) -> nn.Module:
-    """Return a model whose gradients are averaged in every step."""
-    # PowerSGD gets a single bucket. torch's hook sums the factors of several buckets in the
-    # order in which they are ready, which differs between ranks (over Gloo, torch 2.13:
-    # "Received data size doesn't match expected size").
-    ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB if way.name == "powersgd" else None)
-    if state is not None:
-        ddp.register_comm_hook(state, reduction_hook)
-    elif way.name == "powersgd":
-        power: Any = partial(PowerSGDState, None, matrix_approximation_rank=POWER_RANK)
-        ddp.register_comm_hook(
-            power(start_powerSGD_iter=POWER_START, min_compression_rate=POWER_RATE), powerSGD_hook
+
+class Sharded(Trainee):
+    """One training with HSDP, over the backend "reduction" across nodes."""
+
+    def __init__(self, learner: Learner, way: Way, options: ReductionOptions) -> None:
+        self._mesh = init_device_mesh(
+            "cpu",
+            (dist.get_world_size() // way.shard, way.shard),
+            mesh_dim_names=("replicate", "shard"),
+            backend_override={"replicate": ("reduction", options)},
         )
-    elif way.name != "none":
-        ddp.register_comm_hook(None, HOOKS[way.name])
-    return ddp
+        super().__init__(learner, way, state_of(self._mesh.get_group("replicate")))
+
+    def averaged(self, model: nn.Module, way: Way) -> nn.Module:
+        """See `Trainee.averaged`."""
+        for child in model.children():
+            if any(True for _ in child.parameters()):
+                fully_shard(child, mesh=self._mesh)
+        fully_shard(model, mesh=self._mesh)
+        if way.has_feedback:
+            add_error_feedback(model, self._mesh)
+        return model
 
 
 class Training:
@@ -245,9 +274,12 @@ class Training:
 
     def begin(self, way: Way, reducers: Sequence[str], job: str) -> None:
         """Start from the beginning."""
-        state = None
-        if way.wire is not None:
-            state = ReductionState(reducers, job=job, wire_dtype=None if way.wire == "fp32" else way.wire)
+        wire = None if way.wire == "fp32" else way.wire
+        if way.shard:
+            options = ReductionOptions(reducers=reducers, job=job, wire_dtype=wire)
+            self._trainees[way.name] = Sharded(self._learner, way, options)
+            return
+        state = None if way.wire is None else ReductionState(reducers, job=job, wire_dtype=wire)
         self._trainees[way.name] = Trainee(self._learner, way, state)
 
     def run(self, name: str, count: int) -> tuple[list[float], list[float]]:

@@ -14,11 +14,13 @@ by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `_reduction_server_entry_points
     completions         the threads that complete its future
     inner               the group of Gloo or NCCL that does everything else
     options             settings of one group
+    feedback            error feedback for HSDP
 """
 
+from worker_plugin.process_group.feedback import add_error_feedback
 from worker_plugin.process_group.options import ReductionOptions
 from worker_plugin.process_group.register import register, state_of
 
 register()
 
-__all__ = ["ReductionOptions", "state_of"]
+__all__ = ["ReductionOptions", "add_error_feedback", "state_of"]

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from _reduction_server_entry_points import NAME
 from torch.autograd.graph import increment_version
 from torch.distributed.distributed_c10d import AllreduceCoalescedOptions, AllreduceOptions, ProcessGroup
+from torch.utils.weak import WeakIdKeyDictionary
 
 from worker_plugin.config import AllSettings
 from worker_plugin.discovery.rank_group import RankGroup, ranks_text
@@ -47,6 +48,8 @@ class AllReducer:
             settings["timeout_s"] = members.timeout.total_seconds()
         group = RankGroup(members.rank, members.size, ranks, label, members.store)
         self.state = ReductionState.of_ranks(group, **settings)
+        #: Whose a tensor is that will be reduced, by the tensor: an `Origin`, if it is to get error feedback.
+        self.origins: Any = WeakIdKeyDictionary()
         _all_reducers.add(self)
 
     def takes(self, tensors: Sequence[torch.Tensor], op: dist.ReduceOp) -> bool:
@@ -63,7 +66,7 @@ class AllReducer:
 
     def _issue(self, tensor: torch.Tensor, op: dist.ReduceOp) -> Future:
         if tensor.is_contiguous() and not tensor.is_neg():
-            return self.state.all_reduce(tensor, op)
+            return self.state.all_reduce_of(self.origins.pop(tensor, None), tensor, op)
         target = each_once(tensor)  # before it is issued, because it may refuse
         copied = make_future(tensor)
 
@@ -96,7 +99,8 @@ _all_reducers: ClosedAtExit[AllReducer] = ClosedAtExit()
 class ReducersFirst:
     """A group, or a backend inside of one, that asks the reducers first. Its other base class is torch's."""
 
-    _all_reducer: AllReducer
+    #: Does the all-reduces that go through the reducers.
+    all_reducer: AllReducer
     _order: Order
     #: Does what reducers do not.
     _inner: ProcessGroup
@@ -104,7 +108,7 @@ class ReducersFirst:
     @property
     def state(self) -> ReductionState:
         """The state behind the group."""
-        return self._all_reducer.state
+        return self.all_reducer.state
 
     def getBackendName(self) -> str:
         """See torch."""
@@ -119,7 +123,7 @@ class ReducersFirst:
         """
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         op = _op_of(opts, named)
-        if len(tensors) == 1 and self._all_reducer.takes(tensors, op):
+        if len(tensors) == 1 and self.all_reducer.takes(tensors, op):
             return self._reduce(tensors, op)
         return self._order.delegate(self._inner.allreduce, tensors, _options(AllreduceOptions, opts, op))
 
@@ -128,7 +132,7 @@ class ReducersFirst:
         """Reduce several tensors in place, each as `allreduce` does."""
         tensors = list(tensors)
         op = _op_of(opts, named)
-        if tensors and self._all_reducer.takes(tensors, op):
+        if tensors and self.all_reducer.takes(tensors, op):
             return self._reduce(tensors, op)
         options = _options(AllreduceCoalescedOptions, opts, op)
         return self._order.delegate(self._inner.allreduce_coalesced, tensors, options)
@@ -139,7 +143,7 @@ class ReducersFirst:
         return self._order.barrier(functools.partial(self._inner.barrier, *arguments, **named))
 
     def _reduce(self, tensors: Sequence[torch.Tensor], op: dist.ReduceOp) -> dist.Work:
-        return self._order.all_reduce(tensors, functools.partial(self._all_reducer.issue, tensors, op))
+        return self._order.all_reduce(tensors, functools.partial(self.all_reducer.issue, tensors, op))
 
     def shutdown(self) -> None:
         """Leave in good order, after the all-reduces in flight; torch calls it in destroy_process_group."""

@@ -28,7 +28,7 @@ class ReductionBackend(ReducersFirst, Backend):
 
     def __init__(self, members: Members, settings: AllSettings) -> None:
         Backend.__init__(self, members.rank, members.size)
-        self._all_reducer = AllReducer(members, settings)
+        self.all_reducer = AllReducer(members, settings)
         self._order = Order()
         self._options = Backend.Options(NAME, members.timeout)
         # It asks Gloo or NCCL by the tensors' device.

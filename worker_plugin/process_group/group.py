@@ -23,7 +23,7 @@ class ReductionProcessGroup(ReducersFirst, ProcessGroup):  # type: ignore[misc] 
     def __init__(self, members: Members, settings: AllSettings) -> None:
         # With a store as well pybind11 refuses a subclass.
         ProcessGroup.__init__(self, members.rank, members.size)  # type: ignore[call-arg]
-        self._all_reducer = AllReducer(members, settings)
+        self.all_reducer = AllReducer(members, settings)
         self._order = Order()
         backends = inner.backends_of(members, self.state.config)
         self._inner = ProcessGroup(members.store, members.rank, members.size)

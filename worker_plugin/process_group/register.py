@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from worker_plugin.config import AllSettings
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
-from worker_plugin.process_group.all_reduce import ReducersFirst
+from worker_plugin.process_group.all_reduce import AllReducer, ReducersFirst
 from worker_plugin.process_group.backend import ReductionBackend
 from worker_plugin.process_group.group import ReductionProcessGroup
 from worker_plugin.process_group.members import Members
@@ -61,10 +61,19 @@ def state_of(group: ProcessGroup) -> ReductionState:
     Raises:
         ConfigError: the group is of another backend.
     """
+    return all_reducer_of(group).state
+
+
+def all_reducer_of(group: ProcessGroup) -> AllReducer:
+    """Return what all-reduces for a group of the backend "reduction".
+
+    Raises:
+        ConfigError: the group is of another backend.
+    """
     if isinstance(group, ReducersFirst):
-        return group.state
+        return group.all_reducer
     for device in group._device_types:
         backend = group._get_backend(device)
         if isinstance(backend, ReducersFirst):
-            return backend.state
+            return backend.all_reducer
     raise ConfigError(f"{group!r} is no process group of the backend 'reduction'")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from worker_plugin.tensors.encoding import ParameterSlice, Residual
 from worker_plugin.tensors.futures import Future, seen_first
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose gradients a tensor has."""
+
+    module: torch.nn.Module
+    #: Of the tensor in a backward pass of the module: ascending, and 0 begins a pass.
+    index: int
+    #: In the order in which they lie in the tensor.
+    parameters: Sequence[torch.Tensor]
 
 
 class Step:

@@ -35,6 +35,7 @@ PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
 #: Blocks of Python that are run elsewhere, by page and first line.
 PYTHON_ELSEWHERE = {
     ("docs/elastic.md", "while step < steps:"): "examples/elastic.py",
+    ("docs/elastic.md", "try:"): "tests/integration/elastic",
     ("docs/failures.md", "for step in range(first, steps):"): "examples/stop_together.py",
     ("docs/fewer-bytes.md", "class Steps(lightning.Callback):"): "tests/frameworks",
     ("docs/integrations.md", "import lightning"): "tests/frameworks",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.processes.elastic_workers import Worker, assert_alike, steps_of
 from support.processes.reducers import Reducer, status_of
 
@@ -227,22 +228,31 @@ def test_too_few_workers_wait_for_another_one(start: Any) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.full
-def test_no_other_worker_comes(start: Any) -> None:
-    settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "15"}
-    workers = [start(rank, 2, **settings) for rank in range(2)]
-    workers[0].wait_for(lambda line: line["step"] == 5)
-    workers[1].process.kill()
-    assert "WorkersMissing: 1 workers are left, min_workers is 2" in workers[0].error()
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.full
-def test_half_of_the_workers_without_the_first_cannot_go_on(start: Any) -> None:
-    workers = [start(rank, 2, REDUCTION_JOIN_TIMEOUT_S="15") for rank in range(2)]
-    workers[1].wait_for(lambda line: line["step"] == 5)
-    workers[0].process.kill()
-    assert "no majority" in workers[1].error()
+@pytest.mark.parametrize(
+    ("victim", "min_workers", "error"),
+    [
+        (1, 2, "WorkersMissing: 1 workers are left, min_workers is 2"),
+        pytest.param(0, 1, "no majority", marks=pytest.mark.full),
+    ],
+    ids=["less than min_workers", "half of them without the first"],
+)
+def test_who_is_left_alone_keeps_the_training(
+    start: Any, tmp_path: Path, victim: int, min_workers: int, error: str
+) -> None:
+    settings = {"REDUCTION_MIN_WORKERS": str(min_workers), "REDUCTION_JOIN_TIMEOUT_S": "5"}
+    saves = [tmp_path / f"saved-{rank}" for rank in range(2)]
+    workers = [start(rank, 2, SAVES=str(saves[rank]), **settings) for rank in range(2)]
+    left = workers[1 - victim]
+    left.wait_for(lambda line: line["step"] == 5)
+    workers[victim].process.kill()
+    assert error in left.error()
+    last = left.lines[-1]["step"]
+    saved = torch.load(saves[1 - victim])
+    assert (saved["step"], saved["weights"]) == (last, left.lines[-1]["weights"])
+    again = [start(rank, 2, last + 5, REDUCTION_RUN="again", LOADS=str(saves[1 - victim])) for rank in range(2)]
+    said = [worker.end() for worker in again]
+    assert_alike(*said, left.lines, workers[victim].lines)
+    assert steps_of(said[0]) == list(range(last + 1, last + 6))
 
 
 @pytest.mark.timeout(300)

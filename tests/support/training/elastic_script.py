@@ -5,7 +5,8 @@ model; UNUSED=1 leaves a parameter without a gradient; CLIP=1 clips weights afte
 HOOK=load sums something in a hook of the optimizer's step, or of the model when it loads a state; GROUPS=1 gives each
 parameter a group of its own in the optimizer; SECRET=1 gives the optimizer something that cannot be sent, after three
 steps; SKIPS=1 skips each fifth step; LEAVES=1 leaves after a SIGTERM; HOST, a folder in place of /dev/shm; FREEZE, the
-name of one of Training's methods by which it takes the others' state, stops there forever, having said so.
+name of one of Training's methods by which it takes the others' state, stops there forever, having said so; SAVES, a
+file for the training in the moment of an error, and LOADS, one to begin with.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import TracebackType
 
 import torch
 import torch.distributed as dist
@@ -84,11 +86,33 @@ sampler = ElasticSampler(len(data), 4)
 changes: list[object] = []
 state.on_change(lambda before, after: changes.append([before, after]))
 
+
+def weights() -> str:
+    moments = [moment for one in optimizer.state.values() for moment in one.values()]
+    return digest([*net.parameters(), *moments])
+
+
+def save(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if state.members:
+        states = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save({**states, **progress, "weights": weights()}, os.environ["SAVES"])
+    sys.__excepthook__(kind, error, traceback)
+
+
+if "SAVES" in os.environ:
+    sys.excepthook = save
 step, stops = 0, False
+if "LOADS" in os.environ:
+    saved = torch.load(os.environ["LOADS"])
+    net.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    sampler.load_state_dict(saved["sampler"])
+    step = saved["step"]
 while step < steps and not stops:
-    extra = state.sync(net, optimizer, {"step": step, "sampler": sampler.state_dict()})
-    step = extra["step"]
-    sampler.load_state_dict(extra["sampler"])
+    progress = {"step": step, "sampler": sampler.state_dict()}
+    progress = state.sync(net, optimizer, progress)
+    step = progress["step"]
+    sampler.load_state_dict(progress["sampler"])
     buffers = digest(list(net.buffers()))
     batch = sampler.take(state.members, rank)[local::local_size]
     state.weigh(len(batch))
@@ -112,12 +136,11 @@ while step < steps and not stops:
         if "SECRET" in os.environ:
             optimizer.param_groups[0]["secret"] = print
     stops, ranks[31] = bool(ranks[31]), 0
-    moments = [moment for one in optimizer.state.values() for moment in one.values()]
     line = {
         "step": step,
         "local": local,
         "members": state.members,
-        "weights": digest([*net.parameters(), *moments]),
+        "weights": weights(),
         "buffers": buffers,
         "in_sum": ranks.nonzero().flatten().tolist(),
         "mean": mean.item(),

@@ -256,8 +256,9 @@ class Sharded(Trainee):
     def averaged(self, model: nn.Module, way: Way) -> nn.Module:
         """See `Trainee.averaged`."""
         for child in model.children():
-            if any(True for _ in child.parameters()):
-                fully_shard(child, mesh=self._mesh)
+            for layer in child if isinstance(child, nn.ModuleList) else [child]:
+                if any(True for _ in layer.parameters()):
+                    fully_shard(layer, mesh=self._mesh)
         fully_shard(model, mesh=self._mesh)
         if way.has_feedback:
             add_error_feedback(model, self._mesh)

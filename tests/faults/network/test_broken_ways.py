@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -34,11 +38,11 @@ def step_by_step(rank, addresses, job, settings):
 class Pair:
     """Two ranks and a reducer; rank 1 takes a detour."""
 
-    def __init__(self, ranks, reducer, way, job, **settings) -> None:
+    def __init__(self, ranks, reducer, way, job, lasts_s=90.0, **settings) -> None:
         self.way = way
         self.ended: set[int] = set()
         addresses = [reducer.address], [way.address]
-        self.call = ranks.begin(2, step_by_step, addresses, job, settings, group=False)
+        self.call = ranks.begin(2, step_by_step, addresses, job, settings, group=False, timeout_s=lasts_s)
         assert [self.call.hear(0), self.call.hear(1)] == ["there", "there"]
 
     def steps(self, count: int) -> list[str]:
@@ -64,6 +68,30 @@ def pair(ranks, faulty_reducer, detour, job):
         return Pair(ranks, reducer[0], detour(reducer), job, **settings)
 
     return make
+
+
+@pytest.fixture
+def busy_cores() -> Iterator[None]:
+    """Give each core something else to do."""
+    burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    yield
+    for one in burning:
+        one.kill()
+        one.wait()
+
+
+@pytest.mark.usefixtures("plane", "busy_cores")
+@OVER_A_NETWORK
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(1200)])])
+def test_who_dials_again_and_again_is_not_taken_for_dead(pair, plane, count):
+    """A broken stream makes the reducer ask whether the rank's process lives, however busy that is."""
+    both = pair(lasts_s=90.0 + count)
+    relay = both.way.data if plane == "tcp" else both.way.calls
+    while relay.count < count:
+        assert both.steps(1) == ["done", "done"]
+        both.way.reset()
+    assert both.steps(3) == ["done", "done"]
+    assert both.end() == [None, None]
 
 
 @OVER_A_NETWORK

@@ -81,7 +81,7 @@ class PluginConfig:
         "Format in which sums and averages of floating-point numbers travel. Without it every tensor "
         'travels in its own dtype. "bf16" and "fp16" are for float32: the sum is made in float32 and '
         'rounded once. "int8", "fp8" and "topk:RATIO" ("topk" means 1 %) are for float32, bfloat16 and '
-        "float16: they are lossy, and DDP's gradients get error feedback.",
+        "float16: they are lossy, and gradients of DDP get error feedback; those of HSDP with `add_error_feedback`.",
     )
     on_reducer_loss: str = setting(
         "reshard",

@@ -113,6 +113,9 @@ def formats() -> Iterator[str]:
 
 def _way(row: dict[str, Any]) -> str:
     name = row["way"].removeprefix("ours, ")
+    if name.startswith("hsdp, "):
+        wire, *rest = name.removeprefix("hsdp, ").split(", ")
+        return ", ".join(["HSDP", _WAYS.get(wire, wire), *rest])
     return _WAYS.get(name, name)
 
 
@@ -148,7 +151,8 @@ def _times_to_loss(*names: str) -> Iterator[str]:
 
 def convergence() -> Iterator[str]:
     """Yield the final losses."""
-    names = ("formats/convergence", "formats/convergence-wide")
+    names = ["formats/convergence", "formats/convergence-wide"]
+    names += ["formats/convergence-hsdp", "formats/convergence-hsdp-digits"]
     head = ["model", "training", "final loss", "above float32", "times fewer bytes"]
     cells = []
     for settings, row in rows_of(*names):

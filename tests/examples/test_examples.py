@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -209,6 +211,17 @@ def test_unequal_batches(serve):  # noqa: F811
     said = torchrun(serve, "unequal_batches.py")
     [difference] = re.findall(r"gradients differ by at most (\S+) from", said)
     assert float(difference) < 1e-5
+
+
+@pytest.mark.timeout(200)
+def test_unequal_gpus(serve):  # noqa: F811
+    said = torchrun(serve, "unequal_gpus.py", "--steps", "3")
+    equal, by_speed = (
+        json.loads(sizes) for sizes in re.findall(r": (\[.*\]) samples, [\d.]+ ms per step", said)
+    )
+    assert equal == [256, 256, 256]
+    assert sum(by_speed) == 768
+    assert runpy.run_path(str(EXAMPLES / "unequal_gpus.py"))["shares"]([1.0, 2.0]) == [256, 512]
 
 
 @pytest.mark.timeout(200)

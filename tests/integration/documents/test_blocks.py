@@ -56,6 +56,10 @@ PYTHON_ELSEWHERE = {
         "docs/process-group.md",
         "from torch.distributed.device_mesh import init_device_mesh",
     ): "examples/hsdp.py",
+    (
+        "docs/process-group.md",
+        "from reduction_server.process_group import ReductionOptions, add_error_feedback",
+    ): "tests/integration/process_group",
 }
 #: Commands that are run elsewhere, by what they begin with.
 ELSEWHERE = {

@@ -97,6 +97,8 @@ def resumed(rank: Any, reducers: list[str]) -> bool:
     train(rank, model, range(3))
     weights, left_out = [one.to_local().clone() for one in model.parameters()], state.state_dict()  # type: ignore[attr-defined]
     expected = train(rank, model, range(3, 6))
+    norms = [state.clip_grad_norm_(1e9), nn.utils.clip_grad_norm_(model.parameters(), 1e9)]
+    assert torch.equal(*(norm.full_tensor() for norm in norms))  # type: ignore[attr-defined]
 
     mesh = mesh_of(reducers)
     other = sharded(mesh)

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import reduction_server as rs
 
 #: Samples of all ranks together, and the width of the model.
-BATCH, WIDTH = 768, 512
+BATCH, WIDTH = 3072, 512
 
 
 def backward_pass(model: nn.Module, batch: torch.Tensor) -> None:

@@ -219,9 +219,9 @@ def test_unequal_gpus(serve):  # noqa: F811
     equal, by_speed = (
         json.loads(sizes) for sizes in re.findall(r": (\[.*\]) samples, [\d.]+ ms per step", said)
     )
-    assert equal == [256, 256, 256]
-    assert sum(by_speed) == 768
-    assert runpy.run_path(str(EXAMPLES / "unequal_gpus.py"))["shares"]([1.0, 2.0]) == [256, 512]
+    assert equal == [1024, 1024, 1024]
+    assert sum(by_speed) == 3072
+    assert runpy.run_path(str(EXAMPLES / "unequal_gpus.py"))["shares"]([1.0, 2.0]) == [1024, 2048]
 
 
 @pytest.mark.timeout(200)

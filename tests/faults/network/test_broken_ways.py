@@ -73,7 +73,9 @@ def pair(ranks, faulty_reducer, detour, job):
 @pytest.fixture
 def busy_cores() -> Iterator[None]:
     """Give each core something else to do."""
-    burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    burning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)
+    ]
     yield
     for one in burning:
         one.kill()
@@ -82,7 +84,9 @@ def busy_cores() -> Iterator[None]:
 
 @pytest.mark.usefixtures("plane", "busy_cores")
 @OVER_A_NETWORK
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize(
+    "count", [40, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
+)
 def test_who_dials_again_and_again_is_not_taken_for_dead(pair, plane, count):
     """A broken stream makes the reducer ask whether the rank's process lives, however busy that is."""
     both = pair(lasts_s=90.0 + count)

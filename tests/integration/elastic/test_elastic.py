@@ -249,7 +249,9 @@ def test_who_is_left_alone_keeps_the_training(
     last = left.lines[-1]["step"]
     saved = torch.load(saves[1 - victim])
     assert (saved["step"], saved["weights"]) == (last, left.lines[-1]["weights"])
-    again = [start(rank, 2, last + 5, REDUCTION_RUN="again", LOADS=str(saves[1 - victim])) for rank in range(2)]
+    again = [
+        start(rank, 2, last + 5, REDUCTION_RUN="again", LOADS=str(saves[1 - victim])) for rank in range(2)
+    ]
     said = [worker.end() for worker in again]
     assert_alike(*said, left.lines, workers[victim].lines)
     assert steps_of(said[0]) == list(range(last + 1, last + 6))

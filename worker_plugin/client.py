@@ -51,10 +51,10 @@ from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
 from worker_plugin.process.life import life_port
 from worker_plugin.reporting import Reporter
-from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.encoding import OwnEncoding
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
+from worker_plugin.tensors.gpu import streams
 from worker_plugin.tensors.sent_as import encoding_of
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
@@ -155,7 +155,7 @@ class Client:
             )
         else:
             dtype, numel, encoding = request.dtype, tensor.numel(), OwnEncoding(tensor)
-        ready = gpu.written(tensor)  # also what the encoding has put there
+        ready = streams.written(tensor)  # also what the encoding has put there
         collective = Collective(request.op, dtype, numel, request.fingerprint)
         with self._lock:
             if self._final is not None:

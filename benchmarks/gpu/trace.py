@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from worker_plugin.tensors.from_gpu import Downloads
+from worker_plugin.tensors.gpu.downloads import Downloads
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 

@@ -26,7 +26,7 @@ def named(given: Sequence[str]) -> tuple[tuple[str, ...], str]:
     Raises:
         ConfigError: a text is wrong, or a platform's document.
     """
-    from reduction.discovery.platform import named_by_platform
+    from reduction.discovery.platforms.automatic import named_by_platform
     from reduction.discovery.schemes import check_texts, split
 
     if given:

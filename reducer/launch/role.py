@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE, Cluster
 from reduction.discovery.hosts import cluster_of_lists
-from reduction.discovery.platform import cluster_of_platform
+from reduction.discovery.platforms.automatic import cluster_of_platform
 from reduction.discovery.schemes import cluster_of, scheme_of, split
 from reduction.errors import ConfigError
 

@@ -14,9 +14,9 @@ from reduction.errors import ConfigError, WorkerLost
 from support.expected.lossy import AVG, SUM, WIRES, assert_same, fold
 from support.processes.ranks import Died
 
-from worker_plugin.tensors import gpu
 from worker_plugin.tensors.digest import digest
-from worker_plugin.tensors.gpu_codecs import codec_of
+from worker_plugin.tensors.gpu import streams
+from worker_plugin.tensors.gpu.codecs import codec_of
 from worker_plugin.tensors.wire_dtype import parse
 
 KIB = 1024
@@ -102,7 +102,7 @@ def nobody_waits(rank, reducers, job):
 def memory(rank, reducers, job, wire):
     """Return (most page-locked bytes, most more bytes on the GPU), in gradients; buckets of 4 MiB."""
     device, locked, most = device_of(rank), [0], 0
-    plain_lock, plain_unlock, sizes = gpu._page_locked, gpu._unlock, {}
+    plain_lock, plain_unlock, sizes = streams._page_locked, streams._unlock, {}
 
     def lock(device, streams, nbytes):
         buffer = plain_lock(device, streams, nbytes)
@@ -114,7 +114,7 @@ def memory(rank, reducers, job, wire):
         locked[0] -= sizes.pop(address)
         plain_unlock(device, address, streams, memory)
 
-    gpu._page_locked, gpu._unlock = lock, unlock
+    streams._page_locked, streams._unlock = lock, unlock
     buckets = [torch.ones(1 << 20, device=device) for _ in range(16)]
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()

@@ -13,7 +13,7 @@ from reduction.blocking import begin
 from reduction.blocking import look_up as look_up_host
 from reduction.discovery.address_forms import dns_name, is_dns, join_host_and_port
 from reduction.discovery.cluster import REDUCERS_VARIABLE, Cluster
-from reduction.discovery.platform import Named, named_by_platform
+from reduction.discovery.platforms.automatic import Named, named_by_platform
 from reduction.discovery.schemes import cluster_of, may_change, split
 from reduction.errors import ConfigError
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from reduction.discovery.platform import Named
+from reduction.discovery.platforms.automatic import Named
 from reduction.errors import ConfigError, ReductionError
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore, Store

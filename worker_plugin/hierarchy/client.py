@@ -46,8 +46,8 @@ from worker_plugin.hierarchy.watch import Watch
 from worker_plugin.process import fork
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
-from worker_plugin.tensors import gpu
 from worker_plugin.tensors.futures import Future, fail, failed, make_future, without_frames
+from worker_plugin.tensors.gpu import streams
 from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Hierarchy:
     def submit(self, request: Request) -> Future:
         """Issue the next collective; see `Communicator.submit`."""
         future = make_future(request.tensor)
-        ready = gpu.written(request.tensor)
+        ready = streams.written(request.tensor)
         with self._lock:
             final = self._final or self.error
             if final is not None:

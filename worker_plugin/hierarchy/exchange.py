@@ -18,7 +18,7 @@ from worker_plugin.hierarchy.shards import Shards, fold
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.encoding import flat_of
 from worker_plugin.tensors.futures import Future
-from worker_plugin.tensors.gpu import CudaEvent, side_stream
+from worker_plugin.tensors.gpu.streams import CudaEvent, side_stream
 from worker_plugin.tensors.wire_dtype import WireFormat
 
 #: What local ranks compare before they exchange a tensor: seq, op, dtype, dtype on the wire,

@@ -25,7 +25,7 @@ from typing import Any
 import ray
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
-from reduction.discovery.ray import NAMESPACE
+from reduction.discovery.platforms.ray import NAMESPACE
 from reduction.discovery.schemes import scheme_of
 from reduction.errors import ConfigError
 from reduction.process.launch import start_reducer

@@ -8,7 +8,6 @@ import torch
 from reduction.codecs import BLOCK_CODECS
 from reduction.model import DType, ReduceOp
 
-from worker_plugin.tensors import gpu
 from worker_plugin.tensors.encoding import (
     FLOATS_OF_16_BITS,
     BlockEncoding,
@@ -16,7 +15,8 @@ from worker_plugin.tensors.encoding import (
     Encoding,
     ParameterSlice,
 )
-from worker_plugin.tensors.gpu_blocks import GpuBlockEncoding
+from worker_plugin.tensors.gpu import streams
+from worker_plugin.tensors.gpu.blocks import GpuBlockEncoding
 from worker_plugin.tensors.wire_dtype import WireFormat
 
 
@@ -38,7 +38,7 @@ def encoding_of(
     """
     if wire is not None and wire.applies_to(dtype, op):
         if wire.dtype in BLOCK_CODECS:
-            blocks = (GpuBlockEncoding if gpu.holds(tensor) else BlockEncoding)(tensor, wire, slices)
+            blocks = (GpuBlockEncoding if streams.holds(tensor) else BlockEncoding)(tensor, wire, slices)
             return wire.dtype, blocks.numel, blocks
         return wire.dtype, tensor.numel(), CastEncoding(tensor, wire.dtype)
     if dtype in FLOATS_OF_16_BITS and tensor.dtype is torch.float32:

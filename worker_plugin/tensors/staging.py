@@ -3,7 +3,7 @@
 On the way in, a tensor becomes a contribution, which does not change until every rank holds the
 result. A tensor on the CPU is copied chunk by chunk, when a chunk is pushed (encoding.py): the copy
 hides behind the network, and the chunk is sent while it is in the CPU's cache. A tensor on a GPU
-comes in batches (from_gpu.py).
+comes in batches (gpu/downloads.py).
 
 On the way out, the staging thread writes a whole result into the tensor and completes the future.
 Failures pass through the same queue. So nothing is written to a tensor once its user has seen an
@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 
 from worker_plugin.tensors.arena import ArenaPool
-from worker_plugin.tensors.from_gpu import Downloads
 from worker_plugin.tensors.futures import fail
+from worker_plugin.tensors.gpu.downloads import Downloads
 from worker_plugin.tensors.transfer import NOTHING, Transfer
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from reduction.model import Collective
 
 from worker_plugin.tensors.encoding import Encoding, bytes_of
 from worker_plugin.tensors.futures import Future
-from worker_plugin.tensors.gpu import CudaEvent, Gpu, PendingCopy
+from worker_plugin.tensors.gpu.streams import CudaEvent, Gpu, PendingCopy
 from worker_plugin.timeline.recorder import Progress
 
 NOTHING = memoryview(b"")

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reduction.discovery import vertex
 from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE, Cluster
-from reduction.discovery.platform import named_by_platform
+from reduction.discovery.platforms import vertex
+from reduction.discovery.platforms.automatic import named_by_platform
 from reduction.discovery.schemes import cluster_of, scheme_of, split
 from reduction.errors import ConfigError
 

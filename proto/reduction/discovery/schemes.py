@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TypeAlias
 
-from reduction.discovery import file, ray, sagemaker, slurm, vertex
+from reduction.discovery import file
 from reduction.discovery.address_forms import check_address, expand, is_dns
 from reduction.discovery.cluster import Cluster
+from reduction.discovery.platforms import ray, sagemaker, slurm, vertex
 from reduction.errors import ConfigError
 from reduction.limits import ADDRESSES_MAX
 

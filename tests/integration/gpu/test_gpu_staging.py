@@ -11,7 +11,7 @@ from reduction.errors import ReductionError
 from support.expected.lossy import AVG, SUM, WIRES, assert_same, fold
 from support.fakes.fake_gpu import pretend
 
-from worker_plugin.tensors import gpu
+from worker_plugin.tensors.gpu import streams
 
 KIB = 1024
 #: Batches so small that each tensor has many, and copies so slow that chunks are wanted before they are there.
@@ -66,7 +66,7 @@ def one_cannot_copy(rank, reducers, job):
     with rank.state(reducers, job) as state:
         rank.round(state)
         if rank.number == 1:
-            gpu.Gpu.fetch = lambda *_: 1 / 0
+            streams.Gpu.fetch = lambda *_: 1 / 0
         tensor = torch.full((9000,), 5.0)
         error = rank.error_of(lambda: rank.wait(state.all_reduce(tensor)))
         assert isinstance(error, ReductionError), error
@@ -83,13 +83,13 @@ def one_fails_on_the_way(rank, reducers, job):
     pretend(0.0, BATCH)
     with rank.state(reducers, job, chunk_bytes=4 * KIB, credit_bytes=8 * KIB) as state:
         rank.round(state)
-        plain = gpu.Gpu.fetch
+        plain = streams.Gpu.fetch
 
         def fetch(self, encoding, host, first, stop):
             return plain(self, encoding, host, first, stop) if first < 5000 else self.down.put(lambda: 1 / 0)
 
         if rank.number == 1:
-            gpu.Gpu.fetch = fetch
+            streams.Gpu.fetch = fetch
         error = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(20_000))))
         assert isinstance(error, ReductionError), error
         return str(error)

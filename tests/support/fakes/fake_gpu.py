@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from worker_plugin.tensors import from_gpu, gpu
 from worker_plugin.tensors.arena import ArenaPool
+from worker_plugin.tensors.gpu import downloads, streams
 
 
 class FakeEvent:
@@ -103,7 +103,7 @@ def pretend(delay_s: float, batch_bytes: int) -> None:
             tensor.detach().fill_(1)  # what must not be read yet
         return computing.put(lambda: tensor.detach().copy_(values))
 
-    gpu.Gpu = SlowGpu  # type: ignore[misc, assignment]
-    gpu.written = written  # type: ignore[assignment]
-    gpu.holds = lambda _tensor: True
-    from_gpu.BATCH_BYTES = batch_bytes
+    streams.Gpu = SlowGpu  # type: ignore[misc, assignment]
+    streams.written = written  # type: ignore[assignment]
+    streams.holds = lambda _tensor: True
+    downloads.BATCH_BYTES = batch_bytes

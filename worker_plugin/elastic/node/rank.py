@@ -32,9 +32,9 @@ from worker_plugin.hierarchy.client import SLACK_S
 from worker_plugin.hierarchy.exchange import Exchange, Share, Submission, on_stream
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.process.at_exit import ClosedAtExit
-from worker_plugin.tensors import gpu
 from worker_plugin.tensors.encoding import flat_of
 from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
+from worker_plugin.tensors.gpu import streams
 from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class NodeRank:
     def submit(self, request: Request) -> Future:
         """Issue the next collective; see `Communicator.submit`."""
         future = make_future(request.tensor)
-        ready = gpu.written(request.tensor)
+        ready = streams.written(request.tensor)
         self._notice_worker()
         with self._lock:
             self._raise_if_over()

@@ -23,9 +23,9 @@ from benchmarks.gpu.training import parse, slug
 from benchmarks.lab.traffic import Link, Traffic, link_of
 from benchmarks.loads.models import RECIPES, TINY, gradient_bytes
 from benchmarks.method.paired import Measurement, Sample
-from worker_plugin.tensors import gpu
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.futures import make_future
+from worker_plugin.tensors.gpu import streams
 from worker_plugin.tensors.sent_as import encoding_of
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
@@ -112,7 +112,7 @@ def test_a_trace_has_what_our_threads_did(monkeypatch: pytest.MonkeyPatch) -> No
         progress=Progress(7, collective, Totals()),
         ready=ready,
     )
-    monkeypatch.setattr(gpu, "Gpu", FakeGpu)
+    monkeypatch.setattr(streams, "Gpu", FakeGpu)
     originals = Staging.deliver, Staging._deliver, Transfer.own, Transfer.payload
     staged = threading.Event()
     staging = Staging(ArenaPool(), lambda _: staged.set())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reduction.discovery.cluster import Cluster
-from reduction.discovery.sagemaker import parse
+from reduction.discovery.platforms.sagemaker import parse
 from reduction.discovery.schemes import cluster_of
 from reduction.errors import ConfigError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reduction.discovery.cluster import Cluster
-from reduction.discovery.nodelist import hostnames
+from reduction.discovery.platforms.nodelist import hostnames
 from reduction.discovery.schemes import cluster_of
 from reduction.errors import ConfigError
 from reduction.limits import ADDRESSES_MAX

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reduction.discovery.cluster import Cluster
+from reduction.discovery.platforms.vertex import parse
 from reduction.discovery.schemes import cluster_of
-from reduction.discovery.vertex import parse
 from reduction.errors import ConfigError
 
 POOLS = {

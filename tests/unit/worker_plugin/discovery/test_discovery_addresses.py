@@ -6,7 +6,7 @@ import socket
 import threading
 
 import pytest
-from reduction.discovery.platform import Named
+from reduction.discovery.platforms.automatic import Named
 
 from worker_plugin.config import build
 from worker_plugin.discovery import addresses

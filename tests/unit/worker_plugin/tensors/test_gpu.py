@@ -16,14 +16,14 @@ from reduction.errors import ConfigError
 from reduction.model import Collective, DType, ReduceOp
 from support.fakes.fake_gpu import FakeEvent, FakeGpu, FakeStream, garbage
 
-from worker_plugin.tensors import from_gpu, gpu
 from worker_plugin.tensors.admission import admit
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice, Residual
-from worker_plugin.tensors.from_gpu import Downloads
 from worker_plugin.tensors.futures import make_future
-from worker_plugin.tensors.gpu import PendingCopy
-from worker_plugin.tensors.gpu_blocks import GpuBlockEncoding
+from worker_plugin.tensors.gpu import downloads, streams
+from worker_plugin.tensors.gpu.blocks import GpuBlockEncoding
+from worker_plugin.tensors.gpu.downloads import Downloads
+from worker_plugin.tensors.gpu.streams import PendingCopy
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.tensors.wire_dtype import parse
@@ -82,8 +82,8 @@ def values_of(numel):
 def staging(monkeypatch):
     """Whose fake GPU is there at once, and in whose list is what could be pushed."""
     device = FakeGpu(torch.device("cpu"))
-    monkeypatch.setattr(gpu, "Gpu", lambda _: device)
-    monkeypatch.setattr(from_gpu, "BATCH_BYTES", 4 * KIB)
+    monkeypatch.setattr(streams, "Gpu", lambda _: device)
+    monkeypatch.setattr(downloads, "BATCH_BYTES", 4 * KIB)
     arrived, news = [], threading.Semaphore(0)
 
     def on_arriving(work):
@@ -282,7 +282,7 @@ def test_a_copy_back_that_fails_fails_the_future(staging, caplog):
 
 
 def test_who_was_called_back_is_free_after_the_end(monkeypatch):
-    monkeypatch.setattr(gpu, "Gpu", FakeGpu)
+    monkeypatch.setattr(streams, "Gpu", FakeGpu)
 
     class Owner:
         def __init__(self):
@@ -347,14 +347,14 @@ def cudart(monkeypatch):
     unlocked()  # what a test still held at its end must not meet the real cudart
 
 
-def lock(nbytes, *streams):
-    return gpu._page_locked(torch.device("cuda", 0), streams, nbytes)
+def lock(nbytes, *kept):
+    return streams._page_locked(torch.device("cuda", 0), kept, nbytes)
 
 
 def unlocked():
     """Wait until whoever unlocks memory is through."""
     done = threading.Event()
-    gpu._to_unlock.put(done.set)
+    streams._to_unlock.put(done.set)
     assert done.wait(10)
 
 
@@ -393,7 +393,7 @@ def test_memory_is_collected_whoever_holds_which_lock(cudart):
     cycle = [buffer]
     cycle.append(cycle)
     del buffer
-    with threading._active_limbo_lock, gpu._unlocking_lock:
+    with threading._active_limbo_lock, streams._unlocking_lock:
         del cycle
         gc.collect()
     unlocked()

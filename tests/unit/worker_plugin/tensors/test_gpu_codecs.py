@@ -13,8 +13,8 @@ from reduction.model import DType, ReduceOp
 from support.fakes.fake_gpu import garbage
 
 from worker_plugin.tensors.encoding import BlockEncoding, ParameterSlice, Residual
-from worker_plugin.tensors.gpu_blocks import GpuBlockEncoding
-from worker_plugin.tensors.gpu_codecs import codec_of
+from worker_plugin.tensors.gpu.blocks import GpuBlockEncoding
+from worker_plugin.tensors.gpu.codecs import codec_of
 from worker_plugin.tensors.wire_dtype import parse
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -139,7 +139,7 @@ def test_residuals_have_the_bits_of_the_cpus(name: str, dtype: torch.dtype, batc
 
 @pytest.mark.parametrize("name", ["int8", "fp8", "topk"])
 def test_long_results_are_decoded_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker_plugin.tensors.gpu_blocks.DECODED_ELEMENTS", 1024)
+    monkeypatch.setattr("worker_plugin.tensors.gpu.blocks.DECODED_ELEMENTS", 1024)
     wire, numel = parse(name), 9999
     assert wire is not None
     slices = [ParameterSlice(0, 5000), ParameterSlice(5000, numel - 5000)]

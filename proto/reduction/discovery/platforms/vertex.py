@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reduction.discovery.cluster import Cluster, Role
-from reduction.discovery.documents import Malformed, malformed, parse_object, strings
+from reduction.discovery.platforms.documents import Malformed, malformed, parse_object, strings
 from reduction.errors import ConfigError
 
 VARIABLE = "CLUSTER_SPEC"

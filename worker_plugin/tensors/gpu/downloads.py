@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from worker_plugin.tensors import gpu
+from worker_plugin.tensors.gpu import streams
 from worker_plugin.tensors.transfer import Transfer
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Downloads:
 
     def __init__(self, on_arriving: Callable[[Transfer], None]) -> None:
         self._on_arriving = on_arriving
-        self._gpus: dict[torch.device, gpu.Gpu] = {}
+        self._gpus: dict[torch.device, streams.Gpu] = {}
         self._queue: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._run, name="reduction-download", daemon=True)
         self.thread.start()
@@ -56,13 +56,13 @@ class Downloads:
         device, encoding = transfer.tensor.device, transfer.encoding
         source = self._gpus.get(device)
         if source is None:
-            source = self._gpus[device] = gpu.Gpu(device)
+            source = self._gpus[device] = streams.Gpu(device)
         transfer.gpu = source
         # All memory is allocated on this thread: page-locking takes 0.3 s per GB, and the loop
         # thread has streams to serve.
         contribution = source.pool.take(encoding.contribution_bytes)
         transfer.take_result(source.pool.take(encoding.result_bytes))
-        copy, numel = gpu.PendingCopy(), transfer.tensor.numel()
+        copy, numel = streams.PendingCopy(), transfer.tensor.numel()
         step = max(1, BATCH_BYTES // transfer.tensor.element_size())
         for first in range(0, numel, step):
             copy.add(first, source.fetch(encoding, contribution, first, min(first + step, numel)))

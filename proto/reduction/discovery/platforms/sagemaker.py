@@ -20,7 +20,7 @@ from typing import Any
 
 from reduction.discovery.address_forms import port_of
 from reduction.discovery.cluster import DEFAULT_PORT, Cluster, cluster_of_hosts
-from reduction.discovery.documents import Malformed, malformed, objects, parse_object, strings
+from reduction.discovery.platforms.documents import Malformed, malformed, objects, parse_object, strings
 from reduction.errors import ConfigError
 
 VARIABLE = "SM_RESOURCE_CONFIG"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reduction.discovery import sagemaker, vertex
 from reduction.discovery.cluster import DEFAULT_PORT, Cluster
+from reduction.discovery.platforms import sagemaker, vertex
 from reduction.discovery.schemes import check_texts
 from reduction.errors import ConfigError
 

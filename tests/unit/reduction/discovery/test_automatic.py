@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from reduction.discovery.platform import Named, named_by_platform
+from reduction.discovery.platforms.automatic import Named, named_by_platform
 from reduction.errors import ConfigError
 
 NOBODY = {"SAGEMAKER_BASE_DIR": "/nowhere"}

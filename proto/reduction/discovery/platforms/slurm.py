@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from reduction.discovery.address_forms import port_of
 from reduction.discovery.cluster import Cluster, cluster_of_hosts
-from reduction.discovery.nodelist import hostnames
+from reduction.discovery.platforms.nodelist import hostnames
 from reduction.errors import ConfigError
 
 COMPONENT = "SLURM_JOB_NODELIST_HET_GROUP_"

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from worker_plugin.tensors.encoding import BlockEncoding, ParameterSlice
-from worker_plugin.tensors.gpu_codecs import codec_of
+from worker_plugin.tensors.gpu.codecs import codec_of
 from worker_plugin.tensors.wire_dtype import WireFormat
 
-#: What is decoded at a time, in elements: as much as is encoded at a time (`from_gpu.BATCH_BYTES`).
+#: What is decoded at a time, in elements: as much as is encoded at a time (`downloads.BATCH_BYTES`).
 DECODED_ELEMENTS = 1 << 19
 
 

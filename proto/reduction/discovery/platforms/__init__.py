@@ -1,0 +1,1 @@
+"""Where each platform says which hosts are reducers."""

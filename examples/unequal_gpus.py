@@ -3,8 +3,7 @@
     reducer run -- torchrun --standalone --nproc-per-node 2 examples/unequal_gpus.py
 
 Each rank measures how many samples per second it does by itself, and all share a batch by these speeds. The gradients
-are those of equal shares, but for rounding. Here rank 0 is made half as fast as it is. At the end it prints how long a
-step takes with equal shares and by speed.
+are those of equal shares, but for rounding. Here rank 0 is made half as fast, and both ways take turns.
 """
 
 from __future__ import annotations
@@ -33,20 +32,10 @@ def backward_pass(model: nn.Module, batch: torch.Tensor) -> None:
     model(batch).square().mean().backward()
 
 
-def speed_of(model: nn.Module, batch: torch.Tensor) -> float:
-    """Return how many samples per second this rank does by itself."""
-    backward_pass(model, batch)  # the first one takes longer
-    begin = time.perf_counter()
-    backward_pass(model, batch)
-    return len(batch) / (time.perf_counter() - begin)
-
-
 def shares(speeds: list[float]) -> list[int]:
     """Return how many samples of a batch each rank gets."""
-    return [
-        end - begin
-        for begin, end in pairwise(round(BATCH * one / sum(speeds)) for one in accumulate(speeds, initial=0))
-    ]
+    ends = [round(BATCH * part / sum(speeds)) for part in accumulate(speeds, initial=0)]
+    return [end - begin for begin, end in pairwise(ends)]
 
 
 def main() -> None:
@@ -64,15 +53,17 @@ def main() -> None:
     state = rs.attach(ddp_model)
 
     speeds = torch.zeros(ranks, dtype=torch.float64)
-    speeds[rank] = speed_of(model, torch.randn(BATCH // ranks, WIDTH))
+    for _ in range(2):  # the first pass takes longer
+        begin = time.perf_counter()
+        backward_pass(model, torch.randn(BATCH // ranks, WIDTH))
+        speeds[rank] = BATCH // ranks / (time.perf_counter() - begin)
     state.all_reduce(speeds).wait()
     sizes = {"equal": shares([1] * ranks), "by speed": shares(speeds.tolist())}
     times: dict[str, list[float]] = {way: [] for way in sizes}
     for step in range(2 * options.steps):
         way = ("equal", "by speed")[step % 2]
         batch = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step))
-        mine = batch.split(sizes[way])[rank]
-        begin = time.perf_counter()
+        mine, begin = batch.split(sizes[way])[rank], time.perf_counter()
         state.weigh(len(mine))
         optimizer.zero_grad()
         backward_pass(ddp_model, mine)
@@ -80,9 +71,7 @@ def main() -> None:
         times[way].append(time.perf_counter() - begin)
     if rank == 0:
         for way, took in times.items():
-            print(
-                f"{way}: {sizes[way]} samples, {1000 * statistics.median(took):.1f} ms per step", flush=True
-            )
+            print(f"{way}: {sizes[way]} samples, {statistics.median(took):.4f} s per step", flush=True)
     state.close()
     dist.destroy_process_group()
 

@@ -217,7 +217,7 @@ def test_unequal_batches(serve):  # noqa: F811
 def test_unequal_gpus(serve):  # noqa: F811
     said = torchrun(serve, "unequal_gpus.py", "--steps", "3")
     equal, by_speed = (
-        json.loads(sizes) for sizes in re.findall(r": (\[.*\]) samples, [\d.]+ ms per step", said)
+        json.loads(sizes) for sizes in re.findall(r": (\[.*\]) samples, [\d.]+ s per step", said)
     )
     assert equal == [1024, 1024, 1024]
     assert sum(by_speed) == 3072

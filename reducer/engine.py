@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 #: How often time passes for the core, in seconds.
 TICK_S = 0.04
-#: The time of one chunk in so many is measured, because a look at the clock costs as much as all
+#: One chunk in this many has its time measured, because a look at the clock costs as much as all
 #: other counting. It is a prime, so that it is not always the same chunk of a collective.
 MEASURED_CHUNKS = 13
 #: Data planes of a stream, as the metrics name them.
@@ -96,7 +96,7 @@ class Paced(Protocol):
         """What was sent on it so far, where that is known."""
 
     def pace(self, bytes_per_s: int) -> None:
-        """Send no more than so many bytes per second from now on."""
+        """Limit what is sent to this many bytes per second from now on."""
 
 
 class Engine:

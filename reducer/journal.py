@@ -62,7 +62,7 @@ class _Life:
     #: As in `_Caller`, of its first rank.
     peer: str = ""
     is_started: bool = False
-    #: Of the epoch that started last.
+    #: Configuration of the epoch that started last.
     configuration: Configuration | None = None
 
 

@@ -65,7 +65,7 @@ class Spans:
         self._files: collections.OrderedDict[str, OwnFile] = collections.OrderedDict()
 
     def on_push(self, key: int, job: str, world_size: int, rank: int, seq: int) -> None:
-        """Take note of a push, before it is handled; `key` is a number that no other job has."""
+        """Record a push before it is handled; `key` is a number that no other job has."""
         kept = self._jobs.get(key)
         if kept is None:
             kept = self._jobs[key] = _JobSpans(job, world_size)
@@ -79,7 +79,7 @@ class Spans:
             span.begun[rank] = self._clock()
 
     def on_publish(self, key: int, seq: int, rank: int, opened_at: float) -> None:
-        """Take note that a chunk's sum went to all ranks; `rank` was the last to push it."""
+        """Record that a chunk's sum went to all ranks; `rank` was the last to push it."""
         kept = self._jobs.get(key)
         span = None if kept is None else kept.spans.get(seq)
         if span is not None:

@@ -26,7 +26,7 @@ class Request:
 
     #: Contiguous; it may be in float32 where `dtype` has 16 bits. It gets the result.
     tensor: torch.Tensor
-    #: Of the user's tensor, and of the result.
+    #: Type of the user's tensor, and of the result.
     dtype: DType
     op: ReduceOp
     #: Tells collectives of the same size apart, see `layout.fingerprint`.
@@ -49,7 +49,7 @@ class Communicator(Protocol):
 
     @property
     def local_size(self) -> int:
-        """Of how many ranks of a node each contribution is the sum; 1 as long as that is not known."""
+        """How many ranks of a node are summed in each contribution; 1 as long as that is not known."""
 
     @property
     def recorder(self) -> Recorder | None:

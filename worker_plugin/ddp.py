@@ -54,7 +54,7 @@ class Modules:
         return group
 
     def add(self, module: torch.nn.Module) -> None:
-        """Take note of a module that needs no check of its ranks."""
+        """Add a module that needs no check of its ranks."""
         owner = weakref.ref(module)
         self._checked |= {id(parameter): (weakref.ref(parameter), owner) for parameter in module.parameters()}
         if isinstance(module, DistributedDataParallel):

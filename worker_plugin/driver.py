@@ -52,7 +52,7 @@ from worker_plugin.transports.security import Access
 
 log = logging.getLogger(__name__)
 
-#: The kernel is asked for retransmits every so many ticks, that is once a second.
+#: Ticks between two questions to the kernel about retransmits, that is about a second.
 RETRANSMITS_TICKS = 25
 #: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
 TICK_S = 0.04
@@ -101,10 +101,10 @@ class DriverOwner(Protocol):
         """The error of collectives that come after the end."""
 
     def on_started(self, reducers: tuple[str, ...], planes: Sequence[str]) -> None:
-        """Take note that all ranks and these reducers have met, and over which planes."""
+        """Record that all ranks and these reducers have met, and over which planes."""
 
     def on_failed(self, error: ReductionError) -> ReductionError:
-        """Take note of the error that ended the communicator, and return the one that futures get."""
+        """Record the error that ended the communicator, and return the one that futures get."""
 
     def fall_back(self) -> None:
         """Look for a reducer with the other ranks, without blocking; `FellBack` or `NoFallback` follows."""

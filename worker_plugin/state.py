@@ -95,7 +95,7 @@ class ReductionState(Riders):
         check_files(self.config)
         if process_group is not None and not isinstance(process_group, ProcessGroup):
             raise ConfigError(
-                f"process_group is {process_group!r}: this rank is no member of it, or it is no process group"
+                f"process_group is {process_group!r}: this rank is not a member of it, or it is no process group"
             )
         if store is not None and not isinstance(store, Store):
             raise ConfigError(f"store is {store!r}: pass a store of torch.distributed, such as a TCPStore")
@@ -136,7 +136,7 @@ class ReductionState(Riders):
         self._is_closed = False
         self._feedback = ErrorFeedback()
         self._numbers = Numbers()
-        #: Of an elastic job: what happens between two steps, and which parameters got gradients.
+        #: For an elastic job: what happens between two steps, and which parameters got gradients.
         self._steps: Steps | NodeSteps | None = None
         self._used = UsedParameters()
         self._reset_riders()
@@ -242,7 +242,7 @@ class ReductionState(Riders):
         return failure
 
     def check_module(self, module: DistributedDataParallel) -> None:
-        """Take note of a DDP module whose gradients this state will average.
+        """Add a DDP module whose gradients this state will average.
 
         Raises:
             ConfigError: the module averages over other ranks than this state is for.
@@ -256,8 +256,8 @@ class ReductionState(Riders):
             else:
                 self._group = self._modules.check(module, self._ranks())
 
-    def take_note(self, module: torch.nn.Module) -> None:
-        """Take note of a module whose gradients `all_reduce_of` will get; one inside of another after that one."""
+    def add_module(self, module: torch.nn.Module) -> None:
+        """Add a module whose gradients `all_reduce_of` will get; one inside of another after that one."""
         self._modules.add(module)
 
     def _submit(
@@ -517,7 +517,7 @@ class ReductionState(Riders):
         - `comm_s`: seconds in which at least one collective was on its way.
 
         Of the latest 128 collectives, in seconds per *round*, a time in which at least one of them was
-        on its way, which with DDP is usually one per step. These are computed anew only every second or so,
+        on its way, which with DDP is usually one per step. These are computed again only every second or so,
         such that to ask all the time costs 0.2 % of it:
 
         - `round_s`, and its parts `ideal_s` + `copy_s` + `credit_s` + `ranks_s` + `transfer_s` +

@@ -245,7 +245,7 @@ def _check_bits(workers: dict[str, list[dict[str, Any]]], size: int) -> None:
         raise CourseFailed(f"workers differ after steps {different}")
     starts = [lines[0]["step"] for lines in workers.values() if lines]
     if starts.count(1) != size:
-        raise CourseFailed(f"the job has begun anew, workers at steps {sorted(starts)}: too few were left")
+        raise CourseFailed(f"the job has started over, workers at steps {sorted(starts)}: too few were left")
     if missing := set(range(1, max(digests) + 1)) - set(digests):
         raise CourseFailed(f"nobody did steps {sorted(missing)}")
 

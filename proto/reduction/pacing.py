@@ -1,7 +1,7 @@
 """How fast the senders of a job send: as fast as the links carry it without losing packets.
 
 n ranks meet on the link of a reducer, and its k reducers meet on the link of a rank. The port of a switch holds
-about a millisecond of its rate, so the windows of so many connections overflow it, whatever each of them does
+about a millisecond of its rate, so the windows of that many connections overflow it, whatever each of them does
 alone, and every loss stalls all ranks. Connections that are paced to their shares of the link fill it without a
 queue. Nobody knows the rate of the links, so it is found as TCP finds it, by losses. But the connections of a job
 share one rate, R bytes of every collective per second, because the slowest one decides for all of them: the
@@ -49,15 +49,15 @@ SLACK = 1.15
 RATE_LEAST = 125_000.0
 #: More than any link carries, in bytes per second: a connection that was paced is not any more.
 UNPACED = 1e15
-#: What links carry is the best of so many intervals, because in some of them there was nothing to send.
+#: Number of intervals of which the best one says what the links carry: in some there was nothing to send.
 INTERVALS = 4
-#: What a paced connection hands over as one packet: the bytes of so many seconds, but never less than so many bytes.
-#: From the last number on Linux decides, whose packets have 64 KiB.
+#: What a paced connection hands over as one packet: the bytes of BURST_S seconds, but at least BURST_BYTES_LEAST.
+#: From BURST_BYTES_MOST on Linux decides, whose packets have 64 KiB.
 BURST_S, BURST_BYTES_LEAST, BURST_BYTES_MOST = 0.002, 24 << 10, 48 << 10
-#: An interval goes on until so many segments were sent: fewer say nothing about losses.
+#: Segments that must have been sent before an interval ends: fewer say nothing about losses.
 SEGMENTS_MIN = 100
-#: An interval ends after so many seconds even with fewer segments. Then it counts only if none of them was lost, so
-#: that a low rate can grow.
+#: Longest interval, in seconds. One with fewer segments counts only if none of them was lost, so that a low rate can
+#: grow.
 INTERVAL_S = 0.1
 #: An interval in which senders were busy for more seconds than this says nothing of the links as they are now.
 INTERVAL_S_MAX = 0.2

@@ -19,7 +19,7 @@ _CAUSES: dict[int, tuple[int | None, str]] = {
     errno.EFBIG: (resource.RLIMIT_FSIZE, "ulimit -f"),
     errno.ENOSPC: (None, "the memory of the container or the size of the file system"),
 }
-#: Shared memory leaves so many descriptors free: without them there are no connections, without it there are.
+#: Descriptors that shared memory leaves free: there can be connections without it, but none without descriptors.
 DESCRIPTORS_SPARE = 16
 #: In a RuntimeError of torch's allocators; https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp
 _NO_MEMORY = ("allocate memory", "not enough memory", "out of memory")

@@ -31,7 +31,7 @@ WATCH_S = 2.0
     is_flag=False,
     flag_value=f"{WATCH_S:g}",
     metavar="[SECONDS]",
-    help=f"Look again every so many seconds, {WATCH_S:g} if none are given, until Ctrl-C.",
+    help=f"Look again every SECONDS seconds, {WATCH_S:g} by default, until Ctrl-C.",
 )
 @asking_security_options
 @click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")

@@ -24,7 +24,7 @@ INTERVAL_S = 1.0
     type=click.FloatRange(min=0.1, max=3600),
     default=INTERVAL_S,
     metavar="SECONDS",
-    help="Look again every so many seconds.",
+    help="Look again every SECONDS seconds.",
 )
 @asking_security_options
 @click.option(

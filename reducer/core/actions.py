@@ -78,7 +78,7 @@ class Warn:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Send no more than so many bytes per second on a stream's data connection."""
+    """Limit a stream's data connection to this many bytes per second."""
 
     stream: int
     bytes_per_s: int

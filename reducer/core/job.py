@@ -129,7 +129,7 @@ class Job:
     run: str = ""
     #: Who pays for it.
     account: Account = NOBODY
-    #: Of this reducer.
+    #: Where this reducer runs.
     place: Place = NOWHERE
     instance: bytes = b""
     epoch: int = 0

@@ -8,13 +8,13 @@ The answer to a Join depends on what the reducer knows of the job of that name:
     the same process (nonce) as before       a reconnect: attach
     rank 0, another live rank 0 there        JobBusy
     rank 0, the old one is gone              the job was started again: end the old
-                                             instance and begin anew
+                                             instance and start over
     another rank that is live there          RankTaken
     another rank, unknown here               attach; StaleInstance if it names another
                                              instance than rank 0's
-    another rank, known but gone, new nonce  rank 0 is there: JobBusy; rank 0 is gone: begin anew;
+    another rank, known but gone, new nonce  rank 0 is there: JobBusy; rank 0 is gone: start over;
                                              rank 0 has not joined yet: attach
-    a rank of another run                    rank 0 is there: JobBusy. If not, it is rank 0 who begins anew, and
+    a rank of another run                    rank 0 is there: JobBusy. If not, it is rank 0 who starts over, and
                                              whose run it is; any other rank does, once rank 0 and the former
                                              process of its own rank have gone, and gets JobBusy before
     another world size or local size         JobBusy; while the job is forming,
@@ -220,7 +220,7 @@ class Jobs:
             raise type(before)(*before.args)
         actions: list[Action] = []
         job = self.by_name.get((join.job, join.group))
-        if job is not None and self._begins_anew(job, join):
+        if job is not None and self._starts_over(job, join):
             self._grant(join, job)  # before the old one ends
             actions += self._fail(job, _ended_by(job, join))
             job = None
@@ -258,7 +258,7 @@ class Jobs:
             del job.ranks[rank]
         return actions
 
-    def _begins_anew(self, job: Job, join: Join) -> bool:
+    def _starts_over(self, job: Job, join: Join) -> bool:
         """Return whether this Join starts the job's next instance.
 
         Raises:
@@ -378,7 +378,7 @@ class Jobs:
         return job.fail(error)
 
     def _forget_if_deserted(self, job: Job) -> list[Action]:
-        # Nothing is lost: each rank keeps what it may still need, and its next Join begins anew.
+        # Nothing is lost: each rank keeps what it may still need, and its next Join starts over.
         if not job.is_deserted:
             return []
         self._end(job, Outcome.ENDED if job.has_ended else Outcome.LOST)
@@ -393,7 +393,7 @@ class Jobs:
 
 
 def _ended_by(job: Job, join: Join) -> ReductionError:
-    """Return what ends the ranks of a job that this Join begins anew."""
+    """Return what ends the ranks of a job that this Join starts over."""
     if join.run != job.run and 0 not in job.ranks:
         first = job.peers()[0]
         return JobBusy(f"job {job.title!r} is taken: {_two_runs(first.rank, first.host, join)}")

@@ -128,7 +128,7 @@ class Lobby:
         return tuple(told)
 
     def on_end(self, stream: int, now: float) -> tuple[int, ...]:
-        """Take note that a stream has ended; return the streams that must be told."""
+        """Record that a stream has ended; return the streams that must be told."""
         job, nonce = self._streams.pop(stream, ("", b""))
         room = self._rooms.get(job)
         if room is None:
@@ -140,7 +140,7 @@ class Lobby:
         return tuple(room.told)
 
     def on_ended(self, job: str, nonce: bytes) -> tuple[int, ...]:
-        """Take note that the process of a worker that has gone has ended; return the streams that must be told."""
+        """Record that the process of a worker that has gone has ended; return the streams that must be told."""
         room = self._rooms.get(job)
         guest = None if room is None else room.guests.get(nonce)
         if room is None or guest is None or guest.stream is not None:
@@ -150,7 +150,7 @@ class Lobby:
         return tuple(room.told)
 
     def news(self, stream: int) -> LobbyNews:
-        """Return what a stream must be told next, and take note that it was told."""
+        """Return what a stream must be told next, and record that it was told."""
         job, _ = self._streams.get(stream, ("", b""))
         room = self._rooms.get(job) or _Room(told={stream: 0})
         told = room.told[stream]

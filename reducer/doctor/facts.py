@@ -52,7 +52,7 @@ class Path:
     #: What the network card says of its link, in Mbit/s; 0 if it does not, or if it is a virtual one.
     link_mbit: int
     mss: int
-    #: Of TCP's own packets.
+    #: Smoothed round trip that TCP itself measures, in seconds.
     rtt_s: float
     #: From an empty push to its result, without other traffic.
     answer_s: float

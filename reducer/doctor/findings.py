@@ -38,7 +38,7 @@ class Finding:
     fix: str
     #: The part of the speed that it costs, 0 to 1.
     cost: float = 0.0
-    #: Of a lack of cores: the ranks that lack them. Of others: the ranks whose lack of cores may be the cause.
+    #: For a lack of cores, the ranks that lack them; for other findings, those whose lack of cores may be the cause.
     ranks: tuple[int, ...] = ()
     #: The sentences of what this finding may be the cause of.
     explains: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ CLOCK_S = 0.5
 MSS_LEAST = 1200
 #: Memory that a reducer needs for a job with all its credit, by rank: contribution and result.
 MEMORY_PER_RANK = 2 * (4 << 20)
-#: A finding that is the same in several places names so many of them.
+#: How many places a finding names that is the same in several.
 PLACES_MAX = 4
 #: Descriptors beside two for each reducer process.
 DESCRIPTORS = 64

@@ -97,5 +97,5 @@ def _sums(rates: Sequence[Rate]) -> dict[str, float]:
 
 
 def _mbit(bytes_per_s: float) -> float:
-    """Return the rate of a link that carries so many bytes of payload."""
+    """Return the rate of a link, in Mbit/s, that carries this many bytes of payload per second."""
     return bytes_per_s * 8 / 1e6 * OVERHEAD

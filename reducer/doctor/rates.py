@@ -18,7 +18,7 @@ TOGETHER_S = 3.0
 
 
 def alone_s(count: int) -> float:
-    """Return how many seconds to measure each of so many reducers."""
+    """Return how many seconds to measure each of `count` reducers."""
     return min(max(ALONE_S / max(count, 1), ALONE_LEAST_S), ALONE_MOST_S)
 
 

@@ -35,7 +35,7 @@ class Session(Stream):
         return taken
 
     def pump(self, seconds: float) -> float:
-        """Push for so many seconds as fast as sums come back; return bytes per second.
+        """Push for this many seconds, as fast as sums come back; return bytes per second.
 
         The beginning, in which TCP finds the rate, does not count.
 

@@ -24,7 +24,7 @@ from reduction.blocking import begin
 from reducer.observe.metrics import ANSWER_S
 from reducer.transports.http_server import Answer, HttpPort, Request, Respond
 
-#: Returns the answer anew for each request, without blocking.
+#: Makes the answer to each request, without blocking.
 Page = Callable[[], Answer]
 #: Allows every name.
 ANY = "*"

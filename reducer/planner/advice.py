@@ -21,11 +21,11 @@ class Prices:
 
     worker: float
     reducer: float
-    #: Costs are those of so many steps, such as an epoch's.
+    #: Steps that costs are given for, such as those of an epoch.
     steps: int = 1000
 
     def cost(self, workers: int, reducers: int, step_s: float) -> float:
-        """Return what the steps cost with so many machines, if each takes so many seconds."""
+        """Return what the steps cost with these machines, if each step takes `step_s` seconds."""
         per_hour = workers * self.worker + reducers * self.reducer
         return per_hour * self.steps * step_s / 3600
 
@@ -41,7 +41,7 @@ class Plan:
     #: A reducer's machine must cost less than this part of a worker's, or the same work costs more than with
     #: the ring. None if it has no such machines.
     price_limit: float | None
-    #: Of `Prices.steps` steps; None without prices.
+    #: Cost of `Prices.steps` steps; None without prices.
     cost: float | None
 
 

@@ -68,7 +68,7 @@ class Training:
 class Step:
     """The predicted time of a step, in seconds."""
 
-    #: Of all communication, if nothing were computed meanwhile.
+    #: What all communication takes if nothing is computed meanwhile.
     communication_s: float
     #: The part of it that the step waits for.
     exposed_s: float
@@ -119,7 +119,7 @@ def reducers_for_full_gain(training: Training) -> int:
 
 
 def _bytes_per_s(mbit: float) -> float:
-    """Return the bytes of payload that a link of so many Mbit/s carries."""
+    """Return the bytes of payload per second that a link of this many Mbit/s carries."""
     return mbit * 1e6 / 8 / OVERHEAD
 
 

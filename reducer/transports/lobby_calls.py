@@ -23,11 +23,11 @@ from reducer.transports.turns import Turns
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
-#: News of the lobby that come within so many seconds are told together: when a job begins, all of
+#: Seconds for which news of the lobby are collected and then told together: when a job begins, all of
 #: its workers come at once.
 PAUSE_S = 0.02
-#: The lobby begins one answer in so many seconds, whoever waits for it, so that it leaves the processor to sums: what
-#: the workers of large jobs say in the meantime is told together as well.
+#: Seconds between the beginnings of two answers of the lobby, whoever waits for them, so that it leaves the processor
+#: to sums. What the workers of large jobs say in the meantime is told together as well.
 ANSWER_S = 0.001
 
 

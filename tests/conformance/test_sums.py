@@ -108,7 +108,7 @@ async def test_two_jobs_of_one_shape_do_not_see_each_other(place):
         assert (await worker.result()).tobytes() == (ramp(2) + ramp(1)).tobytes()
 
 
-async def test_a_new_epoch_drops_what_was_there_and_sums_anew(place):
+async def test_a_new_epoch_drops_what_was_there_and_sums_again(place):
     zero, one = await place.running()
     zero.push(ramp(0))
     one.stream.close()

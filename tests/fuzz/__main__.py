@@ -47,7 +47,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of all targets together (default: 10)")
     parser.add_argument("--seed", type=int, help="of all choices (default: a new one, which is printed)")
     parser.add_argument("--keep", action="store_true", help="add to the corpus what covers something new")
-    parser.add_argument("--minimise", action="store_true", help="choose the corpus anew; implies --keep")
+    parser.add_argument(
+        "--minimise", action="store_true", help="choose the corpus from scratch; implies --keep"
+    )
     parser.add_argument(
         "--replay", type=Path, metavar="FILE", help="run one input of --target, and nothing else"
     )
@@ -89,19 +91,19 @@ def _fuzz(name: str, seconds: int, seed: int, keeps: bool, minimises: bool) -> b
     return True
 
 
-def _merge(name: str, kept: Path, found: Path, is_anew: bool) -> None:
-    """Add to `kept` the inputs of `found` that cover what nothing there does; anew: the fewest of both."""
+def _merge(name: str, kept: Path, found: Path, is_from_scratch: bool) -> None:
+    """Add to `kept` the inputs of `found` that cover what nothing there does; from scratch: the fewest of both."""
     before = len(list(kept.iterdir()))
     with tempfile.TemporaryDirectory() as scratch:
-        into = Path(scratch) / "corpus" if is_anew else kept
+        into = Path(scratch) / "corpus" if is_from_scratch else kept
         into.mkdir(exist_ok=True)
         code, text = _child(
-            name, ["-set_cover_merge=1" if is_anew else "-merge=1", str(into), str(kept), str(found)]
+            name, ["-set_cover_merge=1" if is_from_scratch else "-merge=1", str(into), str(kept), str(found)]
         )
         if code:
             print(text[-4000:])
             raise SystemExit(f"{name}: the corpus could not be merged")
-        if is_anew:
+        if is_from_scratch:
             shutil.rmtree(kept)
             shutil.copytree(into, kept)
     for path in kept.iterdir():

@@ -26,7 +26,7 @@ TEST_S = 20
 def main() -> None:
     source, pattern, folder, *without = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), *sys.argv[4:]
     warnings.simplefilter("ignore")
-    # Horovod's Gloo controller sets it; with it the tests know that they may shut down and begin anew.
+    # Horovod's Gloo controller sets it; with it the tests know that they may shut down and start over.
     os.environ["HOROVOD_RANK"] = os.environ["RANK"]
     os.environ["HOROVOD_SIZE"] = os.environ["WORLD_SIZE"]
     _stand_in_for_horovod()

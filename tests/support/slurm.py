@@ -209,7 +209,7 @@ class Slurm:
     def _on(self, name: str, more: Sequence[str], command: Sequence[str]) -> list[str]:
         """Return the words that run a command on a node, with more options for unshare(1)."""
         shell = ["sh", "-c", NODE, "sh", name, f"{self.folder}/hosts", *command]
-        # `ip netns exec` would mount /sys anew, without the cgroups that slurmd looks for.
+        # `ip netns exec` would mount /sys again, without the cgroups that slurmd looks for.
         enter = ["nsenter", f"--net={NETNS / str(self.nodes[name].namespace)}"]
         return [*enter, "unshare", "--mount", "--uts", *more, *shell]
 

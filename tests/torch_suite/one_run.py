@@ -81,7 +81,7 @@ def _test_case(is_on_cpu: bool, backend: str, world_size: int) -> type[unittest.
 
         def setUp(self) -> None:
             super().setUp()
-            # Torch spawns, which imports torch anew for each rank and takes 7 s for a test.
+            # Torch spawns, which imports torch again for each rank and takes 7 s for a test.
             self._start_processes(multiprocessing.get_context("fork").Process)
 
         def run_test(self, test_name: str, pipe: object) -> None:

@@ -90,7 +90,7 @@ class Shut:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Send no more than so many bytes per second on a link's data connection."""
+    """Limit a link's data connection to this many bytes per second."""
 
     link: int
     bytes_per_s: int

@@ -51,7 +51,7 @@ class Epochs:
         self._rank = rank
         self._target = target
         self._host = host
-        #: Of the present epoch's lanes; None before the first epoch.
+        #: Keeps the present epoch's lanes together; None before the first epoch.
         self._convoy: Convoy | None = None
         self.instance = instance
         self.roster = roster
@@ -120,7 +120,7 @@ class Epochs:
         self._actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
 
     def leave(self, link: Link, now: float) -> None:
-        """End the stream to a reducer that drains and is no member: it waits for that. Dialling it goes on."""
+        """Hang up on a draining reducer that is not a member: it waits for us to leave. Dialling it goes on."""
         if self.configuration is not None and link.is_up and link.is_draining and not self.is_member(link):
             self.roster.on_lost(link, ReducerDraining(f"{link.address} is draining"), now)
             self._actions.append(Shut(link.id))
@@ -130,7 +130,7 @@ class Epochs:
         return self.configuration is not None and self.configuration.index_of(link.incarnation) is not None
 
     def note_broken(self, now: float) -> None:
-        """Take note that a stream of this epoch has broken."""
+        """Record that a stream of this epoch has broken."""
         if self.broken_since is None:
             self.broken_since = now
 
@@ -200,7 +200,7 @@ class Epochs:
         self.on_minimum(result.minimum)
 
     def on_minimum(self, minimum: int) -> None:
-        """Take note that every rank holds all collectives below `minimum`, and release what nobody can ask for."""
+        """Record that every rank holds all collectives below `minimum`, and release what nobody can ask for."""
         self.window.minimum = max(self.window.minimum, min(minimum, self.window.held))
         if self.window.released < self.window.minimum:
             self._release()
@@ -252,7 +252,7 @@ class Epochs:
         return True
 
     def _update_convoy(self) -> None:
-        """Take note of where all lanes are."""
+        """Record where all lanes are."""
         if self._convoy is None or not self._convoy.is_needed:
             return
         lanes = [link.lane for link in self.roster if link.lane is not None]

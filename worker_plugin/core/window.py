@@ -80,7 +80,7 @@ class Window:
         return issue is not None and not issue.is_delivered and not issue.here[chunk]
 
     def take(self, seq: int, chunk: int) -> bool:
-        """Take note that the result of a chunk that `needs` it is here; return whether `seq` is whole now.
+        """Record that the result of a chunk that `needs` it is here; return whether `seq` is whole now.
 
         `held` rises to the first collective that is not whole.
         """

@@ -26,7 +26,7 @@ from worker_plugin.transports.security import OPEN, Access, access_of, private_a
 
 log = logging.getLogger(__name__)
 
-#: Of the reducers on the ranks' hosts, for all jobs of which this process is rank 0, so that they can share them.
+#: Token of the reducers on the ranks' hosts, for all jobs of which this process is rank 0, so that they can share them.
 _TOKEN = secrets.token_urlsafe(32)
 
 

@@ -51,7 +51,7 @@ def group_of(process_group: ProcessGroup) -> RankGroup:
     """Return a process group, as this rank sees it.
 
     Raises:
-        ConfigError: this rank is no member, or the group is gone.
+        ConfigError: this rank is not a member, or the group is gone.
     """
     try:
         ranks = tuple(dist.get_process_group_ranks(process_group))

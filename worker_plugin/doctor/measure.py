@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
-#: The first part of a measurement does not count, and at least so many seconds: TCP and the credit find the rate.
+#: Fraction of a measurement that does not count, and at least how many seconds: TCP and the credit find the rate.
 BEGINNING, BEGINNING_S = 0.25, 0.2
-#: After each block of about so many seconds, or of this part of the most for the measurement, the ranks ask each
-#: other whether the rate has settled.
+#: Length of a block in seconds, about, or as a fraction of the longest measurement. After each block the ranks ask
+#: each other whether the rate has settled.
 BLOCK_S, BLOCK_PART = 0.25, 0.2
 #: It has if the rates of both halves of what counts differ by less than this part, and each half has a block's time.
 SETTLED_PART = 0.04
 #: Bytes of a sum, and how many sums are under way.
 PIECE_LEAST, PIECE_MOST, DEPTH = 64 << 10, 8 << 20, 4
-#: A sum is to take so many seconds.
+#: How long a sum is to take, in seconds.
 PIECE_S = 0.03
-#: While the rate is guessed, each sum has so many times the bytes of the one before.
+#: While the rate is guessed, each sum has this many times the bytes of the one before.
 GROWTH = 4
 
 Submit = Callable[[torch.Tensor], torch.futures.Future[Any]]
@@ -83,7 +83,7 @@ class Pieces:
     def __init__(self, submit: Submit, nbytes: int) -> None:
         self._submit = submit
         self._nbytes = nbytes
-        # Sums of zeros are zeros, so the tensors need not be filled anew, which would take time.
+        # Sums of zeros are zeros, so the tensors need not be filled again, which would take time.
         self._tensors = deque(torch.zeros(nbytes // 4) for _ in range(DEPTH))
         self._under_way: deque[torch.futures.Future[Any]] = deque()
         #: When each sum was done. The thread that completes them says it, since ours may wait for other ranks.
@@ -98,7 +98,7 @@ class Pieces:
         return len(self._times)
 
     def pass_by(self, count: int) -> None:
-        """Let so many more be done, and issue as many. Raises what a sum raises."""
+        """Wait for `count` more sums, and issue as many. Raises what a sum raises."""
         for _ in range(count):
             self._end_one()
             self._issue()
@@ -117,7 +117,7 @@ class Pieces:
         return (end - first) * self._nbytes / self.seconds(first, end)
 
     def has_settled(self, first: int, block_s: float) -> bool:
-        """Whether the rates of both halves of the sums since `first` are alike; each takes so many seconds, about."""
+        """Whether the rates of both halves of the sums since `first` are alike; each takes about `block_s` seconds."""
         middle = (first + self.done) // 2
         earlier, later = self.rate(first, middle), self.rate(middle, self.done)
         is_long = self.seconds(first, self.done) > 1.6 * block_s

@@ -19,7 +19,7 @@ from worker_plugin.state import ReductionState
 
 #: The most seconds for all pairs, for all reducers in turn, for all to all and for the ring.
 ALONE_S, INCAST_S, TOGETHER_S, RING_S = 8.0, 6.0, 4.0, 3.0
-#: One of them takes at most so many seconds, if there are many, and if there are few.
+#: Most seconds for one of them, if there are many, and if there are few.
 MANY_S, FEW_S = 0.5, 2.0
 #: A pair that has less than this part of what both of its ends have with others is measured once more, in at most so
 #: many rounds.

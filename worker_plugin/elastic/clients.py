@@ -44,7 +44,7 @@ def submit_to(client: Client) -> Submit:
 
 
 def client_of(config: PluginConfig, own: Worker, generation: Generation, local_size: int) -> Client:
-    """Return the communicator of a generation, whose workers have so many processes each."""
+    """Return the communicator of a generation, whose workers have `local_size` processes each."""
     purpose = f"generation {generation.number} {generation.id[:8]}"
     goes_on = generation.number > 1
     return _client(config, own, generation.workers, purpose, None, local_size, goes_on=goes_on)

@@ -58,7 +58,7 @@ from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-#: Results are kept until the next checkpoint, so there must be one after at most so many collectives.
+#: Most collectives between two checkpoints: results are kept until the next one.
 COLLECTIVES_MAX = 65536
 #: An entry of the lobby has little room.
 REFUSAL_CHARACTERS_MAX = 600

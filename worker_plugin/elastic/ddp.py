@@ -3,7 +3,7 @@
 A process group that spans workers would hang with a worker that dies. So DDP believes that its worker
 is alone, and what it otherwise agrees on with other ranks must be the same on all of them by itself:
 
-- Its buckets. After the first step DDP orders them anew, as the gradients came, and a worker that is
+- Its buckets. After the first step DDP reorders them as the gradients came, and a worker that is
   taken in later would have the first order. `find_unused_parameters=True` keeps it from that.
 - Which parameters were used. DDP leaves the gradient of an unused one alone; if another worker used
   it the models would differ. So all must be used in each step, which is checked.
@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def check_alone(module: DistributedDataParallel, local_size: int = 1) -> None:
-    """Check that a module can be used in an elastic job, by a worker of so many processes.
+    """Check that a module can be used in an elastic job, by a worker of `local_size` processes.
 
     Raises:
         ConfigError: it cannot; the message says how to make it.
@@ -39,7 +39,7 @@ def check_alone(module: DistributedDataParallel, local_size: int = 1) -> None:
         )
     if not module.find_unused_parameters:
         raise ConfigError(
-            "DistributedDataParallel orders its buckets anew after the first step, and a worker that comes later has "
+            "DistributedDataParallel reorders its buckets after the first step, and a worker that comes later has "
             "another order: in an elastic job make it with find_unused_parameters=True"
         )
 
@@ -52,14 +52,14 @@ class UsedParameters:
         self._used: set[torch.Tensor] = set()
 
     def watch(self, module: DistributedDataParallel) -> None:
-        """Take note of the gradients of a module from now on."""
+        """Watch the gradients of a module from now on."""
         for name, parameter in module.module.named_parameters():
             if parameter.requires_grad and parameter not in self._all:
                 self._all[parameter] = name
                 parameter.register_post_accumulate_grad_hook(self._used.add)
 
     def check(self) -> None:
-        """Check that either all parameters were used or none, and begin anew.
+        """Check that either all parameters were used or none, and begin again.
 
         Raises:
             ConfigError: some were not used.
@@ -74,5 +74,5 @@ class UsedParameters:
         self._used.clear()
 
     def forget(self) -> None:
-        """Begin anew without a check: this worker has broken off a backward pass."""
+        """Begin again without a check: this worker has broken off a backward pass."""
         self._used.clear()

@@ -51,7 +51,7 @@ class Steps:
         self._min_workers = min_workers
         self._join_timeout_s = join_timeout_s
         self._has_state = False
-        #: Of the last call that had another model or optimizer than the one before.
+        #: Model and optimizer, as of the last call that had others than the one before.
         self._training: Training | None = None
         self._on_change = on_change
         self._admission = Admission(communicator.donate, communicator.refuse)

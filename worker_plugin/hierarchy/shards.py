@@ -28,7 +28,7 @@ class Shards:
 
     def __init__(self, slices: Sequence[ParameterSlice], block: int, size: int) -> None:
         self._slices = slices
-        #: Of each shard: (slice_, start, stop), counted from the slice's start.
+        #: Parts of slices in each shard: (slice_, start, stop), counted from the slice's start.
         self._parts: list[list[tuple[ParameterSlice, int, int]]] = [[] for _ in range(size)]
         for slice_ in slices:
             blocks = -(-slice_.numel // block)

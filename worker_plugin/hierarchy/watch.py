@@ -70,7 +70,7 @@ class Watch:
         self._warned = -1
 
     def wait(self, seq: int | None) -> None:
-        """Take note that this rank begins to wait for its neighbours in a collective, or, None, that it ends to."""
+        """Record that this rank begins to wait for its neighbours in a collective; None: that it no longer waits."""
         self._waiting = None if seq is None else (seq, time.monotonic())
 
     def stop(self) -> None:

@@ -35,7 +35,7 @@ from reduction.process.ready import close, wait_until_ready
 START_S = 60.0
 #: Ray must have found places for all actors within this time, in seconds.
 PLACE_S = 300.0
-#: A reducer is killed if it has not ended so many seconds after it was told to.
+#: Grace period before a reducer that was told to end is killed, in seconds.
 STOP_S = 10.0
 
 

@@ -20,7 +20,7 @@ from worker_plugin.process_group.members import Members
 
 
 class ProcessGroupReduction(ProcessGroupWrapper):
-    """A process group that torchft configures anew whenever its quorum changes.
+    """A process group that torchft configures again whenever its quorum changes.
 
     Args:
         timeout: of every collective.

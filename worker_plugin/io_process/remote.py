@@ -37,7 +37,7 @@ from worker_plugin.transports.security import Access
 
 log = logging.getLogger(__name__)
 
-#: The process is killed if it has not ended so many seconds after it was done.
+#: Grace period before the process is killed, in seconds after it was done.
 STOP_S = 3.0
 #: File descriptors per region: its own, and one that Python's mmap keeps.
 _DESCRIPTORS_PER_REGION = 2

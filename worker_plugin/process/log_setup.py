@@ -4,7 +4,7 @@
     not configured                   warnings and the line of `announce` go to stderr, with time and name
     REDUCTION_LOG=info|warning|error sets the level of our loggers in both cases; the line is logged at info
 
-Python's own last resort prints warnings without time or name. Each record looks anew for a handler
+Python's own last resort prints warnings without time or name. Each record looks for a handler again
 of the user's, because `logging.basicConfig` may be called after a state was made.
 """
 

@@ -96,7 +96,7 @@ def add_error_feedback(model: nn.Module, mesh: DeviceMesh) -> ReductionState:
             raise ConfigError(f"{type(module).__name__} is sharded over {others.pop()}, not over {mesh}")
         numel = sum(_padded_numel(one) for one in own)
         module.set_custom_reduce_scatter(_ReduceScatter(module, numel, all_reducer.origins))  # type: ignore[arg-type]
-        all_reducer.state.take_note(module)
+        all_reducer.state.add_module(module)
     return all_reducer.state
 
 

@@ -12,13 +12,13 @@ from torch.distributed.distributed_c10d import Store
 class Members:
     """The ranks of a process group, as one of them sees them."""
 
-    #: Of this group alone.
+    #: A store for this group alone.
     store: Store
     #: The number of this process in the group.
     rank: int
     #: Ranks of the group.
     size: int
-    #: Of every collective.
+    #: Longest time of a collective.
     timeout: datetime.timedelta
     #: How the default group numbers them; empty if there is none.
     global_ranks: tuple[int, ...] = ()

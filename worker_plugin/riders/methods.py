@@ -34,7 +34,7 @@ class Riders(ABC):
 
     #: Models of which all ranks are to have the same weights.
     _watches: tuple[Watch, ...] = ()
-    #: Of the DDP modules whose backward passes are reported.
+    #: The DDP modules whose backward passes are reported, with their reports.
     _reports: tuple[tuple[weakref.ref[DistributedDataParallel], Reports], ...] = ()
 
     @abstractmethod

@@ -65,7 +65,7 @@ class Reports:
     ) -> None:
         self._names = {parameter: name for name, parameter in module.module.named_parameters()}
         self._all_reduce, self._places = all_reduce, places
-        #: Of the latest pass; None before the first one.
+        #: Report of the latest pass; None before the first one.
         self.last: StepReport | None = None
         self.steps = self.skipped = self.non_finite = 0
         #: How much later than the first rank this one handed its last bucket over in the latest pass, in seconds.
@@ -85,7 +85,7 @@ class Reports:
         self._begin()
 
     def _begin(self) -> None:
-        #: Of the buckets of this backward pass so far: their futures, parameters, and which of these are not finite.
+        #: Buckets of this backward pass so far: their futures, parameters, and which of these are not finite.
         self._futures: list[Future] = []
         self._parameters: list[torch.Tensor] = []
         self._bad: list[torch.Tensor] = []
@@ -99,7 +99,7 @@ class Reports:
         self.look()
         if self.last is not None and self.last.skipped and not self._has_begun:
             # A backward pass that was broken off leaves DDP in the middle. This is how its own elastic groups go on;
-            # DDP orders its buckets again after it, which it has to do on all ranks.
+            # DDP reorders its buckets after it, which it has to do on all ranks.
             module.reducer._reset_state()
         self._has_begun = True
 

@@ -18,7 +18,7 @@ class ArenaPool:
     """Host buffers that are used again by tensors of exactly the same size. Any thread.
 
     Args:
-        allocate: returns a buffer of so many bytes.
+        allocate: returns a buffer of at least this many bytes.
         suits: whether a buffer that was allocated earlier may be used again.
     """
 

@@ -33,7 +33,7 @@ class Origin:
     """Whose gradients a tensor has."""
 
     module: torch.nn.Module
-    #: Of the tensor in a backward pass of the module: ascending, and 0 begins a pass.
+    #: The tensor's number in a backward pass of the module: ascending, and 0 begins a pass.
     index: int
     #: In the order in which they lie in the tensor.
     parameters: Sequence[torch.Tensor]
@@ -47,7 +47,7 @@ class Step:
         self.counts = True
         #: The largest index of a bucket so far.
         self.last_index = -1
-        #: Of the parameters so far; empty once it is settled.
+        #: The parameters so far; empty once it is settled.
         self.entries: list[_Entry] = []
         self._loss_scale = loss_scale
         self._results: list[Future] = []
@@ -113,8 +113,8 @@ class ErrorFeedback:
     def __init__(self) -> None:
         #: What the loss of the next step is multiplied with; None: nobody has said.
         self._loss_scale: float | None = None
-        #: Of each parameter, in the order in which DDP first showed them; not kept alive, nor is
-        #: the residual.
+        #: The residual of each parameter, in the order in which DDP first showed them. Neither is kept
+        #: alive.
         self._entries: Any = WeakIdKeyDictionary()
         #: The latest of each module.
         self._steps: WeakKeyDictionary[torch.nn.Module, Step] = WeakKeyDictionary()

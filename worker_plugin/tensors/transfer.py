@@ -32,7 +32,7 @@ class Transfer:
     #: prepared it.
     contribution: torch.Tensor | None = None
     result: torch.Tensor | None = None
-    #: Of a tensor on a GPU: that GPU, and the copy to host memory.
+    #: For a tensor on a GPU: that GPU, and the copy to host memory.
     gpu: Gpu | None = None
     copy: PendingCopy | None = None
     #: The bytes of contribution and result. They are made once, because Tensor.numpy() takes longer

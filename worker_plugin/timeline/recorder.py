@@ -62,7 +62,7 @@ class Progress:
         self.last_result: dict[int, float] = {}
 
     def on_push(self, link: int, nbytes: int) -> None:
-        """Take note that bytes of the contribution were sent. Those that a new epoch asks for again do not count."""
+        """Record that bytes of the contribution were sent. Those that a new epoch asks for again do not count."""
         self.totals.bytes_contributed += nbytes
         if self.unpushed > 0:
             self.unpushed -= nbytes
@@ -73,14 +73,14 @@ class Progress:
             self.totals.bytes_repushed += nbytes
 
     def on_result(self, link: int) -> None:
-        """Take note that a result has come. A new epoch brings results again that are here."""
+        """Record that a result has come. A new epoch brings results again that are here."""
         if self.whole is None:
             self.last_result[link] = now = time.monotonic()
             if link not in self.first_result:
                 self.first_result[link] = now
 
     def finish(self) -> None:
-        """Take note that the result is in the tensor."""
+        """Record that the result is in the tensor."""
         self.done = now = time.monotonic()
         self.totals.end(now)
 
@@ -135,11 +135,11 @@ class Recorder:
         return progress
 
     def on_open(self, link: int, address: str) -> None:
-        """Take note which reducer a link leads to. Loop thread."""
+        """Record which reducer a link leads to. Loop thread."""
         self.addresses[link] = address
 
     def latest(self, count: int, since: float = 0.0) -> tuple[Span, ...]:
-        """Return the latest collectives that were issued at a time or later, at most so many. Any thread."""
+        """Return the latest collectives that were issued at a time or later, at most `count`. Any thread."""
         latest = list(self._collectives)[-count:]
         return tuple(one.span(self.addresses) for one in latest if one.issued >= since)
 

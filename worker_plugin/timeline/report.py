@@ -22,7 +22,7 @@ class Report:
     steps: int
     collectives: int
     shares: Shares
-    #: Of the latest step that DDP has measured, None if it has not.
+    #: Exposed time of the latest step that DDP has measured, None if it has not.
     exposed_s: float | None
     #: The rank that was waited for in this interval, by what the reducers say.
     straggler: Straggler | None

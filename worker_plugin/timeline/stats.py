@@ -20,9 +20,9 @@ from reduction.timeline.record import Span
 from worker_plugin.timeline.recorder import Recorder
 from worker_plugin.timeline.totals import Totals
 
-#: Times and rates are those of the latest collectives, at most so many.
+#: Most collectives, the latest ones, that times and rates are about.
 LATEST = 128
-#: They are computed anew only as often as this takes so much of the time, which is every second or so: a
+#: They are computed again only as often as this takes so much of the time, which is every second or so: a
 #: script may ask after each step. All ranks wait for each that computes.
 COST_MAX = 0.002
 

@@ -52,14 +52,14 @@ class Totals:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, now: float) -> None:
-        """Take note that a collective was issued."""
+        """Record that a collective was issued."""
         with self._lock:
             if not self.in_flight:
                 self._since = now
             self.in_flight += 1
 
     def end(self, now: float) -> None:
-        """Take note that the result of one is in the tensor."""
+        """Record that the result of one is in the tensor."""
         with self._lock:
             self.collectives += 1
             if self.in_flight == 1:
@@ -67,7 +67,7 @@ class Totals:
             self.in_flight = max(0, self.in_flight - 1)
 
     def stop(self) -> None:
-        """Take note that those on their way have failed."""
+        """Record that those on their way have failed."""
         with self._lock:
             if self.in_flight:
                 self.busy_s += time.monotonic() - self._since

@@ -14,8 +14,8 @@ class Destinations:
     """
 
     def __init__(self) -> None:
-        #: Of each push whose result has not begun to arrive: epoch, collective, chunk and the
-        #: memory for it.
+        #: The pushes whose results have not begun to arrive: epoch, collective, chunk and the
+        #: memory for the result.
         self._expected: deque[tuple[int, int, int, memoryview | None]] = deque()
 
     def expect(self, epoch: int, seq: int, chunk: int, memory: memoryview | None) -> None:

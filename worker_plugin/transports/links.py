@@ -41,7 +41,7 @@ class LinkOwner(Protocol):
         """Take a frame of a link's present stream."""
 
     def lose(self, link: int, error: ReductionError | None) -> None:
-        """Take note that a link's present stream has ended."""
+        """Record that a link's present stream has ended."""
 
 
 class _LinkSink:
@@ -85,7 +85,7 @@ class Links:
         self._sockets: dict[int, GrpcSockets] = {}
         #: How many descriptors the process had open before the first link.
         self._others = 0
-        #: Of each link's present stream; none once it has ended. Through them alone we refer to a
+        #: The sink of each link's present stream; none once it has ended. Through them alone we refer to a
         #: `LinkOwner`, which refers to us: that must be over with `close`, not when the garbage
         #: collector comes.
         self._sinks: dict[int, _LinkSink] = {}
@@ -114,7 +114,7 @@ class Links:
         return {link: sent for link, sent in answers if sent is not None}
 
     def pace(self, link: int, bytes_per_s: int) -> None:
-        """Send no more than so many bytes per second on the link's stream."""
+        """Limit the link's stream to this many bytes per second."""
         self._paced(link).pace(bytes_per_s)
 
     def _paced(self, link: int) -> RemoteStream | GrpcSockets:

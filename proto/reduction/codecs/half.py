@@ -28,7 +28,7 @@ _FLOAT16_OVERFLOW = 0x477FF000
 
 
 def _operand(number: int) -> NDArray[np.uint32]:
-    """Return an array: numpy would convert a Python number anew for each operation, which takes 0.25 us."""
+    """Return an array: numpy would convert a Python number again for each operation, which takes 0.25 us."""
     return np.array(number, np.uint32)
 
 
@@ -40,7 +40,7 @@ _SIGN_OF_16 = _operand(0x8000)
 #: Where a float32 has its sign, and what fits of a float16's exponent and mantissa.
 _FLOAT16_FIELDS = _operand(0x8FFFE000)
 _FLOAT16_SCALE = np.array(2.0**112, np.float32)
-#: Of the smallest and the largest normal float16, as float32 bits: 2**-14 and 2**15.
+#: The exponents of the smallest and the largest normal float16, as float32 bits: 2**-14 and 2**15.
 _FLOAT16_EXPONENTS = _operand(127 - 14 << 23), _operand(127 + 15 << 23)
 #: Multiplies the float32 that it is added to by 2**13, and adds 2048 to its mantissa.
 _FLOAT16_LIFT = _operand((13 << 23) + 2048)

@@ -20,7 +20,7 @@ _RANGE = re.compile(r"\{([0-9]{1,9})\.\.([0-9]{1,9})\}")
 _NUMBER = re.compile("[0-9]{1,9}")
 #: Names of DNS have letters of all languages.
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
-#: Of shells, and of templates as Helm, Jinja and Ansible have them.
+#: Variables of shells, and of templates such as those of Helm, Jinja and Ansible.
 _VARIABLE = re.compile(r"\$|\{\{")
 _SEPARATORS = re.compile(r"[\s;]+")
 #: Ranges as Slurm's node lists have them, and others.

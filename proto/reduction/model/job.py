@@ -62,7 +62,7 @@ class Configuration:
         return tuple(member.weight for member in self.members)
 
     def index_of(self, incarnation: bytes) -> int | None:
-        """Return the position of a reducer in the dealing order; None if it is no member."""
+        """Return the position of a reducer in the dealing order; None if it is not a member."""
         for index, member in enumerate(self.members):
             if member.incarnation == incarnation:
                 return index

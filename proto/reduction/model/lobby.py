@@ -10,7 +10,7 @@ class LobbyRequest:
     """A worker says that it is there, or says something else from now on."""
 
     job: str
-    #: Of the worker process.
+    #: Identifies the worker process.
     nonce: bytes
     #: For the other workers; reducers do not look into it.
     entry: bytes

@@ -86,7 +86,7 @@ class JobStatus:
     waits: WaitTimes = WaitTimes()
     #: The ranks of the process group, as in `Join`.
     group: str = ""
-    #: Of the streams of the ranks that are present.
+    #: How many streams of the ranks that are present use each data plane.
     planes: Planes = Planes()
     #: Whom the ranks wait for at this moment. None if nothing has waited long enough to say so.
     waiting: Waiting | None = None

@@ -98,7 +98,7 @@ class Format:
     chunk_scale: int = 1
 
     def blocks(self, layout_bytes: int) -> int:
-        """Return the number of blocks that begin within so many bytes of the layout."""
+        """Return the number of blocks that begin within the first `layout_bytes` of the layout."""
         return -(-layout_bytes // (self.block * self.itemsize))
 
     def push_sizes(self, layout_bytes: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ STOP_S = 4.0
 #: Pause before a process that has ended is started again, in seconds; each time doubles it, up to the
 #: second number.
 RESTART_S, RESTART_MAX_S = 0.5, 30.0
-#: A process that has lived for so many seconds is started again as if it were the first time.
+#: Seconds after which a process counts as steady: if it ends later, it is started again without a longer pause.
 STEADY_S = 60.0
 LOOPBACK = "127.0.0.1"
 

@@ -43,7 +43,7 @@ class Parts:
 
     rounds: int = 0
     collectives: int = 0
-    #: Of the contributions.
+    #: Size of the contributions.
     nbytes: int = 0
     measured: float = 0.0
     transfer: float = 0.0

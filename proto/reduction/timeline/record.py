@@ -39,7 +39,7 @@ class Span:
     seq: int
     #: Such as "AVG of 262144 x float32".
     what: str
-    #: Of the rank's contribution, as the layout counts them.
+    #: Size of the rank's contribution, as the layout counts it.
     nbytes: int
     #: How many of them have not been pushed yet. Times of pushes are those of the first time: a new
     #: epoch may ask for bytes again.

@@ -23,7 +23,7 @@ class Straggler(NamedTuple):
     """The rank that others wait for."""
 
     rank: int
-    #: Of the chunks.
+    #: Fraction of the chunks for which it was the last rank.
     share: float
     #: How long such a chunk waits on average, in seconds.
     wait_s: float

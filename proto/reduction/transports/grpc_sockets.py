@@ -71,7 +71,7 @@ class GrpcSockets:
         )
 
     def pace(self, bytes_per_s: int) -> None:
-        """Send no more than so many bytes per second on each from now on."""
+        """Limit each of them to this many bytes per second from now on."""
         if bytes_per_s == self._paced:
             return
         for number in self._numbers:

@@ -75,7 +75,7 @@ class RemoteStream(ReducerStream, Protocol):
         """What the stream's own data connection has sent; None if it has none, or nothing is known."""
 
     def pace(self, bytes_per_s: int) -> None:
-        """Send no more than so many bytes per second, where that is possible."""
+        """Limit what is sent to this many bytes per second, where that is possible."""
 
     @property
     def descriptor(self) -> int:

@@ -43,7 +43,7 @@ def lose_the_store(rank, reducers, job):
         state.restart()
         rank.wait(state.all_reduce(torch.ones(3)))
 
-    def sum_anew(**more):
+    def sum_again(**more):
         rank.wait(rank.state(reducers, f"{job}-2", **settings, **more).all_reduce(torch.ones(3)))
 
     def sync():
@@ -51,10 +51,10 @@ def lose_the_store(rank, reducers, job):
         rank.state(reducers, f"{job}-3", **settings, **more).sync(torch.nn.Linear(1, 1))
 
     meet = {
-        "a second state": sum_anew,
+        "a second state": sum_again,
         "restart": restart,
-        "hierarchical": lambda: sum_anew(local_group=2),
-        "colocated": lambda: sum_anew(colocated="always"),
+        "hierarchical": lambda: sum_again(local_group=2),
+        "colocated": lambda: sum_again(colocated="always"),
         "elastic": sync,
         "first collective of a group": lambda: dist.all_reduce(torch.ones(3), group=late),
         "new_group": lambda: dist.new_group(backend="reduction", pg_options=options),

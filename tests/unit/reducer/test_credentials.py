@@ -195,7 +195,7 @@ def test_what_is_wrong_at_the_start_is_said_then(tmp_path, caplog, days, what):
     assert [text.startswith(f"{files.cert} {what}") for text in said] == ([True] if what else [])
 
 
-def test_a_renewed_certificate_is_warned_of_anew(tmp_path, caplog):
+def test_a_renewed_certificate_is_warned_of_again(tmp_path, caplog):
     authority = Authority(tmp_path)
     files = authority.files("127.0.0.1", days=(-1.0, 5.0))
     certificates = Certificates(files)

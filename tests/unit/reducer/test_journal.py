@@ -189,7 +189,7 @@ def test_a_rank_that_dials_again(scene):
     ]
 
 
-def test_a_job_that_begins_anew(scene):
+def test_a_job_that_starts_over(scene):
     streams = scene.run()
     streams[0].close("cut")
     scene.lines()

@@ -61,7 +61,7 @@ class Grid:
         return self.phase is GridPhase.SETTLED
 
     def begin(self, *, is_within_host: bool) -> None:
-        """Begin anew if the reducers of the next epoch are reached in another way than the present ones.
+        """Begin again if the reducers of the next epoch are reached in another way than the present ones.
 
         Args:
             is_within_host: whether all ranks and reducers are on one host.

@@ -62,6 +62,6 @@ class Convoy:
         return lane.oldest <= self._slowest
 
     def update(self, lanes: Iterable[InStep]) -> None:
-        """Take note of where all lanes are."""
+        """Record where all lanes are."""
         self._slowest = min((lane.oldest for lane in lanes), default=math.inf)
         self.limit = self._slowest + self._lead_bytes

@@ -129,7 +129,7 @@ class Pace:
         self._stretch_at: float | None = None
 
     def on_result(self, cost: int, latency_s: float | None, now: float) -> None:
-        """Take note of a result.
+        """Record a result.
 
         Args:
             cost: what its push took from the credit, in bytes.
@@ -163,7 +163,7 @@ class Pace:
         return self._target_s < self._least_latency_s < math.inf
 
     def on_idle(self) -> None:
-        """Take note that nothing is in flight: no rate can be measured until the next result."""
+        """Record that nothing is in flight: no rate can be measured until the next result."""
         self._stretch_at = None
 
     def _adapt(self, latency_s: float) -> None:

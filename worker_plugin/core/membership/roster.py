@@ -5,7 +5,7 @@ dial is due                Open with a Join
 Welcome                    up, and links to its siblings; another link to the same reducer is retired
 refused: busy, or no room  the last life of this job may be ending: dial again for BUSY_S, then fail
 refused: draining          dial again
-refused, while running     no memory or busy: dial again; the reducer is no member
+refused, while running     no memory or busy: dial again; the reducer is not a member
 refused: unauthenticated   the same while running and another link is up; otherwise fail
 refused otherwise          fail
 stream lost                down; dial again after a pause that grows to a second
@@ -178,7 +178,7 @@ class Roster:
         raise error
 
     def on_lost(self, link: Link, error: ReductionError | None, now: float) -> None:
-        """Take note that a stream has ended."""
+        """Record that a stream has ended."""
         link.down(error, now)
         if self.alone_since is None and not self.up:
             self.alone_since = now

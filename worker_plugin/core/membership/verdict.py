@@ -123,7 +123,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class FallBack:
-    """Have rank 0 start a reducer for this job; the clocks begin anew with its answer."""
+    """Have rank 0 start a reducer for this job; the clocks begin again with its answer."""
 
     reason: str
 

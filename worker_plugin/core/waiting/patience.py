@@ -32,7 +32,7 @@ class Patience:
         self._due = 0.0
 
     def rest(self) -> None:
-        """Take note that the rank waits for nothing."""
+        """Record that the rank waits for nothing."""
         self._since = None
 
     def check(self, view: View) -> None:

@@ -117,7 +117,7 @@ class Lineage:
         return all(generation.is_majority_of(one, self.ended) for one in before)
 
     def inherit(self, before: Generation) -> None:
-        """Take note, as a newcomer, which generation has started before the one that takes it in.
+        """Record, as a newcomer, which generation has started before the one that takes it in.
 
         That counts for it as for the others: there may be so many newcomers that they are a majority of a
         generation which none of the others has joined.
@@ -125,9 +125,9 @@ class Lineage:
         self.joined = (before,)
 
     def join(self, generation: Generation) -> None:
-        """Take note that this worker joins a generation, which it may do."""
+        """Record that this worker joins a generation, which it may do."""
         self.joined = (*self.joined, generation)
 
     def start(self, generation: Generation) -> None:
-        """Take note that all workers of the generation that was joined last have joined it."""
+        """Record that all workers of the generation that was joined last have joined it."""
         self.started, self.joined = generation, ()

@@ -127,7 +127,7 @@ class Admission:
 
 
 def _may_come(present: Generation, new: Sequence[Worker]) -> bool:
-    """Whether so many may be taken in at once.
+    """Whether these newcomers may be taken in at once.
 
     If somebody is lost in that moment, those who are there can go on only if they are a majority of all (lineage.py).
     A single newcomer may always come, or one worker alone could never take in another one with a lower rank.

@@ -44,20 +44,20 @@ from worker_plugin.elastic.newcomers.transfer import Submit
 
 log = logging.getLogger(__name__)
 
-#: Newcomers that lack one step, or so many bytes of several, are as good as level with the others, if
+#: Newcomers that lack one step, or NEAR_BYTES of several, are as good as level with the others, if
 #: nothing that they lack is older than LIVE_S seconds.
 NEAR_BYTES = 1 << 20
 LIVE_S = 1.0
 #: Newcomers that fall further behind than that are taken in although the others must wait for them:
-#: as many bytes of steps as the state has, and at least so many.
+#: as many bytes of steps as the state has, and at least these.
 BACKLOG_BYTES_MIN = 64 << 20
 #: How long newcomers may take nothing, in seconds, until they are given up; and while the others wait,
-#: apart from the time in which they compare their state, of which they do so many bytes per second.
+#: apart from the time in which they compare their state, at the rate below, in bytes per second.
 STALL_S = 10.0
 FINISH_STALL_S = 3.0
 COMPARED_PER_S = 1e8
 #: What newcomers have taken they have also used when they take the next thing. If there is nothing,
-#: they get something empty after so many seconds.
+#: they get something empty after PAUSE_S seconds.
 PAUSE_S = 0.02
 
 
@@ -102,8 +102,8 @@ class Donation:
         self.offer = offer
         self._training = training
         self._changed = threading.Condition()
-        #: What newcomers are not known to have used, the oldest first; so many of them have been sent, and
-        #: so many have been or are being sent.
+        #: What newcomers are not known to have used, the oldest first. `_sent` of them have been sent,
+        #: `_begun` have been or are being sent.
         self._parts: deque[_Part] = deque()
         self._sent = self._begun = 0
         self._unsent_bytes = 0

@@ -51,7 +51,7 @@ def DistributedOptimizer(
         optimizer: what steps.
         named_parameters: of all its parameters, with names that all ranks share; None: by their order.
         compression: of the gradients; `Compression.none` or `Compression.fp16`.
-        backward_passes_per_step: so many backward passes add up before gradients are combined.
+        backward_passes_per_step: how many backward passes add up before gradients are combined.
         op: Average or Sum.
         gradient_predivide_factor: gradients are divided by it before they are added, and the mean is
             multiplied by it.

@@ -144,7 +144,7 @@ class _World:
     def __init__(self) -> None:
         #: The store of torch's launcher, which stays: it cannot be made twice.
         self.root: Store | None = None
-        #: Of this life.
+        #: The store between `init` and `shutdown`.
         self.store: Store | None = None
         self.owns_group = False
         self.lives = itertools.count()

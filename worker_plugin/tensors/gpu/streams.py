@@ -173,7 +173,7 @@ def _page_locked(device: torch.device, streams: tuple[torch.cuda.Stream, ...], n
     torch's own allocator is not used, because it rounds sizes up to a power of two.
 
     Raises:
-        MemoryError: the driver refused to lock so many bytes.
+        MemoryError: the driver refused to lock that many bytes.
     """
     if not nbytes:
         return torch.empty(0, dtype=torch.uint8)

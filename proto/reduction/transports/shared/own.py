@@ -103,7 +103,7 @@ class OwnMemory:
         self._used = 0
 
     def want(self) -> None:
-        """Take note that a peer on this host reads from here, from now on. What was refused before is tried again."""
+        """Record that a peer on this host reads from here from now on. What was refused before is tried again."""
         self.is_wanted = is_possible()
 
     def allocate(self, nbytes: int) -> Buffer:

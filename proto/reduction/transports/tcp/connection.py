@@ -129,7 +129,7 @@ class Connection:
         return self.path.sent
 
     def pace(self, bytes_per_s: int) -> None:
-        """Send no more than so many bytes per second, from now on."""
+        """Limit what is sent to this many bytes per second from now on."""
         if bytes_per_s != self._paced and not self.is_closed:
             self._paced, self._burst_bytes = bytes_per_s, burst_bytes(bytes_per_s)
             pace(self._socket, bytes_per_s)

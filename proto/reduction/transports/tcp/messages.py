@@ -81,7 +81,7 @@ def parse_header(data: bytes | memoryview) -> Header:
 
 
 def push_header(push: Push, place_bytes: int = 0) -> bytes:
-    """Return the header of a Push, whose payload follows; if `place_bytes` is not 0, its place of so many bytes."""
+    """Return the header of a Push, whose payload follows; or its place, of `place_bytes` bytes, if that is not 0."""
     collective = push.collective
     return pack_header(
         PUSH,

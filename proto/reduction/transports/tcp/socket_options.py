@@ -89,7 +89,7 @@ class PathState(NamedTuple):
     rtt_s: float = 0.0
     #: Packets that were sent again.
     retransmits: int = 0
-    #: Of these, what the peer had received already.
+    #: Retransmitted packets that the peer had received already.
     duplicates: int = 0
     #: Bytes that the peer has acknowledged.
     acked_bytes: int = 0

@@ -22,7 +22,7 @@ _RECEIVED_BYTES = 256 << 10
 #: Plaintext that is encrypted for one system call: a usual chunk and its header.
 _ENCRYPTED_BYTES = 132 << 10
 #: A record of TLS 1.3 (RFC 8446, section 5): a header that ends with the length of what follows, and at most
-#: so many bytes of plaintext, with their type and a tag.
+#: 16 KiB of plaintext, with their type and a tag.
 _HEADER_BYTES, _PLAINTEXT_BYTES_MAX, _TYPE_AND_TAG_BYTES = 5, 16 << 10, 17
 #: Holds the buffer in which each thread receives ciphertext.
 _thread = threading.local()
@@ -122,7 +122,7 @@ class TlsSocket:
         return bool(self._end is not None or self._received.pending or self._tls.pending())
 
     def missing(self, count: int) -> int:
-        """Return how many bytes the kernel must still receive, at least, before so many of plaintext are there."""
+        """Return how many bytes the kernel must receive, at least, before `count` bytes of plaintext are there."""
         missing = self._record_left
         if missing:
             count -= self._record_bytes - _TYPE_AND_TAG_BYTES

@@ -22,7 +22,7 @@ def test_workers_with_the_same_bits():
         ({"1": lines(1, 3)}, r"did steps \[1, 3\]"),
         ({"1": lines(1, 1)}, r"did steps \[1, 1\]"),
         ({"1": lines(1), "2": lines(3)}, r"nobody did steps \[2\]"),
-        ({"1": lines(1, 2, 3), "2": lines(1, 2)}, r"begun anew, workers at steps \[1, 1\]"),
+        ({"1": lines(1, 2, 3), "2": lines(1, 2)}, r"started over, workers at steps \[1, 1\]"),
     ],
 )
 def test_what_must_not_be(workers, text):

@@ -187,7 +187,7 @@ def test_the_groups_of_a_job_leave_some_streams_to_other_jobs():
     assert (jobs.seats.taken, jobs.memory.taken) == (0, 0)
 
 
-def test_a_job_that_begins_anew_may_have_what_it_had():
+def test_a_job_that_starts_over_may_have_what_it_had():
     limit = 2 * reservation(2, CREDIT_BYTES_USUAL)
     jobs = make_jobs(memory_limit_bytes=limit)
     receive(jobs, 10, join(0, credit_bytes=CREDIT_BYTES_USUAL))
@@ -296,7 +296,7 @@ def test_a_new_process_of_a_lost_rank_must_wait_while_rank_0_lives():
     assert receive(jobs, 21, join(1, life=1, instance=b"")) == refused(21, error)
 
 
-def test_a_new_process_of_a_lost_rank_begins_anew_once_rank_0_is_gone():
+def test_a_new_process_of_a_lost_rank_starts_over_once_rank_0_is_gone():
     jobs = make_jobs()
     for rank in range(3):
         receive(jobs, 10 + rank, join(rank, world_size=3))

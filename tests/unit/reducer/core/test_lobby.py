@@ -160,7 +160,7 @@ def test_a_job_at_its_limit_is_refused_and_another_one_is_not():
     assert lobby.shares.taken == 0
 
 
-def test_a_worker_that_says_too_much_is_refused_even_if_it_comes_anew():
+def test_a_worker_that_says_too_much_is_refused_even_if_it_comes_again():
     lobby = Lobby()
     for _ in range(LOBBY_SAYS_MAX):
         say(lobby, 1, A)

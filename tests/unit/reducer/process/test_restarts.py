@@ -9,7 +9,7 @@ def test_pauses_grow_up_to_a_limit():
     assert pauses == [1, 2, 4, 8, 16, PAUSE_MAX_S, PAUSE_MAX_S, PAUSE_MAX_S]
 
 
-def test_a_process_that_has_served_long_begins_anew():
+def test_a_process_that_has_served_long_starts_over():
     restarts = Restarts()
     assert [restarts.after(0.0), restarts.after(STEADY_S), restarts.after(STEADY_S - 1)] == [1, 1, 2]
 
@@ -21,7 +21,7 @@ def test_it_has_failed_after_starts_that_failed_in_succession():
     assert (restarts.after(None), restarts.has_failed) == (16, True)
 
 
-def test_a_start_in_between_counts_anew():
+def test_a_start_in_between_counts_again():
     restarts = Restarts()
     for _ in range(3):
         for _ in range(FAILED_STARTS_MAX - 1):

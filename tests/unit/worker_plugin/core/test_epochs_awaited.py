@@ -46,7 +46,7 @@ def test_a_delivered_collective_awaits_none_beside_one_that_is_not():
     assert [action.is_awaited for action in scene.issue(1)] == [True]
 
 
-def test_on_another_grid_all_chunks_are_awaited_anew():
+def test_on_another_grid_all_chunks_are_awaited_again():
     scene = Scene(rank=1, reducers="a").run()
     scene.issue(4)
     scene.result("a", 0, 0)

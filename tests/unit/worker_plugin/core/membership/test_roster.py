@@ -157,7 +157,7 @@ def test_a_busy_name_is_tried_again_for_a_while(error):
     assert failure(scene.abort("a", error, now=14.0)) == (type(error), str(error))
 
 
-def test_a_welcome_in_between_starts_the_patience_anew():
+def test_a_welcome_in_between_starts_the_patience_again():
     scene = Scene(reducers="a")
     scene.tick(0.0)
     refused(scene, JobBusy("live"), now=0.0)

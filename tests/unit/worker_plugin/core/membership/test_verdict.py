@@ -486,7 +486,7 @@ def test_wait_for_a_reducer_that_is_lost():
 
 
 def test_wait_for_processes_that_come_back_at_other_ports():
-    """A reducer's further processes choose their ports anew at each start; its first one does not."""
+    """A reducer's further processes choose their ports again at each start; its first one does not."""
     a, b = reborn("a"), link("b")
     one, two = (
         replace(link(name), address=address, parent=ord("a"))

@@ -164,7 +164,7 @@ def test_an_error_of_ours_is_logged_and_does_not_come_at_each_step(scene, when, 
     assert len(scene.donations) == before + 1
 
 
-def test_another_model_or_optimizer_begins_anew(scene):
+def test_another_model_or_optimizer_starts_over(scene):
     scene.tend(new(1))
     scene.donations[0].is_ready = True
     other = Training(TRAINING.model, None, {})

@@ -419,7 +419,7 @@ class ReductionState(Riders):
             model: its state_dict is sent; the module inside of DDP, or the DDP module itself, alike on all
                 workers.
             optimizer: its state_dict is sent.
-            extra: what else newcomers need: a dictionary of tensors, numbers, texts, lists and dictionaries,
+            extra: what else newcomers need: a dictionary of tensors, numbers, strings, lists and dictionaries,
                 such as the step and the position in the data.
 
         Returns:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    r"""Return a text on one line, with an escape such as \x1b in place of each character that cannot be printed.
+    r"""Return a string on one line, with an escape such as \x1b in place of each character that cannot be printed.
 
     These are control characters, line breaks, what turns the direction of writing, and lone surrogates.
     """
@@ -24,7 +24,7 @@ def counted(count: int, noun: str, plural: str = "s") -> str:
 
 
 def load_json(data: str | bytes) -> Any:
-    """Return what a peer wrote as JSON, its texts printable.
+    """Return what a peer wrote as JSON, its strings printable.
 
     Raises:
         ValueError: it is no JSON.

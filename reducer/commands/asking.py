@@ -18,13 +18,13 @@ EXIT_NO_ANSWER = 4
 
 
 def named(given: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Return the texts that name reducers, and who says so: the command line, REDUCTION_REDUCERS, the platform.
+    """Return the strings that name reducers, and who says so: the command line, REDUCTION_REDUCERS, the platform.
 
     Args:
         given: the ADDRESSes of the command line, which may hold several with commas between them.
 
     Raises:
-        ConfigError: a text is wrong, or a platform's document.
+        ConfigError: a string is wrong, or a platform's document.
     """
     from reduction.discovery.platforms.automatic import named_by_platform
     from reduction.discovery.schemes import check_texts, split
@@ -43,14 +43,14 @@ def named(given: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def addresses_of(given: Sequence[str], timeout_s: float) -> tuple[str, ...]:
-    """Return the addresses that the texts of `named` stand for.
+    """Return the addresses that the strings of `named` stand for.
 
     Args:
         given: the ADDRESSes of the command line.
         timeout_s: how long a DNS name with too few addresses is waited for.
 
     Raises:
-        ConfigError: a text is no address, or a platform says something malformed.
+        ConfigError: a string is no address, or a platform says something malformed.
         ReducerUnavailable: a DNS name has too few addresses.
     """
     from reduction.discovery.resolve import resolve

@@ -157,10 +157,10 @@ def prices_of(worker_price: float | None, reducer_price: float | None, steps: in
 
 
 def count(text: str) -> float:
-    """Return the number of a text such as 25600000, 25.6M or 7B. It is the type of an option.
+    """Return the number of a string such as 25600000, 25.6M or 7B. It is the type of an option.
 
     Raises:
-        click.BadParameter: the text is no such number.
+        click.BadParameter: the string is no such number.
     """
     match = _COUNT.fullmatch(text.strip())
     if match is None or not float(match[1]):

@@ -52,7 +52,7 @@ _SECONDS = click.FloatRange(0, 1e9)
     "--cluster",
     metavar="TEXT",
     help="Which hosts of the platform have reducers, such as slurm:1:50051 or vertex:workerpool1.  [default: "
-    "REDUCTION_REDUCERS if it is such a text; or what Vertex AI or SageMaker says]",
+    "REDUCTION_REDUCERS if it is such a string; or what Vertex AI or SageMaker says]",
 )
 @click.option(
     "--hosts",

@@ -52,7 +52,7 @@ def read_file(context: click.Context, _: click.Parameter, path: Path | None) -> 
             raise click.BadParameter(
                 f"{path}: {option} = {value!r}: `serve` has no such option{hint}"
                 if name is None
-                else f"{path}: {option} = {value!r} must be a text, a number, true or false",
+                else f"{path}: {option} = {value!r} must be a string, a number, true or false",
                 context,
             )
         chosen[name] = value if isinstance(value, bool) else str(value)
@@ -90,7 +90,7 @@ def unknown_variables(command: click.Command) -> Iterator[str]:
 
 
 def from_elsewhere(context: click.Context) -> str:
-    """Return a text that names the options that are not from the command line; empty if all are."""
+    """Return a string that names the options that are not from the command line; empty if all are."""
     found = [
         source for option, name in _options(context.command) if (source := _source(context, option, name))
     ]

@@ -48,7 +48,7 @@ def status(
 ) -> None:
     """Show what the reducers at each ADDRESS serve, in all their processes, and the jobs of all together.
 
-    ADDRESS is HOST:PORT, or a bare PORT of this machine. It may also be a text such as
+    ADDRESS is HOST:PORT, or a bare PORT of this machine. It may also be a string such as
     red-{0..3}:50051 or slurm:1:50051, in all forms of REDUCTION_REDUCERS, with commas between several.
     Without any it is what that variable or the platform names, or else 127.0.0.1:50051. Rates
     are those between two looks: of --watch, or one second apart. JSON without --watch takes one

@@ -16,7 +16,7 @@ from reducer.doctor.reach import Visit, look_at
 def examine(
     texts: Sequence[str], source: str, visit: Visit, *, with_rates: bool = True, anyway: bool = False
 ) -> Facts:
-    """Return what this host finds out about the reducers that these texts name.
+    """Return what this host finds out about the reducers that these strings name.
 
     Args:
         texts: in any form of discovery.

@@ -75,7 +75,7 @@ class Stream:
         timeout_s: how long any single answer may take.
 
     Raises:
-        ReductionError: it did not answer, or refused us; the text says why.
+        ReductionError: it did not answer, or refused us; the message says why.
         ConfigError: a certificate cannot be used, or there is no token for the job.
     """
 

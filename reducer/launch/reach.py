@@ -31,7 +31,7 @@ def wait_for_reducers(addresses: Sequence[str], timeout_s: float, say: Callable[
         say: gets a line at the beginning, at each change, and from time to time.
 
     Raises:
-        ReducerUnavailable: it has taken too long; the text names the missing and why.
+        ReducerUnavailable: it has taken too long; the message names the missing and why.
     """
     asyncio.run(_wait(addresses, timeout_s, say))
 

@@ -2,7 +2,7 @@
 
 The first of these that says something counts:
 
-    --cluster TEXT             a text such as slurm:1:50051, which names reducers and knows the workers
+    --cluster TEXT             a string such as slurm:1:50051, which names reducers and knows the workers
     --hosts, --reducer-hosts   lists of hosts
     REDUCTION_REDUCERS         if it is one text of a platform; addresses alone give nobody a role
     the platform               Vertex AI's CLUSTER_SPEC, SageMaker's resourceconfig.json

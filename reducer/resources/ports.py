@@ -41,7 +41,7 @@ class PortRange:
 
     @classmethod
     def of(cls, text: str) -> PortRange:
-        """Return the range of a text such as 2222-2289.
+        """Return the range of a string such as 2222-2289.
 
         Raises:
             ConfigError: it is none.

@@ -12,10 +12,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(?:ib)?)?", re.IGNORECASE)
 
 
 def size(text: str) -> int:
-    """Return the bytes of a text such as 4294967296, 4G or 4GiB. It is the type of an option.
+    """Return the bytes of a string such as 4294967296, 4G or 4GiB. It is the type of an option.
 
     Raises:
-        click.BadParameter: the text is no size.
+        click.BadParameter: the string is no size.
     """
     count = parse_size(text)
     if count is None:
@@ -26,7 +26,7 @@ def size(text: str) -> int:
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of a text, None if it is no size."""
+    """Return the bytes of a string, None if it is no size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None

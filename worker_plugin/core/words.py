@@ -8,7 +8,7 @@ from reduction.text import counted
 
 from worker_plugin.core.link import Link
 
-#: How many ranks or reducers a text names.
+#: How many ranks or reducers a message names.
 NAMED_MAX = 8
 #: Advice for the case that ranks do not come.
 ADVICE = "see whether all ranks have started, have the hook registered, and issue the same collectives"
@@ -30,7 +30,7 @@ def some_of(names: Sequence[str]) -> list[str]:
 
 
 def missing_ranks(links: Sequence[Link], world_size: int) -> str:
-    """Return a text with the ranks that no reducer has reported, as far as rank 0 knows."""
+    """Return a string with the ranks that no reducer has reported, as far as rank 0 knows."""
     seen: set[int] = set().union(*(link.present for link in links))
     names = some_of([str(rank) for rank in range(world_size) if rank not in seen])
     if len(names) < 2:
@@ -39,14 +39,14 @@ def missing_ranks(links: Sequence[Link], world_size: int) -> str:
 
 
 def silent_ranks(links: Sequence[Link], epoch: int) -> str:
-    """Return a text with the ranks that have not sent Hello in an epoch, as reducers report."""
+    """Return a string with the ranks that have not sent Hello in an epoch, as reducers report."""
     news = [link.waiting for link in links if link.waiting is not None and link.waiting.epoch == epoch]
     names = {peer.rank: str(peer) for report in news for peer in report.missing}
     return ", ".join(names[rank] for rank in sorted(names)) or "some rank"
 
 
 def down_text(links: Sequence[Link]) -> str:
-    """Return a text with the addresses of reducers that cannot be reached, each with the reason."""
+    """Return a string with the addresses of reducers that cannot be reached, each with the reason."""
     return ", ".join(some_of([f"{link.address} ({_reason(link)})" for link in links]))
 
 

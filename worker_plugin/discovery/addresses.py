@@ -50,12 +50,12 @@ async def look_up(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def dns_names_in(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return those of these texts that are DNS names."""
+    """Return those of these strings that are DNS names."""
     return tuple(text for text in texts if is_dns(text))
 
 
 def lists_in(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return those of these texts that are no DNS names, and may stand for other reducers later."""
+    """Return those of these strings that are no DNS names, and may stand for other reducers later."""
     return tuple(text for text in texts if may_change(text) and not is_dns(text))
 
 
@@ -65,7 +65,7 @@ class Sources:
 
     dns_names: tuple[str, ...] = ()
     dns_addresses: tuple[str, ...] = ()
-    #: Files, pools of Ray, and texts of installed packages. Only rank 0 of a job asks them again, which in
+    #: Files, pools of Ray, and strings of installed packages. Only rank 0 of a job asks them again, which in
     #: hierarchical mode is a rank of the first node for each rail.
     lists: tuple[str, ...] = ()
     list_addresses: tuple[str, ...] = ()

@@ -120,7 +120,7 @@ class BoundedStore:
         return value.decode()
 
     def set(self, key: str, text: str) -> None:
-        """Write a text; see `ask`."""
+        """Write a string; see `ask`."""
         self.ask(lambda store: store.set(key, text))
 
     def _lose(self, what: str) -> WorkerLost:

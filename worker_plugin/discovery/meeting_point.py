@@ -45,13 +45,13 @@ class RankInfo:
 
     @classmethod
     def from_json(cls, text: str) -> RankInfo:
-        """Return the rank's information from a text of `to_json`."""
+        """Return the rank's information from a string of `to_json`."""
         fields = load_json(text)
         locality = fields.pop("locality")
         return cls(**fields, locality=None if locality is None else Locality(**locality))
 
     def to_json(self) -> str:
-        """Return a text for the store."""
+        """Return a string for the store."""
         return json.dumps(dataclasses.asdict(self))
 
 
@@ -84,7 +84,7 @@ class MeetingPoint:
 
     @classmethod
     def from_json(cls, text: str, config: PluginConfig, group: str = "") -> MeetingPoint:
-        """Return rank 0's choice on another rank of the group, from a text of `to_json`.
+        """Return rank 0's choice on another rank of the group, from a string of `to_json`.
 
         Raises:
             ConfigError: the settings do not give access to the reducers.

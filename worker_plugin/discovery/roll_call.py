@@ -1,4 +1,4 @@
-"""Rank 0 gathers a text from every rank and broadcasts one to all of them, through a store.
+"""Rank 0 gathers a string from every rank and broadcasts one to all of them, through a store.
 
 The store may hold what earlier lives of the job have left there: torchrun's store outlives a
 restart, and a rank of the new life can be faster than rank 0. So no value is trusted that an
@@ -95,7 +95,7 @@ class RollCall:
         return answers
 
     def broadcast(self, text: str) -> None:
-        """Send a text to all ranks that were called."""
+        """Send a string to all ranks that were called."""
         self._store.set(f"broadcast/{self.nonce}", f"{_OK} {text}")
 
     def broadcast_error(self, error: ReductionError) -> None:

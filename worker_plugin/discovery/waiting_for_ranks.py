@@ -35,7 +35,7 @@ class Discovery(threading.Thread):
 def wait_for(
     store: BoundedStore, look: Callable[[Store], str], config: PluginConfig, *, extra_s: float = 0.0
 ) -> None:
-    """Return when no rank is missing. `look` asks the store, and returns the missing as a text.
+    """Return when no rank is missing. `look` asks the store, and returns the missing as a string.
 
     It logs a warning when `stall_warn_s` have passed, and again from time to time.
 

@@ -69,7 +69,7 @@ class Elastic:
 
     Args:
         config: settings, with `job`, `reducers`, `rank` and `world_size`.
-        model: what must be the same of the model on all workers, as a text.
+        model: what must be the same of the model on all workers, as a string.
         local_size: of how many processes each contribution of this worker is the sum.
 
     Raises:

@@ -50,7 +50,7 @@ class Forming:
 
     Args:
         config: with `job`, `rank` and `world_size`.
-        settings: what must be the same on all workers, as a text.
+        settings: what must be the same on all workers, as a string.
         local_size: processes of each worker.
         changed: notified when something has changed.
         check: raises the error that has ended the job for this worker, if one has.

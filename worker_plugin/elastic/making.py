@@ -19,7 +19,7 @@ def make_communicator(config: PluginConfig, model: str = "") -> Elastic | NodeRa
 
     Args:
         config: the settings.
-        model: what must be the same of the model on all workers, as a text.
+        model: what must be the same of the model on all workers, as a string.
 
     Raises:
         ConfigError: a setting is missing, or cannot be used with `elastic`, or the ranks of the node differ.

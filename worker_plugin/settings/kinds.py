@@ -38,7 +38,7 @@ class Kind(Protocol[T_co]):
         """Return the value that the user meant.
 
         Raises:
-            ConfigError: it has a type, or is a text, that cannot be meant.
+            ConfigError: it has a type, or is a string, that cannot be meant.
         """
         ...
 
@@ -68,7 +68,7 @@ class WholeNumber:
         return f"{self.least} to {self.most} {self.unit}".strip() + multiples
 
     def parse(self, name: str, value: object) -> int:
-        """Return an integer of any type, or of a text."""
+        """Return an integer of any type, or of a string."""
         try:
             if isinstance(value, str):
                 return int(value)
@@ -99,7 +99,7 @@ class Seconds:
         return f"{'0, or ' if self.may_be_never else ''}more than 0 to {SECONDS_MAX:g} seconds"
 
     def parse(self, name: str, value: object) -> float:
-        """Return a real number of any type, or of a text."""
+        """Return a real number of any type, or of a string."""
         try:
             if isinstance(value, (str, Real)) and not isinstance(value, bool):
                 return float(value)
@@ -115,15 +115,15 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text."""
+    """A string."""
 
     #: What it must be, as messages say it.
     allowed: str
-    #: Gets the name of the setting and the text, and raises ConfigError for one that is not allowed.
+    #: Gets the name of the setting and the string, and raises ConfigError for one that is not allowed.
     validate: Callable[[str, str], object] | None = None
 
     def parse(self, name: str, value: object) -> str:
-        """Return the text itself."""
+        """Return the string itself."""
         if isinstance(value, str):
             return value
         raise ConfigError(f"{name} is {value!r}; it must be {self.allowed}")
@@ -158,7 +158,7 @@ class FilePath:
     """The path of a file that this user can read."""
 
     def parse(self, name: str, value: object) -> str:
-        """Return the path as a text."""
+        """Return the path as a string."""
         path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
         if isinstance(path, str):
             return path
@@ -204,7 +204,7 @@ class LocalGroup:
     """The word "auto", or how many ranks of each node reduce among themselves first."""
 
     def parse(self, name: str, value: object) -> int | str:
-        """Return a whole number of any type or of a text, or any other text."""
+        """Return a whole number of any type or of a string, or any other string."""
         if isinstance(value, str):
             return int(value) if value.isdecimal() else value
         if isinstance(value, SupportsIndex) and not isinstance(value, bool):
@@ -227,7 +227,7 @@ class Addresses:
     """Texts that name reducers, in the forms of `reduction.discovery.schemes`."""
 
     def parse(self, name: str, value: object) -> tuple[str, ...]:
-        """Return the addresses of a list, or of a text with commas between them."""
+        """Return the addresses of a list, or of a string with commas between them."""
         if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
             raise ConfigError(
                 f"{name} is {value!r}; it must be a list of HOST:PORT, or one string with commas between them"

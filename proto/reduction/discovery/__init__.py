@@ -1,1 +1,1 @@
-"""What a text says of the reducers: addresses, or the platform that knows them."""
+"""What a string says of the reducers: addresses, or the platform that knows them."""

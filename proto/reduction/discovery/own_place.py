@@ -1,7 +1,7 @@
 """Where a reducer that nobody told an address is: the host's place in a job of Vertex AI, SageMaker or Slurm.
 
 source                                  reducers are
-REDUCTION_REDUCERS, if it has a text    what the text says: the workers read the same variable
+REDUCTION_REDUCERS, if it has a string    what the string says: the workers read the same variable
   such as slurm:1:50051
 CLUSTER_SPEC                            Vertex AI's third worker pool
 resourceconfig.json                     SageMaker's instance group `reducers`

@@ -1,4 +1,4 @@
-"""From texts that name reducers to their addresses; DNS names are waited for."""
+"""From strings that name reducers to their addresses; DNS names are waited for."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ DNS_RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What texts stand for, without repetitions."""
+    """What strings stand for, without repetitions."""
 
     #: All addresses, as HOST:PORT.
     addresses: tuple[str, ...]
     #: Those of DNS names among them.
     of_names: tuple[str, ...] = ()
-    #: Those of other texts that may stand for other reducers later.
+    #: Those of other strings that may stand for other reducers later.
     of_lists: tuple[str, ...] = ()
 
 
 def resolve(
     texts: Sequence[str], timeout_s: float, warn_s: float, environ: Mapping[str, str] = os.environ
 ) -> Resolved:
-    """Return all addresses that these texts stand for.
+    """Return all addresses that these strings stand for.
 
     The addresses of a name are sorted. This blocks while a name has too few addresses, and warns after
     `warn_s` seconds.

@@ -1,4 +1,4 @@
-"""Which texts name reducers. The word before the first colon says which scheme a text is of.
+"""Which strings name reducers. The word before the first colon says which scheme a string is of.
 
 HOST:PORT, name-{0..3}:PORT    addresses, see `address_forms`
 dns:NAME:PORT?count=K          all addresses of a DNS name, see `address_forms`
@@ -46,12 +46,12 @@ _ENTRY = re.compile(r"\s*slurm:nodes=[^:]*:[^,]*|[^,]+")
 
 
 def split(text: str) -> list[str]:
-    """Return the entries of a text with commas between them."""
+    """Return the entries of a string with commas between them."""
     return [entry.strip() for entry in _ENTRY.findall(text) if entry.strip()]
 
 
 def scheme_of(text: str) -> str | None:
-    """Return the known scheme of a text; None if it has none, as HOST:PORT.
+    """Return the known scheme of a string; None if it has none, as HOST:PORT.
 
     A host may have the name of a scheme: `slurm:50051` is an address.
     """
@@ -62,13 +62,13 @@ def scheme_of(text: str) -> str | None:
 
 
 def may_change(text: str) -> bool:
-    """Whether a text may stand for other reducers later: a DNS name, a file, a pool of Ray."""
+    """Whether a string may stand for other reducers later: a DNS name, a file, a pool of Ray."""
     scheme = scheme_of(text)
     return is_dns(text) or (scheme is not None and scheme not in _FIXED)
 
 
 def cluster_of(text: str, environ: Mapping[str, str] = os.environ) -> Cluster:
-    """Return what a text of a known scheme stands for; it may read files, and ask Ray.
+    """Return what a string of a known scheme stands for; it may read files, and ask Ray.
 
     Raises:
         ConfigError: the platform is not there, does not know of reducers, or says something malformed.
@@ -83,7 +83,7 @@ def cluster_of(text: str, environ: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def check_texts(texts: Sequence[str]) -> None:
-    """Return if all texts are addresses or of a known scheme; nothing is opened.
+    """Return if all strings are addresses or of a known scheme; nothing is opened.
 
     Raises:
         ConfigError: one is not; or there are none, the same one twice, or too many.

@@ -15,7 +15,7 @@ _MBIT = {"m": 1, "g": 1_000, "t": 1_000_000}
 
 
 def loopback_id() -> str:
-    """Return a text that two processes share just if they can reach each other on 127.0.0.1."""
+    """Return a string that two processes share just if they can reach each other on 127.0.0.1."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
@@ -33,7 +33,7 @@ def local_socket(incarnation: bytes) -> str:
 
 
 def link_mbit(name: str, text: str) -> int:
-    """Return the Mbit/s of a text such as 25G, 2.5G, 100M or 25Gbit/s; units are powers of 1000.
+    """Return the Mbit/s of a string such as 25G, 2.5G, 100M or 25Gbit/s; units are powers of 1000.
 
     Args:
         name: of the setting, for the error.

@@ -10,7 +10,7 @@ _BEGINNING = "listening on "
 
 
 class NotReady(Exception):
-    """A reducer process ended, or said something else, or nothing in time; the text says which."""
+    """A reducer process ended, or said something else, or nothing in time; the message says which."""
 
 
 def ready_line(address: str) -> str:

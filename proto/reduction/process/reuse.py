@@ -13,7 +13,7 @@ nothing, and sizes that never come again must not pile up. Time is counted in ta
    stay, whatever rule 1 says. A buffer is allocated only while all others of its size are in use, so
    each size has as many buffers as the pattern uses at once: for collectives of G bytes, 2 G at the
    most. A buffer that was not used for PATTERN_TAKES takes is dropped.
-3. Sizes may also come again by chance, as lengths of texts do, and all of them together could be far
+3. Sizes may also come again by chance, as lengths of strings do, and all of them together could be far
    more than is ever in use. So while all buffers have more than PATTERN_TIMES the bytes that were in
    use at once, "recently" in rule 2 means the last PEAK_TAKES takes, and not the last PATTERN_TAKES.
    A pattern that is shorter than PEAK_TAKES has no limit.

@@ -196,7 +196,7 @@ def _short(title: str) -> str:
 
 
 def _ticks(begin: float, end: float) -> Iterator[tuple[float, str]]:
-    """Yield the places of about eight round times, with their texts in seconds."""
+    """Yield the places of about eight round times, with their labels in seconds."""
     least = (end - begin) / 8
     power = 10.0 ** math.floor(math.log10(least))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * 0.999)

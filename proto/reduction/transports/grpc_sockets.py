@@ -21,7 +21,7 @@ PAUSES = 25
 
 
 def address_of(peer: str) -> Address:
-    """Return the address in a text such as "ipv4:10.0.0.5:40000", by which gRPC calls the peer of a call."""
+    """Return the address in a string such as "ipv4:10.0.0.5:40000", by which gRPC calls the peer of a call."""
     host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
     return host.strip("[]").removeprefix("::ffff:"), int(port) if port.isdecimal() else 0
 

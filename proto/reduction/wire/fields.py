@@ -63,7 +63,7 @@ def require_id(field: str, value: bytes) -> None:
 
 
 def require_printable(field: str, value: str) -> None:
-    """Check that a text can stand in logs and on the operator's terminal.
+    """Check that a string can stand in logs and on the operator's terminal.
 
     Raises:
         MalformedFrame: it has characters that cannot be printed.

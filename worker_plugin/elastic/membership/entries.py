@@ -37,7 +37,7 @@ class Said:
 
     worker: Worker
     host: str
-    #: What must be the same on all workers, as a text.
+    #: What must be the same on all workers, as a string.
     settings: str
     #: The highest number of a generation that it has joined, and the id of that one; 0: none.
     number: int = 0

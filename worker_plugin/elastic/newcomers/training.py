@@ -189,7 +189,7 @@ class Training:
                 own.data = value.to(own.device)
 
     def digest(self) -> str:
-        """Return a text that only trainings with the same bits have."""
+        """Return a string that only trainings with the same bits have."""
         return transfer.digest(self.state())
 
     @property

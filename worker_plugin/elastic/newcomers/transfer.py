@@ -5,7 +5,7 @@ byte of every message says whether the donor has added anything: if it died, nob
 receivers all see that.
 
 A **tree** is what `state_dict` methods return: dictionaries, lists and tuples of tensors, numbers,
-texts, booleans and None. `pack` takes just what `unpack` gives back, apart from subclasses of
+strings, booleans and None. `pack` takes just what `unpack` gives back, apart from subclasses of
 dictionaries and of the simple types, which arrive as what they are subclasses of.
 """
 
@@ -68,7 +68,7 @@ def pack(tree: Any) -> tuple[Any, list[torch.Tensor]]:
             return value
         raise ConfigError(
             f"the state has a {type(value).__name__} ({value!r:.80}) at {_dotted(path)}: only dense tensors, numbers, "
-            f"texts, lists, tuples and dictionaries of them can be sent to another worker; convert it"
+            f"strings, lists, tuples and dictionaries of them can be sent to another worker; convert it"
         )
 
     return walk(tree, ()), tensors
@@ -120,7 +120,7 @@ def unpack(packed: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def digest(tree: Any) -> str:
-    """Return a text that only trees with the same bits have. It takes half a second per gigabyte."""
+    """Return a string that only trees with the same bits have. It takes half a second per gigabyte."""
     packed, tensors = pack(tree)
     found = hashlib.sha256(json.dumps(packed).encode())
     for tensor in tensors:

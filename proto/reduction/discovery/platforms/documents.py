@@ -15,7 +15,7 @@ SHOWN_CHARACTERS = 200
 
 
 class Malformed(Exception):
-    """A document has another shape than its platform gives it; the text says where."""
+    """A document has another shape than its platform gives it; the message says where."""
 
 
 def parse_object(source: str, writer: str, text: str) -> dict[str, Any]:
@@ -45,12 +45,12 @@ def malformed(source: str, writer: str, text: str, reason: str) -> ConfigError:
 
 
 def strings(fields: Mapping[str, Any], key: str) -> list[str]:
-    """Return a list of texts, empty if there is none of this key.
+    """Return a list of strings, empty if there is none of this key.
 
     Raises:
         Malformed: it is something else.
     """
-    return _list(fields, key, str, "texts")
+    return _list(fields, key, str, "strings")
 
 
 def objects(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

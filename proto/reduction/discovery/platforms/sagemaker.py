@@ -32,7 +32,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
     """Return the cluster; `text` is `sagemaker:GROUP:PORT`, `sagemaker:GROUP` or `sagemaker:`.
 
     Raises:
-        ConfigError: there is no such document or group, or the text or the document is malformed.
+        ConfigError: there is no such document or group, or the string or the document is malformed.
     """
     group, _, port = text.partition(":")[2].partition(":")
     number = port_of(text, port) if port else DEFAULT_PORT

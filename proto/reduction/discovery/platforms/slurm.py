@@ -21,7 +21,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
     """Return the cluster. All nodes of the job that have no reducer are workers.
 
     Raises:
-        ConfigError: the text is not of one of the forms, a node list is malformed, or the job has no
+        ConfigError: the string is not of one of the forms, a node list is malformed, or the job has no
             such component.
     """
     where, _, port = text.partition(":")[2].rpartition(":")

@@ -82,7 +82,7 @@ def test_an_empty_variable_is_none(checked):
             "metric-port = 9102",
             "metric-port = 9102: `serve` has no such option; did you mean met",
         ),
-        ("bind = [1]", "bind = [1] must be a text, a number, true or false"),
+        ("bind = [1]", "bind = [1] must be a string, a number, true or false"),
         ("stop-with-stdin = true", "stop-with-stdin = True: `serve` has no such option"),
         ('data-port = "x"', "'x' is not a valid integer; it is from data-port in the --config file"),
         (

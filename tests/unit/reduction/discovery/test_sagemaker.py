@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
         (
             "sagemaker:",
             '{"instance_groups": [{"instance_group_name": "reducers", "hosts": "algo-1"}]}',
-            "(hosts is not a list of texts: 'algo-1')",
+            "(hosts is not a list of strings: 'algo-1')",
         ),
         ("sagemaker:", document(reducers=["ab:"]), "of sagemaker: reducer 'ab::50051': write an IPv6"),
     ],

@@ -286,7 +286,7 @@ class PluginConfig:
     def _check_local_group(self, ranks: int) -> None:
         if self.world_size is not None and self.world_size % ranks:
             raise ConfigError(
-                f"local_group is {ranks}, but the world size {self.world_size} is no multiple of it: every node "
+                f"local_group is {ranks}, but the world size {self.world_size} is not a multiple of it: every node "
                 f"must have as many ranks"
             )
         if ranks > 1 and self.fallback is not None:

@@ -95,7 +95,7 @@ class ReductionState(Riders):
         check_files(self.config)
         if process_group is not None and not isinstance(process_group, ProcessGroup):
             raise ConfigError(
-                f"process_group is {process_group!r}: this rank is not a member of it, or it is no process group"
+                f"process_group is {process_group!r}: this rank is not a member of it, or it is not a process group"
             )
         if store is not None and not isinstance(store, Store):
             raise ConfigError(f"store is {store!r}: pass a store of torch.distributed, such as a TCPStore")

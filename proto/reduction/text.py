@@ -27,7 +27,7 @@ def load_json(data: str | bytes) -> Any:
     """Return what a peer wrote as JSON, its strings printable.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
         RecursionError: it is nested too deeply.
     """
     return _cleaned(json.loads(data))

@@ -50,7 +50,7 @@ def addresses_of(given: Sequence[str], timeout_s: float) -> tuple[str, ...]:
         timeout_s: how long a DNS name with too few addresses is waited for.
 
     Raises:
-        ConfigError: a string is no address, or a platform says something malformed.
+        ConfigError: a string is not an address, or a platform says something malformed.
         ReducerUnavailable: a DNS name has too few addresses.
     """
     from reduction.discovery.resolve import resolve

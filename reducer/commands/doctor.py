@@ -171,7 +171,7 @@ def _document(file: TextIO) -> dict[str, Any]:
     try:
         document = json.load(file)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"--facts {file.name}: it is no JSON: {error}") from None
+        raise ConfigError(f"--facts {file.name}: it is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise ConfigError(f"--facts {file.name}: it is no JSON object")
+        raise ConfigError(f"--facts {file.name}: it is not a JSON object")
     return document

@@ -164,11 +164,13 @@ def count(text: str) -> float:
     """
     match = _COUNT.fullmatch(text.strip())
     if match is None or not float(match[1]):
-        raise click.BadParameter(f"{text!r} is no number of parameters: write such as 25600000, 25.6M or 7B")
+        raise click.BadParameter(
+            f"{text!r} is not a number of parameters: write such as 25600000, 25.6M or 7B"
+        )
     return float(match[1]) * _TIMES[match[2].lower()]
 
 
 def _bucket(text: str) -> int:
     if not (nbytes := size(text)):
-        raise click.BadParameter(f"{text} is no size of a bucket: it must be at least 1 byte")
+        raise click.BadParameter(f"{text} is not a size of a bucket: it must be at least 1 byte")
     return nbytes

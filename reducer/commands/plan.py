@@ -23,7 +23,7 @@ def counts(text: str) -> list[int]:
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) <= REDUCERS_MAX for part in parts):
-        raise click.BadParameter(f"{text!r} is no list of numbers up to {REDUCERS_MAX}, such as 0,4,8")
+        raise click.BadParameter(f"{text!r} is not a list of numbers up to {REDUCERS_MAX}, such as 0,4,8")
     return [int(part) for part in parts]
 
 

@@ -33,7 +33,7 @@ def read_file(context: click.Context, _: click.Parameter, path: Path | None) -> 
     """Have a TOML file's values count where neither the command line nor a variable has one.
 
     Raises:
-        click.BadParameter: it cannot be read, is no TOML, or names an option that there is not.
+        click.BadParameter: it cannot be read, is not TOML, or names an option that there is not.
     """
     if path is None:
         return

@@ -18,7 +18,7 @@ INTERVAL_S = 1.0
 
 @click.command(short_help="Watch what reducers do, as it happens.")
 @click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)
-@click.option("--once", is_flag=True, help="Print one view and end; so it is where stdout is no terminal.")
+@click.option("--once", is_flag=True, help="Print one view and end; so it is where stdout is not a terminal.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1, max=3600),

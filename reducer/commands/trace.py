@@ -119,7 +119,7 @@ def _newest(paths: tuple[Path, ...]) -> dict[str, list[Record]]:
     """Return the newest record of each rank, by rank, for each job.
 
     Raises:
-        ConfigError: a file is no record, or there is none.
+        ConfigError: a file is not a record, or there is none.
     """
     files = [file for path in paths for file in (path.glob("*-rank*.json") if path.is_dir() else (path,))]
     if not files:

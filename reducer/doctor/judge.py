@@ -2,7 +2,7 @@
 
 Every finding names where it is, what was seen and what to do. BROKEN: it does not work. SLOW: it works,
 but this costs time. NOTE: it costs nothing now. Causes come before what they may have caused: what a lack
-of cores may explain is named there, and is no finding of its own. `first` is the one to mend before all
+of cores may explain is named there, and is not a finding of its own. `first` is the one to mend before all
 others: what is broken before what is slow, and of the slow ones the one that costs the largest part of the
 speed.
 """

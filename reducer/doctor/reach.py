@@ -100,7 +100,7 @@ def _why_no_answer(reason: str, visit: Visit) -> str:
     if "Deadline" in reason:
         return (
             f"its port accepts connections, but the process has not answered for {visit.timeout_s:g} s: it is "
-            f"stopped, hangs, or is no reducer"
+            f"stopped, hangs, or is not a reducer"
         )
     return reason
 

@@ -172,7 +172,7 @@ class Stream:
                 sock = self._tls.client_context().wrap_socket(sock, server_hostname=host)
             sock.sendall(tcp.PREAMBLE + welcome.data_key)
             if _receive(sock, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
-                raise OSError("it is no data port")
+                raise OSError("it is not a data port")
             sock.sendall(tcp.PREAMBLE)
         except OSError as error:
             reason = f"no answer within {DIAL_S:g} s" if isinstance(error, TimeoutError) else str(error)

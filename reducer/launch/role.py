@@ -75,7 +75,7 @@ def _find(request: Request, environ: Mapping[str, str]) -> Cluster | None:
             return None
         return _of_text(REDUCERS_VARIABLE, named[0], environ)
     cluster = cluster_of_platform(environ)
-    # A job of one host is no cluster.
+    # A job of one host is not a cluster.
     return None if cluster is None or (len(cluster.workers) < 2 and not cluster.reducers) else cluster
 
 

@@ -66,7 +66,7 @@ def fetch(address: str, timeout_s: float, access: StatusAccess) -> ReducerStatus
     Raises:
         NoAnswer: there was none. The text says why.
         ConfigError: a certificate or private key cannot be used.
-        MalformedFrame: the answer is no valid status.
+        MalformedFrame: the answer is not a valid status.
     """
     return wire.status_from_wire(call("Status", address, timeout_s, access))
 

@@ -54,5 +54,5 @@ def _show(summary: Summary, *, as_json: bool, verbose: bool, clear: bool) -> Non
         return
     console = make_console()
     if clear:
-        console.clear()  # does nothing if stdout is no terminal
+        console.clear()  # does nothing if stdout is not a terminal
     render(console, summary, verbose=verbose)

@@ -15,18 +15,18 @@ def size(text: str) -> int:
     """Return the bytes of a string such as 4294967296, 4G or 4GiB. It is the type of an option.
 
     Raises:
-        click.BadParameter: the string is no size.
+        click.BadParameter: the string is not a size.
     """
     count = parse_size(text)
     if count is None:
         raise click.BadParameter(
-            f"{text!r} is no size: write bytes, or a number with K, M, G or KiB, MiB, GiB"
+            f"{text!r} is not a size: write bytes, or a number with K, M, G or KiB, MiB, GiB"
         )
     return count
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of a string, None if it is no size."""
+    """Return the bytes of a string, None if it is not a size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None

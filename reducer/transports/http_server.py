@@ -186,7 +186,7 @@ def _parse(head: bytes) -> tuple[str, Request | Answer]:
     split = [field.partition(":") for field in fields]
     hosts = [value.strip() for name, _, value in split if name.lower() == "host"]
     if not target.startswith("/") or not version.startswith("HTTP/1.") or len(hosts) > 1:
-        return "", Answer("this is no request of HTTP/1.1\n", status=HTTPStatus.BAD_REQUEST)
+        return "", Answer("this is not a request of HTTP/1.1\n", status=HTTPStatus.BAD_REQUEST)
     if method not in ("GET", "HEAD"):
         allow = ("Allow", "GET, HEAD")
         return "", Answer("only GET and HEAD\n", status=HTTPStatus.METHOD_NOT_ALLOWED, headers=(allow,))

@@ -112,7 +112,7 @@ async def test_a_dial_that_fails_is_not_called_absent_and_says_why():
     """At a metrics port, for example, and with a host name that is wrong."""
     port = StrangePort(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     reasons = {
-        f"127.0.0.1:{port.port}": "something answers there, but it is no reducer",
+        f"127.0.0.1:{port.port}": "something answers there, but it is not a reducer",
         "no-such-host.invalid:1": "the host name does not resolve",
     }
     for address, reason in reasons.items():

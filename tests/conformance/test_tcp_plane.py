@@ -53,7 +53,7 @@ REASONS = {
     "closed": "[Errno 111]",
     "silent": "no answer within 0.05 s",
     "hangs up": "it refused our key",
-    "is another service": "it is no data port",
+    "is another service": "it is not a data port",
 }
 
 

@@ -88,7 +88,7 @@ class BoundedStore:
         """Return what a function returns that is called with torch's store, and may wait for other ranks there.
 
         Args:
-            call: what it raises itself is raised here, as far as it is no broken connection.
+            call: what it raises itself is raised here, as far as it is not a broken connection.
             limit_s: how long it may take, in seconds.
             setting: where the limit comes from, for the error.
             warn_s: after how many seconds a warning is logged.

@@ -116,7 +116,7 @@ def plan_nodes(localities: Sequence[Locality | None]) -> NodePlan:
     assert isinstance(wanted, int)
     if len(ranks) % wanted:
         raise ConfigError(
-            f"local_group is {wanted}, but the world size {len(ranks)} is no multiple of it: every node must "
+            f"local_group is {wanted}, but the world size {len(ranks)} is not a multiple of it: every node must "
             f"have as many ranks"
         )
     if (scattered := _scattered(ranks, wanted)) is not None:

@@ -25,7 +25,7 @@ from worker_plugin.core.words import some_of
 from worker_plugin.discovery.bounded_store import EXTRA_S, BoundedStore
 from worker_plugin.discovery.waiting_for_ranks import wait_for
 
-#: The first word of a broadcast that is no error. That of an error is the error's name: some errors
+#: The first word of a broadcast that is not an error. That of an error is the error's name: some errors
 #: have no code on the wire.
 _OK = "ok"
 #: How many prefixes of each store were reserved for each purpose. Every process group has a store

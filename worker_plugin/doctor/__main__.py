@@ -197,7 +197,7 @@ def _store(wait_s: float) -> tuple[Store, int, int]:
 
     Raises:
         KeyError: a variable is missing.
-        ValueError: one is no number.
+        ValueError: one is not a number.
         DistError: there is no connection.
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

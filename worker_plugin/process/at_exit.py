@@ -6,7 +6,7 @@ an interpreter that is ending stops such a thread in a way that C++ answers with
 An ordinary interpreter waits for all threads but daemons, and then runs what was registered with
 `atexit`. A child that multiprocessing has forked ends with os._exit instead: it first runs the
 finalizers of `multiprocessing.util.Finalize`, and then waits for the same threads. There a
-finalizer starts a thread that is no daemon; this thread waits for all others of its kind, and then
+finalizer starts a thread that is not a daemon; this thread waits for all others of its kind, and then
 closes the communicators.
 """
 

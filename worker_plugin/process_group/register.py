@@ -33,7 +33,7 @@ def make_group(options: Any, pg_options: object) -> ProcessGroup | Backend:
         pg_options: what the user passed as `pg_options` or in `backend_override`, if anything.
 
     Raises:
-        ConfigError: it is no `ReductionOptions`, or a setting is wrong.
+        ConfigError: it is not a `ReductionOptions`, or a setting is wrong.
     """
     settings: AllSettings = {}
     if isinstance(pg_options, ReductionOptions):
@@ -76,4 +76,4 @@ def all_reducer_of(group: ProcessGroup) -> AllReducer:
         backend = group._get_backend(device)
         if isinstance(backend, ReducersFirst):
             return backend.all_reducer
-    raise ConfigError(f"{group!r} is no process group of the backend 'reduction'")
+    raise ConfigError(f"{group!r} is not a process group of the backend 'reduction'")

@@ -162,7 +162,7 @@ class Riders(ABC):
             samples: of this rank: their number, or that of tokens, or any other weight from 0 to 2**53.
 
         Raises:
-            ConfigError: it is no such number. Where it is 0 on all ranks, the backward pass ends with ConfigError.
+            ConfigError: it is not such a number. Where it is 0 on all ranks, the backward pass ends with ConfigError.
             ReductionError: what has ended the communicator.
         """
         self._weighing.weigh(samples, self.all_reduce)
@@ -181,7 +181,7 @@ class Riders(ABC):
             ddp_model: the DDP module. Several may be reported, each by a call of its own.
 
         Raises:
-            ConfigError: it is no DDP module, or averages over other ranks than this state is for.
+            ConfigError: it is not a DDP module, or averages over other ranks than this state is for.
         """
         if not isinstance(ddp_model, DistributedDataParallel):
             raise ConfigError(f"a {type(ddp_model).__name__} averages no gradients: pass the DDP module")

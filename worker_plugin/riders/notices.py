@@ -53,7 +53,7 @@ class Get(Protocol):
         Raises:
             HTTPError: the service refuses, or has no such thing.
             OSError: there is no answer.
-            HTTPException: there is one that is no HTTP.
+            HTTPException: there is one that is not HTTP.
         """
 
 

@@ -76,7 +76,7 @@ class WholeNumber:
                 return operator.index(value)
         except (TypeError, ValueError):
             pass
-        raise ConfigError(f"{name} is {value!r}, which is no whole number: allowed are {self.allowed}")
+        raise ConfigError(f"{name} is {value!r}, which is not a whole number: allowed are {self.allowed}")
 
     def check(self, name: str, value: int) -> None:
         """Refuse numbers outside the bounds, and those between the multiples."""
@@ -105,7 +105,7 @@ class Seconds:
                 return float(value)
         except (ValueError, OverflowError):
             pass
-        raise ConfigError(f"{name} is {value!r}, which is no number: allowed are {self.allowed}")
+        raise ConfigError(f"{name} is {value!r}, which is not a number: allowed are {self.allowed}")
 
     def check(self, name: str, value: float) -> None:
         """Refuse zero, negative numbers, NaN and too long times."""

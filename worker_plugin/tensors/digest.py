@@ -29,7 +29,7 @@ def digest(model: torch.nn.Module | Mapping[str, torch.Tensor]) -> str:
     whether two processes have the same weights, a trainer and whoever serves its model for one.
 
     Raises:
-        TypeError: something is no dense tensor.
+        TypeError: something is not a dense tensor.
     """
     tensors = model.state_dict() if isinstance(model, torch.nn.Module) else model
     names = sorted(tensors)
@@ -43,7 +43,7 @@ def digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the digests of tensors, int64 on the CPU. It waits for GPUs.
 
     Raises:
-        TypeError: one of them is no dense tensor.
+        TypeError: one of them is not a dense tensor.
     """
     found = [_digest(tensor) for tensor in tensors]  # GPUs begin with all of them before one is waited for
     return torch.tensor([int(one) for one in found], dtype=torch.int64)

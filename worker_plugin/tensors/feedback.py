@@ -217,7 +217,7 @@ class ErrorFeedback:
         """
         residuals = state.get("residuals")
         if not isinstance(residuals, list) or not all(isinstance(one, torch.Tensor) for one in residuals):
-            raise ConfigError("this is no state_dict() of a ReductionState")
+            raise ConfigError("this is not a state_dict() of a ReductionState")
         if self._is_used:
             raise ConfigError("load_state_dict comes too late: call it before the first backward pass")
         self._loaded = deque(

@@ -330,7 +330,7 @@ class TcpStream:
             await tcp.send_all(self._loop, channel, tcp.PREAMBLE + key)
             answer = await tcp.receive_exactly(self._loop, channel, len(tcp.PREAMBLE), "it refused our key")
             if answer != tcp.PREAMBLE:
-                raise MalformedFrame("it is no data port")
+                raise MalformedFrame("it is not a data port")
             await tcp.send_all(self._loop, channel, tcp.PREAMBLE)
         except BaseException:
             sock.close()

@@ -81,7 +81,7 @@ class BlockCodec(Codec):
         """Write a result to `out`, which has the most bytes that a result of this chunk can have.
 
         Raises:
-            MalformedFrame: the payload is no result.
+            MalformedFrame: the payload is not a result.
         """
         # numpy releases the GIL for this copy, a memoryview would not.
         out[:] = np.frombuffer(payload, np.uint8)
@@ -91,5 +91,5 @@ class BlockCodec(Codec):
         """Decode a result to values.
 
         Raises:
-            MalformedFrame: the payload is no result.
+            MalformedFrame: the payload is not a result.
         """

@@ -117,7 +117,7 @@ def port_of(text: str, port: str) -> int:
         ConfigError: it is none.
     """
     if not _is_port(port):
-        raise ConfigError(f"reducers {text!r}: {port!r} is no port of 1 to 65535")
+        raise ConfigError(f"reducers {text!r}: {port!r} is not a port of 1 to 65535")
     return int(port)
 
 

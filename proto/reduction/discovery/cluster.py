@@ -30,7 +30,7 @@ class Cluster:
     index: int | None = None
     #: A stable name for the job, None if the source has none.
     job: str | None = None
-    #: What a reducer on this host binds to; None if it is no reducer.
+    #: What a reducer on this host binds to; None if it is not a reducer.
     bind: str | None = None
 
 

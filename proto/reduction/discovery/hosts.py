@@ -25,7 +25,7 @@ def hosts_in(name: str, text: str) -> tuple[str, ...]:
         text: the list.
 
     Raises:
-        ConfigError: an entry is no host, or a host is there twice.
+        ConfigError: an entry is not a host, or a host is there twice.
     """
     found: list[str] = []
     for entry in filter(None, map(str.strip, text.split(","))):
@@ -33,7 +33,7 @@ def hosts_in(name: str, text: str) -> tuple[str, ...]:
         try:
             check_address(f"{_bracketed(bare)}:1")
         except ConfigError:
-            raise ConfigError(f"{name}: {entry!r} is no host: write names without a port") from None
+            raise ConfigError(f"{name}: {entry!r} is not a host: write names without a port") from None
         found += expand(bare)
     if twice := [host for host in found if found.count(host) > 1]:
         raise ConfigError(f"{name} has {twice[0]!r} twice")

@@ -81,7 +81,7 @@ def _wait_for_name(dns: DnsName, timeout_s: float, warn_s: float) -> tuple[str, 
             except socket.gaierror as error:
                 reason = str(error)
             except UnicodeError:
-                reason = "it is no host name"
+                reason = "it is not a host name"
         if len(hosts) >= dns.count:
             return tuple(join_host_and_port(host, dns.port) for host in sorted(hosts))
         now = time.monotonic()

@@ -121,7 +121,7 @@ def _known_schemes(text: str) -> str:
     scheme, known = text.partition(":")[0], ["dns", *SCHEMES, *sorted(_installed())]
     near = difflib.get_close_matches(scheme, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{scheme!r} is no scheme either, known are {', '.join(known)}{hint}"
+    return f"{scheme!r} is not a scheme either, known are {', '.join(known)}{hint}"
 
 
 def _installed() -> set[str]:

@@ -51,7 +51,7 @@ class TlsFiles:
         """Return a context that shows our certificate and checks the peer's.
 
         Raises:
-            ConfigError: a file cannot be read, is no PEM, or key and certificate do not belong together.
+            ConfigError: a file cannot be read, is not PEM, or key and certificate do not belong together.
         """
         return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 

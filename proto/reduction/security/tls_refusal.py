@@ -25,7 +25,7 @@ async def why_refused(address: str, tls: TlsFiles | None, timeout_s: float = ANS
         async with asyncio.timeout(timeout_s):
             return await _handshake(address, tls)
     except (OSError, ValueError):
-        # The reducer is away or slow (TimeoutError), the address is no HOST:PORT, or a file has
+        # The reducer is away or slow (TimeoutError), the address is not a HOST:PORT, or a file has
         # changed (ConfigError).
         return None
 

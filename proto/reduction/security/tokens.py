@@ -93,7 +93,7 @@ def read_tokens(path: str) -> TokenTable:
     try:
         text = read_private(path, "the token file").decode()
     except UnicodeDecodeError:
-        raise ConfigError(f"the token file {path} is no UTF-8") from None
+        raise ConfigError(f"the token file {path} is not UTF-8") from None
     tokens: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -105,7 +105,7 @@ def from_json(text: str, source: str) -> Record:
         source: how errors call it.
 
     Raises:
-        ConfigError: it is no record.
+        ConfigError: it is not a record.
     """
 
     def build(document: dict[str, Any]) -> Record:
@@ -123,10 +123,10 @@ def read(text: str, source: str, whose: str, build: Callable[[dict[str, Any]], _
         text: the file's content.
         source: how errors call it.
         whose: what the record should be of; errors say that it is none.
-        build: raises any error of `json`, of a missing key or of a wrong type for what is no record.
+        build: raises any error of `json`, of a missing key or of a wrong type for what is not a record.
 
     Raises:
-        ConfigError: it is no record, or one of another format.
+        ConfigError: it is not a record, or one of another format.
     """
     try:
         document = load_json(text)
@@ -134,7 +134,7 @@ def read(text: str, source: str, whose: str, build: Callable[[dict[str, Any]], _
         if found == FORMAT:
             return build(document)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise ConfigError(f"{source} is no record of {whose}: {type(error).__name__}: {error}") from None
+        raise ConfigError(f"{source} is not a record of {whose}: {type(error).__name__}: {error}") from None
     # Outside of the block above, because a ConfigError is a ValueError.
     raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")
 

@@ -57,7 +57,7 @@ def from_json(text: str, source: str) -> ReducerRecord:
     """Return the record of a file; `source` is how errors call it.
 
     Raises:
-        ConfigError: it is no record.
+        ConfigError: it is not a record.
     """
 
     def build(document: dict[str, Any]) -> ReducerRecord:

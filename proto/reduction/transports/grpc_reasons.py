@@ -12,7 +12,7 @@ _NOISE = re.compile(
 #: What gRPC's reason contains, and what the user reads instead of it.
 _PLAIN = (
     ("errors resolving", "the host name does not resolve"),
-    ("Failed parsing HTTP/2", "something answers there, but it is no reducer"),
+    ("Failed parsing HTTP/2", "something answers there, but it is not a reducer"),
 )
 
 

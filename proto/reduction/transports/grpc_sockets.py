@@ -98,7 +98,7 @@ def _borrowed(number: int, peers: Collection[Address]) -> Iterator[socket.socket
         OSError: it is none that is connected to one of these addresses.
     """
     if not stat.S_ISSOCK(os.fstat(number).st_mode):
-        raise OSError(f"descriptor {number} is no socket")
+        raise OSError(f"descriptor {number} is not a socket")
     with socket.socket(fileno=os.dup(number)) as sock:
         peer = sock.getpeername()
         if not isinstance(peer, tuple) or (peer[0].removeprefix("::ffff:"), peer[1]) not in peers:

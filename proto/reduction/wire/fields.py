@@ -208,7 +208,7 @@ def abort_to_pb(abort: model.Abort) -> pb.Abort:
 
 
 def _text(message: str) -> str:
-    """Cut a message to the limit, and replace what is no text: an error about bad bytes must get through."""
+    """Cut a message to the limit, and replace what is not text: an error about bad bytes must get through."""
     return message[: limits.MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
 
 

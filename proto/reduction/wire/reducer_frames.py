@@ -69,7 +69,7 @@ def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
     split = payloads.split(data, _RESULT)
     if split is not None:
         return _result_from_pb(parse(pb.Result, split[0]), split[1])
-    require("length of a reducer frame that is no Result", len(data), 0, limits.REDUCER_CONTROL_BYTES_MAX)
+    require("length of a reducer frame that is not a Result", len(data), 0, limits.REDUCER_CONTROL_BYTES_MAX)
     message = parse(pb.ReducerFrame, data)
     match message.WhichOneof("body"):
         case "welcome":

@@ -88,7 +88,7 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
     split = payloads.split(data, _PUSH)
     if split is not None:
         return _push_from_pb(parse(pb.Push, split[0]), split[1])
-    require("length of a worker frame that is no Push", len(data), 0, limits.WORKER_CONTROL_BYTES_MAX)
+    require("length of a worker frame that is not a Push", len(data), 0, limits.WORKER_CONTROL_BYTES_MAX)
     message = parse(pb.WorkerFrame, data)
     match message.WhichOneof("body"):
         case "join":

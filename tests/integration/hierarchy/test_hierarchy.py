@@ -197,7 +197,7 @@ def test_what_a_node_is(ranks, reducers, job, launched, setting, outcome):
         ),
         ((2, 2, 2, None), "local_group is 2 on rank 0 and None on rank 3: it must be the same on all ranks"),
         ((None, 2, 2, 2), "local_group is None on rank 0 and 2 on rank 1: it must be the same on all ranks"),
-        ((3, 3, 3, 3), "local_group is 3, but the world size 4 is no multiple of it"),
+        ((3, 3, 3, 3), "local_group is 3, but the world size 4 is not a multiple of it"),
     ],
 )
 def test_groups_that_cannot_be(ranks, reducers, job, groups, text):

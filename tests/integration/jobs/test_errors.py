@@ -546,7 +546,7 @@ def test_help_shows_processes_and_not_their_former_name():
     [
         (["--bind", "0.0.0.0:0"], "--insecure"),
         (["--bind", "::1:50078"], "write [::1]:50078"),
-        (["--memory-limit", "4X"], "'4X' is no size"),
+        (["--memory-limit", "4X"], "'4X' is not a size"),
         (["--bind", "127.0.0.1"], "'127.0.0.1' is not HOST:PORT"),
         (["--bind", "127.0.0.1:70000"], "70000"),
         (["--bind", "127.0.0.1:0", "--memory-limit", "0"], "--memory-limit 0"),

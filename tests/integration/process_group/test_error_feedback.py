@@ -186,7 +186,7 @@ def test_what_is_refused(ranks: Any, reducers: Callable[[int], list[str]]) -> No
     for texts in ranks.run(4, refused, reducers(1)):
         for text, expected in zip(
             texts,
-            ["is not sharded", "no process group of the backend", "is sharded over", "(4,)", "(4, 1)"],
+            ["is not sharded", "not a process group of the backend", "is sharded over", "(4,)", "(4, 1)"],
             strict=True,
         ):
             assert expected in text

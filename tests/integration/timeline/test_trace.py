@@ -314,7 +314,7 @@ def test_records_of_lives_before_stay_and_the_newest_counts(ranks, reducers, job
     os.utime(tmp_path / names[1], (1, 1))
     (tmp_path / names[1]).write_text("{}")
     result = CliRunner().invoke(main, ["trace", str(tmp_path)])
-    assert (result.exit_code, "is no record of a rank" in result.output) == (2, True)
+    assert (result.exit_code, "is not a record of a rank" in result.output) == (2, True)
 
 
 def test_a_reducer_writes_its_part_when_the_job_ends_and_on_demand(ranks, serve, job, tmp_path):

@@ -11,7 +11,7 @@ DIAL = "failed to connect to all addresses; last error: "
     [
         (
             f"{DIAL}INTERNAL: ipv4:127.0.0.1:9102: Failed parsing HTTP/2 (Expected SETTINGS frame ...)",
-            "it is no reducer",
+            "it is not a reducer",
         ),
         ("errors resolving no-such-host: [field:A error:UNAVAILABLE", "the host name does not resolve"),
     ],

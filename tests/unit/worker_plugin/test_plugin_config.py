@@ -118,20 +118,20 @@ def test_an_empty_variable_counts_as_not_set():
         ),
         (
             {"REDUCTION_RANK": "two"},
-            "REDUCTION_RANK is 'two', which is no whole number: allowed are 0 to 4095",
+            "REDUCTION_RANK is 'two', which is not a whole number: allowed are 0 to 4095",
         ),
         (
             {"REDUCTION_TIMEOUT_S": "10s"},
-            "REDUCTION_TIMEOUT_S is '10s', which is no number: allowed are more than 0 to 3e+06 seconds",
+            "REDUCTION_TIMEOUT_S is '10s', which is not a number: allowed are more than 0 to 3e+06 seconds",
         ),
         (
             {"REDUCTION_CHUNK_BYTES": "4.5"},
-            "REDUCTION_CHUNK_BYTES is '4.5', which is no whole number: allowed are 1024 to 4194304 bytes, multiples of "
-            "1024",
+            "REDUCTION_CHUNK_BYTES is '4.5', which is not a whole number: allowed are 1024 to 4194304 bytes, "
+            "multiples of 1024",
         ),
         (
             {"REDUCTION_CREDIT_BYTES": "4MiB"},
-            "REDUCTION_CREDIT_BYTES is '4MiB', which is no whole number: allowed are 1024 to 1073741824 bytes",
+            "REDUCTION_CREDIT_BYTES is '4MiB', which is not a whole number: allowed are 1024 to 1073741824 bytes",
         ),
         (
             {"REDUCTION_LOCAL_GROUP": "two"},
@@ -177,7 +177,10 @@ def test_wrong_variables_are_named(environ, text):
         ({"local_group": 4097}, "local_group is 4097; it must be None, 'auto'"),
         ({"local_group": True}, "local_group is True; it must be None, 'auto'"),
         ({"local_group": "node"}, "local_group is 'node'; it must be None, 'auto'"),
-        ({"local_group": 4, "world_size": 6}, "local_group is 4, but the world size 6 is no multiple of it"),
+        (
+            {"local_group": 4, "world_size": 6},
+            "local_group is 4, but the world size 6 is not a multiple of it",
+        ),
         ({"local_group": 2, "fallback": "embedded"}, "fallback='embedded' needs all ranks on one host"),
         ({"local_group": 2, "job": "j" * 196}, f"job '{'j' * 196}' must have 1 to 195 bytes"),
         ({"job": "night@1"}, "job 'night@1' ends like the rail of a job (local_group): choose another name"),

@@ -161,7 +161,7 @@ def receive(submit: Submit) -> Any:
     Raises:
         WorkerLost: it is lost; whatever came until then is not returned. All receivers see that at the
             same piece, and have issued as many collectives.
-        ConfigError: this is no tree.
+        ConfigError: this is not a tree.
     """
     size = torch.zeros(2, dtype=torch.int64)
     submit(size).wait()

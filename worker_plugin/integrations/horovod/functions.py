@@ -20,7 +20,7 @@ def broadcast_parameters(
     """Overwrite tensors by those of rank root_rank.
 
     Args:
-        params: a state_dict, or parameters, or pairs of names and parameters. What is no tensor is left alone.
+        params: a state_dict, or parameters, or pairs of names and parameters. What is not a tensor is left alone.
         root_rank: whose tensors count.
         process_set: the ranks that take part.
 

@@ -32,7 +32,7 @@ def parse_object(source: str, writer: str, text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
-            raise Malformed("it is no object")
+            raise Malformed("it is not an object")
     except (ValueError, RecursionError, Malformed) as error:
         raise malformed(source, writer, text, str(error)) from None
     return document

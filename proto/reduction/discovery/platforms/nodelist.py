@@ -20,7 +20,7 @@ def hostnames(text: str) -> tuple[str, ...]:
     """Return the names of the nodes, in the order of the list.
 
     Raises:
-        ConfigError: it is no node list, or has too many nodes.
+        ConfigError: it is not a node list, or has too many nodes.
     """
     names: list[str] = []
     position = 0
@@ -59,7 +59,7 @@ def _numbers(ranges: str, text: str, room: int) -> list[str]:
         match = _RANGE.fullmatch(part)
         first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
         if match is None or last < first:
-            raise ConfigError(f"node list {text!r}: {part!r} is no number and no range such as 1-3")
+            raise ConfigError(f"node list {text!r}: {part!r} is neither a number nor a range such as 1-3")
         if last - first >= room - len(numbers):
             raise ConfigError(f"node list {text!r} has more than {ADDRESSES_MAX} nodes")
         numbers += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]

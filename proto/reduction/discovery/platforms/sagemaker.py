@@ -114,7 +114,7 @@ def _groups(document: str, fields: Mapping[str, Any]) -> dict[str, list[str]]:
         for group in objects(fields, "instance_groups"):
             name = group.get("instance_group_name")
             if not isinstance(name, str):
-                raise Malformed(f"instance_group_name is no text: {name!r}")
+                raise Malformed(f"instance_group_name is not text: {name!r}")
             found[name] = _in_order(strings(group, "hosts"))
         return found
     except Malformed as error:

@@ -36,7 +36,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
     spec = environ.get(VARIABLE)
     if not spec:
         raise ConfigError(
-            f"reducers {text!r}: {VARIABLE} is not set, so this is no Vertex AI job of several replicas"
+            f"reducers {text!r}: {VARIABLE} is not set, so this is not a Vertex AI job of several replicas"
         )
     cluster = parse(spec, pool, environ.get(JOB_ID))
     if not cluster.reducers:
@@ -62,7 +62,7 @@ def _parse(document: Mapping[str, Any], pool: str, job_id: str | None) -> Cluste
     if not isinstance(pools, dict):
         raise Malformed("it has no object 'cluster'")
     if not isinstance(task, dict):
-        raise Malformed(f"task is no object: {task!r}")
+        raise Malformed(f"task is not an object: {task!r}")
     reducers = strings(pools, pool)
     worker_pools = [name for name in ("workerpool0", "workerpool1") if name != pool]
     workers = [address for name in worker_pools for address in strings(pools, name)]

@@ -43,7 +43,7 @@ class PeerMemory:
         """Map a region, and close its descriptor.
 
         Raises:
-            MalformedFrame: it could become smaller while we read, is no anonymous file, or is one too
+            MalformedFrame: it could become smaller while we read, is not an anonymous file, or is one too
                 many.
             CannotShare: no descriptor or address space is left here, or the peer may have no more of it; or the
                 region has holes.

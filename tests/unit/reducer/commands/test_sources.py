@@ -138,5 +138,5 @@ def test_a_mistyped_variable_is_warned_of_and_those_of_kubernetes_are_not(checke
     code, _ = checked(**variables)
     assert code == 0
     assert [record.getMessage() for record in caplog.records] == [
-        "REDUCER_BINT is no setting; did you mean REDUCER_BIND?"
+        "REDUCER_BINT is not a setting; did you mean REDUCER_BIND?"
     ]

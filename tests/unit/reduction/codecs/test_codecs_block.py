@@ -134,7 +134,7 @@ def test_every_byte_of_a_scaled_contribution_is_written(codec):
 
 
 def odd_rows(codec, count):
-    """Rows some of which have what is no number, or is hardly one."""
+    """Rows some of which have what is not a number, or is hardly one."""
     values = random_rows(codec, count)
     for row, special in enumerate([INF, -INF, NAN, -0.0, 1e-45, 1e-40, FLOAT32.max, FLOAT32.tiny]):
         values[row::11, row * 13 :: 31] = special
@@ -318,7 +318,7 @@ def test_every_int8_pattern_is_a_whole_number():
     assert ours.tolist() == [*(n / 2 for n in range(128)), *(n / 2 for n in range(-128, 0))]
 
 
-# ---- scaled: what is no number, and what is hardly one ----
+# ---- scaled: what is not a number, and what is hardly one ----
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)

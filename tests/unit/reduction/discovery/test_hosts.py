@@ -42,9 +42,9 @@ def test_no_reducers():
         ("a,b", "b", "'b' is in both --hosts and --reducer-hosts: a host has one role"),
         ("", "b", "--hosts '' names no host with workers"),
         (" , ", "b", "names no host with workers"),
-        ("a", "b:50051", "--reducer-hosts: 'b:50051' is no host: write names without a port"),
-        ("a", "http://b", "--reducer-hosts: 'http://b' is no host"),
-        ("gpu-{3..1}", "b", "--hosts: 'gpu-{3..1}' is no host"),
+        ("a", "b:50051", "--reducer-hosts: 'b:50051' is not a host: write names without a port"),
+        ("a", "http://b", "--reducer-hosts: 'http://b' is not a host"),
+        ("gpu-{3..1}", "b", "--hosts: 'gpu-{3..1}' is not a host"),
     ],
 )
 def test_lists_that_cannot_be(workers, reducers, message):

@@ -92,7 +92,10 @@ def test_no_place(environ):
             "REDUCTION_REDUCERS=slurm:0:6000 says that this host is worker 1 of 2, and",
         ),
         (NOBODY | {"REDUCTION_REDUCERS": "vertex:"}, "reducers 'vertex:': CLUSTER_SPEC is not set"),
-        (NOBODY | {"CLUSTER_SPEC": "[]"}, "CLUSTER_SPEC is not what Vertex AI writes (it is no object): []"),
+        (
+            NOBODY | {"CLUSTER_SPEC": "[]"},
+            "CLUSTER_SPEC is not what Vertex AI writes (it is not an object): []",
+        ),
         (vertex("workerpool2") | sagemaker("algo-2"), "two platforms name reducers, CLUSTER_SPEC ("),
         (SLURM | {"SLURM_STEP_NODELIST": "a["}, "node list 'a[':"),
     ],

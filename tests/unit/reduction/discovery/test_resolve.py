@@ -139,5 +139,5 @@ def test_nor_is_a_cluster_that_does_not_say_where_its_reducers_are(monkeypatch, 
 
 def test_a_name_that_cannot_be_one(dns):
     dns.script += [UnicodeError("label empty or too long")] * 9
-    with pytest.raises(ReducerUnavailable, match=r"has 0 of 1 addresses after 1 s: it is no host name"):
+    with pytest.raises(ReducerUnavailable, match=r"has 0 of 1 addresses after 1 s: it is not a host name"):
         resolve(("dns:a..b:1",), 1.0, 1000.0)

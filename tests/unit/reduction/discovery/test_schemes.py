@@ -57,12 +57,12 @@ def test_schemes_are_not_opened_when_they_are_checked():
     [
         (
             "slrum:1:50051",
-            "'slrum' is no scheme either, known are dns, vertex, sagemaker, slurm, ray, file; did you",
+            "'slrum' is not a scheme either, known are dns, vertex, sagemaker, slurm, ray, file; did you",
         ),
         ("slrum:1:50051", "; did you mean 'slurm'?"),
         (
             "consul:service:web",
-            "'consul' is no scheme either, known are dns, vertex, sagemaker, slurm, ray, file",
+            "'consul' is not a scheme either, known are dns, vertex, sagemaker, slurm, ray, file",
         ),
         (
             "vertx:",

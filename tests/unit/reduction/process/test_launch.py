@@ -36,7 +36,7 @@ def test_by_default_only_our_folders():
 
 def test_an_io_process_is_started_alike_and_does_not_change_its_torch(monkeypatch):
     monkeypatch.setenv("REDUCTION_AUTO", "ddp")
-    monkeypatch.setenv("REDUCER_BIND", "kept: it is no setting of this process")
+    monkeypatch.setenv("REDUCER_BIND", "kept: it is not a setting of this process")
     command, environment = io_process_command("/opt/ours")
     assert command == [sys.executable, "-P", "/opt/ours/worker_plugin/io_process/__main__.py"]
     assert environment[VARIABLE].split(os.pathsep) == [SHARED, "/opt/ours"]

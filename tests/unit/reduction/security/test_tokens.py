@@ -71,7 +71,7 @@ def test_a_token_may_have_any_visible_character_but_a_colon(token_file):
         (f"job:{B}ü\n", "line 1 of the token file {} is not JOB:TOKEN"),
         (f"job:{'b' * (TOKEN_CHARS_MAX + 1)}\n", "line 1 of the token file {} is not JOB:TOKEN"),
         (f"job:{A}\n\njob:{B}\n", "line 3 of the token file {} has another token for job 'job'"),
-        (b"job:\xff\xfe\n", "the token file {} is no UTF-8"),
+        (b"job:\xff\xfe\n", "the token file {} is not UTF-8"),
         (b"#" * (FILE_BYTES_MAX + 1), "the token file {} has more than 1048576 bytes"),
     ],
 )

@@ -53,7 +53,7 @@ def test_what_is_no_record_is_an_error(change, why):
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", "[" * 100_000])
 def test_other_json_is_an_error(text):
-    with pytest.raises(ConfigError, match="f is no record of a rank"):
+    with pytest.raises(ConfigError, match="f is not a record of a rank"):
         from_json(text, "f")
 
 

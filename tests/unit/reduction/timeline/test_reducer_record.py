@@ -27,9 +27,9 @@ def test_it_is_read_as_it_was_written():
     ("change", "reason"),
     [
         ({"format": 7}, "^file has format 7, this version reads format 1"),
-        ({"job": 5}, "no record of a reducer: TypeError: job is 5"),
-        ({"spans": [{"seq": 1}]}, "no record of a reducer"),
-        ({"more": 1}, "no record of a reducer"),
+        ({"job": 5}, "not a record of a reducer: TypeError: job is 5"),
+        ({"spans": [{"seq": 1}]}, "not a record of a reducer"),
+        ({"more": 1}, "not a record of a reducer"),
     ],
 )
 def test_another_file_is_refused(change, reason):

@@ -282,7 +282,7 @@ def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
 @pytest.mark.parametrize("field", [1, 2, 4, 5, 6])
 def test_a_worker_frame_that_is_no_push_is_small(field):
     limit = limits.WORKER_CONTROL_BYTES_MAX
-    text = f"length of a worker frame that is no Push is {limit + 1}, allowed are 0 to {limit}"
+    text = f"length of a worker frame that is not a Push is {limit + 1}, allowed are 0 to {limit}"
     with pytest.raises(MalformedFrame, match=text):
         wire.worker_frame_from_wire(sized(field, limit + 1))
     with pytest.raises(MalformedFrame) as caught:
@@ -293,7 +293,7 @@ def test_a_worker_frame_that_is_no_push_is_small(field):
 @pytest.mark.parametrize("field", [1, 2, 3, 5, 6, 7, 8])
 def test_a_reducer_frame_that_is_no_result_is_small(field):
     limit = limits.REDUCER_CONTROL_BYTES_MAX
-    text = f"length of a reducer frame that is no Result is {limit + 1}, allowed are 0 to {limit}"
+    text = f"length of a reducer frame that is not a Result is {limit + 1}, allowed are 0 to {limit}"
     with pytest.raises(MalformedFrame, match=text):
         wire.reducer_frame_from_wire(sized(field, limit + 1))
     with pytest.raises(MalformedFrame) as caught:
@@ -309,7 +309,7 @@ def test_a_push_of_very_many_fields_is_left_to_the_generated_parser():
     assert payloads.split(framed(few), 3) is not None
     assert payloads.split(framed(more), 3) is None
     assert wire.worker_frame_from_wire(framed(more)) == wire.worker_frame_from_wire(framed(few))
-    with pytest.raises(MalformedFrame, match="length of a worker frame that is no Push is"):
+    with pytest.raises(MalformedFrame, match="length of a worker frame that is not a Push is"):
         wire.worker_frame_from_wire(framed(small + b"\x30\x00" * limits.WORKER_CONTROL_BYTES_MAX))
 
 

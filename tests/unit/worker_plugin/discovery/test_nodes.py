@@ -67,7 +67,7 @@ def test_a_number_counts_whatever_the_launcher_says():
 @pytest.mark.parametrize(
     ("ranks", "text"),
     [
-        (localities(3, setting=2), "local_group is 2, but the world size 3 is no multiple of it"),
+        (localities(3, setting=2), "local_group is 2, but the world size 3 is not a multiple of it"),
         (localities(1, 1, setting=2), "local_group is 2, but ranks 0 (h0) and 1 (h1) are on different hosts"),
         (moved(localities(2, 2), 3, local_group=2), "local_group is 'auto' on rank 0 and 2 on rank 3"),
     ],

@@ -23,5 +23,5 @@ def test_other_options_are_refused() -> None:
 
 def test_a_group_of_another_backend_has_no_state() -> None:
     group = dist.ProcessGroup(dist.HashStore(), 0, 1)
-    with pytest.raises(ConfigError, match="is no process group of the backend 'reduction'"):
+    with pytest.raises(ConfigError, match="is not a process group of the backend 'reduction'"):
         state_of(group)

@@ -10,10 +10,10 @@ from worker_plugin.settings import environment
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("REDUCTION_REDUCER", "REDUCTION_REDUCER is no setting; did you mean REDUCTION_REDUCERS?"),
-        ("REDUCTION_TIMEOUT", "REDUCTION_TIMEOUT is no setting; did you mean REDUCTION_TIMEOUT_S?"),
-        ("REDUCTION_LOGS", "REDUCTION_LOGS is no setting; did you mean REDUCTION_LOG?"),
-        ("REDUCTION_FACTOR_OF_X", "REDUCTION_FACTOR_OF_X is no setting, and changes nothing"),
+        ("REDUCTION_REDUCER", "REDUCTION_REDUCER is not a setting; did you mean REDUCTION_REDUCERS?"),
+        ("REDUCTION_TIMEOUT", "REDUCTION_TIMEOUT is not a setting; did you mean REDUCTION_TIMEOUT_S?"),
+        ("REDUCTION_LOGS", "REDUCTION_LOGS is not a setting; did you mean REDUCTION_LOG?"),
+        ("REDUCTION_FACTOR_OF_X", "REDUCTION_FACTOR_OF_X is not a setting, and changes nothing"),
     ],
 )
 @pytest.mark.usefixtures("nobody_warned")

@@ -13,7 +13,7 @@ from worker_plugin.tensors.futures import fail, make_future
 
 INF, NAN = float("inf"), float("nan")
 TOO_LATE = "load_state_dict comes too late: call it before the first backward pass"
-NO_STATE = r"this is no state_dict\(\) of a ReductionState"
+NO_STATE = r"this is not a state_dict\(\) of a ReductionState"
 
 
 def parameters(*sizes):

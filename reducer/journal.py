@@ -36,7 +36,7 @@ RANKS_MAX = 8
 #: Refusals that are part of a normal drain, or of a job's restart: the worker tries elsewhere or again, and its own log
 #: says if that was in vain.
 EXPECTED = (JobBusy, ReducerDraining, StaleInstance)
-#: So many lines about jobs may come at once from a host: 8 ranks join, and their job starts and ends.
+#: How many lines about jobs may come at once from a host: 8 ranks join, and their job starts and ends.
 JOB_LINES_BURST = 12
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 KEPT = 1024
 #: Jobs whose files may be written again.
 FILES_MAX = 1024
-#: So many files are named in the log at once.
+#: How many files are named in the log at once.
 FILES_BURST = 16
 
 

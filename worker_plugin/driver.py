@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 RETRANSMITS_TICKS = 25
 #: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
 TICK_S = 0.04
-#: So many lines of each level may come at once from one communicator.
+#: How many lines of each level may come at once from one communicator.
 LINES_BURST = 16
 
 

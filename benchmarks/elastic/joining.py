@@ -99,7 +99,7 @@ def _cost(lines: list[dict[str, Any]], asked: float, joined: float) -> dict[str,
 
 
 def _lines(folder: Path, worker: subprocess.Popen[bytes], count: int) -> list[dict[str, Any]]:
-    """Return what a worker has said once there are so many lines."""
+    """Return what a worker has said once it has said this many lines."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         lines = [line for path in (folder / "out").glob(f"*-{worker.pid}") for line in read(path)]

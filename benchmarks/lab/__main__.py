@@ -108,7 +108,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def check(command: Sequence[str], workers: int) -> None:
-    """Return if the command can run as a node among so many.
+    """Return if the command can run as one of this many nodes.
 
     Raises:
         ConfigError: it cannot.

@@ -35,7 +35,7 @@ from benchmarks.method.table import markdown, size_text
 from benchmarks.shaped.__main__ import counts, sizes
 
 DEFAULT_SIZES = "4KiB,64KiB,1MiB,4MiB,16MiB,64MiB,256MiB"
-#: A turn reduces about so many bytes, in at most so many collectives.
+#: About how many bytes a turn reduces, and in how many collectives at most.
 TURN_BYTES, TURN_COLLECTIVES = 16 << 20, 50
 HEAD = [
     "n",

@@ -59,7 +59,7 @@ class Strangers:
     data_port: int
     metrics_port: int
     token: str
-    #: They stop after so many seconds or, those that come in waves, after so many waves if it is not 0.
+    #: They stop after this many seconds or, those that come in waves, after this many waves if it is not 0.
     seconds: float
     waves: int
     answers: Counter[str] = field(default_factory=Counter)
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--metrics-port", type=int, default=0)
     parser.add_argument("--token", default="")
     parser.add_argument("--seconds", type=float, default=0.0)
-    parser.add_argument("--waves", type=int, default=0, help="stop after so many waves instead")
+    parser.add_argument("--waves", type=int, default=0, help="stop after this many waves instead")
     given = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -124,13 +124,10 @@ def train(
 
 def counted(addresses: Sequence[str], job: str) -> int:
     """Return the bytes of all pushes and results of a job that has not ended."""
-    return sum(
-        counters.received_bytes + counters.sent_bytes
-        for address in addresses
-        for counters in fetch(address, _STATUS_S, StatusAccess()).jobs
-        if counters.job.partition(" ")[0]
-        == job  # each group of a mesh is a job, with its ranks after the name
-    )
+    jobs = [one for address in addresses for one in fetch(address, _STATUS_S, StatusAccess()).jobs]
+    # Each group of a mesh is a job, with its ranks after the name.
+    ours = [one for one in jobs if one.job.partition(" ")[0] == job]
+    return sum(one.received_bytes + one.sent_bytes for one in ours)
 
 
 def run(model: str, steps: int, workers: int, chosen: Sequence[Way]) -> list[Trained]:

@@ -215,7 +215,7 @@ def _arguments() -> argparse.Namespace:
         type=int,
         default=0,
         metavar="STEPS",
-        help="also let ranks train so many steps alone, and then average over ours in int8, and over Gloo",
+        help="also let ranks train this many steps alone, and then average over ours in int8, and over Gloo",
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the files (%(default)s)")
     given = parser.parse_args()

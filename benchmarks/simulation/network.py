@@ -66,7 +66,7 @@ class Bucket:
     due: float = 0.0
 
     def room_at(self, nbytes: float) -> float:
-        """Return when so many bytes fit into the queue."""
+        """Return when this many bytes fit into the queue."""
         return self.due - max(0.0, self.queue - nbytes) / self.rate
 
     def pass_at(self, nbytes: float, now: float) -> float:

@@ -134,7 +134,7 @@ class _Process:
         self._todo: deque[tuple[float, Callable[[], None]]] = deque()
 
     def work(self, nbytes: int, then: Callable[[], None]) -> None:
-        """Handle a message of so many bytes, after all that is there already; then something happens."""
+        """Handle a message of this many bytes, after all that is there already; then call what waits for it."""
         self._todo.append((self.world.setting.cpu * (MESSAGE_CPU_S + nbytes * BYTE_CPU_S), then))
         if len(self._todo) == 1:
             self.world.cores.take(self)

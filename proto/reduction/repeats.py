@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 #: After a burst, a kind of line is written once in this time for each peer, in seconds.
 REPEAT_S = 30.0
-#: So many lines of a kind and peer may come at once.
+#: How many lines of a kind and peer may come at once.
 BURST = 3
 #: Pairs of kind and peer that are remembered. Peers beyond that share one, of each kind.
 KEYS_MAX = 1024

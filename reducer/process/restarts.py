@@ -8,7 +8,7 @@ PAUSE_S = 1.0
 PAUSE_MAX_S = 30.0
 #: A process that has served this long, in seconds, has shown that it can: its next pause is the first one again.
 STEADY_S = 60.0
-#: So many starts in succession may fail, because the process ends before it listens. Then it has failed.
+#: How many starts in succession may fail because the process ends before it listens. After that it has failed.
 FAILED_STARTS_MAX = 5
 
 

@@ -2,7 +2,7 @@
 
 A history is a list of records, dictionaries with `what`, `t` (seconds) and more:
 
-    life     job, life, ranks, local_size            all ranks of a job begin, each for so many processes
+    life     job, life, ranks, local_size            all ranks of a job begin, each for this many processes
     issued   job, life, rank, seq, op, dtype, contribution   bytes, as they are on the wire
     result   job, life, rank, seq, result            bytes
     failed   job, life, rank, error, text            the rank's error: all later collectives have it too
@@ -42,14 +42,14 @@ Record = dict[str, Any]
 #: How long before an error a fault may have been over that has caused it, in seconds; and before one that says that
 #: nothing has come for the whole of `timeout_s`.
 MEMORY_S, TIMEOUT_MEMORY_S = 45.0, 165.0
-#: Within so many seconds the survivors of a dead rank have its error, if nothing else is wrong.
+#: The time in seconds within which the survivors of a dead rank have its error, if nothing else is wrong.
 DEATH_S = 3.5
-#: A pause after the last fault, in seconds, after which all is as ever: then so many seconds are enough for a sum of
+#: A pause after the last fault, in seconds, after which all is as ever: then this time is enough for a sum of
 #: ranks that have met, and for leaving a reducer.
 RECOVERY_S, SUM_S, DRAIN_S = 8.0, 2.0, 1.0
 #: Faults that may lose a rank, or every reducer; after all others the job goes on.
 SEVERE = frozenset({"silent reducer", "cut", "half cut", "isolate", "slow", "refuse", "freeze"})
-#: Three faults within so many seconds may do the same, whatever they are.
+#: Three faults within this many seconds may do the same, whatever they are.
 CROWD_S = 3.0
 _PLAIN = {"FLOAT32": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2", "INT32": "<i4", "INT64": "<i8"}
 

@@ -41,7 +41,7 @@ def explore(
         start: the first state.
         successors: (label, next state) of every possible step; raises Violation for a forbidden one.
         is_goal: whether a state is an end that we want.
-        states_max: stop after so many states; states that were not expanded count as good.
+        states_max: stop after this many states; states that were not expanded count as good.
         seconds_max: stop after so much time.
     """
     began = time.monotonic()

@@ -39,7 +39,7 @@ class Shape:
     credit_bytes: int | None
     #: How much faster than true each rank's clock runs.
     drifts: tuple[float, ...]
-    #: Each rank is a rail of a node, and stands for so many processes.
+    #: Each rank is a rail of a node, and stands for this many processes.
     local_size: int
     #: What follows when a reducer is lost: "reshard", "wait" or "raise".
     on_reducer_loss: str

@@ -36,7 +36,7 @@ class Meter:
         return Sent(self._bytes, self._segments, self._lost, self._busy_s)
 
     def pace(self, bytes_per_s: int) -> None:
-        """Send no more than so many bytes per second from now on."""
+        """Send no more than this many bytes per second from now on."""
         if bytes_per_s != self.rate:
             self.rate, self.changed_at = bytes_per_s, self._clock.now
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from simulation.faults import Fault
 from simulation.world import Outcome, simulate
 
-#: Runs are begun for so many seconds: a test that fails must say so before pytest-timeout ends it.
+#: For how many seconds runs are begun: a test that fails must say so before pytest-timeout ends it.
 LIMIT_S = 40.0
 
 

@@ -9,7 +9,7 @@ from simulation.faults import KINDS, Fault
 from simulation.shorter import shortest
 from simulation.world import Outcome, simulate
 
-#: New runs are begun for so many seconds.
+#: For how many seconds new runs are begun.
 NEW_S = 20.0
 
 

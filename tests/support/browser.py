@@ -26,7 +26,7 @@ FLAGS = (
 )
 #: How long one command may take, in seconds.
 COMMAND_S = 60.0
-#: So many drivers are started until one finds a port.
+#: How many drivers are started until one finds a port.
 DRIVERS = 5
 _WITHOUT_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

@@ -66,7 +66,8 @@ class AllReducer:
 
     def _issue(self, tensor: torch.Tensor, op: dist.ReduceOp) -> Future:
         if tensor.is_contiguous() and not tensor.is_neg():
-            return self.state.all_reduce_of(self.origins.pop(tensor, None), tensor, op)
+            origin = self.origins.pop(tensor, None) if self.origins else None
+            return self.state.all_reduce_of(origin, tensor, op)
         target = each_once(tensor)  # before it is issued, because it may refuse
         copied = make_future(tensor)
 

@@ -28,7 +28,7 @@ DESCRIPTORS_PER_LINK = 2
 DESCRIPTORS_OF_OURS = 8
 #: File descriptors that are left free, for dialling and for the training script.
 DESCRIPTORS_SPARE = 32
-#: So many reducers on this host may show as many regions as there are; more would need more descriptors.
+#: How many reducers on this host may show as many regions as there are; more would need more descriptors.
 REDUCERS_NEAR_MAX = 8
 #: How long streams may take to send their last frames, in seconds.
 LINGER_S = 2.0

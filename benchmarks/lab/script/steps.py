@@ -71,7 +71,7 @@ def intervals(folder: Path, warmup: int) -> list[list[float]]:
 
     Args:
         folder: where they have recorded.
-        warmup: the first interval begins at the end of the step after so many. Of several optimizers in a process
+        warmup: the first interval begins at the end of the step after this many. Of several optimizers in a process
             that one counts which has stepped most often.
     """
     found = []

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-#: So many ports are tried until one is free on all addresses of the host.
+#: How many ports are tried until one is free on all addresses of the host.
 _TRIES = 16
 
 

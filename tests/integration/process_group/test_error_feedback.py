@@ -24,7 +24,7 @@ def mesh_of(reducers: list[str] | None, shape: tuple[int, ...] = (2, 2), wire: s
     override: Any = None
     if reducers is not None:
         override = {"replicate": ("reduction", ReductionOptions(reducers=reducers, wire_dtype=wire))}
-    names = ("replicate", "shard", "more")[: len(shape)]
+    names = ("replicate", "shard")[: len(shape)]
     return init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override=override)
 
 
@@ -110,7 +110,7 @@ def resumed(rank: Any, reducers: list[str]) -> bool:
 
 
 def discarded(rank: Any, reducers: list[str]) -> bool:
-    """Whether a step that is not used leaves no trace; and one in which a layer gets no gradient."""
+    """Whether a step that is not used leaves no trace."""
     ends = []
     for odd in (False, True):
         mesh = mesh_of(reducers)

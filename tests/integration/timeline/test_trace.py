@@ -245,7 +245,7 @@ def test_ranks_that_fail_leave_what_they_were_doing(ranks, reducers, job, tmp_pa
 
 
 def files(directory, count):
-    """Wait until there are so many records."""
+    """Wait until there are this many records."""
     until = time.monotonic() + 30
     while len(found := sorted(directory.glob("*-rank*.json"))) < count and time.monotonic() < until:
         time.sleep(0.05)

@@ -94,7 +94,7 @@ class ElasticJob:
             rank: its rank.
             delay_s: in seconds.
             variant: which model it has; all but 0 are errors of the script.
-            steps: after so many it leaves.
+            steps: after this many it leaves.
             host: another one than that of the rank.
             is_twin: whether it starts in any case.
         """

@@ -13,13 +13,13 @@ from simulation.faults import Fault
 from simulation.shorter import shortest
 from simulation.world import Outcome
 
-#: New runs are begun for so many seconds.
+#: For how many seconds new runs are begun.
 NEW_S = 15.0
 
 
 @pytest.fixture(autouse=True)
 def no_log() -> Iterator[None]:
-    """Nobody reads what so many workers log."""
+    """Nobody reads what all these workers log."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

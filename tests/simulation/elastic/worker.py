@@ -33,7 +33,7 @@ class SimWorker(Program):
         host: its name.
         config: of the communicator.
         steps: of the whole training.
-        leaves_after: it takes part in so many steps of them.
+        leaves_after: it takes part in this many of their steps.
         think_s: mean seconds of computing in each.
         record: takes what happens, for the checker.
         on_end: called when the process has ended by itself, with whether that was an error.

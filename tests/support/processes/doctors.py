@@ -18,7 +18,7 @@ from support.processes.forks import Fork
 
 from benchmarks.lab.hosts import Host
 
-#: A doctor ends by itself long before; so many seconds mean that it hangs.
+#: A doctor ends by itself long before; one that takes this many seconds hangs.
 LIMIT_S = 110.0
 
 

@@ -43,7 +43,7 @@ def limited(what: int, allowed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_descriptors(spare: int) -> Iterator[None]:
-    """Leave this process so many descriptors in a block, whatever its limit was before."""
+    """Leave this process this many descriptors in a block, whatever its limit was before."""
     with limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + 8):
         taken: list[int] = []
         try:

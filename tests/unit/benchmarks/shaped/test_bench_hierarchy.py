@@ -22,7 +22,7 @@ def arguments(monkeypatch: pytest.MonkeyPatch, *given: str) -> argparse.Namespac
 
 
 def measured(turns: list[float], node_bytes: int) -> Measurement:
-    """Turns of two nodes that each send and receive so many bytes."""
+    """Turns of two nodes that each send and receive this many bytes."""
     traffic = Traffic(
         worker_tx_bytes=2 * len(turns) * node_bytes, worker_rx_bytes=2 * len(turns) * node_bytes
     )

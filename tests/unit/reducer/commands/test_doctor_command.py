@@ -100,7 +100,7 @@ def test_its_costs_are_those_of_the_planner(tmp_path):
     of_two = [plan["cost"] for plan in found["advice"]["plans"] if plan["reducers"] == 2]
     assert of_two == pytest.approx([planned["plans"][1]["cost"]], rel=0.01)
     assert found["advice"]["prices"] == {"worker": 1.4, "reducer": 0.8, "steps": 5000}
-    # Four workers and two reducers per hour, for so many steps as were measured.
+    # Four workers and two reducers per hour, for as many steps as were measured.
     assert found["now_cost"] == pytest.approx((4 * 1.4 + 2 * 0.8) * 5000 * found["now"]["total_s"] / 3600)
     output = " ".join(run("--facts", str(path), "--parameters", "340M", *prices).output.split())
     assert f"the price is {found['now_cost']:.2f} for 5000 steps" in output

@@ -28,7 +28,7 @@ def name_of(codec):
 
 
 def push_bytes(codec, count, k=5):
-    """Return the bytes of a contribution of so many blocks."""
+    """Return the bytes of a contribution of this many blocks."""
     return count * (SCALED_BYTES if codec is not TOPK else k * TOPK_ENTRY_BYTES)
 
 
@@ -485,7 +485,7 @@ def test_ranks_may_send_different_numbers_of_elements():
 
 
 def with_nonzeros(numbers):
-    """Return rows with so many elements that are not 0."""
+    """Return rows with this many elements that are not 0."""
     random = np.random.default_rng(sum(numbers))
     total = np.zeros((len(numbers), TOPK_BLOCK), np.float32)
     for row, number in zip(total, numbers, strict=True):

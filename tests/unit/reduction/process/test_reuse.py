@@ -245,7 +245,7 @@ def test_a_pattern_may_keep_no_more_than_it_was_allowed():
 
 
 def patterns(count, times):
-    """Return rounds of so many sizes, and how many buffers each has allocated; all are of about one size."""
+    """Take `count` buffers of about one size `times` times over; return the pool and what each round allocated."""
     pool, rounds = Pool(), []
     for _ in range(times):
         rounds.append(sum(pool.use(BIG + one) for one in range(count)))

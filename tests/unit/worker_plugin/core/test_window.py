@@ -6,7 +6,7 @@ from worker_plugin.core.window import Window
 
 
 def collective(kib):
-    """A collective of so many KiB; as many chunks on the smallest grid."""
+    """A collective of this many KiB; as many chunks on the smallest grid."""
     return Collective(ReduceOp.SUM, DType.FLOAT32, kib * 256, 7)
 
 

@@ -202,7 +202,7 @@ def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
 
 
 def made(nbytes=4 * PAGE, *, allocated=4 * PAGE, behind=0, seals=SIZE | FUTURE_WRITE):
-    """Return the descriptor of a region of so many bytes, of which so many have memory."""
+    """Return the descriptor of a region of `nbytes`, of which `allocated` have memory."""
     descriptor = os.memfd_create("made", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, nbytes)
     if allocated:

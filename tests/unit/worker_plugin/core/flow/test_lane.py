@@ -9,7 +9,7 @@ INSTANCE = bytes(16)
 
 
 def window_of(*sizes, chunk_bytes=1024):
-    """Return a window with collectives of so many KiB."""
+    """Return a window with collectives of this many KiB."""
     window = Window()
     window.regrid(chunk_bytes)
     for kib in sizes:

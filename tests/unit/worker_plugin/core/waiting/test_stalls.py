@@ -171,7 +171,7 @@ def test_a_reducer_that_is_not_waited_for_is_not_blamed():
 
 
 def small_ones(count):
-    """Return a scene with so many collectives of one chunk, on two reducers in turn."""
+    """Return a scene with this many collectives of one chunk, on two reducers in turn."""
     scene = Scene(world_size=4).run()
     for _ in range(count):
         scene.issue(now=0.0)

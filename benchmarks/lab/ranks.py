@@ -146,7 +146,7 @@ class Ranks:
     def _start(self, reducers: Sequence[str], device: str, hosts: Sequence[Host], sockets: bool) -> None:
         # A fork of this process, with torch's threads, can hang.
         context = multiprocessing.get_context("forkserver" if os.environ.get(TRIED) else "spawn")
-        context.set_forkserver_preload([__name__])
+        context.set_forkserver_preload([__name__, "torch._dynamo"])  # the second is for DDP
         # `spawn` would start it with the first child, inside that child's namespace.
         resource_tracker.ensure_running()
         for rank, host in enumerate(hosts):

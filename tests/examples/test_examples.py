@@ -16,6 +16,8 @@ from integration.conftest import serve  # noqa: F401
 from support.fakes.metadata import Service
 from support.processes.children import environment
 from support.processes.reducers import looked_at
+from support.processes.torchrun import torchrun
+from support.processes.warm import warm
 
 from benchmarks.lab.procfs import children
 
@@ -23,9 +25,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_ddp():
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*torchrun, str(EXAMPLES / "ddp.py")],
+        [*torchrun(2, python=sys.executable), str(EXAMPLES / "ddp.py")],
         capture_output=True,
         text=True,
         timeout=100,
@@ -46,8 +47,7 @@ def test_hsdp_is_as_on_gloo():
 
 
 def hsdp_losses(backend):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    command += [str(EXAMPLES / "hsdp.py"), "--width", "64", "--steps", "4", "--backend", backend]
+    command = [*torchrun(4), str(EXAMPLES / "hsdp.py"), "--width", "64", "--steps", "4", "--backend", backend]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment())
     assert done.returncode == 0, done.stderr
     return [float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)$", done.stdout, re.MULTILINE)]
@@ -70,8 +70,7 @@ def test_local_sgd_leaves_all_ranks_with_the_same_weights():
 
 
 def local_sgd(*options):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [str(EXAMPLES / "local_sgd.py"), "--outer-steps", "4", *options]
+    command = [*torchrun(2), str(EXAMPLES / "local_sgd.py"), "--outer-steps", "4", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment())
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -79,7 +78,7 @@ def local_sgd(*options):
 
 def test_without_ddp(serve):  # noqa: F811
     reducer = serve()
-    command = [sys.executable, str(EXAMPLES / "without_ddp.py"), reducer.address]
+    command = [warm(), str(EXAMPLES / "without_ddp.py"), reducer.address]
     ranks = [
         subprocess.Popen([*command, str(rank), "2"], stdout=subprocess.PIPE, text=True, env=environment())
         for rank in range(2)
@@ -101,7 +100,7 @@ def test_elastic_goes_on_without_a_worker_and_takes_it_in_again(serve):  # noqa:
         "REDUCTION_REDUCERS": serve().address,
         "REDUCTION_WORLD_SIZE": "3",
     }
-    command = [sys.executable, "-u", str(EXAMPLES / "elastic.py"), "--epochs", "60"]
+    command = [warm(), "-u", str(EXAMPLES / "elastic.py"), "--epochs", "60"]
 
     def start(rank):
         more = environment(**variables, REDUCTION_RANK=str(rank))
@@ -142,8 +141,12 @@ def test_they_are_short():
 @pytest.mark.parametrize("by", ["SIGTERM", "a notice"])
 def test_ranks_stop_together_and_go_on(tmp_path, serve, by):  # noqa: F811
     reducer, cloud = serve(), Service()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    command += [str(EXAMPLES / "stop_together.py"), "--checkpoint", str(tmp_path / "checkpoint.pt")]
+    command = [
+        *torchrun(4, python=sys.executable),
+        str(EXAMPLES / "stop_together.py"),
+        "--checkpoint",
+        str(tmp_path / "checkpoint.pt"),
+    ]
     cloud.pages = {"/latest/api/token": ({}, "a token")}
     address = f"http://127.0.0.1:{cloud.server.server_port}"
     variables = environment(REDUCTION_REDUCERS=reducer.address, AWS_EC2_METADATA_SERVICE_ENDPOINT=address)
@@ -181,10 +184,9 @@ def test_ranks_stop_together_and_go_on(tmp_path, serve, by):  # noqa: F811
     assert [one["outcome"] for one in looked_at(reducer.address)["ended"]] == ["ended", "ended"]
 
 
-def torchrun(serve, name, *arguments):  # noqa: F811
+def run_on_three(serve, name, *arguments):  # noqa: F811
     """Run an example on three ranks; return what it says."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    command += [str(EXAMPLES / name), *arguments]
+    command = [*torchrun(3), str(EXAMPLES / name), *arguments]
     variables = environment(REDUCTION_REDUCERS=serve().address)
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=variables)
     assert done.returncode == 0, done.stderr
@@ -194,7 +196,7 @@ def torchrun(serve, name, *arguments):  # noqa: F811
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("flip_in", [25, 0])
 def test_ranks_whose_weights_differ_find_out(serve, flip_in):  # noqa: F811
-    said = torchrun(serve, "drift.py", "--flip-in", str(flip_in), "--steps", "35")
+    said = run_on_three(serve, "drift.py", "--flip-in", str(flip_in), "--steps", "35")
     if flip_in:
         # The least possible: torchrun's ranks write unbuffered, so that two of their lines may come as one.
         ended = re.findall(
@@ -209,14 +211,14 @@ def test_ranks_whose_weights_differ_find_out(serve, flip_in):  # noqa: F811
 
 @pytest.mark.timeout(200)
 def test_unequal_batches(serve):  # noqa: F811
-    said = torchrun(serve, "unequal_batches.py")
+    said = run_on_three(serve, "unequal_batches.py")
     [difference] = re.findall(r"gradients differ by at most (\S+) from", said)
     assert float(difference) < 1e-5
 
 
 @pytest.mark.timeout(200)
 def test_unequal_gpus(serve):  # noqa: F811
-    said = torchrun(serve, "unequal_gpus.py", "--steps", "3")
+    said = run_on_three(serve, "unequal_gpus.py", "--steps", "3")
     equal, by_speed = (
         json.loads(sizes) for sizes in re.findall(r": (\[.*\]) samples, [\d.]+ s per step", said)
     )
@@ -227,7 +229,7 @@ def test_unequal_gpus(serve):  # noqa: F811
 
 @pytest.mark.timeout(200)
 def test_steps_that_do_not_count(serve):  # noqa: F811
-    said = torchrun(serve, "first_nan.py")
+    said = run_on_three(serve, "first_nan.py")
     assert re.findall(r"StepReport\(.*\)", said) == [
         "StepReport(step=3, skipped=('1',), non_finite={})",
         "StepReport(step=6, skipped=(), non_finite={'2': '2.bias'})",

@@ -9,12 +9,12 @@ import functools
 import importlib.util
 import io
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 from support.processes.children import environment
+from support.processes.warm import warm
 
 LADDER = Path(__file__).parents[2] / "examples" / "ladder"
 MISSING = [name for name in ("PIL", "tensorboard", "webdataset") if importlib.util.find_spec(name) is None]
@@ -44,7 +44,7 @@ def shards(tmp_path_factory):
 
 def run(*words, **variables):
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, timeout=110, env=environment(**variables)
+        [warm(), *words], capture_output=True, text=True, timeout=110, env=environment(**variables)
     )
     assert done.returncode == 0, done.stderr[-6000:]
     return done.stdout, done.stderr

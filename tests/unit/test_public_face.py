@@ -48,6 +48,12 @@ def test_where_torch_is_missing_it_can_be_imported():
     assert "torch" in missing
 
 
+def test_it_does_not_load_the_compiler():
+    """That takes more than a second."""
+    script = "import reduction_server as rs, sys; rs.attach; sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], timeout=100, check=True)
+
+
 @pytest.mark.parametrize("module", ["process_group", "elastic", "horovod", "doctor"])
 def test_its_modules_need_no_framework(module):
     found = __import__(f"reduction_server.{module}", fromlist=["x"])

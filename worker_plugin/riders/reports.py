@@ -73,7 +73,8 @@ class Reports:
         self._asked: tuple[Table, list[torch.Tensor]] | None = None
         self._is_skipping = False
         self.forget()
-        module.register_forward_pre_hook(self._on_forward)
+        # Here and not as a decorator: it loads torch._dynamo, more than a second of each process that imports this.
+        module.register_forward_pre_hook(torch.compiler.disable(self._on_forward))  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Begin again with another communicator."""
@@ -92,7 +93,6 @@ class Reports:
         #: When each was handed over, in microseconds since the last pass ended; -1: not known.
         self._handed_over: list[int] = []
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _on_forward(self, module: DistributedDataParallel, _: object) -> None:
         if not torch.is_grad_enabled():
             return

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from support.processes.children import environment
+from support.processes.torchrun import torchrun
 
 SCRIPT = str(Path(__file__).with_name("train_plain.py"))
 RUN = [sys.executable, "-m", "reducer", "run"]
-TRAINING = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", SCRIPT]
 WORKERS, REDUCERS = ("127.0.1.1", "127.0.1.2"), ("127.0.1.3", "127.0.1.4")
 
 
@@ -114,7 +114,7 @@ def test_a_training_on_four_hosts(
     for host in (*WORKERS, *REDUCERS):  # the workers have to wait
         options, variables = platform(host, port)
         variables["REDUCER_PROCESSES"] = "1"
-        launchers.append(start(host, [*options, *common, "--", *TRAINING], variables))
+        launchers.append(start(host, [*options, *common, "--", *torchrun(1, place=()), SCRIPT], variables))
     for launcher in launchers:
         assert launcher.wait() == 0, launcher.said
     said = [launcher.said for launcher in launchers]

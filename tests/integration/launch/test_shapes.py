@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 from support.processes.children import environment
+from support.processes.torchrun import torchrun
 
 SCRIPT = str(Path(__file__).with_name("shapes.py"))
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT]
 RUN = [sys.executable, "-m", "reducer", "run"]
 #: Shapes that do not average by a DDP module's own means, and those that register a hook, which is refused.
 NOT_BY_DDP = {"subclass_that_averages", "by_hand", "local_sgd", "fsdp2", "hsdp"}
@@ -39,7 +39,7 @@ def ended(command: list[str]) -> tuple[dict[str, Ended], str]:
 
 @pytest.fixture(scope="module")
 def over_gloo() -> dict[str, Ended]:
-    shapes, _ = ended(TORCHRUN)
+    shapes, _ = ended([*torchrun(2), SCRIPT])
     assert shapes.keys() > NOT_BY_DDP | WITH_HOOK
     return shapes
 
@@ -47,7 +47,7 @@ def over_gloo() -> dict[str, Ended]:
 @pytest.mark.timeout(400)  # with what all tests here need: twice a dozen scripts that import torch
 def test_modules_go_through_reducers_and_nothing_else_does(over_gloo: dict[str, Ended]) -> None:
     names = over_gloo.keys() - WITH_HOOK
-    shapes, said = ended([*RUN, "--", *TORCHRUN, *sorted(names)])
+    shapes, said = ended([*RUN, "--", *torchrun(2), SCRIPT, *sorted(names)])
     assert shapes.keys() == names
     assert {name: shape.digest for name, shape in shapes.items()} == {
         name: over_gloo[name].digest for name in names
@@ -59,7 +59,7 @@ def test_modules_go_through_reducers_and_nothing_else_does(over_gloo: dict[str, 
 
 
 def test_all_that_is_reduced_goes_through_reducers(over_gloo: dict[str, Ended]) -> None:
-    shapes, said = ended([*RUN, "--auto", "group", "--", *TORCHRUN])
+    shapes, said = ended([*RUN, "--auto", "group", "--", *torchrun(2, python=sys.executable), SCRIPT])
     assert {name: shape.digest for name, shape in shapes.items()} == {
         name: shape.digest for name, shape in over_gloo.items()
     }

@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 from support.processes.children import children_of, environment, is_gone
 from support.processes.reducers import Reducer
-from support.processes.torchrun import Torchrun
+from support.processes.torchrun import Torchrun, torchrun
 
 SCRIPT = str(Path(__file__).with_name("train_plain.py"))
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 REDUCER = [sys.executable, "-m", "reducer"]
 
 
@@ -28,14 +27,17 @@ def outcome(said: str) -> set[tuple[str, str]]:
     return set(re.findall(r"rank \d: (\[.*?\]) (\S+)", said))
 
 
-def trained(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
-    launcher = Torchrun(folder, 2, SCRIPT, *arguments, **variables)
+def trained(folder: Path, *arguments: str, python: str | None = None, **variables: str) -> tuple[int, str]:
+    launcher = Torchrun(folder, 2, SCRIPT, *arguments, python=python, **variables)
     return launcher.wait(), launcher.log.read_text()
 
 
-def trained_through(reducer: Reducer, folder: Path, wish: str, *arguments: str) -> str:
+def trained_through(
+    reducer: Reducer, folder: Path, wish: str, *arguments: str, python: str | None = None
+) -> str:
     """Return what a training says that must end well."""
-    code, said = trained(folder, *arguments, REDUCTION_AUTO=wish, REDUCTION_REDUCERS=reducer.address)
+    variables = {"REDUCTION_AUTO": wish, "REDUCTION_REDUCERS": reducer.address}
+    code, said = trained(folder, *arguments, python=python, **variables)
     assert code == 0, said
     return said
 
@@ -54,7 +56,7 @@ def test_a_script_that_knows_nothing_of_reducers(
     tmp_path: Path, serve: Callable[..., Reducer], weights: str
 ) -> None:
     reducer = serve()
-    said = trained_through(reducer, tmp_path, "ddp")
+    said = trained_through(reducer, tmp_path, "ddp", python=sys.executable)
     assert outcome(said) == {("['reduction_hook']", weights)}
     assert (
         said.count(
@@ -168,7 +170,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_run_starts_reducers_for_a_script(tmp_path: Path) -> None:
-    done = run("--reducers", "2", "--", *TORCHRUN, SCRIPT)
+    done = run("--reducers", "2", "--", *torchrun(2, python=sys.executable), SCRIPT)
     assert done.returncode == 0, done.stderr
     [(hooks, _)] = outcome(done.stdout)
     assert hooks == "['reduction_hook']"

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from support.processes.warm import warm
 
 SCRIPT = """
 import atexit, sys, threading
@@ -57,6 +58,7 @@ def test_no_thread_of_ours_outlives_the_script(way, plane, reducer, job, child_e
         SCRIPT.replace("LEAVE", WAYS[way]),
         (reducer.address, job),
         child_environment(REDUCTION_TRANSPORT=plane),
+        python=sys.executable if way == "dropped" else None,
     )
 
 
@@ -67,10 +69,10 @@ def test_nor_does_one_of_hierarchical_mode(way, reducer, job, child_environment,
     end_well(script, (reducer.address, job), child_environment(), str(tmp_path / "store"))
 
 
-def end_well(script, arguments, environment, *more):
+def end_well(script, arguments, environment, *more, python=None):
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", script, *arguments, str(rank), *more],
+            [python or warm(), "-c", script, *arguments, str(rank), *more],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
+from support.processes.warm import warm
 
 SCRIPT = """
 import multiprocessing, os, sys, threading
@@ -69,7 +69,7 @@ if __name__ == "__main__":
 
 def lines_of(way, store, *arguments, environment):
     """Run the script; return what it prints, and what it logs."""
-    command = [sys.executable, "-c", SCRIPT, str(store), *(arguments or ("", "")), way]
+    command = [warm(), "-c", SCRIPT, str(store), *(arguments or ("", "")), way]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     return sorted(run.stdout.splitlines()), run.stderr.splitlines()
 

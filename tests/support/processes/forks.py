@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.lab.hosts import LOOPBACK, Host
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-#: The last one keeps garbage collections away from what the others have made.
-PRELOADED = ["pytest", "worker_plugin.state", "support.processes.frozen"]
+#: DDP needs the second one; the last one keeps garbage collections away from what the others have made.
+PRELOADED = ["pytest", "torch._dynamo", "worker_plugin.state", "support.processes.frozen"]
 TESTS = Path(__file__).resolve().parents[2]
 
 

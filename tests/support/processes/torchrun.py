@@ -12,12 +12,18 @@ from pathlib import Path
 
 import pytest
 from support.processes.children import environment
+from support.processes.warm import warm
+
+
+def torchrun(count: int, *, python: str | None = None, place: Sequence[str] = ("--standalone",)) -> list[str]:
+    """Return the command that starts `count` ranks, by a warm Python unless another one is named."""
+    return [python or warm(), "-m", "torch.distributed.run", *place, "--nproc-per-node", str(count)]
 
 
 class Torchrun:
     """`torchrun` with `count` processes of a script, and all processes that these start.
 
-    `place` is where its node stands among others.
+    `place` is where its node stands among others. Only with the real Python does `processes` find any.
     """
 
     def __init__(
@@ -26,23 +32,16 @@ class Torchrun:
         count: int,
         *arguments: str,
         place: Sequence[str] = ("--standalone",),
+        python: str | None = sys.executable,
         **more: str,
     ) -> None:
         self.folder = folder
         self._mark = f"INTEGRATION_MARK={uuid.uuid4()}"
         name, _, value = self._mark.partition("=")
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            *place,
-            "--nproc-per-node",
-            str(count),
-        ]
         self.log = folder / "torchrun.log"
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
-                [*command, *arguments],
+                [*torchrun(count, python=python, place=place), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.processes.warm import warm
 
 from benchmarks.gpu import proof
 from benchmarks.method.parts import Parts
@@ -37,7 +37,7 @@ def test_all_parts_are_tried() -> None:
 def test_every_part(names: str, tmp_path: Path) -> None:
     has_links = names != list(GROUPS)[-1]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu.proof", str(tmp_path), *OPTIONS, "--parts", names],
+        [warm(), "-m", "benchmarks.gpu.proof", str(tmp_path), *OPTIONS, "--parts", names],
         cwd=ROOT,
         env=os.environ | ({} if has_links else {"PATH": "/nowhere"}),
         capture_output=True,

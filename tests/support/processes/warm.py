@@ -1,0 +1,201 @@
+"""A `python` whose processes are forks of one that has loaded torch, since loading it takes three seconds.
+
+`warm()` returns a command that takes the arguments of `python`. A process that it starts is as if started by the real
+one: its variables, folder, descriptors 0 to 2, signals, exit code, and the end of its interpreter; nothing of ours is
+loaded before. There `sys.executable` is this command too, so that torchrun starts its ranks in the same way.
+
+What /proc says of such a process (its command, variables, parent, limits) is not its own: a test that looks there
+starts the real `python`. The command becomes that itself where it cannot pass everything on: other options or
+variables of the interpreter, more descriptors, another network.
+
+Run as a script this module is the server, which ends when its stdin does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+_PRELOADED = ("multiprocessing.spawn", "numpy", "torch._dynamo", "torch.distributed.run", "torch.nn.parallel")
+_CALL_BYTES_MAX = 1 << 17
+
+#: The command. It has to start fast: without `site`, and with few modules.
+_COMMAND = """#!{python} -IS
+import os, sys
+
+def check(holds):
+    if not holds:
+        os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+
+arguments = sys.argv[1:]
+is_unbuffered = arguments[:1] == ["-u"]
+arguments = arguments[is_unbuffered:]
+check(arguments and (arguments[0][:1] != "-" or arguments[0] in ("-c", "-m")))
+variables = {{name for name in os.environ if name.startswith("PYTHON")}}
+check(variables <= {{"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}})
+check(len(os.listdir("/proc/self/fd")) == 4)  # 0 to 2, and that of the folder
+check(os.readlink("/proc/self/ns/net") == {network!r})
+import json, signal, socket
+
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+try:
+    server.connect({path!r})
+except OSError:
+    check(False)
+signals = {{signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}}
+ignored = [number for number in signals if signal.getsignal(number) == signal.SIG_IGN]
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+for number in signals:
+    signal.signal(number, lambda number, _: server.send(bytes([number])))
+call = arguments, is_unbuffered, ignored, dict(os.environ), os.getcwd()
+socket.send_fds(server, [json.dumps(call).encode()], [0, 1, 2])
+signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+os.closerange(0, 3)
+code = int.from_bytes(server.recv(4) or b"\\x01", "big", signed=True)
+if code < 0:
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+
+class _Call(NamedTuple):
+    """What a process is to be."""
+
+    arguments: list[str]
+    is_unbuffered: bool
+    ignored: list[int]
+    variables: dict[str, str]
+    folder: str
+
+
+@functools.cache
+def warm() -> str:
+    """Return the path of the command; its server starts when this is first called."""
+    folder = tempfile.mkdtemp(prefix="warm-")
+    command = Path(folder, "python")
+    command.write_text(
+        _COMMAND.format(
+            python=sys.executable, network=os.readlink("/proc/self/ns/net"), path=f"{folder}/socket"
+        )
+    )
+    command.chmod(stat.S_IRWXU)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"{folder}/socket")
+        listener.listen(100)
+        server = subprocess.Popen(
+            [sys.executable, __file__, str(listener.fileno()), str(command)],
+            stdin=subprocess.PIPE,
+            env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+
+    @atexit.register
+    def end() -> None:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait(30)
+        shutil.rmtree(folder)
+
+    return str(command)
+
+
+# ---- the server ----
+
+
+def _serve(listener: socket.socket) -> _Call:
+    """Return in a fork of its own for each call; end when stdin does."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        if 0 in select.select([0, listener], [], [])[0]:
+            os._exit(0)
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return _keep(connection)
+        connection.close()
+
+
+def _keep(connection: socket.socket) -> _Call:
+    """Return in the process that was called for; pass signals on to it, and its exit code back."""
+    data, descriptors, _, _ = socket.recv_fds(connection, _CALL_BYTES_MAX, 3)
+    if len(descriptors) < 3:
+        os._exit(1)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        return _Call(*json.loads(data))
+    for descriptor in (*descriptors, 0, 1, 2):
+        os.close(descriptor)
+    ended = os.pidfd_open(pid)
+    while True:
+        if ended in select.select([connection, ended], [], [])[0]:
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            connection.send(code.to_bytes(4, "big", signed=True))
+            os._exit(0)
+        number = connection.recv(1)
+        os.kill(pid, number[0] if number else signal.SIGKILL)
+        if not number:  # the command was killed
+            os._exit(0)
+
+
+def _become(call: _Call, command: str, paths: list[str]) -> None:
+    """Run what was called for, as the interpreter would."""
+    import numpy as np
+    import torch
+
+    first, *rest = call.arguments
+    os.chdir(call.folder)
+    os.environ.clear()
+    os.environ.update(call.variables)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in call.ignored:
+        signal.signal(number, signal.SIG_IGN)
+    if call.is_unbuffered or "PYTHONUNBUFFERED" in call.variables:
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    here = {"-c": "", "-m": call.folder}.get(first) or os.path.dirname(os.path.realpath(first))
+    more = filter(None, call.variables.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:] = [here, *more, *paths]
+    sys.executable = command
+    np.random.seed()
+    if call.variables.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
+        torch._import_device_backends()
+    if first == "-c":
+        sys.argv[:] = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+    elif first == "-m":
+        sys.argv[:] = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = call.arguments
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    _paths = sys.path[1:]
+    for _name in _PRELOADED:
+        importlib.import_module(_name)
+    gc.collect()
+    gc.freeze()
+    _become(_serve(socket.socket(fileno=int(sys.argv[1]))), sys.argv[2], _paths)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
+from reduction.client.access import Access
 from reduction.errors import (
     ClosedError,
     ConfigError,
@@ -60,7 +61,6 @@ from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline import on_demand
 from worker_plugin.timeline.recorder import Recorder
-from worker_plugin.transports.security import Access
 
 log = logging.getLogger(__name__)
 

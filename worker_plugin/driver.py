@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from reduction.client.access import Access
 from reduction.errors import (
     DataCorrupted,
     LocalProtocolError,
@@ -48,7 +49,6 @@ from worker_plugin.process.io_loop import io_loop
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Recorder
 from worker_plugin.transports.links import Links
-from worker_plugin.transports.security import Access
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from reduction.client.access import Access
 from reduction.model import JobStatus
 from reduction.timeline.parts import chunk_time
 from reduction.timeline.stragglers import last_ranks, straggler, waited_for
@@ -15,7 +16,6 @@ from worker_plugin.process import log_setup
 from worker_plugin.timeline.recorder import KEPT, Recorder
 from worker_plugin.timeline.report import Report
 from worker_plugin.timeline.stats import shares
-from worker_plugin.transports.security import Access
 from worker_plugin.transports.status_call import ask
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,9 @@ from pathlib import Path
 import grpc
 import numpy as np
 from reduction import layout, limits, model, wire
+from reduction.client.access import OPEN, with_certificates
+from reduction.client.grpc_client import METHOD, GrpcEndpoint
+from reduction.client.tcp_client import TcpEndpoint
 from reduction.errors import ReductionError
 from reduction.model import (
     NOWHERE,
@@ -45,9 +48,6 @@ from reducer.credentials import Certificates
 from reducer.engine import Engine
 from reducer.transports.grpc_server import Drain, GrpcServer, Limits
 from reducer.transports.tcp_server import DataPort
-from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
-from worker_plugin.transports.security import OPEN, with_certificates
-from worker_plugin.transports.tcp_client import TcpEndpoint
 
 CHUNK = 1024
 P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT

@@ -6,11 +6,11 @@ import asyncio
 
 import grpc
 from reduction import limits, wire
+from reduction.client.tcp_client import TcpEndpoint, TcpStream
 from reduction.model import Join, Moved, Welcome
 from reduction.transports import tcp
 
 from reducer.transports.grpc_server import SERVICE
-from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
 CREDIT = 1 << 20
 

@@ -10,6 +10,7 @@ from conformance.places import CHUNK, L, P, Recorder, cut_off_a_deaf_rank
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from reduction import limits, wire
+from reduction.client.grpc_client import METHOD, GrpcEndpoint
 from reduction.errors import MalformedFrame, ReducerAbsent, ReducerUnavailable, Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Abort
 from reduction.v1 import reduction_pb2 as pb
@@ -18,7 +19,6 @@ from support.network.relays import StrangePort
 
 from reducer.engine import Engine
 from reducer.transports.grpc_server import SERVICE, GrpcServer
-from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 

@@ -8,13 +8,13 @@ import pytest
 from conformance.places import GrpcPlace, TcpPlace
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from reduction import wire
+from reduction.client.grpc_client import METHOD
 from reduction.errors import ReducerUnavailable, ResourceExhausted
 from reduction.limits import STREAMS_PER_CONNECTION_MAX
 from reduction.model import Abort, Join, Welcome
 from support.network.channels import NO_PROXY
 
 from reducer.transports.grpc_server import Limits
-from worker_plugin.transports.grpc_client import METHOD
 
 
 @pytest.fixture(params=[GrpcPlace, TcpPlace], ids=["grpc", "tcp"])

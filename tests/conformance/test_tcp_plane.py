@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from conformance.places import CHUNK, DataConnection, G, L, P, cut_off_a_deaf_rank, received_bytes
 from reduction import limits, wire
+from reduction.client import tcp_client
+from reduction.client.grpc_client import GrpcEndpoint
+from reduction.client.tcp_client import TcpEndpoint
 from reduction.errors import DataCorrupted, MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
@@ -28,9 +31,6 @@ from reduction.transports import tcp
 from support.network.relays import BAD_PORTS, Relay
 
 from reducer.transports import outbox, tcp_server
-from worker_plugin.transports import tcp_client
-from worker_plugin.transports.grpc_client import GrpcEndpoint
-from worker_plugin.transports.tcp_client import TcpEndpoint
 
 MIB = 1 << 20
 

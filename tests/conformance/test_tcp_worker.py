@@ -6,6 +6,7 @@ import pytest
 from conformance.places import Arena, Recorder
 from conformance.scripted import CREDIT, ScriptedReducer
 from reduction import limits, wire
+from reduction.client import tcp_client
 from reduction.errors import DataCorrupted, MalformedFrame, ReducerUnavailable
 from reduction.model import (
     Abort,
@@ -21,8 +22,6 @@ from reduction.model import (
     Welcome,
 )
 from reduction.transports import tcp
-
-from worker_plugin.transports import tcp_client
 
 LONG_S = 1000.0
 

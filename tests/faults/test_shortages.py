@@ -17,11 +17,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from reduction.client.tcp_client import TcpStream
 from reduction.errors import ResourceExhausted
 from support.processes.ranks import Ranks
 from support.processes.shortages import forbid_memory_files, limit, limited, mapped_bytes, no_descriptors
-
-from worker_plugin.transports.tcp_client import TcpStream
 
 #: Elements of a collective that has a region of its own.
 NUMEL = 300_000

@@ -17,6 +17,7 @@ from typing import Any
 from fuzz import descriptors, frames, scripts
 from fuzz.bugs import HANG_S, Bugs, run
 from reduction import limits, wire
+from reduction.client.tcp_client import TcpEndpoint, TcpStream
 from reduction.errors import MalformedFrame, ReductionError
 from reduction.limits import LINKS_MAX
 from reduction.model import Moved, Place, ReducerFrame, Welcome, WorkerFrame
@@ -40,7 +41,6 @@ from worker_plugin.core.actions import (
 from worker_plugin.core.events import Close, Event, Issued, Received, StreamLost, Tick
 from worker_plugin.core.rank import Identity, RankCore
 from worker_plugin.transports.destinations import Destinations
-from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
 COLLECTIVES_MAX = 8
 _CHUNKS = len(frames.SIZES)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from reduction.client.access import OPEN, Access
 from reduction.discovery.resolve import resolve
 from reduction.errors import ConfigError
 from reduction.model import NamedReducers
@@ -22,7 +23,7 @@ from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.discovery.colocated import Colocation
 from worker_plugin.discovery.embedded import EmbeddedReducer, User, give_back, lend
 from worker_plugin.discovery.nodes import Locality
-from worker_plugin.transports.security import OPEN, Access, access_of, private_access
+from worker_plugin.transports.security import access_of, private_access
 
 log = logging.getLogger(__name__)
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from reduction.client.access import Access, with_certificates
 from reduction.errors import ReductionError, from_name
 from reduction.model import Collective, DType, NamedReducers, Place, ReduceOp
 from reduction.security.tls import TlsFiles
@@ -40,7 +41,6 @@ from worker_plugin.core.rank import Identity
 from worker_plugin.discovery.addresses import Sources
 from worker_plugin.driver import Start
 from worker_plugin.timeline.recorder import Progress
-from worker_plugin.transports.security import Access, with_certificates
 
 #: Characters of an error or a line of the log that are kept.
 TEXT_MAX = 16 * 1024

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from reduction.client.access import Access
 from reduction.errors import LocalProtocolError, ReductionError, ResourceExhausted, WorkerFailed
 from reduction.process import descriptors
 from reduction.process.launch import io_process_command
@@ -33,7 +34,6 @@ from worker_plugin.process.io_loop import io_loop
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Recorder
-from worker_plugin.transports.security import Access
 
 log = logging.getLogger(__name__)
 

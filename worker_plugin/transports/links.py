@@ -8,6 +8,9 @@ from collections.abc import Coroutine
 from typing import Protocol
 
 from reduction.blocking import look_up
+from reduction.client.access import OPEN, Access
+from reduction.client.grpc_client import GrpcEndpoint
+from reduction.client.tcp_client import TcpEndpoint
 from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, Push, ReducerFrame, WorkerFrame
 from reduction.pacing import Sent
@@ -17,9 +20,6 @@ from reduction.transports.interface import RemoteEndpoint, RemoteStream
 from reduction.transports.shared import OWN_REGIONS_MAX, OwnMemory
 
 from worker_plugin.transports.destinations import Destinations
-from worker_plugin.transports.grpc_client import GrpcEndpoint
-from worker_plugin.transports.security import OPEN, Access
-from worker_plugin.transports.tcp_client import TcpEndpoint
 from worker_plugin.transports.unopened import UnopenedEndpoint
 
 #: File descriptors of one link: a connection on each plane.

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import grpc
 from reduction import wire
 from reduction.blocking import look_up
+from reduction.client.access import Access
+from reduction.client.grpc_client import METHOD, GrpcEndpoint
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.limits import LOBBY_ENTRIES_MAX, LOBBY_S, LOBBY_SAYS_MAX, LOBBY_SAYS_PER_S
 from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
@@ -23,8 +25,6 @@ from reduction.repeats import LINES
 from worker_plugin.process import fork
 from worker_plugin.process.io_loop import io_loop
 from worker_plugin.process.life import life_port
-from worker_plugin.transports.grpc_client import METHOD, GrpcEndpoint
-from worker_plugin.transports.security import Access
 
 log = logging.getLogger(__name__)
 

@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
-from dataclasses import dataclass, field
-
-import grpc
+from reduction.client.access import Access, with_certificates
 from reduction.errors import ConfigError
-from reduction.security.tls import TlsFiles
 from reduction.security.tokens import read_tokens, to_metadata
 
 from worker_plugin.config import PluginConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Certificate and token of one communicator, read once. Not to be pickled: it holds the token."""
-
-    #: None connects without TLS.
-    tls: TlsFiles | None = None
-    credentials: grpc.ChannelCredentials | None = field(default=None, repr=False)
-    #: The same, for connections to data ports.
-    tls_context: ssl.SSLContext | None = field(default=None, repr=False)
-    #: Sent with each Session call; holds the token.
-    metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-
-
-#: No certificate and no token.
-OPEN = Access()
 
 
 def access_of(config: PluginConfig, job: str) -> Access:
@@ -55,17 +34,3 @@ def private_access(token: str, config: PluginConfig | None = None) -> Access:
         ConfigError: a file of the settings cannot be used.
     """
     return with_certificates(None if config is None else config.tls, to_metadata(token))
-
-
-def with_certificates(tls: TlsFiles | None, metadata: tuple[tuple[str, str], ...]) -> Access:
-    """Return the certificates of these files, if there are any, and what is sent with each call. It may block.
-
-    Raises:
-        ConfigError: a file cannot be used, or our certificate is out of date.
-    """
-    if tls is None:
-        return Access(metadata=metadata)
-    if trouble := tls.trouble():
-        raise ConfigError(trouble)
-    key, cert, ca = tls.read()
-    return Access(tls, grpc.ssl_channel_credentials(ca, key, cert), tls.client_context(), metadata)

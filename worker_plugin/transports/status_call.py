@@ -8,12 +8,11 @@ from typing import Any
 
 import grpc
 from reduction import wire
+from reduction.client.access import Access
+from reduction.client.grpc_client import OPTIONS
 from reduction.errors import MalformedFrame
 from reduction.model import ReducerStatus
 from reduction.v1 import reduction_pb2 as pb
-
-from worker_plugin.transports.grpc_client import OPTIONS
-from worker_plugin.transports.security import Access
 
 METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Status"
 #: How long an answer may take, in seconds.

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+from reduction.client.access import OPEN, Access
 from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, Push
 from simulation.elastic.threads import Program, here
@@ -18,7 +19,6 @@ from simulation.reducer import SimReducer
 
 from reducer.transports.lobby_calls import LobbyCalls
 from reducer.transports.turns import Turns
-from worker_plugin.transports.security import OPEN, Access
 
 
 class Links:

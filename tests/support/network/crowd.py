@@ -8,6 +8,8 @@ from collections import Counter
 
 import numpy as np
 from reduction import layout
+from reduction.client.grpc_client import GrpcEndpoint
+from reduction.client.tcp_client import TcpEndpoint
 from reduction.errors import ReducerUnavailable
 from reduction.model import (
     Abort,
@@ -24,9 +26,6 @@ from reduction.model import (
     Start,
     Welcome,
 )
-
-from worker_plugin.transports.grpc_client import GrpcEndpoint
-from worker_plugin.transports.tcp_client import TcpEndpoint
 
 CHUNK = 64 << 10
 CHUNKS = 4

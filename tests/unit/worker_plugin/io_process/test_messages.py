@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import pytest
+from reduction.client.access import OPEN
 from reduction.errors import CollectiveTimeout, ConfigError, WorkerFailed
 from reduction.limits import MEMBERS_MAX
 from reduction.model import Collective, DType, NamedReducers, Place, ReduceOp
@@ -19,7 +20,7 @@ from worker_plugin.io_process import messages
 from worker_plugin.io_process.channel import MESSAGE_BYTES_MAX
 from worker_plugin.timeline.recorder import Progress
 from worker_plugin.timeline.totals import Totals
-from worker_plugin.transports.security import OPEN, private_access
+from worker_plugin.transports.security import private_access
 
 IDENTITY = Identity(
     job="night-run",

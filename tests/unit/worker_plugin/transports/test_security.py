@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from reduction.client.access import OPEN
 from reduction.errors import ConfigError, Unauthenticated
 from reduction.model import PROTOCOL_VERSION, Goodbye, Join
 from reduction.security.tokens import TokenTable, to_metadata
@@ -11,7 +12,7 @@ from support.network.certificates import Authority
 from reducer.credentials import Certificates
 from reducer.security import check_join, check_status
 from worker_plugin.config import PluginConfig
-from worker_plugin.transports.security import OPEN, access_of, private_access
+from worker_plugin.transports.security import access_of, private_access
 
 A, B = "a" * 32, "b" * 32
 TOKENS = TokenTable({"one": A, "two": B})

@@ -10,7 +10,9 @@ from collections import deque
 from typing import Any
 
 import grpc
+
 from reduction import limits, wire
+from reduction.client.access import OPEN, Access
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.model import WorkerFrame
 from reduction.security.tls_refusal import why_refused
@@ -18,8 +20,6 @@ from reduction.text import printable
 from reduction.transports.grpc_reasons import plain, shorter
 from reduction.transports.interface import Sink
 from reduction.v1 import reduction_pb2 as pb
-
-from worker_plugin.transports.security import OPEN, Access
 
 METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
 
@@ -92,7 +92,7 @@ class GrpcEndpoint:
         text = f"{self.address}: {words}" if is_dial else f"{self.address}: {code.name}: {details}"
         # gRPC gives the reason of a connection that failed as text only, in the words of
         # strerror(3). Words that are not found cost the grace that any lost stream has
-        # (core/membership/verdict.py).
+        # (worker_plugin/core/membership/verdict.py).
         if details.endswith(_REFUSED):
             return ReducerAbsent(text)
         if code is grpc.StatusCode.UNAVAILABLE and is_silent:

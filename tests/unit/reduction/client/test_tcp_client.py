@@ -3,9 +3,8 @@
 import asyncio
 
 import pytest
+from reduction.client.tcp_client import TcpEndpoint, TcpStream
 from reduction.model import Ack, Join, Welcome
-
-from worker_plugin.transports.tcp_client import TcpEndpoint, TcpStream
 
 JOIN = Join("job", b"I" * 16, 0, 1, b"N" * 16, "h", 0, 4096)
 OFFER = Welcome(b"R" * 16, 4096, 50052, b"K" * 32)

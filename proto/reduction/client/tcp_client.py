@@ -24,10 +24,10 @@ import logging
 import socket
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from reduction import wire
 from reduction.blocking import look_up
+from reduction.client.access import OPEN, Access
+from reduction.client.grpc_client import GrpcEndpoint
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.pacing import Sent
@@ -37,18 +37,15 @@ from reduction.transports import shared, tcp
 from reduction.transports.interface import ResultSink
 from reduction.transports.shared import OwnMemory, Sharing, is_possible
 
-from worker_plugin.transports.grpc_client import GrpcEndpoint
-from worker_plugin.transports.security import OPEN, Access
-
 log = logging.getLogger(__name__)
 
 #: How long connecting to the data port may take, greeting included, in seconds.
 DIAL_S = 3.0
 #: Pauses before the data port is dialled again, in seconds; the last one repeats.
 REDIAL_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-#: How long one half of a stream may outlive the other, in seconds. Well below the grace that a rank
-#: has to dial again (core/membership/verdict.py); a reason for the end that comes later than this is told at
-#: the next Join as well.
+#: How long one half of a stream may outlive the other, in seconds. Well below the grace that a rank has to dial again
+#: (worker_plugin/core/membership/verdict.py); a reason for the end that comes later than this is told at the next Join
+#: as well.
 LINGER_S = 0.3
 _COUNTER_BYTES = 8
 
@@ -73,8 +70,8 @@ class TcpEndpoint:
         #: None without TLS.
         self.tls_context = access.tls_context
         self.is_required = is_required
-        #: Whether the data port did not answer last time. If so, new streams do not wait for it.
-        self.is_out_of_reach = False
+        #: Why the data port did not answer last time; empty if it did. If not, new streams do not wait for it.
+        self.why_not_tcp = ""
         self._grpc = GrpcEndpoint(address, access)
 
     def open(self, sink: ResultSink) -> TcpStream:
@@ -103,7 +100,7 @@ class TcpStream:
         self._local_socket = ""
         self._sharing: Sharing | None = None
         #: How many results this side has copied: one number, which the reducer reads.
-        self._copied: NDArray[np.uint64] | None = None
+        self._copied: memoryview | None = None
         self._error: ReductionError | None = None
         self._has_moved = False
         self._is_closing = False
@@ -220,7 +217,7 @@ class TcpStream:
             if self._endpoint.memory is not None and welcome.place.host == own_host():
                 self._local_socket = local_socket(welcome.incarnation)
             self._dialling = self._loop.create_task(self._dial(welcome.data_port, welcome.data_key))
-            if not self._endpoint.is_out_of_reach or self._endpoint.is_required:
+            if not self._endpoint.why_not_tcp or self._endpoint.is_required:
                 return
         elif self._endpoint.is_required:
             self._fail(
@@ -242,16 +239,16 @@ class TcpStream:
             if endpoint.is_required:
                 self._fail(ReducerUnavailable(f"{text}; transport is 'tcp'"))
                 return
-            if not endpoint.is_out_of_reach:
-                endpoint.is_out_of_reach = True
+            if not endpoint.why_not_tcp:
+                endpoint.why_not_tcp = f"data port {port}: {reason}"
                 text += "; going on over gRPC, which costs more CPU, and trying again"
                 LINES.log(log, logging.WARNING, "no data port", endpoint.address, "%s", text)
             self._go_on()
             if self._is_closing:
                 return
             await asyncio.sleep(pause_s)
-        if endpoint.is_out_of_reach:
-            endpoint.is_out_of_reach = False
+        if endpoint.why_not_tcp:
+            endpoint.why_not_tcp = ""
             text = "the data port of %s, %d, can be used now"
             LINES.log(log, logging.WARNING, "data port", endpoint.address, text, endpoint.address, port)
         self._dialling = None
@@ -308,7 +305,7 @@ class TcpStream:
         if place is None:
             self._note_unshared(memory.refusal)
             return
-        self._copied = counter.view(np.uint64)
+        self._copied = counter.data.cast("Q")
         connection.send(tcp.counter_header(len(place)), place)
 
     def _note_unshared(self, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import secrets
 import sys
@@ -105,8 +106,9 @@ def doctor(
             measured = from_json(Facts, document.get("facts", document))
             _check_ranks(measured)
         else:
-            # gRPC would report failed handshakes on stderr, beside ours.
+            # gRPC would report failed handshakes on stderr, and our client closed data ports, beside the findings.
             os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+            logging.getLogger("reduction").setLevel(logging.ERROR)
             from reducer.doctor.examine import examine
             from reducer.doctor.reach import Visit
             from reducer.observe.status import StatusAccess

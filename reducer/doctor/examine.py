@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from reduction.discovery.resolve import resolve
@@ -44,7 +45,7 @@ def examine(
         )
     elif any(not reducer.trouble for reducer in reducers):
         try:
-            alone, together = measure(reducers, visit)
+            alone, together = asyncio.run(measure(reducers, visit))
         except ReductionError as error:
             failure = str(error)
     worker = Worker(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import socket
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
+from reduction.client.access import with_certificates
 from reduction.errors import MalformedFrame, ReductionError
 
 from reducer.config import split_address
 from reducer.doctor.facts import Path, Reducer
-from reducer.doctor.session import Session
+from reducer.doctor.session import Session, session
 from reducer.observe.status import LOOKS_AT_A_TIME, NoAnswer, StatusAccess, fetch
 
 #: How long a port may take to accept a connection.
@@ -32,9 +35,22 @@ class Visit:
     job: str
     timeout_s: float
 
+    def session(self, address: str) -> AbstractAsyncContextManager[Session]:
+        """Return a session with a reducer process.
+
+        Raises:
+            ConfigError: a certificate cannot be used, or there is no token for the job.
+        """
+        access = with_certificates(self.access.tls, self.access.metadata_of(self.job))
+        return session(address, access, self.job, self.timeout_s)
+
 
 def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:
-    """Look at the processes at these addresses, and then at their siblings."""
+    """Look at the processes at these addresses, and then at their siblings.
+
+    Raises:
+        ConfigError: a certificate cannot be used.
+    """
     with ThreadPoolExecutor(LOOKS_AT_A_TIME) as pool:
         given = list(pool.map(lambda address: _look(address, visit), dict.fromkeys(addresses)))
         beside = {
@@ -45,7 +61,26 @@ def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:
         others = [address for address in beside if address not in addresses]
         siblings = list(pool.map(lambda address: _look(address, visit), others))
     found = [reducer for reducer, _ in (*given, *siblings)]
-    return [replace(reducer, given=beside.get(reducer.address, reducer.address)) for reducer in found]
+    found = [replace(reducer, given=beside.get(reducer.address, reducer.address)) for reducer in found]
+    return asyncio.run(_tried(found, visit))
+
+
+async def _tried(reducers: Sequence[Reducer], visit: Visit) -> list[Reducer]:
+    """Return them with what a session with each shows that has no trouble."""
+    slots = asyncio.Semaphore(LOOKS_AT_A_TIME)
+
+    async def tried(reducer: Reducer) -> Reducer:
+        if reducer.trouble:
+            return reducer
+        try:
+            async with slots, visit.session(reducer.address) as one:
+                plane, why_not = one.plane, one.why_not_tcp
+                seen = replace(reducer, plane=plane, why_not_tcp=why_not, is_near=one.is_near)
+                return replace(seen, path=await _path(one))
+        except ReductionError as error:
+            return replace(reducer, trouble=f"{type(error).__name__}: {error}")
+
+    return await asyncio.gather(*map(tried, reducers))
 
 
 def _look(address: str, visit: Visit) -> tuple[Reducer, tuple[int, ...]]:
@@ -66,13 +101,7 @@ def _look(address: str, visit: Visit) -> tuple[Reducer, tuple[int, ...]]:
         jobs=sorted({job.title for job in status.jobs if not _is_ours(job.job, job.group, visit)}),
         free_bytes=max(0, status.memory_limit_bytes - status.memory_reserved_bytes),
     )
-    try:
-        with contextlib.closing(Session(address, visit.access, visit.job, visit.timeout_s)) as session:
-            plane, why_not = session.plane, session.why_not_tcp
-            seen = replace(seen, plane=plane, why_not_tcp=why_not, is_near=session.is_near)
-            return replace(seen, path=_path(session)), status.siblings
-    except ReductionError as error:
-        return replace(seen, trouble=f"{type(error).__name__}: {error}"), status.siblings
+    return seen, status.siblings
 
 
 def _is_ours(job: str, group: str, visit: Visit) -> bool:
@@ -105,16 +134,16 @@ def _why_no_answer(reason: str, visit: Visit) -> str:
     return reason
 
 
-def _path(session: Session) -> Path:
-    answers = sorted(session.ping())
-    info, source = session.tcp_info, session.source
+async def _path(one: Session) -> Path:
+    answers = sorted(await one.ping())
+    source, mss, state = one.connection
     interface = interface_of(source) if source else ""
     return Path(
         interface=interface,
         source=source,
         link_mbit=link_speed(interface),
-        mss=info.mss,
-        rtt_s=info.rtt_s,
+        mss=mss,
+        rtt_s=state.least_rtt_s,
         answer_s=answers[0],
         answer_p99_s=answers[int(0.99 * len(answers))],
     )

@@ -1,16 +1,50 @@
-"""What is measured on a stream: how long an empty sum takes, and how many bytes per second come back as sums."""
+"""One rank of a job of its own at one reducer process, over the real data plane: how long an empty sum takes, and how
+many bytes per second come back as sums.
+
+The reducer treats it as any job: it joins, moves to the data port if that answers, and pushes chunks
+whose sums come back. There is nobody else in the job, so a sum is what was pushed.
+"""
 
 from __future__ import annotations
 
-import queue
+import asyncio
+import contextlib
+import os
+import socket
 import time
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import NamedTuple, TypeVar
 
-from reduction.model import Collective, DType, Push, ReduceOp, Result
+from reduction import limits
+from reduction.client.access import Access
+from reduction.client.tcp_client import TcpEndpoint
+from reduction.errors import ReducerUnavailable, ReductionError, from_code
+from reduction.model import (
+    Abort,
+    Collective,
+    Configuration,
+    DType,
+    Goodbye,
+    Hello,
+    Join,
+    Member,
+    Push,
+    ReduceOp,
+    ReducerFrame,
+    Result,
+    Start,
+    Welcome,
+)
+from reduction.process.place import own_host
+from reduction.transports.tcp.socket_options import PathState, path_state
 
-from reducer.doctor.stream import CHUNK_BYTES, Stream
+T = TypeVar("T")
 
-#: Chunks of one collective.
-CHUNKS = 64
+#: Bytes of a message, and chunks of one collective.
+CHUNK_BYTES, CHUNKS = 64 << 10, 64
+#: Bytes under way, as the reducer grants them at most to a job on a short path.
+WINDOW_MAX = limits.CREDIT_BYTES_USUAL
 #: So long a chunk may be under way beyond its least time before fewer bytes are pushed ahead. It is the
 #: latency that workers aim at; more would only fill queues, and lose packets of others.
 LATENCY_S = 0.016
@@ -18,23 +52,112 @@ LATENCY_S = 0.016
 BEGINNING = 0.2
 #: Empty pushes whose answers are timed.
 PINGS = 50
+#: How long leaving may take, in seconds.
+LEAVE_S = 0.5
 
 
-class Session(Stream):
-    """A stream that measures. All methods block; see `Stream`."""
+class Connection(NamedTuple):
+    """What the kernel knows of the data connection; nothing on gRPC."""
 
-    def ping(self) -> list[float]:
+    #: Our own address.
+    source: str = ""
+    #: Bytes of a packet; 0 if the kernel does not tell.
+    mss: int = 0
+    path: PathState = PathState()
+
+
+@contextlib.asynccontextmanager
+async def session(address: str, access: Access, job: str, timeout_s: float) -> AsyncIterator[Session]:
+    """Join, and leave at the end.
+
+    Args:
+        address: of the reducer process, HOST:PORT.
+        access: what is shown to it.
+        job: name of the job.
+        timeout_s: how long any single answer may take.
+
+    Raises:
+        ReductionError: it did not answer, or refused us; the message says why.
+    """
+    endpoint = TcpEndpoint(address, is_required=False, access=access)
+    made = Session(endpoint, timeout_s)
+    try:
+        await made.join(job)
+        yield made
+    finally:
+        await made.leave()
+        await endpoint.close()
+
+
+class Session:
+    """A stream that measures. It is the stream's `ResultSink`."""
+
+    def __init__(self, endpoint: TcpEndpoint, timeout_s: float) -> None:
+        #: Whether a rank here would share memory with the reducer.
+        self.is_near = False
+        self._endpoint = endpoint
+        self._timeout_s = timeout_s
+        #: Collectives whose results are here.
+        self._seq = 0
+        #: Bytes that may be under way.
+        self._credit = 0
+        self._inbox: asyncio.Queue[ReducerFrame | ReductionError] = asyncio.Queue()
+        self._stream = endpoint.open(self)
+
+    @property
+    def plane(self) -> str:
+        """The data plane of the stream: "tcp" or "grpc", or one of them "with TLS"."""
+        grpc = "grpc" if self._endpoint.tls_context is None else "grpc with TLS"
+        return self._stream.plane or grpc
+
+    @property
+    def why_not_tcp(self) -> str:
+        """Why the stream is not on the data port; empty if it is, or if none is offered."""
+        return self._endpoint.why_not_tcp
+
+    @property
+    def connection(self) -> Connection:
+        """The data connection."""
+        with contextlib.suppress(OSError, AttributeError):
+            with socket.socket(fileno=os.dup(self._stream.descriptor)) as sock:
+                mss = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+                return Connection(str(sock.getsockname()[0]), mss, path_state(sock))
+        return Connection()
+
+    async def join(self, job: str) -> None:
+        """Become the only rank of a job. Raises as `session`."""
+        instance, nonce = os.urandom(limits.ID_BYTES), os.urandom(limits.ID_BYTES)
+        # Several hosts look at one reducer at the same time; the group makes each a job of its own.
+        group = f"doctor {nonce.hex()[:12]}"
+        host = socket.gethostname()[: limits.HOST_BYTES_MAX]
+        self._stream.send(Join(job, instance, 0, 1, nonce, host, 0, WINDOW_MAX, group=group))
+        welcome = await self._until(Welcome)
+        self._credit = min(welcome.credit_bytes, WINDOW_MAX)
+        self.is_near = welcome.place.host == own_host()
+        member = Member(self._endpoint.address, welcome.incarnation)
+        self._stream.send(Hello(Configuration(instance, 1, CHUNK_BYTES, (member,)), 0))
+        await self._until(Start)
+
+    async def leave(self) -> None:
+        """Leave the job and end the stream."""
+        self._stream.send(Goodbye(self._seq, self._seq))
+        self._stream.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._stream.wait_closed()
+
+    async def ping(self) -> list[float]:
         """Return the seconds from each of PINGS empty pushes to its result. Call it before `pump`."""
         taken = []
-        for seq in range(self.seq, self.seq + PINGS):
+        for _ in range(PINGS):
             began = time.monotonic()
-            self.send(_push(seq, 0, 0, memoryview(b"")))
-            self.until(Result)
+            self._push(self._seq, 0, 0, memoryview(b""))
+            await self._until(Result)
             taken.append(time.monotonic() - began)
-            self.seq = seq + 1
+            self._seq += 1
         return taken
 
-    def pump(self, seconds: float) -> float:
+    async def pump(self, seconds: float) -> float:
         """Push for this many seconds, as fast as sums come back; return bytes per second.
 
         The beginning, in which TCP finds the rate, does not count.
@@ -43,34 +166,65 @@ class Session(Stream):
             ReductionError: the stream ended.
         """
         payload = memoryview(bytearray(CHUNK_BYTES))
-        window, under_way, chunk = 4 * CHUNK_BYTES, 0, 0
-        pushed_at: queue.SimpleQueue[float] = queue.SimpleQueue()
+        window, chunk = 4 * CHUNK_BYTES, 0
+        pushed_at: deque[float] = deque()
         began, first, last, least, count = time.monotonic(), 0.0, 0.0, float("inf"), 0
         counts_from = began + seconds * BEGINNING
         while True:
             is_over = time.monotonic() - began >= seconds
-            while not is_over and under_way + CHUNK_BYTES <= window:
-                pushed_at.put(time.monotonic())
-                self.send(_push(self.seq + chunk // CHUNKS, chunk % CHUNKS, CHUNKS, payload))
-                under_way, chunk = under_way + CHUNK_BYTES, chunk + 1
-            if not under_way:
+            while not is_over and (len(pushed_at) + 1) * CHUNK_BYTES <= window:
+                pushed_at.append(time.monotonic())
+                self._push(self._seq + chunk // CHUNKS, chunk % CHUNKS, CHUNKS, payload)
+                chunk += 1
+            if not pushed_at:
                 break
-            self.until(Result)
+            await self._until(Result)
             last = time.monotonic()
-            under_way -= CHUNK_BYTES
             if first:
                 count += 1
             elif last >= counts_from:
                 first = last
-            taken = last - pushed_at.get()
+            taken = last - pushed_at.popleft()
             least = min(least, taken)
             step = CHUNK_BYTES if taken < least + LATENCY_S else -CHUNK_BYTES
-            window = min(max(window + step, 2 * CHUNK_BYTES), self.credit)
-        self.seq += -(-chunk // CHUNKS)
+            window = min(max(window + step, 2 * CHUNK_BYTES), self._credit)
+        self._seq += -(-chunk // CHUNKS)
         return count * CHUNK_BYTES / (last - first) if last > first else 0.0
 
+    def _push(self, seq: int, chunk: int, chunks: int, payload: memoryview) -> None:
+        """Push a chunk of a collective of `chunks` whole chunks, all zeros."""
+        numel = chunks * CHUNK_BYTES // DType.FLOAT32.itemsize
+        collective = Collective(ReduceOp.SUM, DType.FLOAT32, numel, chunks)
+        self._stream.send(Push(1, seq, chunk, collective, seq, payload))
 
-def _push(seq: int, chunk: int, chunks: int, payload: memoryview) -> Push:
-    """Return a push of a collective of `chunks` whole chunks, all zeros."""
-    numel = chunks * CHUNK_BYTES // DType.FLOAT32.itemsize
-    return Push(1, seq, chunk, Collective(ReduceOp.SUM, DType.FLOAT32, numel, chunks), seq, payload)
+    async def _until(self, kind: type[T]) -> T:
+        """Return the next frame of this kind.
+
+        Raises:
+            ReductionError: there was none in time, or the reducer said why there will be none.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while not isinstance(frame := await self._inbox.get(), kind):
+                    if isinstance(frame, Abort):
+                        raise from_code(frame.code, f"{self._endpoint.address}: {frame.message}")
+                    if isinstance(frame, ReductionError):
+                        raise frame
+        except TimeoutError:
+            text = f"{self._endpoint.address} has not answered for {self._timeout_s:g} s"
+            raise ReducerUnavailable(text) from None
+        return frame
+
+    # ---- as `ResultSink` ----
+
+    def destination(self, epoch: int, seq: int, chunk: int, nbytes: int) -> None:
+        """See `ResultSink.destination`: anywhere."""
+
+    def on_frame(self, frame: ReducerFrame) -> None:
+        """See `Sink.on_frame`."""
+        self._inbox.put_nowait(frame)
+
+    def on_closed(self, error: ReductionError | None) -> None:
+        """See `Sink.on_closed`."""
+        text = f"{self._endpoint.address} ended the stream"
+        self._inbox.put_nowait(error or ReducerUnavailable(text))

@@ -12,9 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from reduction.errors import ReducerUnavailable
-from reduction.limits import CHUNK_BYTES_MAX
-from reduction.model import Collective, DType, Push, ReduceOp
 from support.network.certificates import Authority
 from support.processes.children import environment
 from support.processes.doctors import Doctors
@@ -22,7 +19,6 @@ from support.processes.reducers import status_of
 from support.training.checked import train_until_told
 
 from benchmarks.lab.hosts import LOOPBACK
-from reducer.doctor.stream import Stream
 from reducer.observe.status import StatusAccess, fetch
 
 OURS, THEIRS = "0urs" * 8, "the1rs" * 6
@@ -165,22 +161,6 @@ def test_a_stopped_reducer(serve, stopped):
     assert f"{hanging.address} from" in fix_first(output)
     assert "accepts connections, but the process has not answered" in output
     assert "1 of 2 processes can be used" in output
-
-
-def test_a_reducer_that_takes_no_more_bytes(serve, stopped):
-    reducer = serve()
-    stream = Stream(reducer.address, StatusAccess(), "doctor", 1.0)
-    stopped(reducer.pid)
-    collective = Collective(ReduceOp.SUM, DType.UINT8, CHUNK_BYTES_MAX, 0)
-    payload = memoryview(bytes(CHUNK_BYTES_MAX))
-
-    def fill() -> None:
-        for seq in range(64):  # more than the kernel takes
-            stream.send(Push(1, seq, 0, collective, 0, payload))
-
-    with pytest.raises(ReducerUnavailable, match="has not answered for 1 s"):
-        fill()
-    stream.close()
 
 
 def test_a_reducer_that_stops_while_it_is_measured(serve, stopped, until):

@@ -24,9 +24,9 @@ TCP_RTO_MIN_US, TCP_DELACK_MAX_US = 45, 46
 #: Retransmissions for Datacenter Communication", SIGCOMM 2009); our receivers delay it by less. The
 #: retransmission time still follows the path's round trip: only its lower bound changes.
 _LINUX_OPTIONS = {TCP_RTO_MIN_US: 20_000, TCP_DELACK_MAX_US: 5_000} if sys.platform == "linux" else {}
-#: The fields tcpi_rtt, tcpi_total_retrans, tcpi_bytes_acked, tcpi_data_segs_out, tcpi_busy_time
+#: The fields tcpi_rtt, tcpi_total_retrans, tcpi_bytes_acked, tcpi_min_rtt, tcpi_data_segs_out, tcpi_busy_time
 #: and tcpi_dsack_dups of struct tcp_info.
-_TCP_INFO = struct.Struct("=68xI28xI16xQ28xI8xQ40xI")
+_TCP_INFO = struct.Struct("=68xI28xI16xQ20xI4xI8xQ40xI")
 #: Flag of send(2) with which Linux adds nothing to a packet that ends with these bytes. BSD refuses it on TCP.
 END_OF_PACKET = socket.MSG_EOR if sys.platform == "linux" else 0
 #: Python's socket module lacks it.
@@ -97,6 +97,8 @@ class PathState(NamedTuple):
     segments: int = 0
     #: How long anything waited to be sent or acknowledged, in seconds.
     busy_s: float = 0.0
+    #: The shortest round trip, in seconds; 0 if the kernel does not tell.
+    least_rtt_s: float = 0.0
 
     @property
     def sent(self) -> Sent:
@@ -115,8 +117,10 @@ def path_state(sock: socket.socket) -> PathState:
     """Ask the kernel for the state of a socket's path; zeros where it does not tell."""
     with contextlib.suppress(AttributeError, OSError, struct.error):
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        rtt_us, retransmits, acked_bytes, segments, busy_us, duplicates = _TCP_INFO.unpack(info)
-        return PathState(rtt_us / 1e6, retransmits, duplicates, acked_bytes, segments, busy_us / 1e6)
+        rtt_us, retransmits, acked, least_us, segments, busy_us, duplicates = _TCP_INFO.unpack(info)
+        return PathState(
+            rtt_us / 1e6, retransmits, duplicates, acked, segments, busy_us / 1e6, least_us / 1e6
+        )
     return PathState()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from reducer.doctor.facts import Facts, Rate
-from reducer.doctor.findings import Finding, Level, best_by, mbit, name_of, short_of_cores
+from reducer.doctor.findings import Finding, Level, best_by, mbit, name_of, short_of_cores, sums_by_reducer
 
 #: A link, a reducer or a pair is slow if it has less than this part of the usual rate.
 SLOW_PART = 0.8
@@ -57,8 +57,7 @@ def bandwidth(facts: Facts) -> Iterator[Finding]:
                 where = f"the link of {names[rank]}"
                 yield _slow_link(where, rate, expected, "and --link says", (), is_near=False)
     yield from _losses(facts, names)
-    for reducer, rates in _by_reducer(facts.incast).items():
-        got = sum(rate.bytes_per_s for rate in rates)
+    for reducer, got in sums_by_reducer(facts.incast).items():
         if got < TOGETHER_PART * (alone := of_reducer.get(reducer, 0.0)):
             yield Finding(
                 Level.SLOW,
@@ -163,10 +162,3 @@ def _slower(best: dict[Any, float]) -> Iterator[tuple[Any, float, float]]:
         for key, rate in best.items():
             if rate < SLOW_PART * most:
                 yield key, rate, most
-
-
-def _by_reducer(rates: Iterable[Rate]) -> dict[str, list[Rate]]:
-    found: dict[str, list[Rate]] = {}
-    for rate in rates:
-        found.setdefault(rate.reducer, []).append(rate)
-    return found

@@ -89,6 +89,14 @@ def best_by(rates: Iterable[Rate], field: str) -> dict[Any, float]:
     return best
 
 
+def sums_by_reducer(rates: Iterable[Rate]) -> dict[str, float]:
+    """Return what each reducer takes in from all ranks together."""
+    sums: dict[str, float] = {}
+    for rate in rates:
+        sums[rate.reducer] = sums.get(rate.reducer, 0.0) + rate.bytes_per_s
+    return sums
+
+
 def mbit(bytes_per_s: float) -> str:
     """Return a rate in Mbit/s or Gbit/s of payload."""
     value = bytes_per_s * 8 / 1e6

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reducer.doctor.bandwidth import usual
-from reducer.doctor.facts import Facts, Rate
-from reducer.doctor.findings import best_by
+from reducer.doctor.facts import Facts
+from reducer.doctor.findings import best_by, sums_by_reducer
 from reducer.planner.advice import Advice, Prices, advise, usual_counts
 from reducer.planner.formulas import OVERHEAD, Step, Training, measured_step, reducer_step
 
@@ -84,16 +83,8 @@ def _reducer_rate(facts: Facts) -> float:
     """Return what the slowest reducer takes in: from all workers at once, or from one if more was not measured."""
     alone = best_by(facts.alone, "reducer")
     if facts.incast:
-        sums = _sums(facts.incast)
-        return min(sums.values())
+        return min(sums_by_reducer(facts.incast).values())
     return min(alone.values()) if alone else min(rate.bytes_per_s for rate in facts.together)
-
-
-def _sums(rates: Sequence[Rate]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for rate in rates:
-        sums[rate.reducer] = sums.get(rate.reducer, 0.0) + rate.bytes_per_s
-    return sums
 
 
 def _mbit(bytes_per_s: float) -> float:

@@ -9,7 +9,6 @@ import socket
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
@@ -18,7 +17,7 @@ from reduction.errors import MalformedFrame, ReductionError
 
 from reducer.config import split_address
 from reducer.doctor.facts import Path, Reducer
-from reducer.doctor.session import Session, session
+from reducer.doctor.session import Session
 from reducer.observe.status import LOOKS_AT_A_TIME, NoAnswer, StatusAccess, fetch
 
 #: How long a port may take to accept a connection.
@@ -35,14 +34,14 @@ class Visit:
     job: str
     timeout_s: float
 
-    def session(self, address: str) -> AbstractAsyncContextManager[Session]:
+    def session(self, address: str) -> Session:
         """Return a session with a reducer process.
 
         Raises:
             ConfigError: a certificate cannot be used, or there is no token for the job.
         """
         access = with_certificates(self.access.tls, self.access.metadata_of(self.job))
-        return session(address, access, self.job, self.timeout_s)
+        return Session(address, access, self.job, self.timeout_s)
 
 
 def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:

@@ -13,8 +13,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from reduction import limits
 from reduction.client.access import Access
@@ -66,9 +65,8 @@ class Connection(NamedTuple):
     path: PathState = PathState()
 
 
-@contextlib.asynccontextmanager
-async def session(address: str, access: Access, job: str, timeout_s: float) -> AsyncIterator[Session]:
-    """Join, and leave at the end.
+class Session:
+    """A stream that measures, once it is entered, and the stream's `ResultSink`. At its exit it leaves the job.
 
     Args:
         address: of the reducer process, HOST:PORT.
@@ -79,30 +77,48 @@ async def session(address: str, access: Access, job: str, timeout_s: float) -> A
     Raises:
         ReductionError: it did not answer, or refused us; the message says why.
     """
-    endpoint = TcpEndpoint(address, is_required=False, access=access)
-    made = Session(endpoint, timeout_s)
-    try:
-        await made.join(job)
-        yield made
-    finally:
-        await made.leave()
-        await endpoint.close()
 
-
-class Session:
-    """A stream that measures. It is the stream's `ResultSink`."""
-
-    def __init__(self, endpoint: TcpEndpoint, timeout_s: float) -> None:
+    def __init__(self, address: str, access: Access, job: str, timeout_s: float) -> None:
         #: Whether a rank here would share memory with the reducer.
         self.is_near = False
-        self._endpoint = endpoint
+        self._job = job
         self._timeout_s = timeout_s
         #: Collectives whose results are here.
         self._seq = 0
         #: Bytes that may be under way.
         self._credit = 0
         self._inbox: asyncio.Queue[ReducerFrame | ReductionError] = asyncio.Queue()
-        self._stream = endpoint.open(self)
+        self._endpoint = TcpEndpoint(address, is_required=False, access=access)
+        self._stream = self._endpoint.open(self)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._join()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stream.send(Goodbye(self._seq, self._seq))
+        self._stream.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._stream.wait_closed()
+        await self._endpoint.close()
+
+    async def _join(self) -> None:
+        instance, nonce = os.urandom(limits.ID_BYTES), os.urandom(limits.ID_BYTES)
+        # Several hosts look at one reducer at the same time; the group makes each a job of its own.
+        group = f"doctor {nonce.hex()[:12]}"
+        host = socket.gethostname()[: limits.HOST_BYTES_MAX]
+        self._stream.send(Join(self._job, instance, 0, 1, nonce, host, 0, WINDOW_MAX, group=group))
+        welcome = await self._until(Welcome)
+        self._credit = min(welcome.credit_bytes, WINDOW_MAX)
+        self.is_near = welcome.place.host == own_host()
+        member = Member(self._endpoint.address, welcome.incarnation)
+        self._stream.send(Hello(Configuration(instance, 1, CHUNK_BYTES, (member,)), 0))
+        await self._until(Start)
 
     @property
     def plane(self) -> str:
@@ -123,28 +139,6 @@ class Session:
                 mss = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
                 return Connection(str(sock.getsockname()[0]), mss, path_state(sock))
         return Connection()
-
-    async def join(self, job: str) -> None:
-        """Become the only rank of a job. Raises as `session`."""
-        instance, nonce = os.urandom(limits.ID_BYTES), os.urandom(limits.ID_BYTES)
-        # Several hosts look at one reducer at the same time; the group makes each a job of its own.
-        group = f"doctor {nonce.hex()[:12]}"
-        host = socket.gethostname()[: limits.HOST_BYTES_MAX]
-        self._stream.send(Join(job, instance, 0, 1, nonce, host, 0, WINDOW_MAX, group=group))
-        welcome = await self._until(Welcome)
-        self._credit = min(welcome.credit_bytes, WINDOW_MAX)
-        self.is_near = welcome.place.host == own_host()
-        member = Member(self._endpoint.address, welcome.incarnation)
-        self._stream.send(Hello(Configuration(instance, 1, CHUNK_BYTES, (member,)), 0))
-        await self._until(Start)
-
-    async def leave(self) -> None:
-        """Leave the job and end the stream."""
-        self._stream.send(Goodbye(self._seq, self._seq))
-        self._stream.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                await self._stream.wait_closed()
 
     async def ping(self) -> list[float]:
         """Return the seconds from each of PINGS empty pushes to its result. Call it before `pump`."""

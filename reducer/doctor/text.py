@@ -10,7 +10,7 @@ import click
 from reduction.text import counted
 
 from reducer.doctor.facts import Facts, Path, Rate, Worker
-from reducer.doctor.findings import Finding, Level, best_by, first, mbit, verdict
+from reducer.doctor.findings import Finding, Level, best_by, first, mbit, sums_by_reducer, verdict
 from reducer.doctor.model import Forecast
 from reducer.planner.table import milliseconds, print_advice
 from reducer.resources.sizes import size_text
@@ -146,12 +146,8 @@ def _rate_lines(facts: Facts) -> Iterator[str]:
             f"per reducer; {max(rate.resent for rate in facts.alone):.2%} sent again",
         )
     if facts.incast:
-        sums: dict[str, float] = {}
-        for rate in facts.incast:
-            sums[rate.reducer] = sums.get(rate.reducer, 0.0) + rate.bytes_per_s
-        yield from _line(
-            "incast", f"all workers to one reducer: {_span(sums.values())}{_resent(facts.incast)}"
-        )
+        sums = sums_by_reducer(facts.incast).values()
+        yield from _line("incast", f"all workers to one reducer: {_span(sums)}{_resent(facts.incast)}")
     if facts.together:
         rates = _span([rate.bytes_per_s for rate in facts.together])
         ring = ""

@@ -20,7 +20,6 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -37,7 +36,7 @@ from worker_plugin.discovery.addresses import configured
 from worker_plugin.doctor.clocks import offset_to_rank_0
 from worker_plugin.doctor.look import LookFailed, judge, look
 from worker_plugin.doctor.meeting import Meeting, MeetingFailed
-from worker_plugin.doctor.rates import Rates, Row, better
+from worker_plugin.doctor.rates import Rates, better
 from worker_plugin.process import log_setup
 
 #: Ranks must come within this many seconds, and their looks must be done within that many.
@@ -58,32 +57,8 @@ JUDGED = (
     "steps",
 )
 
-
-@dataclass
-class Findings:
-    """What rank 0 hands to `reducer doctor`."""
-
-    looks: list[dict[str, Any]] = field(default_factory=list)
-    alone: list[Row] = field(default_factory=list)
-    incast: list[Row] = field(default_factory=list)
-    together: list[Row] = field(default_factory=list)
-    ring: list[Row] = field(default_factory=list)
-    unmeasured: str = ""
-    failure: str = ""
-
-    def facts(self) -> dict[str, Any]:
-        """Return them as facts of `reducer doctor`."""
-        workers = [dict(facts["workers"][0], rank=rank) for rank, facts in enumerate(self.looks)]
-        failure = self.failure or next((facts["failure"] for facts in self.looks if facts["failure"]), "")
-        return {
-            "workers": workers,
-            "alone": self.alone,
-            "incast": self.incast,
-            "together": self.together,
-            "ring": self.ring,
-            "unmeasured": self.unmeasured,
-            "failure": failure,
-        }
+#: What rank 0 hands to `reducer doctor`: its `Facts`, as JSON has them.
+Facts = dict[str, Any]
 
 
 def main() -> None:
@@ -110,22 +85,22 @@ def main() -> None:
     except dist.DistError as error:
         sys.exit(f"doctor: no connection to rank 0's host within {arguments.wait:g} s: {error}")
     meeting = Meeting(PrefixStore("reduction-doctor", store), rank, ranks, socket.gethostname())
-    findings = Findings()
+    facts: Facts = {"workers": []}
     try:
         meeting.meet(socket.gethostname(), arguments.wait)
-        _examine(meeting, store, findings, named, config, settings, arguments)
+        _examine(meeting, store, facts, named, config, settings, arguments)
     except MeetingFailed as error:
-        findings.failure = str(error)
+        facts["failure"] = str(error)
     except (ReductionError, LookFailed, RuntimeError) as error:
         meeting.fail(str(error))
-        findings.failure = str(error)
+        facts["failure"] = str(error)
     code = 0
     if rank == 0:
         options = [
             f"--{name}={value}" for name in JUDGED if (value := getattr(arguments, name.replace("-", "_")))
         ]
         options += ["--json"] if arguments.json else []
-        code = _last_word(findings, options)
+        code = _last_word(facts, options)
     if code == 1 and "TORCHELASTIC_RUN_ID" in os.environ:
         code = 0  # torchrun prints a traceback for any other, and cannot tell 1 from 2
     meeting.leave(5.0)
@@ -138,7 +113,7 @@ def main() -> None:
 def _examine(
     meeting: Meeting,
     store: Store,
-    findings: Findings,
+    facts: Facts,
     named: Named,
     config: PluginConfig,
     settings: Mapping[str, Any],
@@ -153,34 +128,35 @@ def _examine(
         RuntimeError: Gloo's connections have failed.
     """
     job = config.job or meeting.exchange(f"doctor-{secrets.token_hex(4)}", COME_S, "the beginning")[0]
-    own = look(named.texts, job, config)
-    own["workers"][0]["source"] = named.source
-    findings.looks = meeting.exchange(own, LOOK_S, "a look at the reducers")
+    own = look(named.texts, job, config) | {"rank": meeting.rank, "source": named.source}
+    facts["workers"] = meeting.exchange(own, LOOK_S, "a look at the reducers")
     _connect_gloo(meeting, own, store)
     clock_s, error_s = offset_to_rank_0(meeting.rank, meeting.ranks)
-    for facts, (offset, error) in zip(
-        findings.looks, meeting.exchange((clock_s, error_s), GLOO_S, "comparing clocks"), strict=True
+    clock = {"clock_s": clock_s, "clock_error_s": error_s}
+    for worker, its in zip(
+        facts["workers"], meeting.exchange(clock, GLOO_S, "comparing clocks"), strict=True
     ):
-        facts["workers"][0] |= {"clock_s": offset, "clock_error_s": error}
-    usable, findings.unmeasured = _usable(findings.looks, arguments)
-    if not usable or findings.unmeasured:
+        worker |= its
+    usable, facts["unmeasured"] = _usable(facts["workers"], arguments)
+    if not usable or facts["unmeasured"]:
         return
     rates = Rates(meeting, job, is_exact=config.job is not None, settings=settings)
+    facts |= {"alone": [], "incast": []}
     for rows in rates.alone(usable):
-        findings.alone = better(findings.alone, rows)
+        facts["alone"] = better(facts["alone"], rows)
     if meeting.ranks > 1:
         for rows in rates.incast(usable):
-            findings.incast += rows
-    findings.together = rates.together(usable)
+            facts["incast"] += rows
+    facts["together"] = rates.together(usable)
     if meeting.ranks > 1:
-        findings.ring = rates.ring()
+        facts["ring"] = rates.ring()
 
 
-def _usable(looks: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> tuple[list[str], str]:
+def _usable(workers: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> tuple[list[str], str]:
     """Return the given addresses that every rank can use, and why nothing is to be measured with them."""
-    reducers = [reducer for facts in looks for reducer in facts["workers"][0]["reducers"]]
+    reducers = [reducer for worker in workers for reducer in worker["reducers"]]
     broken = {reducer["given"] for reducer in reducers if reducer["trouble"]}
-    usable = [address for address in looks[0]["workers"][0]["addresses"] if address not in broken]
+    usable = [address for address in workers[0]["addresses"] if address not in broken]
     jobs = sorted({job for reducer in reducers for job in reducer["jobs"]})
     if arguments.no_rates:
         return usable, "--no-rates"
@@ -215,7 +191,7 @@ def _store(wait_s: float) -> tuple[Store, int, int]:
 
 def _connect_gloo(meeting: Meeting, own: Mapping[str, Any], store: Store) -> None:
     """Make the default process group, over the interface that leads to the reducers."""
-    paths = [reducer["path"] for reducer in own["workers"][0]["reducers"] if reducer["path"]]
+    paths = [reducer["path"] for reducer in own["reducers"] if reducer["path"]]
     interface = next((path["interface"] for path in paths if path["interface"]), "")
     if interface:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -228,11 +204,11 @@ def _connect_gloo(meeting: Meeting, own: Mapping[str, Any], store: Store) -> Non
     )
 
 
-def _last_word(findings: Findings, options: Sequence[str]) -> int:
-    if not findings.looks:
-        print(f"BROKEN ranks: {findings.failure}\n\nit does not work", flush=True)
+def _last_word(facts: Facts, options: Sequence[str]) -> int:
+    if not facts["workers"]:
+        print(f"BROKEN ranks: {facts['failure']}\n\nit does not work", flush=True)
         return 2
-    return judge(findings.facts(), options)
+    return judge(facts, options)
 
 
 def _settings(reducers: str | None) -> tuple[PluginConfig, dict[str, Any]]:

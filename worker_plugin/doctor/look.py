@@ -21,7 +21,7 @@ class LookFailed(Exception):
 
 
 def look(texts: Sequence[str], job: str, config: PluginConfig) -> dict[str, Any]:
-    """Return what this host finds out about the reducers without measuring bandwidth, as JSON has it.
+    """Return what this host finds out about the reducers without measuring bandwidth: a `Worker`, as JSON has it.
 
     Raises:
         LookFailed: a setting is wrong, or a name has no address.
@@ -31,33 +31,23 @@ def look(texts: Sequence[str], job: str, config: PluginConfig) -> dict[str, Any]
         options += ["--tls-cert", config.tls.cert, "--tls-key", config.tls.key, "--tls-ca", config.tls.ca]
     if config.token_file is not None:
         options += ["--token-file", str(config.token_file)]
-    command, environment = reducer_command(Path(__file__).parents[2])
     try:
-        done = subprocess.run(
-            [*command, "doctor", *options],
-            capture_output=True,
-            text=True,
-            timeout=LOOK_S,
-            env=environment,
-            check=False,
-        )
-        facts: dict[str, Any] = json.loads(done.stdout)["facts"]
+        done = _reducer_doctor(options, capture_output=True, timeout=LOOK_S)
+        [worker] = json.loads(done.stdout)["facts"]["workers"]
     except subprocess.TimeoutExpired:
         raise LookFailed(f"looking at the reducers took more than {LOOK_S:g} s") from None
     except (ValueError, KeyError):
         said = done.stderr.strip().splitlines() or ["no answer"]
         raise LookFailed(said[-1].removeprefix("Error: ")) from None
-    return facts
+    found: dict[str, Any] = worker
+    return found
 
 
 def judge(facts: Mapping[str, Any], options: Sequence[str]) -> int:
     """Print what is wrong, and return the exit code of `reducer doctor`."""
+    return _reducer_doctor(["--facts", "-", *options], input=json.dumps(facts)).returncode
+
+
+def _reducer_doctor(options: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
     command, environment = reducer_command(Path(__file__).parents[2])
-    done = subprocess.run(
-        [*command, "doctor", "--facts", "-", *options],
-        input=json.dumps(facts),
-        text=True,
-        env=environment,
-        check=False,
-    )
-    return done.returncode
+    return subprocess.run([*command, "doctor", *options], text=True, env=environment, check=False, **more)

@@ -9,12 +9,11 @@ from typing import Any
 import grpc
 from reduction import wire
 from reduction.client.access import Access
-from reduction.client.grpc_client import OPTIONS
+from reduction.client.grpc_client import METHOD, GrpcEndpoint
 from reduction.errors import MalformedFrame
 from reduction.model import ReducerStatus
-from reduction.v1 import reduction_pb2 as pb
 
-METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Status"
+STATUS_METHOD = METHOD.replace("Session", "Status")
 #: How long an answer may take, in seconds.
 ANSWER_S = 5.0
 
@@ -26,15 +25,11 @@ async def ask(accesses: Mapping[str, Access]) -> dict[str, ReducerStatus]:
 
 
 async def _ask(address: str, access: Access) -> ReducerStatus | None:
-    channel = (
-        grpc.aio.insecure_channel(address, options=OPTIONS)
-        if access.credentials is None
-        else grpc.aio.secure_channel(address, access.credentials, options=OPTIONS)
-    )
+    endpoint = GrpcEndpoint(address, access)
     try:
-        method: Any = channel.unary_unary(METHOD)
+        method: Any = endpoint.channel().unary_unary(STATUS_METHOD)
         return wire.status_from_wire(await method(b"", timeout=ANSWER_S, metadata=access.metadata))
     except (grpc.RpcError, MalformedFrame):  # it may be gone, or not let this rank ask
         return None
     finally:
-        await channel.close()
+        await endpoint.close()

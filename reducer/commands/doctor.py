@@ -89,7 +89,7 @@ def doctor(
     """
     # What imports gRPC, numpy or rich is imported where it is needed: the doctor of all ranks runs this command
     # once for each rank, and once more to judge.
-    from reducer.doctor.facts import Facts, from_json, to_json
+    from reducer.doctor.facts import from_json
     from reducer.doctor.findings import first, verdict
     from reducer.doctor.judge import judge
     from reducer.doctor.model import Model, forecast
@@ -103,12 +103,12 @@ def doctor(
             raise ConfigError("--compute, --workers and prices are for a prediction: give --parameters too")
         if facts is not None:
             document = _document(facts)
-            measured = from_json(Facts, document.get("facts", document))
+            measured = from_json(document.get("facts", document))
             _check_ranks(measured)
         else:
             # gRPC would report failed handshakes on stderr, and our client closed data ports, beside the findings.
             os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-            logging.getLogger("reduction").setLevel(logging.ERROR)
+            logging.getLogger("reduction.client").setLevel(logging.ERROR)
             from reducer.doctor.examine import examine
             from reducer.doctor.reach import Visit
             from reducer.observe.status import StatusAccess
@@ -146,7 +146,7 @@ def doctor(
             "fix_first": None if worst is None else _finding(worst),
             "findings": [_finding(finding) for finding in findings],
             "forecast": None if predicted is None else dataclasses.asdict(predicted),
-            "facts": to_json(measured),
+            "facts": dataclasses.asdict(measured),
         }
         click.echo(json.dumps(answer, indent=2))
     else:

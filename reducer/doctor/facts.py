@@ -7,14 +7,11 @@ training step. Times are in seconds.
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
+from reduction import values
 from reduction.errors import ConfigError
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,36 +128,13 @@ class Facts:
     expected_mbit: float = 0.0
 
 
-def to_json(facts: Any) -> dict[str, Any]:
-    """Return a value of this module as JSON has it."""
-    return dataclasses.asdict(facts)
-
-
-def from_json(kind: type[T], document: Any) -> T:
-    """Return a value of this module from JSON.
+def from_json(document: Any) -> Facts:
+    """Return what was measured from JSON.
 
     Raises:
-        ConfigError: the document does not have the fields of this kind.
+        ConfigError: the document does not have the fields.
     """
     try:
-        return typing.cast("T", _value(kind, document))
+        return values.from_json(Facts, document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"this is no {kind.__name__} of the doctor: {error!r}") from None
-
-
-def _value(kind: Any, document: Any) -> Any:
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        return typing.cast(Any, kind)(**{name: _value(hints[name], item) for name, item in document.items()})
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is list:
-        return [_value(arguments[0], item) for item in document]
-    if origin is dict:
-        return {str(key): _value(arguments[1], item) for key, item in document.items()}
-    if origin is types.UnionType:
-        return None if document is None else _value(arguments[0], document)
-    if kind is float and isinstance(document, int) and not isinstance(document, bool):
-        return float(document)
-    if not isinstance(document, kind):
-        raise TypeError(f"{document!r} is no {kind.__name__}")
-    return document
+        raise ConfigError(f"this is no Facts of the doctor: {error!r}") from None

@@ -15,6 +15,7 @@ from reduction.discovery.resolve import resolve
 from reduction.errors import ConfigError
 from reduction.model import NamedReducers
 from reduction.text import load_json
+from reduction.values import from_json
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
@@ -97,14 +98,12 @@ class MeetingPoint:
         if addresses:
             access = private_access(token) if token else access_of(config, job)
         colocation = fields["colocation"]
-        if colocation is not None:
-            colocation = Colocation(tuple(colocation["leaders"]), colocation["token"])
         return cls(
             job,
             addresses,
             access,
-            sources=Sources(**{name: tuple(texts) for name, texts in fields["sources"].items()}),
-            colocation=colocation,
+            sources=from_json(Sources, fields["sources"]),
+            colocation=None if colocation is None else from_json(Colocation, colocation),
             user=(job, group),
         )
 

@@ -32,11 +32,11 @@ from typing import Any
 
 from reduction.client.access import Access, with_certificates
 from reduction.errors import ReductionError, from_name
-from reduction.model import Collective, DType, NamedReducers, Place, ReduceOp
+from reduction.model import Collective, DType, ReduceOp
 from reduction.security.tls import TlsFiles
+from reduction.values import from_json, to_json
 
 from worker_plugin.core.events import Broke, Close, Connect, Event, Leave, NoFallback
-from worker_plugin.core.flow.pace import PlaneTarget
 from worker_plugin.core.rank import Identity
 from worker_plugin.discovery.addresses import Sources
 from worker_plugin.driver import Start
@@ -117,16 +117,10 @@ def access_from_json(item: list[Any]) -> Access:
 
 def start_to_json(start: Start) -> dict[str, Any]:
     """Return everything that a driver needs in order to begin."""
-    identity = dataclasses.asdict(start.identity)
-    identity["instance"] = start.identity.instance.hex()
-    identity["nonce"] = start.identity.nonce.hex()
-    if start.identity.named is not None:
-        identity["named"] = [start.identity.named.text, start.identity.named.count]
-    identity["place"] = [start.identity.place.host.hex(), start.identity.place.link_mbit]
     return {
-        "identity": identity,
+        "identity": to_json(start.identity),
         "addresses": start.addresses,
-        "sources": dataclasses.asdict(start.sources),
+        "sources": to_json(start.sources),
         "transport": start.transport,
         "access": access_to_json(start.access),
         "private": {address: access_to_json(access) for address, access in start.private.items()},
@@ -139,23 +133,10 @@ def start_from_json(item: dict[str, Any]) -> Start:
     Raises:
         ConfigError: certificates cannot be used.
     """
-    fields = item["identity"]
-    host, link_mbit = fields["place"]
-    named = fields["named"] and NamedReducers(*fields["named"])
-    identity = Identity(
-        **{
-            **fields,
-            "instance": bytes.fromhex(fields["instance"]),
-            "nonce": bytes.fromhex(fields["nonce"]),
-            "target": PlaneTarget(**fields["target"]),
-            "place": Place(bytes.fromhex(host), link_mbit),
-            "named": named,
-        }
-    )
     return Start(
-        identity,
+        from_json(Identity, item["identity"]),
         tuple(item["addresses"]),
-        Sources(**{name: tuple(texts) for name, texts in item["sources"].items()}),
+        from_json(Sources, item["sources"]),
         item["transport"],
         access_from_json(item["access"]),
         {address: access_from_json(access) for address, access in item["private"].items()},

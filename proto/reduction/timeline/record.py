@@ -7,17 +7,15 @@ nobody sets.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar, get_type_hints
+from typing import TypeVar
 
+from reduction import values
 from reduction.errors import ConfigError
 from reduction.text import load_json
 
 #: Version of the file's form.
 FORMAT = 1
-#: What a value in a file may be, by the type of its field.
-_CHECKED: dict[Any, Any] = {int: int, str: str, float: (int, float), float | None: (int, float, type(None))}
 
 _T = TypeVar("_T")
 
@@ -98,32 +96,22 @@ class Record:
 
 
 def from_json(text: str, source: str) -> Record:
-    """Return the record of a file.
-
-    Args:
-        text: the file's content.
-        source: how errors call it.
+    """Return the record of a file; `source` is how errors call it.
 
     Raises:
         ConfigError: it is not a record.
     """
-
-    def build(document: dict[str, Any]) -> Record:
-        spans = tuple(_span(one) for one in document.pop("spans"))
-        notes = tuple(checked(Note(**one)) for one in document.pop("notes"))
-        return checked(Record(spans=spans, notes=notes, **document))
-
-    return read(text, source, "a rank", build)
+    return read(text, source, "a rank", Record)
 
 
-def read(text: str, source: str, whose: str, build: Callable[[dict[str, Any]], _T]) -> _T:
-    """Return what `build` makes of a file's document, without its format, which must be ours.
+def read(text: str, source: str, whose: str, kind: type[_T]) -> _T:
+    """Return the value of a file, whose format must be ours.
 
     Args:
         text: the file's content.
         source: how errors call it.
         whose: what the record should be of; errors say that it is none.
-        build: raises any error of `json`, of a missing key or of a wrong type for what is not a record.
+        kind: of the value.
 
     Raises:
         ConfigError: it is not a record, or one of another format.
@@ -132,22 +120,8 @@ def read(text: str, source: str, whose: str, build: Callable[[dict[str, Any]], _
         document = load_json(text)
         found = document.pop("format")
         if found == FORMAT:
-            return build(document)
+            return values.from_json(kind, document)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{source} is not a record of {whose}: {type(error).__name__}: {error}") from None
     # Outside of the block above, because a ConfigError is a ValueError.
     raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")
-
-
-def _span(fields: dict[str, Any]) -> Span:
-    lanes = {address: checked(Lane(**times)) for address, times in fields.pop("lanes").items()}
-    return checked(Span(lanes=lanes, **fields))
-
-
-def checked(value: _T) -> _T:
-    """Return a value whose numbers, texts and times are such; raise TypeError for any other."""
-    for name, kind in get_type_hints(type(value)).items():
-        found = getattr(value, name)
-        if kind in _CHECKED and not isinstance(found, _CHECKED[kind]):
-            raise TypeError(f"{name} is {found!r}")
-    return value

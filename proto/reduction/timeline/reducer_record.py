@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
-from reduction.timeline.record import FORMAT, checked, read
+from reduction.timeline.record import FORMAT, read
 
 
 @dataclass(slots=True)
@@ -59,19 +58,4 @@ def from_json(text: str, source: str) -> ReducerRecord:
     Raises:
         ConfigError: it is not a record.
     """
-
-    def build(document: dict[str, Any]) -> ReducerRecord:
-        spans = tuple(_span(one) for one in document.pop("spans"))
-        return checked(ReducerRecord(spans=spans, **document))
-
-    return read(text, source, "a reducer", build)
-
-
-def _span(fields: dict[str, Any]) -> ReducerSpan:
-    begun, last, waited, longest = (fields.pop(name) for name in ("begun", "last", "waited", "longest"))
-    span = ReducerSpan(**fields)
-    span.begun = {int(rank): float(at) for rank, at in begun.items()}
-    span.last = {int(rank): int(chunks) for rank, chunks in last.items()}
-    span.waited = {int(rank): float(seconds) for rank, seconds in waited.items()}
-    span.longest = {int(rank): float(seconds) for rank, seconds in longest.items()}
-    return checked(span)
+    return read(text, source, "a reducer", ReducerRecord)

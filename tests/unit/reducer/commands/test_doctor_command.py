@@ -1,14 +1,13 @@
 """`reducer doctor`: bad input is refused before anything is measured, and what was measured is judged."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from click.testing import CliRunner
 from support.fakes.doctor_facts import healthy
 
 from reducer.commands.main import main
-from reducer.doctor.facts import to_json
 
 
 def run(*options, **variables):
@@ -72,14 +71,14 @@ def test_exit_codes_and_json(tmp_path):
         (healthy(expected_mbit=5000.0), 1, "slow"),
         (replace(healthy(), failure="it broke"), 2, "broken"),
     ):
-        path.write_text(json.dumps({"facts": to_json(facts)}))
+        path.write_text(json.dumps({"facts": asdict(facts)}))
         result = run("--facts", str(path), "--json")
         assert result.exit_code == code
         document = json.loads(result.output)
         assert document["verdict"] == verdict
-        assert document["facts"] == to_json(facts)
+        assert document["facts"] == asdict(facts)
         assert (document["fix_first"] is None) == (code == 0)
-    path.write_text(json.dumps(to_json(healthy())))
+    path.write_text(json.dumps(asdict(healthy())))
     result = run("--facts", str(path), "--parameters", "340M", "--compute", "0.4")
     assert result.exit_code == 0
     assert "x ring" in result.output
@@ -88,7 +87,7 @@ def test_exit_codes_and_json(tmp_path):
 
 def test_its_costs_are_those_of_the_planner(tmp_path):
     path = tmp_path / "facts.json"
-    path.write_text(json.dumps(to_json(healthy())))
+    path.write_text(json.dumps(asdict(healthy())))
     prices = ["--worker-price", "1.4", "--reducer-price", "0.8", "--steps", "5000"]
     found = json.loads(run("--facts", str(path), "--parameters", "340M", *prices, "--json").output)[
         "forecast"

@@ -7,7 +7,7 @@ from reduction.errors import ConfigError
 from reduction.model import DType
 
 from reducer.doctor import host
-from reducer.doctor.facts import Facts, from_json
+from reducer.doctor.facts import from_json
 from reducer.doctor.reach import interface_of, link_speed
 from reducer.resources.allowance import Periods, cpu_periods
 
@@ -95,4 +95,4 @@ def test_the_interface_of_an_address():
 )
 def test_what_are_no_facts(document):
     with pytest.raises(ConfigError, match="this is no Facts of the doctor"):
-        from_json(Facts, document)
+        from_json(document)

@@ -1,11 +1,11 @@
 """What the doctor makes of facts: each fault alone is found and named, and the worst one comes first."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from support.fakes.doctor_facts import PATH, RATE, healthy, reducer, worker
 
-from reducer.doctor.facts import Facts, Rate, from_json, to_json
+from reducer.doctor.facts import Facts, Rate, from_json
 from reducer.doctor.findings import Level, first, verdict
 from reducer.doctor.judge import judge
 
@@ -45,7 +45,7 @@ def test_nothing_is_wrong():
 
 def test_facts_go_through_json():
     facts = healthy()
-    assert from_json(Facts, to_json(facts)) == facts
+    assert from_json(asdict(facts)) == facts
 
 
 # ---- addresses and reach ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import logging
@@ -120,7 +121,7 @@ def doctor(
             )
             access.metadata_of(visit.job)  # or each reducer would be reported as broken
             texts, source = named(addresses)
-            measured = examine(texts, source, visit, with_rates=not no_rates, anyway=anyway)
+            measured = asyncio.run(examine(texts, source, visit, with_rates=not no_rates, anyway=anyway))
     except ReducerUnavailable as error:  # a DNS name without addresses
         click.echo(f"BROKEN addresses: {error}", err=True)
         sys.exit(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from reduction.discovery.resolve import resolve
@@ -14,10 +13,12 @@ from reducer.doctor.rates import measure
 from reducer.doctor.reach import Visit, look_at
 
 
-def examine(
+async def examine(
     texts: Sequence[str], source: str, visit: Visit, *, with_rates: bool = True, anyway: bool = False
 ) -> Facts:
-    """Return what this host finds out about the reducers that these strings name.
+    """Return what this host finds out about the reducers that these strings name. It blocks the loop at times.
+
+    All of it is on one loop: gRPC may still have events for one that has ended, and would report that as an error.
 
     Args:
         texts: in any form of discovery.
@@ -32,7 +33,7 @@ def examine(
     """
     probe = HostProbe()
     addresses = resolve(texts, visit.timeout_s, visit.timeout_s).addresses
-    reducers = look_at(addresses, visit)
+    reducers = await look_at(addresses, visit)
     jobs = sorted({job for reducer in reducers for job in reducer.jobs})
     alone: list[Rate] = []
     together: list[Rate] = []
@@ -45,7 +46,7 @@ def examine(
         )
     elif any(not reducer.trouble for reducer in reducers):
         try:
-            alone, together = asyncio.run(measure(reducers, visit))
+            alone, together = await measure(reducers, visit)
         except ReductionError as error:
             failure = str(error)
     worker = Worker(

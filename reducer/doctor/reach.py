@@ -44,8 +44,8 @@ class Visit:
         return Session(address, access, self.job, self.timeout_s)
 
 
-def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:
-    """Look at the processes at these addresses, and then at their siblings.
+async def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:
+    """Look at the processes at these addresses, and then at their siblings. The loop must have nothing else to do.
 
     Raises:
         ConfigError: a certificate cannot be used.
@@ -61,14 +61,10 @@ def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:
         siblings = list(pool.map(lambda address: _look(address, visit), others))
     found = [reducer for reducer, _ in (*given, *siblings)]
     found = [replace(reducer, given=beside.get(reducer.address, reducer.address)) for reducer in found]
-    return asyncio.run(_tried(found, visit))
-
-
-async def _tried(reducers: Sequence[Reducer], visit: Visit) -> list[Reducer]:
-    """Return them with what a session with each shows that has no trouble."""
     slots = asyncio.Semaphore(LOOKS_AT_A_TIME)
 
     async def tried(reducer: Reducer) -> Reducer:
+        """Return it with what a session shows, unless it has trouble already."""
         if reducer.trouble:
             return reducer
         try:
@@ -79,7 +75,7 @@ async def _tried(reducers: Sequence[Reducer], visit: Visit) -> list[Reducer]:
         except ReductionError as error:
             return replace(reducer, trouble=f"{type(error).__name__}: {error}")
 
-    return await asyncio.gather(*map(tried, reducers))
+    return await asyncio.gather(*map(tried, found))
 
 
 def _look(address: str, visit: Visit) -> tuple[Reducer, tuple[int, ...]]:

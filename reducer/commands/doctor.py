@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import logging
@@ -110,6 +109,8 @@ def doctor(
             # gRPC would report failed handshakes on stderr, and our client closed data ports, beside the findings.
             os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
             logging.getLogger("reduction.client").setLevel(logging.ERROR)
+            import uvloop
+
             from reducer.doctor.examine import examine
             from reducer.doctor.reach import Visit
             from reducer.observe.status import StatusAccess
@@ -121,7 +122,7 @@ def doctor(
             )
             access.metadata_of(visit.job)  # or each reducer would be reported as broken
             texts, source = named(addresses)
-            measured = asyncio.run(examine(texts, source, visit, with_rates=not no_rates, anyway=anyway))
+            measured = uvloop.run(examine(texts, source, visit, with_rates=not no_rates, anyway=anyway))
     except ReducerUnavailable as error:  # a DNS name without addresses
         click.echo(f"BROKEN addresses: {error}", err=True)
         sys.exit(2)

@@ -5,8 +5,8 @@
     loop thread         drives the protocol (driver.py)
     staging thread      copies results to tensors and completes futures (tensors/staging.py)
 
-They hand over through `call_soon_threadsafe` and the staging queue, and share nothing but `_final`
-and `_ended`, under a lock.
+They hand over through `call_soon_threadsafe` and the staging queue, and share nothing but `_ending`
+and, under its lock, `_takes_none`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from worker_plugin.core.flow import pace
 from worker_plugin.core.rank import Identity
 from worker_plugin.discovery import announcement
 from worker_plugin.discovery.meeting_point import MeetingPoint
-from worker_plugin.discovery.milestone import Milestone
 from worker_plugin.discovery.rank_group import RankGroup
 from worker_plugin.discovery.rendezvous import Rendezvous
 from worker_plugin.discovery.waiting_for_ranks import Discovery
 from worker_plugin.driver import Driver, Start
+from worker_plugin.ending import Ending
 from worker_plugin.io_process.remote import RemoteDriver
 from worker_plugin.process import fork, log_setup
 from worker_plugin.process.at_exit import ClosedAtExit
@@ -94,11 +94,10 @@ class Client:
         announced_ranks: str | None = None,
         goes_on: bool = False,
     ) -> None:
-        self.error: ReductionError | None = None
+        self._ending = Ending()
         if announced_ranks is None:
             announced_ranks = announcement.ranks_text(ranks.size, label=ranks.label)
         self._announced_ranks = announced_ranks
-        self._started = Milestone()
         self._config = config
         self._rank = ranks.rank
         self._world_size = ranks.size
@@ -109,11 +108,8 @@ class Client:
         if host is None:
             host = socket.gethostname() + (f", global rank {ranks.global_rank}" if ranks.label else "")
         self._host = host
-        self._lock = threading.RLock()  # a signal handler may close
-        #: The error that later collectives raise; set by a failure or the end.
-        self._final: ReductionError | None = None
-        #: Whether the loop takes no collectives any more. Written under the lock.
-        self._ended = False
+        #: Whether the loop takes no collectives any more.
+        self._takes_none = False
         self._issued = 0
         #: Whether the user wants it to end now, and to wait for nothing.
         self._is_aborted = False
@@ -157,15 +153,19 @@ class Client:
             dtype, numel, encoding = request.dtype, tensor.numel(), OwnEncoding(tensor)
         ready = streams.written(tensor)  # also what the encoding has put there
         collective = Collective(request.op, dtype, numel, request.fingerprint)
-        with self._lock:
-            if self._final is not None:
-                raise self._final.with_traceback(None)  # or each raise would make it longer
+        with self._ending.lock:
+            self._ending.check()
             progress = self.recorder.begin(self._issued, collective)
             transfer = Transfer(self._issued, collective, tensor, encoding, future, progress, ready)
             self._issued += 1
             if not self._staging.download(transfer):
                 self._driver.take(transfer)
         return future
+
+    @property
+    def error(self) -> ReductionError | None:
+        """See `Communicator.error`."""
+        return self._ending.error
 
     @property
     def job(self) -> str | None:
@@ -175,26 +175,19 @@ class Client:
     def connect(self) -> None:
         """Wait for ranks and reducers; see `Communicator.connect`."""
         self._loop.call_soon_threadsafe(self._driver.handle, Connect())
-        self._started.wait()
-        with self._lock:
-            if self._final is not None:
-                raise self._final.with_traceback(None)  # or each raise would make it longer
+        self._ending.wait()
 
     def abandon(self, error: ReductionError) -> None:
         """Fail here and, through the reducers, on all other ranks; see `Communicator.abandon`."""
-        with self._lock:
-            self._final = self._final or error
-            if isinstance(error, ClosedError) and not self._is_aborted:
-                self._is_aborted = True
-                self._discovery.give_up_at = time.monotonic() + self._config.close_timeout_s
-        self._started.fail(error)
+        if isinstance(error, ClosedError) and not self._is_aborted:
+            self._is_aborted = True
+            self._discovery.give_up_at = time.monotonic() + self._config.close_timeout_s
+        self._ending.end(error)
         self._loop.call_soon_threadsafe(self._driver.handle, Broke(error))
 
     def begin_close(self) -> None:
         """Leave in the background; see `Communicator.begin_close`."""
-        with self._lock:
-            self._final = self._final or ClosedError(CLOSED)
-        self._started.fail(self._final)
+        self._ending.end(ClosedError(CLOSED))
         self._loop.call_soon_threadsafe(self._driver.handle, Close())
 
     def close(self) -> None:
@@ -215,8 +208,8 @@ class Client:
     # ---- the download and discovery threads ----
 
     def _on_arriving(self, transfer: Transfer) -> None:
-        with self._lock:
-            if not self._ended:
+        with self._ending.lock:
+            if not self._takes_none:
                 self._driver.take(transfer)
                 return
         fail(transfer.future, self.final)
@@ -273,11 +266,10 @@ class Client:
                 log.exception("the communicator failed")
             self._driver.end(failure)
         finally:
-            with self._lock:
-                self._ended = True
-                self._final = self._final or ClosedError(CLOSED)
-            self._started.fail(self._final)
-            await asyncio.sleep(0)  # takes the collectives that were handed over before `_ended` was set
+            with self._ending.lock:
+                self._takes_none = True
+                self._ending.end(ClosedError(CLOSED))
+            await asyncio.sleep(0)  # takes the collectives that were handed over before
             self._driver.release()
             self._staging.finish(self._on_end)
 
@@ -351,7 +343,7 @@ class Client:
     @property
     def final(self) -> ReductionError:
         """The error of collectives that come after the end; see `DriverOwner.final`."""
-        return self._final or ClosedError(CLOSED)
+        return self._ending.final or ClosedError(CLOSED)
 
     def on_started(self, reducers: tuple[str, ...], planes: Sequence[str]) -> None:
         """Let `connect` return, and say once which job, ranks, reducers and planes there are."""
@@ -371,16 +363,13 @@ class Client:
                 source=meeting_point.source,
             )
             log_setup.announce(log, text)
-        self._started.reach()
+        self._ending.begin()
 
     def on_failed(self, error: ReductionError) -> ReductionError:
         """Raise an error in `connect` and in later collectives; see `DriverOwner.on_failed`."""
         error = without_frames(self._explained(error))
-        with self._lock:
-            self._final = self._final or error
-            if not isinstance(error, ClosedError):
-                self.error = self.error or error
-        self._started.fail(self._final)
+        if not self._ending.end(error) and self.error is None and not isinstance(error, ClosedError):
+            self._ending.error = error  # it has failed while it was leaving
         return error
 
     def fall_back(self) -> None:
@@ -401,7 +390,7 @@ class Client:
     def is_same_rank(self, other: Client) -> bool:
         """Whether two communicators claim to be the same rank of one job, and this one is not over."""
         mine, theirs = self._identity, other._identity
-        if mine is None or theirs is None or self._ended:
+        if mine is None or theirs is None or self._takes_none:
             return False
         return (mine.job, mine.group, mine.rank) == (theirs.job, theirs.group, theirs.rank)
 

@@ -38,7 +38,7 @@ from worker_plugin.elastic.newcomers.training import Training, describe
 from worker_plugin.elastic.node.meeting import local_ranks
 from worker_plugin.elastic.node.steps import NodeSteps
 from worker_plugin.elastic.steps import OnChange, Steps
-from worker_plugin.hierarchy.client import Hierarchy
+from worker_plugin.hierarchy.rail import Rails
 from worker_plugin.process import log_setup
 from worker_plugin.riders.methods import Riders
 from worker_plugin.riders.stopping import is_asked
@@ -46,7 +46,7 @@ from worker_plugin.settings import table
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback, Origin
-from worker_plugin.tensors.futures import Future, outcome_after
+from worker_plugin.tensors.futures import Future, outcome_after, raise_again
 from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import Numbers
 
@@ -196,8 +196,6 @@ class ReductionState(Riders):
             WorkersMissing: a rank did not come within `timeout_s`.
             ReductionError: whatever else ended the communicator; the same error as `error`.
         """
-        if self._failure is not None and self._pid == os.getpid():
-            raise self._failure.with_traceback(None)  # or each raise would make it longer
         self._connected().connect()
 
     def reduce_bucket(self, bucket: GradBucket) -> Future:
@@ -232,13 +230,13 @@ class ReductionState(Riders):
         failure = _failure_of(error)
         if isinstance(failure, ClosedError):
             return failure
+        communicator = None
         with self._lock:
-            self._failure = self._failure or failure
-            try:
+            with contextlib.suppress(ReductionError):  # or there is nobody to tell
                 communicator = self._connected()
-            except ReductionError:  # so there is nobody to tell
-                return failure
-        communicator.abandon(failure)
+            self._failure = self._failure or failure
+        if communicator is not None:
+            communicator.abandon(failure)
         return failure
 
     def check_module(self, module: DistributedDataParallel) -> None:
@@ -267,8 +265,6 @@ class ReductionState(Riders):
         layout: tuple[int, ...],
         origin: Origin | None,
     ) -> Future:
-        if self._failure is not None and self._pid == os.getpid():
-            raise self._failure.with_traceback(None)  # or each raise would make it longer
         dtype, reduce_op = admit(tensor, op)
         if tensor.numel() > NUMEL_MAX:
             raise ConfigError(f"a tensor of {tensor.numel()} elements is too large, {NUMEL_MAX} is the limit")
@@ -454,7 +450,8 @@ class ReductionState(Riders):
 
         Raises:
             ConfigError: the job is not elastic; the first call is not on the main thread.
-            WorkerLost: another rank of this worker has ended or failed.
+            WorkerLost: another rank of this worker has ended.
+            ReductionError: another rank of this worker has failed, with this error.
         """
         self._check_elastic("should_leave", _STOP_TOGETHER)
         asked = is_asked(self.config.notices)
@@ -659,6 +656,7 @@ class ReductionState(Riders):
         if self._pid != os.getpid():
             self._reset()  # forked: this process makes its own communicator
         with self._lock:
+            raise_again(self._failure)
             if self._is_closed:
                 raise ClosedError(CLOSED)
             if self._communicator is None:
@@ -696,7 +694,7 @@ class ReductionState(Riders):
                 f"local_group={local_group} needs a way to meet the other ranks of the node: initialise "
                 f"torch.distributed, with this rank {ranks.rank} of {ranks.size}"
             )
-        return Hierarchy(self.config, ranks, rendezvous)
+        return Rails(self.config, ranks, rendezvous)
 
 
 def _failure_of(error: Exception) -> ReductionError:

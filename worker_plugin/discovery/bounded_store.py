@@ -27,6 +27,7 @@ from torch.distributed import DistNetworkError
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.config import PluginConfig
+from worker_plugin.tensors.futures import raise_again
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +97,7 @@ class BoundedStore:
         Raises:
             WorkerLost: it has taken longer, or the store is gone.
         """
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)  # or each raise would make it longer
+        raise_again(self._failure)
         answer = begin(partial(call, self.raw))
         now = time.monotonic()
         give_up_at, warn_at = now + limit_s, now + warn_s

@@ -52,8 +52,9 @@ from worker_plugin.elastic.membership.lineage import Generation, Worker
 from worker_plugin.elastic.newcomers.donation import Donation
 from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.recovery import agree_on_results
+from worker_plugin.ending import Ending
 from worker_plugin.process.at_exit import ClosedAtExit
-from worker_plugin.tensors.futures import Future, fail, make_future, without_frames
+from worker_plugin.tensors.futures import Future, fail, make_future
 from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -81,8 +82,8 @@ class Elastic:
         meeting_point.warn_without_run(config)
         assert config.job is not None  # `check_without_store` has checked it
         self._config, self._job = config, config.job
-        self.error: ReductionError | None = None
-        self._changed = threading.Condition(threading.RLock())
+        self._ending = Ending()
+        self._changed = threading.Condition(self._ending.lock)
         settings = f"world_size={config.world_size}, wire_dtype={config.wire_dtype}"
         settings += f", {local_size} processes per worker" if local_size > 1 else ""
         settings += f", a model of {model}" if model else ""
@@ -98,15 +99,19 @@ class Elastic:
         self._is_taking = False
         #: What this worker gives to newcomers, or has given last.
         self._donation: Donation | None = None
-        self._final: ReductionError | None = None
         self.local_size = local_size
-        self._forming = Forming(config, settings, local_size, self._changed, self._raise_if_over)
+        self._forming = Forming(config, settings, local_size, self._changed, self._ending.check)
         self.own = self._forming.own
         _all.add(self)
         self._thread = threading.Thread(target=self._run, name="reduction-elastic", daemon=True)
         self._thread.start()
 
     # ---- the user's thread ----
+
+    @property
+    def error(self) -> ReductionError | None:
+        """See `Communicator.error`."""
+        return self._ending.error
 
     @property
     def job(self) -> str | None:
@@ -122,7 +127,7 @@ class Elastic:
         """Issue the next collective; see `Communicator.submit`."""
         future = make_future(request.tensor)
         with self._changed:
-            self._raise_if_over()
+            self._ending.check()
             if self._is_taking:
                 raise ConfigError(
                     "this worker is taking the training from another one, and no collective can be issued meanwhile: "
@@ -142,18 +147,22 @@ class Elastic:
         """Wait until this worker is in a generation that runs, or has found a job that can take it in later."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._is_running or self._final is not None or self._forming.finds_a_job
+                lambda: self._is_running or self._ending.final is not None or self._forming.finds_a_job
             )
-            self._raise_if_over()
+            self._ending.check()
 
     def take_part(self, training: Training) -> None:
         """Wait until this worker is in a generation that runs. A newcomer gets the training first, in place."""
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._is_running or self._final is not None or self._forming.offer() is not None
+                    lambda: (
+                        self._is_running
+                        or self._ending.final is not None
+                        or self._forming.offer() is not None
+                    )
                 )
-                self._raise_if_over()
+                self._ending.check()
                 if self._is_running:
                     return
                 offer = self._forming.offer()
@@ -187,7 +196,7 @@ class Elastic:
         """Do what `add` does, between two steps: everybody holds everything that was issued before."""
         with self._changed:
             # Who contributes to a checkpoint says with that that it holds everything before.
-            self._changed.wait_for(lambda: not self._ledger.open_entries or self._final is not None)
+            self._changed.wait_for(lambda: not self._ledger.open_entries or self._ending.final is not None)
             seq = self._ledger.issued
         self.add(tensor)
         with self._changed:
@@ -198,7 +207,7 @@ class Elastic:
         donation = Donation(offer, training, self._forming.connect_donation)
         with self._changed:
             self._donation = donation
-            final = self._final
+            final = self._ending.final
         if final is not None:
             donation.abandon(final)
         self._forming.say(offer=offer)
@@ -227,8 +236,8 @@ class Elastic:
                 self._forming.say(missed=generation.id)
         self._forming.plan(generation)
         with self._changed:
-            self._changed.wait_for(lambda: self._is_running or self._final is not None)
-            self._raise_if_over()
+            self._changed.wait_for(lambda: self._is_running or self._ending.final is not None)
+            self._ending.check()
 
     @property
     def newcomers(self) -> list[Worker]:
@@ -267,10 +276,6 @@ class Elastic:
             client.leave()
         self._forming.leave()
 
-    def _raise_if_over(self) -> None:
-        if self._final is not None:
-            raise self._final.with_traceback(None)  # or each raise would make it longer
-
     # ---- collectives of the present generation; with the lock held ----
 
     def _hand_over(self, entry: Entry) -> None:
@@ -289,7 +294,7 @@ class Elastic:
             tensor = inner.value()
         except Exception:  # the elastic thread sees that the client has failed
             with self._changed:
-                entry.is_under_way, final = False, self._final
+                entry.is_under_way, final = False, self._ending.final
                 self._changed.notify_all()
             if final is not None:  # `_end` has left this future to us
                 fail(entry.future, final)
@@ -316,7 +321,7 @@ class Elastic:
             log.exception("job %s rank %d: the elastic thread failed", self._job, self.own.rank)
             self._end(LocalProtocolError(f"the elastic thread failed: {error!r}"))
         finally:
-            self._forming.end(in_order=isinstance(self._final, ClosedError))
+            self._forming.end(in_order=isinstance(self._ending.final, ClosedError))
 
     def _recover(self, client: Client, generation: Generation) -> bool:
         """Agree with the generation's workers about results, and go on; return whether it still runs."""
@@ -331,7 +336,7 @@ class Elastic:
         except LOSSES:
             return False
         with self._changed:
-            self._raise_if_over()  # users already have the error, and may use their tensors again
+            self._ending.check()  # users already have the error, and may use their tensors again
             for seq, result in found.items():
                 entry = entries[seq]
                 tensor = entry.request.tensor
@@ -351,7 +356,7 @@ class Elastic:
         """Return when the generation has ended, and its workers look for another one."""
         with self._changed:
             while client.error is None and not self._forming.has_plan:
-                self._raise_if_over()
+                self._ending.check()
                 self._look_for_replaced(client, generation)
                 self._changed.wait(PAUSE_S)
             self._is_running = False
@@ -394,14 +399,10 @@ class Elastic:
 
     def _end(self, error: ReductionError) -> None:
         """End with an error: that of all collectives without a result, and of all later ones."""
-        error = without_frames(error)
         with self._changed:
-            if self._final is not None:
+            if not self._ending.end(error):
                 return
-            self._final = error
             self._is_running = False
-            if not isinstance(error, ClosedError):
-                self.error = error
             # The generation may still write to the tensors of those that it works on: those fail once it is done.
             left = [entry for entry in self._ledger.open_entries if not entry.is_under_way]
             donation, client = self._donation, self._client

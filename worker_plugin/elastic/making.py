@@ -8,7 +8,7 @@ from worker_plugin.communicator import Communicator
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
 from worker_plugin.elastic.communicator import Elastic
-from worker_plugin.elastic.node.meeting import local_ranks, meet
+from worker_plugin.elastic.node.meeting import local_ranks
 from worker_plugin.elastic.node.rank import NodeRank
 from worker_plugin.elastic.node.steps import NodeSteps
 from worker_plugin.elastic.steps import OnChange, Steps
@@ -24,13 +24,13 @@ def make_communicator(config: PluginConfig, model: str = "") -> Elastic | NodeRa
     Raises:
         ConfigError: a setting is missing, or cannot be used with `elastic`, or the ranks of the node differ.
         WorkersMissing: a rank of the node did not come within `join_timeout_s`.
+        WorkerLost: one has ended meanwhile.
     """
     meeting_point.check_without_store(config)
     ranks = local_ranks(config)
     if ranks is None:
         return Elastic(config, model)
-    node, store = meet(config, ranks)
-    return NodeRank(config, node, store, lambda: Elastic(config, model, node.size))
+    return NodeRank(config, ranks, model)
 
 
 def make_steps(

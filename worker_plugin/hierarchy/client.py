@@ -1,16 +1,16 @@
-"""Hierarchical mode: a node's ranks reduce among themselves, and each takes its share of the sum over the network.
+"""Hierarchical mode: a node's ranks reduce among themselves, and the sums go over the network.
 
     user's thread    numbers the collective and returns
     scatter thread   once: finds out which ranks are a node. Then, in the order of the collectives: exchanges shards
-                     within the node, and issues the fold of this rank's shard on its rail
-    gather thread    in the order of the collectives, whichever completes first: waits for the rail's result, exchanges
+                     within the node, and issues what this rank takes over the network on its way out
+    gather thread    in the order of the collectives, whichever completes first: waits for that result, exchanges
                      the results within the node, writes the tensor and completes the future
     watch thread     learns what happens to the neighbours (watch.py)
 
-The rail of local rank i is a communicator of its own, a `Client` whose ranks are the nodes. It is
-job NAME@i, and does everything that has to do with reducers, recovery included. If a rail, a rank
-or an exchange fails, the whole communicator fails with one error: on this rank; on its node by a
-note; and on the other nodes because every rank abandons its own rail with that error.
+The way out is another communicator, which does everything that has to do with reducers, recovery included: each
+rank has its rail (rail.py), or in an elastic job the first rank speaks for all (elastic/node/rank.py). If that, a
+rank or an exchange fails, the whole communicator fails with one error: on this rank; on its node by a note; and on
+the other nodes because every rank abandons its own way out with that error.
 """
 
 from __future__ import annotations
@@ -30,23 +30,20 @@ from reduction.errors import (
     code_to_others,
 )
 
-from worker_plugin.client import CLOSE_EXTRA_S, Client
-from worker_plugin.communicator import CLOSED, Request
+from worker_plugin.client import CLOSE_EXTRA_S
+from worker_plugin.communicator import CLOSED, Communicator, Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.bounded_store import BoundedStore
-from worker_plugin.discovery.milestone import Milestone
-from worker_plugin.discovery.nodes import Node, own_locality
-from worker_plugin.discovery.rank_group import RankGroup
-from worker_plugin.discovery.rendezvous import StoreRendezvous
+from worker_plugin.discovery.nodes import Node
+from worker_plugin.ending import Ending
 from worker_plugin.hierarchy.exchange import Exchange, Share, Submission, on_stream
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.hierarchy.neighbours import Kind, Neighbours
-from worker_plugin.hierarchy.rail import AgreedRendezvous, rail_client
 from worker_plugin.hierarchy.watch import Watch
 from worker_plugin.process import fork
 from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process.io_loop import io_loop
-from worker_plugin.tensors.futures import Future, fail, failed, make_future, without_frames
+from worker_plugin.tensors.futures import Future, fail, failed, make_future, raise_again
 from worker_plugin.tensors.gpu import streams
 from worker_plugin.timeline.recorder import Recorder
 
@@ -65,28 +62,26 @@ class _Last:
 
 
 class Hierarchy:
-    """A rank's communicator if `local_group` is set. It has a `Client` for the network, which ends with it."""
+    """A rank's communicator if `local_group` is set. It has another one for the network, which ends with it."""
 
-    def __init__(self, config: PluginConfig, ranks: RankGroup, rendezvous: StoreRendezvous) -> None:
+    def __init__(self, config: PluginConfig) -> None:
         self._config = config
-        self._ranks = ranks
-        self._rendezvous = rendezvous
-        self._lock = threading.RLock()  # a signal handler may close
+        #: It has begun once `_client` is there, on the ranks that get one.
+        self._ending = Ending()
+        self._lock = self._ending.lock
         #: Held while a tensor is written. `fail` takes it before futures get the error, so that
         #: nothing is written to a tensor after that.
         self._writing = threading.Lock()
-        self._error: ReductionError | None = None
-        #: The error that later collectives raise; set by a failure or the end.
-        self._final: ReductionError | None = None
+        #: Set when a failure has reached all futures.
         self._failed = threading.Event()
-        #: Whether `_client` is there.
-        self._adopted = Milestone()
+        #: See `Communicator.local_size`.
+        self.local_size = 1
         #: How many collectives have been issued.
         self.issued = 0
         self._submissions: dict[int, Submission] = {}
-        #: The communicator of the rail, or, if there are no nodes, of the whole job; then there is
-        #: no exchange. None as long as it is not known which.
-        self._client: Client | None = None
+        #: The way out, or, if there are no nodes, the communicator of the whole job; then there is
+        #: no exchange. None as long as it is not known which, and on ranks without a way out of their own.
+        self._client: Communicator | None = None
         self._exchange: Exchange | None = None
         self._watch: Watch | None = None
         #: One group for the scatter thread and one for the gather thread; empty if there are no
@@ -96,7 +91,7 @@ class Hierarchy:
         #: collective waits for the scatter thread any more.
         self._is_flat = False
         self._to_scatter: queue.SimpleQueue[Submission | _Last | None] = queue.SimpleQueue()
-        self._to_gather: queue.SimpleQueue[tuple[Share, Future] | _Last | None] = queue.SimpleQueue()
+        self._to_gather: queue.SimpleQueue[tuple[Share, Future | None] | _Last | None] = queue.SimpleQueue()
         self._neighbours = Neighbours()
         self._loop = io_loop()
         self._threads: list[threading.Thread] = []
@@ -109,7 +104,7 @@ class Hierarchy:
     @property
     def error(self) -> ReductionError | None:
         """The error that ended this communicator."""
-        return self._error or (None if self._client is None else self._client.error)
+        return self._ending.error or (None if self._client is None else self._client.error)
 
     @property
     def job(self) -> str | None:
@@ -117,13 +112,8 @@ class Hierarchy:
         return None if (client := self._client) is None else client.job
 
     @property
-    def local_size(self) -> int:
-        """See `Communicator.local_size`."""
-        return 1 if (client := self._client) is None else client.local_size
-
-    @property
     def recorder(self) -> Recorder | None:
-        """See `Communicator.recorder`: that of the rail, which knows nothing of exchanges within the node."""
+        """See `Communicator.recorder`: that of the way out, which knows nothing of exchanges within the node."""
         return None if (client := self._client) is None else client.recorder
 
     def submit(self, request: Request) -> Future:
@@ -131,9 +121,7 @@ class Hierarchy:
         future = make_future(request.tensor)
         ready = streams.written(request.tensor)
         with self._lock:
-            final = self._final or self.error
-            if final is not None:
-                raise final.with_traceback(None)  # or each raise would make it longer
+            raise_again(self._ending.final or self.error)
             submission = Submission(self.issued, request, future, ready)
             self.issued += 1
             if self._is_flat:
@@ -144,12 +132,11 @@ class Hierarchy:
         return future
 
     def connect(self) -> None:
-        """See `Client.connect`."""
-        self._adopted.wait()
-        assert self._client is not None
-        self._client.connect()
-        if (final := self._final) is not None:
-            raise final.with_traceback(None)  # or each raise would make it longer
+        """See `Communicator.connect`."""
+        self._ending.wait()
+        if self._client is not None:
+            self._client.connect()
+        self._ending.check()
 
     def abandon(self, error: ReductionError) -> None:
         """Fail here and on all other ranks. Any thread; nothing if it is over already."""
@@ -157,19 +144,16 @@ class Hierarchy:
 
     def begin_close(self) -> None:
         """Let the communicator leave in good order, in the background. Any thread; idempotent."""
-        if (error := self.error) is not None:  # the rail's, perhaps not noticed by the watch yet
+        if (error := self.error) is not None:  # the way out's, perhaps not noticed by the watch yet
             self.fail(error, Kind.FAILED)
         with self._lock:
             left, under_way = min(self._submissions, default=self.issued), len(self._submissions)
-            is_first = self._final is None
             if self._client is not None and self._exchange is None:
                 under_way = 0  # they are the client's
-            if not under_way:
-                self._final = self._final or ClosedError(CLOSED)
+            is_first = not under_way and self._ending.end(ClosedError(CLOSED))
         if under_way:
             self.fail(ClosedError(f"closed with {under_way} collectives in flight"), Kind.LEFT, left)
         elif is_first:
-            self._adopted.fail(ClosedError(CLOSED))
             self._neighbours.tell(Kind.LEFT, number=left)
         if (client := self._client) is not None:
             client.begin_close()
@@ -244,36 +228,17 @@ class Hierarchy:
         """Wait for the next collective and return it; None if the scatter thread gets no more."""
         with self._lock:
             is_done = self._to_scatter.empty()
-            if is_done and self._final is None and self._client is not None and self._exchange is None:
+            if is_done and self._ending.final is None and self._client is not None and self._exchange is None:
                 self._is_flat = True
             if self._is_flat or (is_done and self._failed.is_set()):
                 return None
         return self._to_scatter.get()
 
     def _start(self) -> None:
-        """Agree with all ranks on nodes and reducers, and make the communicator of the rail, or of the whole job."""
-        config, ranks = self._config, self._ranks
-        assert config.local_group is not None
-        locality = own_locality(config.local_group, self._neighbours.address)
-        nodes = self._rendezvous.agree_on_nodes(config, ranks.rank, ranks.size, locality)
-        try:
-            if nodes.node is None:
-                plan = nodes.plan
-                level = logging.WARNING if plan.is_unexpected else logging.INFO
-                log.log(
-                    level if ranks.rank == 0 else logging.DEBUG,
-                    "local_group='auto' changes nothing: %s",
-                    plan.reason,
-                )
-                self._adopt(Client(config, ranks, AgreedRendezvous(nodes.meeting_point, self._rendezvous)))
-            else:
-                self._meet(nodes.node, nodes.store)
-                self._adopt(rail_client(config, ranks, nodes.node, nodes.meeting_point))
-        except BaseException:
-            nodes.meeting_point.stop()
-            raise
+        """Find out which ranks are this node, call `_meet` if they are several, and `_adopt` the way out."""
+        raise NotImplementedError
 
-    def _meet(self, node: Node, store: BoundedStore) -> None:
+    def _meet(self, node: Node, store: BoundedStore, exchange: Exchange) -> None:
         """Meet the other ranks of the node, and make both groups."""
         others = {
             number: (one.pid, one.address)
@@ -286,15 +251,14 @@ class Hierarchy:
         for name in ("scatter", "gather"):
             self._groups.append(LocalGroup(store.below(name), node.local_rank, node.size, *times))
         self._watch = Watch(self._config, node, self._neighbours, self)
-        self._exchange = Exchange(node, self._config.wire)
+        self._exchange, self.local_size = exchange, node.size
         self._begin_thread("gather", lambda: self._gather(self._groups[1]))
         self._begin_thread("watch", self._watch.run)
 
-    def _adopt(self, client: Client) -> None:
+    def _adopt(self, client: Communicator) -> None:
         with self._lock:
-            self._client = client
-            final = self._final
-        self._adopted.reach()
+            self._client, final = client, self._ending.final
+        self._ending.begin()
         if isinstance(final, ClosedError):
             client.begin_close()
         elif final is not None:
@@ -328,12 +292,14 @@ class Hierarchy:
     def _issue(self, group: LocalGroup, submission: Submission) -> None:
         assert self._exchange is not None
         assert self._watch is not None
-        assert self._client is not None
         self._watch.wait(submission.seq)
         with on_stream(submission):
             share = self._exchange.scatter(group, submission)
             self._watch.wait(None)
-            result = self._client.submit(share.rail)
+            result = None
+            if share.outgoing is not None:
+                assert self._client is not None
+                result = self._client.submit(share.outgoing)
         self._to_gather.put((share, result))
 
     # ---- the gather thread ----
@@ -353,12 +319,14 @@ class Hierarchy:
             assert self._watch is not None
             self._watch.stop()
 
-    def _complete(self, group: LocalGroup, share: Share, result: Future) -> None:
+    def _complete(self, group: LocalGroup, share: Share, result: Future | None) -> None:
         assert self._exchange is not None
         submission = share.submission
-        _wait(result)
+        if result is not None:
+            _wait(result)
         with on_stream(submission):
-            result.wait()  # lets this thread's stream wait for the result
+            if result is not None:
+                result.wait()  # lets this thread's stream wait for the result
             gathered = self._exchange.gather(group, share)
             with self._writing:
                 if self.first_from(submission.seq) != submission.seq:
@@ -380,18 +348,12 @@ class Hierarchy:
 
     def fail(self, error: ReductionError, tell: Kind | None = None, number: int = 0) -> None:
         """Give every collective that is not done the error, and end. Any thread; the first error counts."""
-        without_frames(error)
         with self._lock:
-            if self._final is not None:
+            if not self._ending.end(error):
                 return
-            self._final = error
-            if not isinstance(error, ClosedError):
-                self._error = error
-                # Before the user learns of the error and closes: the other nodes must get the
-                # error, not a Goodbye.
-                if self._client is not None:
-                    self._client.abandon(error)
-        self._adopted.fail(error)
+            # Before the user learns of the error and closes: the other nodes must get the error, not a Goodbye.
+            if self._client is not None and not isinstance(error, ClosedError):
+                self._client.abandon(error)
         if tell is not None:
             self._neighbours.tell(tell, number=number, code=code_to_others(error), text=str(error))
         for group in list(self._groups):
@@ -435,7 +397,7 @@ class Hierarchy:
 
 
 def _wait(result: Future) -> None:
-    """Wait for a rail's result, or raise its error."""
+    """Wait for the network's result, or raise its error."""
     done = threading.Event()
     result.add_done_callback(lambda _: done.set())
     done.wait()

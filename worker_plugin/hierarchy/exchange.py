@@ -40,13 +40,13 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """The shard of a collective that this rank takes through its rail."""
+    """What this rank takes over the network of a collective."""
 
     submission: Submission
     shards: Shards
     #: What the reducers are asked for: its tensor is the fold of the node's ranks, in the
-    #: accumulation dtype, and later the result.
-    rail: Request
+    #: accumulation dtype, and later the result. None if another rank of the node asks for this one.
+    outgoing: Request | None
     #: Memory that the fold may lie in.
     received: torch.Tensor
 
@@ -84,8 +84,8 @@ class Exchange:
         sizes = [one * itemsize for one in shards.sizes]
         group.all_to_all(received, mine, [count * itemsize] * size, sizes)
         shard = fold(received.view(flat.dtype).view(size, count).unbind(), request.op)
-        rail = replace(request, tensor=shard, slices=shards.slices_of(local_rank))
-        return Share(submission, shards, rail, received)
+        outgoing = replace(request, tensor=shard, slices=shards.slices_of(local_rank))
+        return Share(submission, shards, outgoing, received)
 
     def gather(self, group: LocalGroup, share: Share) -> torch.Tensor:
         """Exchange the results of the shards, and return all of them, for `write`.
@@ -93,7 +93,8 @@ class Exchange:
         Raises:
             RuntimeError: a connection broke, or the exchange timed out.
         """
-        shard = share.rail.tensor
+        assert share.outgoing is not None
+        shard = share.outgoing.tensor
         dtype, most, size = share.submission.request.tensor.dtype, share.shards.most, self._node.size
         row, device = most * dtype.itemsize, shard.device
         mine, gathered = self._take(row, device), self._take(row * size, device)
@@ -105,13 +106,16 @@ class Exchange:
     def write(self, share: Share, gathered: torch.Tensor) -> None:
         """Write the result into the tensor, and take back the memory of both arguments."""
         tensor = share.submission.request.tensor
-        rows = gathered.view(tensor.dtype).view(self._node.size, share.shards.most)
         with torch.inference_mode(tensor.is_inference()):
-            share.shards.unpack(rows, flat_of(tensor))
+            self._put(share, gathered.view(tensor.dtype), flat_of(tensor))
         if tensor.is_cuda:
             torch.cuda.current_stream(tensor.device).synchronize()
         self._give(gathered)
         self._give(share.received)
+
+    def _put(self, share: Share, gathered: torch.Tensor, flat: torch.Tensor) -> None:
+        """Write what `gather` has returned into the tensor."""
+        share.shards.unpack(gathered.view(self._node.size, share.shards.most), flat)
 
     def close(self) -> None:
         """Free the memory that was kept for later collectives."""

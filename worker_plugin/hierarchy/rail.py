@@ -1,7 +1,11 @@
-"""Hierarchical mode: the communicator of one rail, whose ranks are the nodes."""
+"""Hierarchical mode: every rank takes its share of the node's sum over a rail of its own, whose ranks are the nodes.
+
+The rail of local rank i is a communicator of its own, a `Client`, of job NAME@i.
+"""
 
 from __future__ import annotations
 
+import logging
 import socket
 from dataclasses import replace
 
@@ -12,10 +16,14 @@ from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.announcement import ranks_text
 from worker_plugin.discovery.meeting_point import MeetingPoint
-from worker_plugin.discovery.nodes import Node
+from worker_plugin.discovery.nodes import Node, own_locality
 from worker_plugin.discovery.rank_group import RankGroup
-from worker_plugin.discovery.rendezvous import Rendezvous
+from worker_plugin.discovery.rendezvous import Rendezvous, StoreRendezvous
+from worker_plugin.hierarchy.client import Hierarchy
+from worker_plugin.hierarchy.exchange import Exchange
 from worker_plugin.settings.kinds import SECONDS_MAX
+
+log = logging.getLogger(__name__)
 
 #: How much longer a rail waits than a node before CollectiveTimeout, in seconds. If a rank is late,
 #: its neighbours should say so first: they know which rank they wait for, other nodes know only
@@ -44,6 +52,42 @@ class AgreedRendezvous:
         if self._fallback is None:
             raise ReducerUnavailable("there is no fallback in hierarchical mode")
         return self._fallback.fall_back(config, rank, world_size)
+
+
+class Rails(Hierarchy):
+    """A rank's communicator, on its rail or, if `local_group` is "auto" and changes nothing, of the whole job.
+
+    Args:
+        config: the settings.
+        ranks: the ranks that reduce together, and this rank's number among them.
+        rendezvous: asked once, on the scatter thread.
+    """
+
+    def __init__(self, config: PluginConfig, ranks: RankGroup, rendezvous: StoreRendezvous) -> None:
+        self._ranks, self._rendezvous = ranks, rendezvous
+        super().__init__(config)
+
+    def _start(self) -> None:
+        config, ranks = self._config, self._ranks
+        assert config.local_group is not None
+        locality = own_locality(config.local_group, self._neighbours.address)
+        nodes = self._rendezvous.agree_on_nodes(config, ranks.rank, ranks.size, locality)
+        try:
+            if nodes.node is None:
+                plan = nodes.plan
+                level = logging.WARNING if plan.is_unexpected else logging.INFO
+                log.log(
+                    level if ranks.rank == 0 else logging.DEBUG,
+                    "local_group='auto' changes nothing: %s",
+                    plan.reason,
+                )
+                self._adopt(Client(config, ranks, AgreedRendezvous(nodes.meeting_point, self._rendezvous)))
+            else:
+                self._meet(nodes.node, nodes.store, Exchange(nodes.node, config.wire))
+                self._adopt(rail_client(config, ranks, nodes.node, nodes.meeting_point))
+        except BaseException:
+            nodes.meeting_point.stop()
+            raise
 
 
 def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, meeting_point: MeetingPoint) -> Client:

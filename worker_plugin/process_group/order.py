@@ -20,7 +20,7 @@ from torch.distributed import Work
 
 from worker_plugin.process_group.completions import completions
 from worker_plugin.process_group.work import AllReduceWork
-from worker_plugin.tensors.futures import Future, fail
+from worker_plugin.tensors.futures import Future, fail, raise_again
 
 #: Memory: the address of its first byte, and that behind its last one.
 Span = tuple[int, int]
@@ -68,7 +68,7 @@ class Order:
         Raises:
             Exception: the error of those, or what `call` raises.
         """
-        _wait_for(self._begun)
+        raise_again(self._begun.exception())
         spans = list(_spans((*arguments, *named.values())))
         self._wait_in(spans, self._all_reduces.items)
         work = call(*arguments, **named)
@@ -89,13 +89,13 @@ class Order:
                 self._begun = Milestone()
             begun = self._begun
         if not before:
-            _wait_for(begun)
+            raise_again(begun.exception())
             return call()
         done: Future = torch.futures.Future()
 
         def run() -> None:
             try:
-                _wait_for(previous)
+                raise_again(previous.exception())
                 for work in before:
                     work.wait()
                 barrier = call()
@@ -153,8 +153,3 @@ def _spans(values: Iterable[Any]) -> Iterator[Span]:
         elif isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
             last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
             yield value.data_ptr(), value.data_ptr() + (last + 1) * value.element_size()
-
-
-def _wait_for(milestone: Milestone[None]) -> None:
-    if (error := milestone.exception()) is not None:
-        raise error.with_traceback(None)  # or each raise would make it longer

@@ -15,7 +15,7 @@ from torch.distributed import Work
 from torch.utils.weak import TensorWeakRef
 
 from worker_plugin.process_group.completions import completions
-from worker_plugin.tensors.futures import Future, raise_in_waiter
+from worker_plugin.tensors.futures import Future, raise_again, raise_in_waiter
 
 #: Up to torch 2.13 C++ may hold a Work whose Python half is gone: then Python's `wait` is gone as well,
 #: and that of C++ never returns (seen in DDP.join). So this many of the last ones that Python has dropped
@@ -82,8 +82,7 @@ class AllReduceWork(Work):
         self._finish()
         for event in self._events:
             event.wait(torch.cuda.current_stream(event.device))
-        if self._error is not None:
-            raise self._error.with_traceback(None)  # or each raise would make it longer
+        raise_again(self._error)
         return True
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:

@@ -86,6 +86,12 @@ def without_frames(error: ReductionError) -> ReductionError:
     return error
 
 
+def raise_again(error: BaseException | None) -> None:
+    """Raise an error that was kept, if there is one. Its traceback would otherwise grow with each raise."""
+    if error is not None:
+        raise error.with_traceback(None)
+
+
 def raise_in_waiter(future: torch.futures.Future[_T]) -> torch.futures.Future[_T]:
     """Return a future for C++ waiters such as DDP.
 

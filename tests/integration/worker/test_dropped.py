@@ -110,9 +110,9 @@ def collect_with_all_locks_held(rank, reducers, job, size):
         state = state_of(rank, reducers, job, size)
         check(rank, in_flight(rank, state), size)
         client = state._communicator
-        locks = [client._lock, threading._active_limbo_lock]
+        locks = [client._ending.lock, threading._active_limbo_lock]
         if size:
-            locks += [client._writing, client._client._lock]
+            locks += [client._writing, client._client._ending.lock]
         cycle = [state]
         cycle.append(cycle)
         go, collected = threading.Event(), threading.Event()

@@ -18,9 +18,8 @@ from simulation.elastic.threads import here
 from simulation.elastic.wires import Endpoint, Life, Links
 
 from reducer.transports import lobby_calls
-from worker_plugin import client, driver
+from worker_plugin import client, driver, ending
 from worker_plugin.config import PluginConfig
-from worker_plugin.discovery import milestone
 from worker_plugin.elastic import clients, communicator, forming, steps
 from worker_plugin.elastic.membership import memory
 from worker_plugin.elastic.membership.lineage import Generation, Worker
@@ -135,7 +134,7 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
             | {"own_host": lambda: here.process.host.encode().ljust(16, b".")},
         ),
         (driver, loop | {"Links": Links, "time": _TIME}),
-        (milestone, {"threading": _THREADING}),
+        (ending, {"threading": _THREADING}),
         (staging, blocking | {"queue": _QUEUE}),
         (communicator, blocking | {"make_future": _make_future, "_all": _Open("open_workers")}),
         (forming, blocking | {"secrets": secrets, "socket": socket, "client_of": _client_of}),

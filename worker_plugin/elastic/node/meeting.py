@@ -46,8 +46,8 @@ def local_ranks(config: PluginConfig) -> RankGroup | None:
     return None if size == 1 else group
 
 
-def meet(config: PluginConfig, ranks: RankGroup) -> tuple[WorkerNode, BoundedStore]:
-    """Return the node, once all of its ranks have come, and a store of their own.
+def meet(config: PluginConfig, ranks: RankGroup, address: str) -> tuple[WorkerNode, BoundedStore]:
+    """Return the node, once all of its ranks have come, and a store of their own; `address` is for `Neighbours.meet`.
 
     Raises:
         ConfigError: the ranks are on several hosts, or have different settings.
@@ -62,7 +62,7 @@ def meet(config: PluginConfig, ranks: RankGroup) -> tuple[WorkerNode, BoundedSto
     store = BoundedStore.connect(ranks.store, config).below("reduction-elastic")
     # All ranks make their communicators in the same order, one after the other where a state is restarted.
     store = store.below(str(store.ask(lambda raw: raw.add(f"turn/{ranks.rank}", 1))))
-    own = asdict(own_locality(config.local_group, "")) | {"worker": [config.rank, config.world_size]}
+    own = asdict(own_locality(config.local_group, address)) | {"worker": [config.rank, config.world_size]}
     store.set(f"rank/{ranks.rank}", json.dumps(own))
     keys = [f"rank/{rank}" for rank in range(ranks.size)]
     try:

@@ -31,7 +31,7 @@ class NodeSteps:
         """Return what the first rank says, on all ranks of the node; all of them call it.
 
         Raises:
-            WorkerLost: another rank of the node has ended or failed.
+            ReductionError: as `NodeRank.tell`.
         """
         message = torch.tensor([own], dtype=torch.uint8)
         self._rank.tell(message).wait()
@@ -41,8 +41,7 @@ class NodeSteps:
         """Return when a step may begin; see `Steps.sync`.
 
         Raises:
-            WorkerLost: another rank of the node has ended or failed.
-            ReductionError: this worker cannot take part, or the job has failed.
+            ReductionError: as `NodeRank.tell`; or this worker cannot take part, or the job has failed.
         """
         try:
             if self._steps is None:

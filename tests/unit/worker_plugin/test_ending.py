@@ -1,0 +1,50 @@
+"""All threads of a communicator are told the first error that has ended it."""
+
+import traceback
+
+import pytest
+from reduction.errors import ClosedError, WorkerLost
+
+from worker_plugin.ending import Ending
+
+
+def test_it_has_begun_and_not_ended():
+    ending = Ending()
+    ending.begin()
+    ending.wait()
+    ending.check()
+    assert ending.final is ending.error is None
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_the_first_error_counts(has_begun):
+    ending = Ending()
+    if has_begun:
+        ending.begin()
+    first = WorkerLost("first")
+    assert ending.end(first)
+    assert not ending.end(ClosedError("second"))
+    for ask in (ending.wait, ending.check):
+        with pytest.raises(WorkerLost) as raised:
+            ask()
+        assert raised.value is first is ending.error
+
+
+def test_a_close_is_no_failure():
+    ending = Ending()
+    assert ending.end(ClosedError("closed"))
+    assert not ending.end(WorkerLost("too late"))
+    assert ending.error is None
+    with pytest.raises(ClosedError, match="closed"):
+        ending.check()
+
+
+def test_an_error_that_is_raised_again_and_again_does_not_grow():
+    ending = Ending()
+    ending.end(WorkerLost("lost"))
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(WorkerLost) as raised:
+            ending.check()
+        lengths.append(len(traceback.extract_tb(raised.value.__traceback__)))
+    assert lengths == lengths[:1] * 3

@@ -43,10 +43,11 @@ class Ending:
 
     def end(self, error: ReductionError) -> bool:
         """End it with an error; return whether that is the first one, which alone counts."""
+        without_frames(error)  # also if it is the first one once more, caught where it was raised again
         with self.lock:
             if self.final is not None:
                 return False
-            self.final = without_frames(error)
+            self.final = error
             if not isinstance(error, ClosedError):
                 self.error = error
         self._has_begun_or_ended.set()

@@ -148,8 +148,6 @@ class Hierarchy:
             self.fail(error, Kind.FAILED)
         with self._lock:
             left, under_way = min(self._submissions, default=self.issued), len(self._submissions)
-            if self._client is not None and self._exchange is None:
-                under_way = 0  # they are the client's
             is_first = not under_way and self._ending.end(ClosedError(CLOSED))
         if under_way:
             self.fail(ClosedError(f"closed with {under_way} collectives in flight"), Kind.LEFT, left)
@@ -272,17 +270,16 @@ class Hierarchy:
         """Issue a collective that came before it was known that there are no nodes."""
 
         def complete(done: Future) -> None:
-            with self._lock:
-                self._submissions.pop(submission.seq, None)
             try:
                 submission.future.set_result(done.value())
             except ReductionError as error:
                 fail(submission.future, error)
 
         assert self._client is not None
-        if submission.future.done():  # with an error
-            return
-        try:
+        with self._lock:
+            if self._submissions.pop(submission.seq, None) is None:
+                return  # it has failed
+        try:  # from here on it is the client's, which alone knows when the tensor is not written any more
             with on_stream(submission):
                 result = self._client.submit(submission.request)
         except ReductionError as error:

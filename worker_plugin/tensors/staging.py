@@ -25,8 +25,6 @@ from worker_plugin.tensors.transfer import NOTHING, Transfer
 
 log = logging.getLogger(__name__)
 
-CLOSED = "the state was closed; make a new one"
-
 
 class Staging:
     """The copying threads of a communicator. All methods but `join` return at once.

@@ -42,11 +42,10 @@ def test_a_close_is_no_failure():
 def test_an_error_that_comes_back_is_kept_without_the_frames_that_it_came_through():
     ending = Ending()
     ending.end(WorkerLost("lost"))
-    try:
+    with pytest.raises(WorkerLost) as raised:
         ending.check()
-    except WorkerLost as error:
-        assert not ending.end(error)
-        assert error.__traceback__ is None
+    assert not ending.end(raised.value)
+    assert raised.value.__traceback__ is None
 
 
 def test_an_error_that_is_raised_again_and_again_does_not_grow():

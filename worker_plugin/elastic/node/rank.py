@@ -1,8 +1,7 @@
 """One rank of a worker that is a node: the node's first rank speaks for it with the other workers.
 
-It is a `Hierarchy` whose only way out is the first rank's `Elastic`. Beside its threads
-
-    user's thread     in `sync`, takes part in what the first rank tells
+It is a `Hierarchy` whose only way out is the first rank's `Elastic`. In `sync` the user's thread also takes part
+in what the first rank tells.
 
 If anything fails on one rank the whole worker fails, and with the first rank the worker leaves the job, which goes
 on without it. So a rank that dies takes its node out.

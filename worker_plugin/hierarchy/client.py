@@ -349,7 +349,7 @@ class Hierarchy:
             if not self._ending.end(error):
                 return
             # Before the user learns of the error and closes: the other nodes must get the error, not a Goodbye.
-            if self._client is not None and not isinstance(error, ClosedError):
+            if self._client is not None and tell is not Kind.LEFT:
                 self._client.abandon(error)
         if tell is not None:
             self._neighbours.tell(tell, number=number, code=code_to_others(error), text=str(error))

@@ -99,6 +99,17 @@ def close_on_error(rank, reducers, job, size, victim):
         return outcome(rank, state, lambda: rank.wait(state.all_reduce(tensor)), tensor)
 
 
+def abort(rank, reducers, job, size, victim):
+    """The victim aborts; the others wait for it."""
+    with rank.state(reducers, job, local_group=size) as state:
+        rounds(rank, state, size)
+        if rank.number == victim:
+            state.abort()
+            return None
+        tensor = torch.ones(1000)
+        return outcome(rank, state, lambda: rank.wait(state.all_reduce(tensor)), tensor)
+
+
 def slow(rank, reducers, job, size, victim):
     """The victim is about to be stopped; the others hear when."""
     settings = {"stall_warn_s": 0.5, "timeout_s": 3.0}
@@ -243,6 +254,11 @@ def test_who_closes_for_an_error_says_which(ranks, reducers, job):
     call.tell(2, "go on")
     for answer in call.answers():
         assert answer is None or (answer[0], "made up" in answer[1]) == ("CollectiveMismatch", True)
+
+
+def test_an_abort_says_that_it_is_one(ranks, reducers, job):
+    for answer in ranks.run(4, abort, reducers(2), job, 2, 2):
+        assert answer is None or (answer[0], "aborted" in answer[1]) == ("WorkerFailed", True), answer
 
 
 @pytest.mark.full

@@ -103,7 +103,9 @@ def abort(rank, reducers, job, size, victim):
     """The victim aborts; the others wait for it."""
     with rank.state(reducers, job, local_group=size) as state:
         rounds(rank, state, size)
+        rank.tell("there")  # an abort waits for nobody who lacks a sum
         if rank.number == victim:
+            rank.hear()
             state.abort()
             return None
         tensor = torch.ones(1000)
@@ -257,7 +259,11 @@ def test_who_closes_for_an_error_says_which(ranks, reducers, job):
 
 
 def test_an_abort_says_that_it_is_one(ranks, reducers, job):
-    for answer in ranks.run(4, abort, reducers(2), job, 2, 2):
+    call = ranks.begin(4, abort, reducers(2), job, 2, 2)
+    for rank in range(4):
+        call.hear(rank)
+    call.tell(2, "go on")
+    for answer in call.answers():
         assert answer is None or (answer[0], "aborted" in answer[1]) == ("WorkerFailed", True), answer
 
 

@@ -156,7 +156,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"left out: {reason}")
     terminalreporter.write_line(f"columns: benchmarks/README.md; all rounds: {LATEST}")
     for path in plots.write(LATEST, LATEST.parent):
-        terminalreporter.write_line(f"{'page' if path.suffix == '.html' else 'figure'}: {path}")
+        terminalreporter.write_line(f"figure: {path}")
 
 
 @pytest.fixture(scope="session", params=SHAPES, ids=lambda shape: shape.name)

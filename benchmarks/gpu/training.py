@@ -42,9 +42,9 @@ from benchmarks.lab.ending import ending_well
 from benchmarks.lab.traffic import link_of
 from benchmarks.loads.models import RECIPES
 from benchmarks.method.paired import Effort, compare
+from benchmarks.method.results import RESULTS
 from benchmarks.method.table import size_text
 
-RESULTS = Path(__file__).parents[1] / "results"
 #: Default of --profiled. The profiler needs one more step, in which it begins.
 PROFILED = 2
 

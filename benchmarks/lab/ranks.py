@@ -28,7 +28,6 @@ import torch.distributed as dist
 from benchmarks.gpu import nccl_ranks
 from benchmarks.lab.hosts import LOOPBACK, Host
 from benchmarks.lab.procfs import children, cpu_s
-from benchmarks.loads.bare import BareState
 from benchmarks.loads.group import GroupState
 from benchmarks.loads.watching import UnwatchedState, WatchedState
 from worker_plugin import ReductionState
@@ -53,7 +52,6 @@ OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "watched": (WatchedState, {}),
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
-    "bare": (BareState, {"transport": "tcp"}),
     # The ranks' hosts have reducers too, if there are fewer of them than hosts.
     "colocated": (ReductionState, {"transport": "tcp", "colocated": "auto"}),
     # Where every rank has a host of its own, this is the same as flat mode.

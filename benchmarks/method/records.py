@@ -1,4 +1,4 @@
-"""The rows of results/latest.json for figures and for the page. report.py defines the format."""
+"""The rows of results/latest.json for figures. report.py defines the format."""
 
 from __future__ import annotations
 
@@ -59,8 +59,6 @@ class Contender:
     algbw_gb_s: Quartiles
     #: Ring's time / own time; None for the ring itself.
     ratio: Quartiles | None
-    #: The contender as in the file.
-    plain: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +133,6 @@ def _contender(plain: dict[str, Any], size_bytes: int) -> Contender:
         turn_s=quartiles(plain["turns"]),
         algbw_gb_s=quartiles([size_bytes / turn / 1e9 for turn in plain["turns"]]),
         ratio=None if ratio is None else Quartiles(*(ratio[f"{name}"] for name in _RATIO)),
-        plain=plain,
     )
 
 

@@ -29,11 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import environment
+from benchmarks.method.results import RESULTS
 from benchmarks.method.row import Row
 from benchmarks.method.scaling import scaling
 from benchmarks.method.table import markdown, size_text, without_empty_columns
 
-LATEST = Path(__file__).parents[1] / "results" / "latest.json"
+LATEST = RESULTS / "latest.json"
 
 #: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 2

@@ -9,6 +9,8 @@ from typing import Any
 
 from benchmarks.lab import environment
 
+#: Where tools write what they are not told to write elsewhere; git ignores it.
+RESULTS = Path(__file__).parents[1] / "results"
 #: Version of the file; raised when a field changes its meaning.
 FORMAT = 1
 

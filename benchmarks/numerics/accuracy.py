@@ -25,7 +25,7 @@ others.
 
 The exit code is 1 unless our bf16 has the bits of the rounded sum, the ring has those of Gloo, and
 our bf16 at n=8 has at most WORST_LIMIT and MEAN_LIMIT times the errors of torch's hook against what
-was sent. Writes accuracy.json and accuracy.png.
+was sent. Writes accuracy.json.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from reduction.model import ReduceOp
 
 from benchmarks.lab import environment
 from benchmarks.lab.ranks import Ranks, RanksFailed
+from benchmarks.method.results import RESULTS
 from benchmarks.method.table import markdown
 from benchmarks.numerics.accuracy_sums import (
     HOOKS,
@@ -60,7 +61,6 @@ from benchmarks.numerics.accuracy_sums import (
     torch_average,
 )
 
-RESULTS = Path(__file__).parents[1] / "results"
 #: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
 #: Most ranks that run Gloo.
@@ -193,9 +193,6 @@ def measure(sources: Sequence[str], workers: Sequence[int]) -> tuple[list[Row], 
 
 
 def main() -> None:
-    # Every rank imports this module, and does not need matplotlib.
-    from benchmarks.numerics.accuracy_figure import figure, png
-
     given = _arguments()
     torch.set_num_threads(1)  # the ranks share the cores
     try:
@@ -218,7 +215,6 @@ def main() -> None:
         "problems": problems,
     }
     (given.out / "accuracy.json").write_text(json.dumps(document, indent=1) + "\n")
-    (given.out / "accuracy.png").write_bytes(png(figure(compared)))
     if problems:
         sys.exit("\n".join(["accuracy: failed", *problems]))
     print("bf16 is the rounded fold; Gloo and the ring here have the same bits; the limits hold")
@@ -235,9 +231,7 @@ def _arguments() -> argparse.Namespace:
     limit = f"most of torch's error at n={LIMIT_WORKERS}, bf16 (%(default)s)"
     parser.add_argument("--worst-limit", type=float, default=WORST_LIMIT, help=limit)
     parser.add_argument("--mean-limit", type=float, default=MEAN_LIMIT, help=limit)
-    parser.add_argument(
-        "--out", type=Path, default=RESULTS, help="folder for the JSON and the figure (%(default)s)"
-    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON (%(default)s)")
     return parser.parse_args()
 
 

@@ -17,7 +17,7 @@ change of the chunk size. torch's follow from the formulas of `convergence_load.
 fewer" compares with DDP's own averaging in float32.
 
 The exit code is 1 if int8 or topk, both with error feedback, end more than LIMIT above fp32. Writes
-convergence-MODEL.json and convergence-MODEL.png.
+convergence-MODEL.json.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from typing import Any
 from benchmarks.lab import environment
 from benchmarks.lab.ranks import Ranks, RanksFailed
 from benchmarks.lab.reducers import Reducers
+from benchmarks.method.results import RESULTS
 from benchmarks.method.table import markdown
 from benchmarks.numerics.convergence_load import HOOKS, LEARNERS, Training, Way, torch_bytes
 from reducer.observe.status import StatusAccess, fetch
 
-RESULTS = Path(__file__).parents[1] / "results"
 #: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
 REDUCERS = 2
@@ -182,9 +182,6 @@ def worse(trained: Sequence[Trained], limit: float) -> list[str]:
 
 
 def main() -> None:
-    # Every rank imports this module, and does not need matplotlib.
-    from benchmarks.numerics.convergence_figure import figure, png
-
     given = _arguments()
     try:
         chosen = ways(given.wires, given.baselines, given.shard)
@@ -217,7 +214,6 @@ def main() -> None:
     }
     name = f"convergence-{'hsdp-' if given.shard else ''}{given.model}"
     (given.out / f"{name}.json").write_text(json.dumps(document) + "\n")
-    (given.out / f"{name}.png").write_bytes(png(figure(trained)))
     if problems:
         sys.exit("\n".join(["convergence: failed", *problems]))
     print(f"\n{' and '.join(CHECKED)}, where trained, end at most {LIMIT:.0%} above fp32")
@@ -257,9 +253,7 @@ def _arguments() -> argparse.Namespace:
         default=0,
         help="ranks of a node: HSDP over the backend, with and without error feedback; no baselines (DDP)",
     )
-    parser.add_argument(
-        "--out", type=Path, default=RESULTS, help="folder for the JSON and the figure (%(default)s)"
-    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON (%(default)s)")
     given = parser.parse_args()
     if given.steps < 1 or given.workers < 2:
         parser.error("--steps must be at least 1, --workers at least 2")

@@ -1,1 +1,1 @@
-"""`python -m benchmarks.plots`: figures and a page from the results."""
+"""`python -m benchmarks.plots`: figures from the results."""

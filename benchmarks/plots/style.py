@@ -6,7 +6,7 @@ pyplot is not used, since it has global state.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -87,6 +87,14 @@ def panels(
     for unused in grid[count:]:
         unused.set_axis_off()
     return figure, grid[:count]
+
+
+def errors(values: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return how far the quartiles are from each median, below and above it, as `errorbar` wants them."""
+    return [
+        [middle - low for low, middle, _ in values],
+        [high - middle for _, middle, high in values],
+    ]
 
 
 def png(figure: Figure) -> bytes:

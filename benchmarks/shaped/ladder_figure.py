@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.plots.style import BLUE, GREEN, GREY, styled
+from benchmarks.plots.style import BLUE, GREEN, GREY, errors, styled
 
 #: What the rungs do on a network: nothing, Gloo, or reducers.
 _COLOURS = {"one": GREY, "dataparallel": GREY, "reducers": BLUE, "hsdp": BLUE}
@@ -18,14 +18,13 @@ def epochs(rows: Sequence[dict[str, Any]]) -> Figure:
     with styled():
         figure = Figure(figsize=(6.4, 0.9 + 0.32 * len(rows)))
         axes = figure.subplots()
-        low, median, high = zip(*(row["epoch_s"] for row in rows), strict=True)
-        errors = [
-            [middle - end for middle, end in zip(median, low, strict=True)],
-            [end - middle for middle, end in zip(median, high, strict=True)],
-        ]
+        seconds = [row["epoch_s"] for row in rows]
+        median = [middle for _, middle, _ in seconds]
         names = [row["rung"] for row in rows]
-        bars = axes.barh(names, median, xerr=errors, color=[_COLOURS.get(name, GREEN) for name in names])
-        axes.bar_label(bars, [f"{seconds:.1f}" for seconds in median], padding=4)
+        bars = axes.barh(
+            names, median, xerr=errors(seconds), color=[_COLOURS.get(name, GREEN) for name in names]
+        )
+        axes.bar_label(bars, [f"{middle:.1f}" for middle in median], padding=4)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("seconds per epoch (blue: reducers, green: Gloo, grey: no network)")

@@ -30,8 +30,9 @@ from benchmarks.lab import environment
 from benchmarks.lab.cluster import Cluster, Shape, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.traffic import Link
+from benchmarks.method.results import RESULTS
 from benchmarks.method.table import markdown
-from benchmarks.numerics.convergence import BASELINES, LIMIT, RESULTS, WIRES, final_of, names_of, ways
+from benchmarks.numerics.convergence import BASELINES, LIMIT, WIRES, final_of, names_of, ways
 from benchmarks.numerics.convergence_load import LEARNERS, Training, Way
 
 #: Version of the JSON; raised when a field changes its meaning.

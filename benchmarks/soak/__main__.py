@@ -20,6 +20,7 @@ from pathlib import Path
 from reduction.errors import ConfigError
 
 from benchmarks.lab import environment
+from benchmarks.method.results import RESULTS
 from benchmarks.method.table import markdown
 from benchmarks.soak.course import Course, Settings, SoakFailed, judged, soak
 from benchmarks.soak.flatness import (
@@ -34,8 +35,6 @@ from benchmarks.soak.flatness import (
 )
 from benchmarks.soak.load import WORKERS_MAX
 from worker_plugin.config import PluginConfig
-
-RESULTS = Path(__file__).parents[1] / "results"
 
 #: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 1
@@ -63,7 +62,7 @@ def report(course: Course, settings: Settings) -> list[str]:
 
 
 def write(settings: Settings, courses: list[Course], directory: Path) -> None:
-    """Write the JSON file and the plot."""
+    """Write the JSON file."""
     directory.mkdir(parents=True, exist_ok=True)
     document = {
         "format": FORMAT,
@@ -72,12 +71,6 @@ def write(settings: Settings, courses: list[Course], directory: Path) -> None:
         "courses": [course.json() for course in courses],
     }
     (directory / "soak.json").write_text(json.dumps(document, indent=1) + "\n")
-    # Rank processes import this module, and matplotlib would be most of their memory.
-    from benchmarks.plots import style
-    from benchmarks.soak import figure as soak_figure
-
-    if (figure := soak_figure.memory(document)) is not None:
-        (directory / "soak.png").write_bytes(style.png(figure))
 
 
 def main() -> None:
@@ -107,7 +100,7 @@ def main() -> None:
         if code == 130:
             break
     write(settings, courses, directory)
-    print(f"all samples: {directory / 'soak.json'}, {directory / 'soak.png'}")
+    print(f"all samples: {directory / 'soak.json'}")
     grew = any(verdict.grew for course in courses for verdict in course.verdicts)
     sys.exit(code or int(grew or not courses))
 
@@ -131,7 +124,7 @@ def _arguments() -> tuple[Settings, Path]:
         action="store_true",
         help="run Python's garbage collector before each sample: what grows only without it is not lost, but waits",
     )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for soak.json and soak.png")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for soak.json")
     given = parser.parse_args()
     if not 2 <= given.workers <= WORKERS_MAX:
         parser.error(f"--workers is {given.workers}, allowed are 2 to {WORKERS_MAX}")

@@ -127,7 +127,7 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def figure(rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Return bars of both sides: the median step, if steps were recorded, and the whole command."""
-    from benchmarks.plots.style import look, panels, styled
+    from benchmarks.plots.style import errors, look, panels, styled
 
     kinds = {"step_s": ("ms per step", 1e3), "command_s": ("seconds of the whole command", 1.0)}
     kinds = {key: kind for key, kind in kinds.items() if all(row[key] is not None for row in rows)}
@@ -137,13 +137,14 @@ def figure(rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
         for axes, (key, (label, factor)) in zip(grid, kinds.items(), strict=True):
             spreads = [[factor * value for value in row[key]] for row in rows]
             median = [middle for _, middle, _ in spreads]
-            errors = [
-                [middle - low for low, middle, _ in spreads],
-                [high - middle for _, middle, high in spreads],
-            ]
             names = [row["side"] for row in rows]
             bars = axes.bar(
-                names, median, yerr=errors, capsize=3, zorder=2, color=[colours[name] for name in names]
+                names,
+                median,
+                yerr=errors(spreads),
+                capsize=3,
+                zorder=2,
+                color=[colours[name] for name in names],
             )
             axes.bar_label(bars, [value_text(value) for value in median], padding=4)
             axes.grid(axis="x", visible=False)

@@ -1,1 +1,0 @@
-"""`python -m benchmarks.gil`: a training loop that computes in Python."""
